@@ -1,0 +1,43 @@
+"""offgrad: autograd on NumPy with PyTorch's names, whose saved tensors can leave memory.
+
+``import offgrad as torch`` runs ordinary PyTorch CPU code for what is supported. Every tensor saved
+for backward passes through a policy: ``with offgrad.offload("disk"): loss = model(x)``.
+"""
+
+from typing import Any, NoReturn
+
+import ml_dtypes as _ml_dtypes
+import numpy as _np
+
+from offgrad import autograd, memory, nn, ops, optim
+from offgrad.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from offgrad.memory import OutOfMemoryError
+from offgrad.ops import *  # noqa: F403
+from offgrad.tensor import Tensor
+
+__version__ = "0.1.0"
+
+float16 = half = _np.dtype(_np.float16)
+bfloat16 = _np.dtype(_ml_dtypes.bfloat16)
+float32 = float = _np.dtype(_np.float32)
+float64 = double = _np.dtype(_np.float64)
+complex64 = cfloat = _np.dtype(_np.complex64)
+complex128 = cdouble = _np.dtype(_np.complex128)
+uint8 = _np.dtype(_np.uint8)
+int8 = _np.dtype(_np.int8)
+int16 = short = _np.dtype(_np.int16)
+int32 = int = _np.dtype(_np.int32)
+int64 = long = _np.dtype(_np.int64)
+bool = _np.dtype(_np.bool_)
+inf, nan, pi, e = _np.inf, _np.nan, _np.pi, _np.e
+
+
+def is_tensor(obj: Any) -> Any:
+    """Return whether `obj` is a tensor."""
+    return isinstance(obj, Tensor)
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(
+        f"offgrad has no attribute {name!r}; if PyTorch has, it is not supported yet"
+    )

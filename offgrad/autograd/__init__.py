@@ -1,0 +1,18 @@
+"""Automatic differentiation: graph, engine, saved tensors, and what users build on them."""
+
+from offgrad.autograd import graph
+from offgrad.autograd.engine import backward, grad
+from offgrad.autograd.function import Function, once_differentiable
+from offgrad.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+
+__all__ = [
+    "Function",
+    "backward",
+    "enable_grad",
+    "grad",
+    "graph",
+    "is_grad_enabled",
+    "no_grad",
+    "once_differentiable",
+    "set_grad_enabled",
+]

@@ -1,0 +1,374 @@
+"""The engine: runs nodes from the roots to the leaves, each once, when its gradients are complete."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd import grad_mode
+from offgrad.autograd.node import AccumulateGrad, Edge, Grads, Node, gradient_edge
+from offgrad.autograd.saved_tensor import SaveHooks
+from offgrad.autograd.tensor_base import TensorBase, describe
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+observers: list[Callable[[bool], None]] = []
+"""Called with True when a backward pass begins and with False when it has ended."""
+
+
+def backward(
+    tensors: "Tensor | Sequence[Tensor]",
+    grad_tensors: "Tensor | Sequence[Tensor | None] | None" = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: "Tensor | Sequence[Tensor] | None" = None,
+) -> None:
+    """Accumulate into ``.grad`` of the leaves the gradients of the sum of `tensors`.
+
+    Args:
+        tensors: where to begin; each requires grad.
+        grad_tensors: for each of them the gradient to begin with; may be None for one-element tensors.
+        retain_graph: keep what was saved, so that another backward can follow; defaults to
+            `create_graph`.
+        create_graph: record the backward pass too, for gradients of gradients.
+        inputs: accumulate into these tensors only.
+
+    Raises:
+        RuntimeError: if a tensor does not require grad, has more than one element and no gradient,
+            or the graph was freed.
+    """
+    roots, grads = _roots(tensors, grad_tensors, "backward")
+    targets = None if inputs is None else _as_tuple(inputs)
+    if targets is not None and not targets:
+        raise RuntimeError("backward() needs at least one tensor in inputs, got none; leave it out")
+    retain = create_graph if retain_graph is None else retain_graph
+    if targets is None:
+        _run(roots, grads, retain, create_graph, None)
+        return
+    edges = [_target_edge(target, index) for index, target in enumerate(targets)]
+    leaves = frozenset(node for node, _ in edges if isinstance(node, AccumulateGrad))
+    found = _run(roots, grads, retain, create_graph, edges, leaves)
+    for target, (node, _), grad in zip(targets, edges, found, strict=True):
+        if node not in leaves and grad is not None:
+            target.grad = grad if target.grad is None else target.grad + grad
+
+
+def grad(
+    outputs: "Tensor | Sequence[Tensor]",
+    inputs: "Tensor | Sequence[Tensor]",
+    grad_outputs: "Tensor | Sequence[Tensor | None] | None" = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> "tuple[Tensor | None, ...]":
+    """Return the gradients of the sum of `outputs` with respect to each of `inputs`.
+
+    Args:
+        outputs: where to begin; each requires grad.
+        inputs: what to differentiate by.
+        grad_outputs: for each output the gradient to begin with; may be None for one-element tensors.
+        retain_graph: keep what was saved; defaults to `create_graph`.
+        create_graph: record the backward pass too, for gradients of gradients.
+        allow_unused: return None for inputs the outputs do not depend on, instead of raising;
+            defaults to `materialize_grads`.
+        is_grads_batched: not supported.
+        materialize_grads: return zeros for inputs the outputs do not depend on.
+
+    Raises:
+        RuntimeError: as `backward`; and for an unused input, unless it is allowed.
+    """
+    if is_grads_batched:
+        raise NotImplementedError(
+            "is_grads_batched=True needs vmap, which offgrad does not have; call grad() in a loop"
+        )
+    if materialize_grads and allow_unused is False:
+        raise ValueError(
+            "materialize_grads=True fills unused inputs, so allow_unused must not be False"
+        )
+    roots, grads = _roots(outputs, grad_outputs, "grad")
+    targets = _as_tuple(inputs)
+    if not targets:
+        raise ValueError("grad() needs at least one tensor in inputs, got none")
+    edges = [_target_edge(target, index) for index, target in enumerate(targets)]
+    retain = create_graph if retain_graph is None else retain_graph
+    found = _run(roots, grads, retain, create_graph, edges)
+    if materialize_grads:
+        return tuple(
+            target.new_zeros(target.shape) if grad is None else grad
+            for target, grad in zip(targets, found, strict=True)
+        )
+    if not allow_unused:
+        for index, each in enumerate(found):
+            if each is None:
+                raise RuntimeError(
+                    f"every input of grad() must have been used to compute the outputs, but input "
+                    f"{index}, a {describe(targets[index])}, was not; pass allow_unused=True to get "
+                    "None for it"
+                )
+    return tuple(found)
+
+
+def _as_tuple(tensors: Any) -> "tuple[Tensor, ...]":
+    return (tensors,) if isinstance(tensors, TensorBase) else tuple(tensors)
+
+
+def _roots(tensors: Any, grad_tensors: Any, caller: str) -> "tuple[list[Edge], list[Tensor]]":
+    """Return where to begin, and with which gradients."""
+    roots = _as_tuple(tensors)
+    grads: Sequence[Tensor | None]
+    if grad_tensors is None:
+        grads = [None] * len(roots)
+    else:
+        grads = _as_tuple(grad_tensors)
+    if len(grads) != len(roots):
+        raise RuntimeError(
+            f"{caller}() needs one gradient for each of {len(roots)} tensors, got {len(grads)}"
+        )
+    edges, first = [], []
+    for index, (root, given) in enumerate(zip(roots, grads, strict=True)):
+        if not root._requires_grad:
+            raise RuntimeError(
+                f"{caller}() begins at tensors that require grad and have a grad_fn, but tensor {index}, "
+                f"a {describe(root)}, does not require grad; was it computed under no_grad(), or from "
+                "tensors without requires_grad?"
+            )
+        edges.append(gradient_edge(root))
+        first.append(_first_gradient(root, given, index, caller))
+    return edges, first
+
+
+def _first_gradient(root: "Tensor", given: "Tensor | None", index: int, caller: str) -> "Tensor":
+    if given is None:
+        if root._array.size != 1:
+            raise RuntimeError(
+                f"{caller}() can begin with gradient 1 only at a tensor of one element (grad can be "
+                f"implicitly created only for scalar outputs), but tensor {index} is a "
+                f"{describe(root)}; reduce it, or pass the gradient"
+            )
+        return root.new_ones(root.shape)
+    if given._array.shape != root._array.shape:
+        raise RuntimeError(
+            f"the gradient to begin with must have its tensor's shape {list(root._array.shape)}, but "
+            f"gradient {index} is a {describe(given)}"
+        )
+    if given._array.dtype != root._array.dtype:
+        if given._array.dtype.kind == "c" and root._array.dtype.kind != "c":
+            raise RuntimeError(
+                f"the gradient of a real tensor must be real, got a {describe(given)}"
+            )
+        given = given.to(root._array.dtype)
+    return given
+
+
+def _target_edge(target: "Tensor", index: int) -> Edge:
+    if not target._requires_grad:
+        raise RuntimeError(
+            f"gradients exist only for tensors that require grad, but input {index}, a "
+            f"{describe(target)}, does not"
+        )
+    return gradient_edge(target)
+
+
+Order = list[tuple[Node, bool]]
+
+
+def _run(
+    roots: Sequence[Edge],
+    grads: "Sequence[Tensor]",
+    retain_graph: bool,
+    create_graph: bool,
+    targets: Sequence[Edge] | None,
+    accumulate: frozenset[Node] = frozenset(),
+) -> "list[Tensor | None]":
+    """Run the graph; return the gradient at each of `targets`."""
+    order = _order([node for node, _ in roots if node is not None], targets, accumulate)
+    _announce(order)
+    captured: dict[Edge, Tensor | None] = dict.fromkeys(targets or ())
+    pending = _Pending(create_graph)
+    for (node, output_nr), grad in zip(roots, grads, strict=True):
+        if node is not None:
+            pending.add(node, output_nr, grad)
+    for observer in observers:
+        observer(True)
+    previous, grad_mode.state.grad_enabled = grad_mode.state.grad_enabled, create_graph
+    try:
+        for node, execute in order:
+            inputs = pending.pop(node)
+            if inputs is None and not (execute and node.runs_without_grad):
+                continue
+            outputs = _step(node, inputs, captured, execute)
+            # Nothing here may hold a gradient while the next node computes.
+            del inputs
+            if not execute:
+                continue
+            if not retain_graph:
+                node.release()
+            for index, (target, output_nr) in enumerate(node.next_functions):
+                if target is not None and outputs[index] is not None:
+                    pending.add(target, output_nr, outputs[index], node, index)
+            del outputs
+    finally:
+        grad_mode.state.grad_enabled = previous
+        for observer in observers:
+            observer(False)
+    return [captured[edge] for edge in targets or ()]
+
+
+def _order(
+    roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: frozenset[Node]
+) -> Order:
+    """Return the nodes in the order of their run, each with whether it is executed.
+
+    Numbers count up as nodes are recorded, so descending order meets a node after all that lead to it.
+    Leaves come right after the last node that contributes to them. With `targets`, only what
+    lies on a path to one of them is executed.
+    """
+    seen = set(roots)
+    stack = list(seen)
+    nodes, leaves = [], []
+    while stack:
+        node = stack.pop()
+        (leaves if isinstance(node, AccumulateGrad) else nodes).append(node)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    nodes.sort(key=lambda node: node.sequence_nr, reverse=True)
+    last: dict[Node, Node | None] = dict.fromkeys(leaves)
+    for node in nodes:
+        for following, _ in node.next_functions:
+            if following in last:
+                last[following] = node
+    due: dict[Node | None, list[Node]] = {}
+    for leaf, node_before in last.items():
+        due.setdefault(node_before, []).append(leaf)
+
+    wanted: frozenset[Node | None] = frozenset(edge[0] for edge in targets or ())
+    if targets is None:
+        executed = seen
+    else:
+        executed = set(accumulate & seen)
+        for node in reversed(nodes):
+            if any(
+                following in executed or following in wanted for following, _ in node.next_functions
+            ):
+                executed.add(node)
+    order: Order = []
+    for node_before in (None, *nodes):
+        group = [] if node_before is None else [node_before]
+        group += due.get(node_before, [])
+        order += [(node, node in executed) for node in group if node in executed or node in wanted]
+    return order
+
+
+def _announce(order: Order) -> None:
+    """Tell the hooks of saved tensors what will be unpacked, in the order it will."""
+    plans: dict[int, tuple[SaveHooks, list[Any]]] = {}
+    for node, execute in order:
+        if not execute:
+            continue
+        for saved in node.saved_tensors():
+            packed = saved.packed
+            if packed is not None:
+                plans.setdefault(id(packed[0]), (packed[0], []))[1].append(packed[1])
+    for hooks, sequence in plans.values():
+        hooks.plan(sequence)
+
+
+def _step(
+    node: Node,
+    inputs: "list[Tensor | None] | None",
+    captured: "dict[Edge, Tensor | None]",
+    execute: bool,
+) -> Grads:
+    """Run the hooks of `node` and, if it is to be executed, the node itself."""
+    grads: list[Tensor | None] = inputs or [None] * len(node.output_metadata)
+    for output_nr, grad in enumerate(grads):
+        if grad is None:
+            continue
+        for hook in _values(node.hooks_of_output(output_nr)):
+            result = hook(grad)
+            if result is not None:
+                _check_hook_result(node, grad, result)
+                grad = grads[output_nr] = result
+        if (node, output_nr) in captured:
+            captured[node, output_nr] = grad
+    if not execute:
+        return ()
+    for hook in _values(node._pre_hooks):
+        result = hook(tuple(grads))
+        if result is not None:
+            grads = list(_as_tuple(result))
+    for output_nr, tensor in node.retainers():
+        kept = grads[output_nr]
+        if kept is not None:
+            tensor.grad = kept if tensor.grad is None else tensor.grad + kept
+    if node._post_hooks:
+        outputs = node.run(tuple(grads))
+        for hook in _values(node._post_hooks):
+            result = hook(outputs, tuple(grads))
+            if result is not None:
+                outputs = _as_tuple(result)
+        return outputs
+    final = tuple(grads)
+    # The node holds the only references, so it may free a gradient when it is done with it.
+    grads.clear()
+    return node.run(final)
+
+
+def _values(hooks: dict[int, Any] | None) -> Iterable[Any]:
+    return list(hooks.values()) if hooks else ()
+
+
+def _check_hook_result(node: Node, grad: "Tensor", result: Any) -> None:
+    if not isinstance(result, TensorBase):
+        raise TypeError(
+            f"a tensor hook must return None or a tensor, but one at {node.name()} returned "
+            f"{type(result).__name__}"
+        )
+    if result._array.shape != grad._array.shape:
+        raise RuntimeError(
+            f"a tensor hook must keep the gradient's shape {list(grad._array.shape)}, but one at "
+            f"{node.name()} returned a {describe(result)}"
+        )
+
+
+class _Pending:
+    """Gradients on their way: for each node, the sum so far for each of its outputs."""
+
+    def __init__(self, create_graph: bool) -> None:
+        self._grads: dict[Node, list[Tensor | None]] = {}
+        # Sums made here belong to nobody else and may be added to in place.
+        self._own: set[Edge] = set()
+        self._recorded = create_graph
+
+    def pop(self, node: Node) -> "list[Tensor | None] | None":
+        return self._grads.pop(node, None)
+
+    def add(
+        self, node: Node, output_nr: int, grad: "Tensor", source: Node | None = None, index: int = 0
+    ) -> None:
+        shape, dtype = node.output_metadata[output_nr]
+        if grad._array.shape != shape:
+            maker = source.name() if source else "the first gradient"
+            raise RuntimeError(
+                f"a gradient must have the shape of what it belongs to: {maker} returned at index "
+                f"{index} a {describe(grad)}, expected shape {list(shape)}"
+            )
+        if grad._array.dtype != dtype:
+            grad = grad.to(dtype)
+        grads = self._grads.get(node)
+        if grads is None:
+            grads = self._grads[node] = [None] * len(node.output_metadata)
+        sum_so_far = grads[output_nr]
+        if sum_so_far is None:
+            grads[output_nr] = grad
+        elif (node, output_nr) in self._own:
+            np.add(sum_so_far._array, grad._array, out=sum_so_far._array)
+        else:
+            grads[output_nr] = sum_so_far + grad
+            if not self._recorded:
+                self._own.add((node, output_nr))

@@ -1,0 +1,45 @@
+"""Handles that take a hook away again."""
+
+import itertools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+_ids = itertools.count()
+
+
+class RemovableHandle:
+    """Removes a hook: by `remove()` or at the end of a ``with`` block. Twice is harmless."""
+
+    def __init__(self, *registries: dict[int, Any]) -> None:
+        self.id = next(_ids)
+        self._registries = registries
+
+    def remove(self) -> None:
+        """Take the hook away."""
+        for hooks in self._registries:
+            hooks.pop(self.id, None)
+
+    def __enter__(self) -> "RemovableHandle":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+def add_hook(
+    hooks: dict[int, Any], hook: Callable[..., Any], *, prepend: bool = False
+) -> RemovableHandle:
+    """Add `hook` to `hooks`, last or first, and return the handle that removes it."""
+    handle = RemovableHandle(hooks)
+    others = dict(hooks) if prepend else {}
+    if prepend:
+        hooks.clear()
+    hooks[handle.id] = hook
+    hooks.update(others)
+    return handle

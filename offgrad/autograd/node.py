@@ -1,0 +1,238 @@
+"""Nodes: the vertices of the autograd graph."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import ReferenceType, ref
+
+import numpy as np
+
+from offgrad.autograd.handles import RemovableHandle, add_hook
+from offgrad.autograd.saved_tensor import SavedTensor
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+Edge: TypeAlias = tuple["Node | None", int]
+Grads: TypeAlias = tuple["Tensor | None", ...]
+Hooks: TypeAlias = dict[int, Callable[..., Any]]
+
+_sequence = itertools.count(1)
+
+
+class Node:
+    """One recorded operation: it turns gradients of its outputs into gradients of its inputs.
+
+    Attributes:
+        next_functions: for each input, the node that made it and which of its outputs it was.
+        sequence_nr: counts up as operations are recorded, so that every node has a higher number than
+            those it leads to; the engine runs nodes from high to low.
+        needs_input_grad: for each input, whether its gradient is wanted.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_metadata",
+        "_post_hooks",
+        "_pre_hooks",
+        "_released",
+        "_retainers",
+        "_saved",
+        "_tensor_hooks",
+        "needs_input_grad",
+        "next_functions",
+        "output_metadata",
+        "sequence_nr",
+    )
+
+    needs_input_grad: tuple[bool, ...]
+    # Nodes of user-defined Functions run even when no gradient reached them.
+    runs_without_grad = False
+
+    def __init__(self) -> None:
+        self.next_functions: tuple[Edge, ...] = ()
+        self.sequence_nr = next(_sequence)
+        # For each output: shape and dtype its gradient must have.
+        self.output_metadata: list[tuple[tuple[int, ...], Any]] = []
+        self._saved: dict[str, SavedTensor] = {}
+        self._released = False
+        self._pre_hooks: Hooks | None = None
+        self._post_hooks: Hooks | None = None
+        self._tensor_hooks: dict[int, Hooks] | None = None
+        self._retainers: dict[int, ReferenceType[Tensor]] | None = None
+        self._metadata: dict[str, Any] | None = None
+
+    def name(self) -> str:
+        """Return the name PyTorch prints, such as ``MulBackward0``."""
+        return f"{type(self).__name__}Backward0"
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} object at {id(self):#x}>"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """A dict of the user's, kept with the node."""
+        if self._metadata is None:
+            self._metadata = {}
+        return self._metadata
+
+    def run(self, grads: Grads) -> Grads:
+        """Return the gradients of the inputs, given those of the outputs."""
+        raise NotImplementedError
+
+    def saved_tensors(self) -> Iterable[SavedTensor]:
+        """Return what `run` will unpack, in the order it was saved."""
+        return self._saved.values()
+
+    def release(self) -> None:
+        """Drop what was saved for backward."""
+        self._released = True
+        for saved in self._saved.values():
+            saved.release()
+
+    # Hooks
+
+    def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(grad_inputs, grad_outputs)`` after the node ran; it may return new grad_inputs."""
+        if self._post_hooks is None:
+            self._post_hooks = {}
+        return add_hook(self._post_hooks, hook)
+
+    def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(grad_outputs)`` before the node runs; it may return new grad_outputs."""
+        if self._pre_hooks is None:
+            self._pre_hooks = {}
+        return add_hook(self._pre_hooks, hook)
+
+    def hooks_of_output(self, output_nr: int, *, create: bool = False) -> Hooks | None:
+        """Return the hooks of the tensor that is output `output_nr`; None if it has none."""
+        if not create:
+            return self._tensor_hooks.get(output_nr) if self._tensor_hooks else None
+        if self._tensor_hooks is None:
+            self._tensor_hooks = {}
+        return self._tensor_hooks.setdefault(output_nr, {})
+
+    def retain_grad(self, tensor: "Tensor") -> None:
+        """Write the gradient of output `tensor` into its ``.grad`` as it passes."""
+        if self._retainers is None:
+            self._retainers = {}
+        self._retainers[tensor._output_nr] = ref(tensor)
+
+    def retainers(self) -> Iterator[tuple[int, "Tensor"]]:
+        """Yield the outputs that retain their gradient and are still alive."""
+        for output_nr, reference in (self._retainers or {}).items():
+            tensor = reference()
+            if tensor is not None:
+                yield output_nr, tensor
+
+    # Saved tensors, as attributes
+
+    def __getattr__(self, name: str) -> Any:
+        saved = self.__class__._saved.__get__(self)  # type: ignore[attr-defined]
+        if name.startswith("_raw_saved_") and name[11:] in saved:
+            return saved[name[11:]]
+        if name.startswith("_saved_"):
+            slot = name[7:]
+            if slot in saved:
+                return saved[slot].unpack()
+            if slot in self.__dict__:
+                return self.__dict__[slot]
+        raise AttributeError(
+            f"{self.name()} has no attribute {name!r}; it saved {sorted(saved) or 'no tensors'}"
+        )
+
+
+class AccumulateGrad(Node):
+    """The end of every path: adds what arrives to ``.grad`` of a leaf.
+
+    The leaf holds its node weakly and the node holds the leaf, so no cycle arises.
+    """
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, variable: "Tensor") -> None:
+        super().__init__()
+        self._variable = variable
+        self.output_metadata = [(variable._array.shape, variable._array.dtype)]
+
+    @property
+    def variable(self) -> "Tensor":
+        """The leaf."""
+        return self._variable
+
+    def name(self) -> str:
+        """Return ``AccumulateGrad``."""
+        return "AccumulateGrad"
+
+    def hooks_of_output(self, output_nr: int, *, create: bool = False) -> Hooks | None:
+        """Return the leaf's own hooks: they outlive this node."""
+        if create and self._variable._hooks is None:
+            self._variable._hooks = {}
+        return self._variable._hooks
+
+    def run(self, grads: Grads) -> Grads:
+        """Add the gradient to the leaf's; keep a copy of the first, which others may hold too."""
+        (grad,) = grads
+        leaf = self._variable
+        if grad is None:
+            return ()
+        if leaf.grad is None:
+            leaf.grad = grad.clone()
+            leaf.grad._storage.role = "gradients"
+        elif grad.requires_grad or leaf.grad.requires_grad:
+            leaf.grad = leaf.grad + grad
+        else:
+            leaf.grad._storage.write(self.name())
+            np.add(leaf.grad._array, grad._array, out=leaf.grad._array)
+        for hook in list((leaf._post_accumulate_hooks or {}).values()):
+            hook(leaf)
+        return ()
+
+
+def gradient_edge(tensor: "Tensor") -> Edge:
+    """Return the node and output number that the gradient of `tensor` goes to."""
+    if not tensor._requires_grad:
+        return None, 0
+    if tensor._base is not None and tensor._generation != tensor._base._generation:
+        raise RuntimeError(
+            "a view's history must match its base's, but the base (or another view of it) was changed "
+            f"in place by an operation that autograd recorded after this {describe(tensor)} was "
+            "taken; take the view again after the in-place operation"
+        )
+    if tensor._grad_fn is not None:
+        return tensor._grad_fn, tensor._output_nr
+    return accumulator(tensor), 0
+
+
+def accumulator(leaf: "Tensor") -> AccumulateGrad:
+    """Return the node that accumulates into `leaf`, the same one while any graph holds it."""
+    node = None if leaf._accumulator is None else leaf._accumulator()
+    if node is None:
+        node = AccumulateGrad(leaf)
+        leaf._accumulator = ref(node)
+    return node
+
+
+def connect(output: "Tensor", node: Node) -> None:
+    """Make `output` the next output of `node`."""
+    output._requires_grad = True
+    output._grad_fn = node
+    output._output_nr = len(node.output_metadata)
+    array = output._array
+    node.output_metadata.append((array.shape, array.dtype))
+
+
+def tensor_from_edge(base: TensorBase, edge: Edge) -> "Tensor":
+    """Return a tensor with the data of `base` whose gradient goes to `edge`."""
+    tensor = wrap(base._array, base._storage)
+    node, output_nr = edge
+    if node is not None:
+        tensor._requires_grad = True
+        if isinstance(node, AccumulateGrad):
+            tensor._accumulator = ref(node)
+        else:
+            tensor._grad_fn = node
+            tensor._output_nr = output_nr
+    return tensor

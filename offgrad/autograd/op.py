@@ -1,0 +1,144 @@
+"""Op: a differentiable operation; its instance is the node of the graph."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from numpy.typing import NDArray
+
+from offgrad.autograd import grad_mode
+from offgrad.autograd.node import Edge, Grads, Node, connect, gradient_edge
+from offgrad.autograd.saved_tensor import SavedTensor
+from offgrad.autograd.tensor_base import is_differentiable, wrap
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+Array: TypeAlias = NDArray[Any]
+
+registry: list[type["Op"]] = []
+"""Every op class, for the tests that ask whether each has a specification."""
+
+
+class Op(Node):
+    """One operation in one place: `forward` on arrays, `backward` on tensors.
+
+    A subclass defines::
+
+        def forward(self, *arrays, **parameters): ...   # an array, or a tuple of arrays
+        def backward(self, *grads): ...                 # a tensor or None for each input
+
+    `forward` calls ``self.save(slot=array)`` for what backward needs, an input, an output or
+    an array of its own, and sets plain attributes for the rest; ``needs_input_grad`` tells it what
+    backward will be asked for. `backward` reads ``self.saved(slot)`` and is written in differentiable
+    operations, so that gradients of gradients need no second formula.
+    """
+
+    __slots__ = ("_saves",)
+
+    # Whether outputs share the memory of the first input.
+    is_view: ClassVar[bool] = False
+    # Whether each output shares the memory of the input in its place instead.
+    views_each_input: ClassVar[bool] = False
+    # What PyTorch appends to the name.
+    suffix: ClassVar[str] = "Backward0"
+
+    def __init_subclass__(cls) -> None:
+        registry.append(cls)
+
+    def forward(self, *arrays: Any, **parameters: Any) -> Any:
+        """Return the output array or arrays."""
+        raise NotImplementedError
+
+    def backward(self, *grads: Any) -> Any:
+        """Return the gradient of each input, None where there is none."""
+        raise NotImplementedError
+
+    def name(self) -> str:
+        """Return the name PyTorch prints, such as ``MulBackward0``."""
+        return type(self).__name__ + self.suffix
+
+    def save(self, /, **slots: Array | None) -> None:
+        """Save arrays for backward under the names of `slots`; None is passed over."""
+        self._saves = slots
+
+    def saved(self, slot: str) -> "Tensor":
+        """Return the tensor saved under `slot`."""
+        return self._saved[slot].unpack()
+
+    @classmethod
+    def apply(cls, *inputs: "Tensor | None", **parameters: Any) -> Any:
+        """Run the operation on tensors and record it if grad mode is on and an input requires grad."""
+        node = cls()
+        node._saves = {}
+        recorded = False
+        if grad_mode.state.grad_enabled:
+            needs = tuple([tensor is not None and tensor._requires_grad for tensor in inputs])
+            recorded = True in needs
+            node.needs_input_grad = needs
+        if not recorded:
+            node.needs_input_grad = (False,) * len(inputs)
+        arrays = [None if tensor is None else tensor._array for tensor in inputs]
+        result = node.forward(*arrays, **parameters)
+        results = result if type(result) is tuple else (result,)
+        outputs: list[Any]
+        if cls.is_view:
+            bases = inputs if cls.views_each_input else inputs[:1] * len(results)
+            outputs = [_view(array, base) for array, base in zip(results, bases, strict=True)]  # type: ignore[arg-type]
+        else:
+            outputs = [None if array is None else wrap(array) for array in results]
+        if recorded:
+            node.next_functions = tuple(
+                [(None, 0) if tensor is None else gradient_edge(tensor) for tensor in inputs]
+            )
+            for output in outputs:
+                if output is None:
+                    node.output_metadata.append(((), None))
+                elif is_differentiable(output._array.dtype):
+                    connect(output, node)
+                else:
+                    node.output_metadata.append((output._array.shape, output._array.dtype))
+            if node._saves:
+                node._save_all(inputs, arrays, results, outputs)
+        return outputs[0] if type(result) is not tuple else tuple(outputs)
+
+    def _save_all(
+        self,
+        inputs: "tuple[Tensor | None, ...]",
+        arrays: "list[Array | None]",
+        results: tuple[Array, ...],
+        outputs: "list[Any]",
+    ) -> None:
+        saves, self._saves = self._saves, {}
+        for slot, array in saves.items():
+            if array is None:
+                continue
+            tensor, edge, is_output = self._identify(array, inputs, arrays, results, outputs)
+            self._saved[slot] = SavedTensor(tensor, self, slot, edge, is_output)
+
+    def _identify(
+        self,
+        array: Array,
+        inputs: "tuple[Tensor | None, ...]",
+        arrays: "list[Array | None]",
+        results: tuple[Array, ...],
+        outputs: "list[Any]",
+    ) -> "tuple[Tensor, Edge, bool]":
+        """Return the tensor whose array is to be saved, its gradient's edge, whether it is an output."""
+        for index, candidate in enumerate(arrays):
+            if array is candidate:
+                return inputs[index], self.next_functions[index], False  # type: ignore[return-value]
+        for index, candidate in enumerate(results):
+            if array is candidate:
+                return outputs[index], (None, index), True
+        return wrap(array), (None, 0), False
+
+    def run(self, grads: Grads) -> Grads:
+        """Run `backward`."""
+        result = self.backward(*grads)
+        return result if type(result) is tuple else (result,)
+
+
+def _view(array: Array, base: "Tensor") -> "Tensor":
+    tensor = wrap(array, base._storage)
+    tensor._base = base if base._base is None else base._base
+    tensor._generation = tensor._base._generation
+    return tensor

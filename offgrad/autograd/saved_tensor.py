@@ -1,0 +1,274 @@
+"""Saved tensors: what a node keeps for backward, and the hooks that decide how.
+
+Every tensor saved for backward goes through a `SavedTensor`. Without hooks it keeps the tensor
+itself (an input) or the tensor's memory (an output, whose node must not hold the tensor that holds
+it). Under hooks it holds only what ``pack`` returned.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import ref
+
+import numpy as np
+
+from offgrad.autograd import grad_mode
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+
+if TYPE_CHECKING:
+    from offgrad.autograd.node import Edge, Node
+    from offgrad.tensor import Tensor
+
+
+class Save(NamedTuple):
+    """One act of saving: the tensor (detached, sharing memory with what is saved) and the facts."""
+
+    tensor: "Tensor"
+    op: str
+    slot: str
+    is_output: bool
+    is_parameter: bool
+
+
+KEEP = object()
+"""What `SaveHooks.pack` returns to have the tensor kept as if there were no hooks."""
+
+
+class SaveHooks(Protocol):
+    """What decides how tensors are saved; the innermost of a thread is asked."""
+
+    def pack(self, save: Save) -> Any:
+        """Return what is to be held in place of the tensor, or `KEEP`. Called once a tensor."""
+
+    def unpack(self, packed: Any) -> "Tensor":
+        """Return a tensor with the saved content. Called as often as backward needs it."""
+
+    def plan(self, packed: Sequence[Any]) -> None:
+        """Learn what will be unpacked next, in this order."""
+
+
+class PairHooks:
+    """A plain ``(pack, unpack)`` pair of functions on tensors, PyTorch's kind."""
+
+    def __init__(self, pack: "Callable[[Tensor], Any]", unpack: "Callable[[Any], Tensor]") -> None:
+        self._pack = pack
+        self._unpack = unpack
+
+    def pack(self, save: Save) -> Any:
+        """Return what the pair's ``pack`` makes of the tensor."""
+        return self._pack(save.tensor)
+
+    def unpack(self, packed: Any) -> "Tensor":
+        """Return the tensor the pair's ``unpack`` makes of it."""
+        return self._unpack(packed)
+
+    def plan(self, packed: Sequence[Any]) -> None:
+        """Do nothing: a pair has no use for the order."""
+
+
+class _State(threading.local):
+    hooks: tuple[SaveHooks, ...] = ()
+    disabled: str | None = None
+
+
+state = _State()
+
+
+def push_hooks(hooks: SaveHooks) -> None:
+    """Make `hooks` the innermost of this thread.
+
+    Raises:
+        RuntimeError: inside `disable_saved_tensors_hooks`, with its message.
+    """
+    if state.disabled is not None:
+        raise RuntimeError(state.disabled)
+    state.hooks = (*state.hooks, hooks)
+
+
+def pop_hooks() -> None:
+    """Leave the innermost hooks of this thread."""
+    state.hooks = state.hooks[:-1]
+
+
+class SavedTensor:
+    """A tensor saved for backward: packed once, unpacked as often as asked, then released."""
+
+    __slots__ = (
+        "_edge",
+        "_hooks",
+        "_is_output",
+        "_node",
+        "_packed",
+        "_released",
+        "_shape_dtype",
+        "_slot",
+        "_storage",
+        "_tensor",
+        "_version",
+    )
+
+    def __init__(
+        self, tensor: "Tensor", node: "Node", slot: str, edge: "Edge", is_output: bool = False
+    ) -> None:
+        """Save `tensor` for `node`; the gradient of what is unpacked will go to `edge`.
+
+        An output's edge leads to `node` itself and is made anew on each unpack, lest it be a cycle.
+        """
+        self._slot = slot
+        self._node = ref(node)
+        self._is_output = is_output
+        self._edge: Edge = (None, edge[1]) if is_output else edge
+        self._shape_dtype = (tensor._array.shape, tensor._array.dtype)
+        self._storage = ref(tensor._storage)
+        self._version = tensor._storage.version
+        self._released = False
+        self._hooks: SaveHooks | None = None
+        self._packed: Any = None
+        self._tensor: Tensor | None = None
+        hooks = state.hooks
+        if not hooks or not self._pack(hooks[-1], tensor):
+            self._keep(tensor)
+
+    @property
+    def packed(self) -> "tuple[SaveHooks, Any] | None":
+        """The hooks that packed the tensor and what they returned; None if it is kept."""
+        return None if self._hooks is None else (self._hooks, self._packed)
+
+    def unpack(self) -> "Tensor":
+        """Return the saved tensor.
+
+        Raises:
+            RuntimeError: after release; if the memory was changed in place since; if an unpack hook
+                returned something else than was saved.
+        """
+        if self._released:
+            raise RuntimeError(
+                f"what {self._who()} saved for backward was freed by an earlier backward() or grad(); "
+                "to go through the graph, or read its saved tensors, again, pass retain_graph=True "
+                "the time before"
+            )
+        if self._tensor is not None:
+            tensor = self._tensor
+            if tensor._storage.version != self._version:
+                raise self._changed(tensor)
+            return self._rebuild(tensor) if self._is_output else tensor
+        assert self._hooks is not None
+        tensor = self._hooks.unpack(self._packed)
+        self._check_unpacked(tensor)
+        return self._rebuild(tensor)
+
+    def register_hooks(
+        self, pack: "Callable[[Tensor], Any]", unpack: "Callable[[Any], Tensor]"
+    ) -> None:
+        """Pack the tensor now with `pack`; from now on it is what `unpack` makes of the result.
+
+        Raises:
+            RuntimeError: if it is released, has hooks already, or was changed in place since.
+        """
+        if self._released:
+            raise RuntimeError(
+                f"hooks need a saved tensor to pack, but what {self._who()} saved was freed by backward; "
+                "register them before, or pass retain_graph=True to it"
+            )
+        if self._tensor is None:
+            raise RuntimeError(
+                f"a saved tensor takes hooks once, but {self._who()} has some already (perhaps of an "
+                "enclosing saved_tensors_hooks or offload)"
+            )
+        for hook in (pack, unpack):
+            if not callable(hook):
+                raise TypeError(f"a hook must be callable, got {type(hook).__name__}")
+        tensor = self._tensor
+        if tensor._storage.version != self._version:
+            raise self._changed(tensor)
+        if self._pack(PairHooks(pack, unpack), tensor):
+            self._drop()
+
+    def release(self) -> None:
+        """Let go of what is held."""
+        self._released = True
+        self._drop()
+        self._packed = None
+        self._hooks = None
+
+    def _keep(self, tensor: "Tensor") -> None:
+        self._tensor = wrap(tensor._array, tensor._storage) if self._is_output else tensor
+        tensor._storage.saves += 1
+        tensor._storage.saved_by = self._who()
+
+    def _drop(self) -> None:
+        if self._tensor is not None:
+            self._tensor._storage.saves -= 1
+            self._tensor = None
+
+    def __del__(self) -> None:
+        # A graph may be dropped without a backward.
+        if getattr(self, "_tensor", None) is not None:
+            self._drop()
+
+    def _pack(self, hooks: SaveHooks, tensor: "Tensor") -> bool:
+        node = self._node()
+        detached = wrap(tensor._array, tensor._storage)
+        owner = tensor if tensor._base is None else tensor._base
+        is_parameter = not self._is_output and owner._requires_grad and owner._grad_fn is None
+        name = "" if node is None else node.name()
+        save = Save(detached, name, self._slot, self._is_output, is_parameter)
+        version = tensor._storage.version
+        # What hooks compute is not recorded.
+        recording, grad_mode.state.grad_enabled = grad_mode.state.grad_enabled, False
+        try:
+            packed = hooks.pack(save)
+        finally:
+            grad_mode.state.grad_enabled = recording
+        if tensor._storage.version != version:
+            raise RuntimeError(
+                f"a pack hook must not change its input in place, but that of {self._who()} was changed "
+                f"by {tensor._storage.changed_by}; work on a clone"
+            )
+        if packed is KEEP:
+            return False
+        self._hooks = hooks
+        self._packed = packed
+        return True
+
+    def _check_unpacked(self, tensor: Any) -> None:
+        if not isinstance(tensor, TensorBase):
+            raise TypeError(
+                f"an unpack hook must return a tensor, but that of {self._who()} returned "
+                f"{type(tensor).__name__}"
+            )
+        shape, dtype = self._shape_dtype
+        if tensor._array.shape != shape or tensor._array.dtype != dtype:
+            raise RuntimeError(
+                f"an unpack hook must return what was packed, but that of {self._who()} returned a "
+                f"{describe(tensor)} for a {dtype.name} tensor of shape {list(shape)}"
+            )
+        # A hook may have handed out the very memory that was saved: then its version counts.
+        storage = self._storage()
+        if (
+            storage is not None
+            and storage.version != self._version
+            and np.may_share_memory(storage.root, tensor._array)
+        ):
+            raise self._changed(tensor, storage.version, storage.changed_by)
+
+    def _rebuild(self, tensor: "Tensor") -> "Tensor":
+        from offgrad.autograd.node import tensor_from_edge
+
+        edge = (self._node(), self._edge[1]) if self._is_output else self._edge
+        return tensor_from_edge(tensor, edge)
+
+    def _who(self) -> str:
+        node = self._node()
+        return f"{'a freed node' if node is None else node.name()}.{self._slot}"
+
+    def _changed(
+        self, tensor: "Tensor", version: int | None = None, operation: str = ""
+    ) -> RuntimeError:
+        storage = tensor._storage
+        return RuntimeError(
+            "a tensor needed for backward must not be changed in place, but the "
+            f"{describe(tensor)} that {self._who()} saved at version {self._version} is at version "
+            f"{storage.version if version is None else version}, last changed by "
+            f"{operation or storage.changed_by}; use the out-of-place form, or change a clone"
+        )

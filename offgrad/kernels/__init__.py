@@ -1,0 +1,51 @@
+"""Kernels: NumPy arrays in, NumPy arrays out, every output given by the caller.
+
+Each kernel is a fused loop compiled by Numba beside its NumPy reference, `_<name>_numpy`, which is
+the oracle in tests and what runs with OFFGRAD_KERNELS=numpy, without numba, or for 16-bit floats
+(computed in float32). Loops serve float32 and float64. Arrays are C-contiguous (attention takes any
+strides). Which implementation runs, and the order of its arithmetic, follow from dtypes and shapes
+alone: the same call gives the same bits on any number of threads.
+
+Importing this package neither imports numba nor compiles anything; the first calls do.
+"""
+
+from .attention import attention, attention_backward
+from .blas import single_threaded_blas
+from .cross_entropy import cross_entropy, cross_entropy_backward, cross_entropy_total_weight
+from .dropout import dropout, dropout_mask
+from .embedding import embedding_backward
+from .gelu import gelu, gelu_backward
+from .jit import backend, set_backend
+from .layer_norm import layer_norm, layer_norm_backward
+from .optimizers import adamw_step, sgd_step
+from .parallel import get_num_threads, parallel_for, set_num_threads
+from .reduce import sum_rows
+from .softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+
+__all__ = [
+    "adamw_step",
+    "attention",
+    "attention_backward",
+    "backend",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "cross_entropy_total_weight",
+    "dropout",
+    "dropout_mask",
+    "embedding_backward",
+    "gelu",
+    "gelu_backward",
+    "get_num_threads",
+    "layer_norm",
+    "layer_norm_backward",
+    "log_softmax",
+    "log_softmax_backward",
+    "parallel_for",
+    "set_backend",
+    "set_num_threads",
+    "single_threaded_blas",
+    "softmax",
+    "softmax_backward",
+    "sgd_step",
+    "sum_rows",
+]

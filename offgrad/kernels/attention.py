@@ -1,0 +1,229 @@
+"""Scaled dot-product attention and its gradient, without ever storing a T x S matrix.
+
+out = dropout(softmax(q k^T * scale + mask)) v. In tiles of 128 query rows BLAS multiplies and a
+compiled loop does the softmax; the log-sum-exp of each row is all that backward needs to compute
+the tile again. Each (batch, head) is computed by one thread, with one BLAS thread, in a fixed
+order: results depend neither on the number of threads nor on the memory layout of q, k and v,
+which may be strided views.
+
+A row that may attend to nothing gives zeros, and no gradient, as in torch.
+
+Scratch memory, per thread in use: one tile (two in backward) of 128 x S, and one head's k and v
+where they are strided (in backward, their gradients as well).
+
+Source: T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Re, "FlashAttention: fast and memory-efficient
+exact attention with IO-awareness", arXiv:2205.14135 (the backward from the log-sum-exp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array
+from .attention_tiles import softmax_tile, softmax_tile_backward
+from .blas import single_threaded_blas
+from .dropout import keep_rule
+from .fastmath import stream_key
+from .parallel import parallel_for
+
+TILE = 128
+"""Query rows in a tile."""
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Which attention probabilities are dropped: element [b, h, t, s] has its place in a stream."""
+
+    key: np.uint64
+    offset: int
+    threshold: np.uint64
+    scale: float
+
+    @classmethod
+    def of(cls, p: float, seed: int, offset: int) -> Dropout:
+        """The rule for probability `p`, which `kernels.dropout` would apply as well."""
+        return cls(stream_key(seed), offset, *keep_rule(p))
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    scale: float,
+    causal: bool = False,
+    mask: Array | None = None,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+) -> None:
+    """Write attention's result into `out` and each row's log-sum-exp into `lse`.
+
+    Args:
+        q: [B, H, T, D] floats; q, k, v and out may have any strides.
+        k: [B, H, S, D].
+        v: [B, H, S, E].
+        out: [B, H, T, E], written.
+        lse: [B, H, T], written, C-contiguous; float32, or float64 for float64 inputs. Infinite
+            where a row may attend to nothing.
+        scale: Factor of q k^T, usually D ** -0.5.
+        causal: Row t attends to keys 0 to t, also where T and S differ.
+        mask: Broadcasts to [B, H, T, S]. Booleans: True where a row may attend; floats: added.
+        dropout_p: Probability of dropping an attention probability.
+        seed: With offset, the random stream, as in `dropout`: the call takes B * H * T * S of it.
+        offset: See seed.
+
+    16-bit floats are computed in float32. Raises ValueError where shapes do not fit.
+    """
+    batch, heads, rows, keys = _shape(q, k, v, out, lse)
+    dtype = _work_dtype(q)
+    masks = _broadcast_mask(mask, (batch, heads, rows, keys))
+    dropping = Dropout.of(dropout_p, seed, offset)
+
+    def some_heads(start: int, stop: int) -> None:
+        scratch = np.empty(min(TILE, rows) * keys, dtype=dtype)
+        inverse = np.empty(min(TILE, rows), dtype=dtype)
+        for item in range(start, stop):
+            at = divmod(item, heads)
+            k_, v_ = (np.ascontiguousarray(array[at], dtype=dtype) for array in (k, v))
+            for first, last, seen in _tiles(rows, keys, causal):
+                q_ = _scaled(q[at][first:last], scale, dtype)
+                scores = _scores(q_, k_[:seen], scratch, masks, at, first)
+                norms = inverse[: last - first]
+                place = (item * rows + first) * keys
+                softmax_tile(
+                    scores, lse[at][first:last], norms, first, causal, dropping, place, keys
+                )
+                np.multiply(np.matmul(scores, v_[:seen]), norms[:, None], out=out[at][first:last])
+
+    with single_threaded_blas():
+        parallel_for(some_heads, batch * heads, rows * keys * (q.shape[3] + v.shape[3]))
+
+
+def attention_backward(
+    grad: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    dq: Array | None,
+    dk: Array | None,
+    dv: Array | None,
+    scale: float,
+    causal: bool = False,
+    mask: Array | None = None,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+) -> None:
+    """Write the gradients of q, k and v into `dq`, `dk` and `dv`; None where one is not wanted.
+
+    `grad` is the gradient of `out`, and may have any strides, as may all but `lse`; `out` and `lse`
+    are the forward's results, and the other arguments the forward's.
+    """
+    batch, heads, rows, keys = _shape(q, k, v, out, lse)
+    for name, gradient, of in (("grad", grad, out), ("dq", dq, q), ("dk", dk, k), ("dv", dv, v)):
+        if gradient is not None and gradient.shape != of.shape:
+            raise ValueError(f"attention's {name} has shape {of.shape}, got {gradient.shape}")
+    dtype = _work_dtype(q)
+    masks = _broadcast_mask(mask, (batch, heads, rows, keys))
+    dropping = Dropout.of(dropout_p, seed, offset)
+
+    def some_heads(start: int, stop: int) -> None:
+        scratch = np.empty((2, min(TILE, rows) * keys), dtype=dtype)
+        dk_, dv_ = np.empty(k.shape[2:], dtype=dtype), np.empty(v.shape[2:], dtype=dtype)
+        for item in range(start, stop):
+            at = divmod(item, heads)
+            k_, v_ = (np.ascontiguousarray(array[at], dtype=dtype) for array in (k, v))
+            dk_[...] = 0
+            dv_[...] = 0
+            for first, last, seen in _tiles(rows, keys, causal):
+                q_ = _scaled(q[at][first:last], scale, dtype)
+                g = np.ascontiguousarray(grad[at][first:last], dtype=dtype)
+                delta = np.einsum("te,te->t", g, out[at][first:last].astype(dtype, order="C"))
+                p = _scores(q_, k_[:seen], scratch[0], masks, at, first)
+                ds = scratch[1, : p.size].reshape(p.shape)
+                np.matmul(g, v_[:seen].T, out=ds)
+                place = (item * rows + first) * keys
+                softmax_tile_backward(
+                    p, ds, lse[at][first:last], delta, first, causal, dropping, place, keys
+                )
+                if dv is not None:
+                    dv_[:seen] += np.matmul(p.T, g)
+                if dk is not None:
+                    dk_[:seen] += np.matmul(ds.T, q_)
+                if dq is not None:
+                    dq[at][first:last] = _scaled(np.matmul(ds, k_[:seen]), scale, dtype)
+            if dk is not None:
+                dk[at] = dk_
+            if dv is not None:
+                dv[at] = dv_
+
+    with single_threaded_blas():
+        parallel_for(some_heads, batch * heads, 2 * rows * keys * (q.shape[3] + v.shape[3]))
+
+
+def _shape(q: Array, k: Array, v: Array, out: Array, lse: Array) -> tuple[int, int, int, int]:
+    if not (
+        q.ndim == k.ndim == v.ndim == 4
+        and q.shape[:2] == k.shape[:2] == v.shape[:2]
+        and q.shape[3] == k.shape[3]
+        and k.shape[2] == v.shape[2]
+        and out.shape == q.shape[:3] + v.shape[3:]
+        and lse.shape == q.shape[:3]
+        and lse.flags.c_contiguous
+    ):
+        raise ValueError(
+            "attention takes q [B, H, T, D], k [B, H, S, D], v [B, H, S, E], out [B, H, T, E] and "
+            f"lse [B, H, T], C-contiguous; got q {q.shape}, k {k.shape}, v {v.shape}, out "
+            f"{out.shape}, lse {lse.shape}"
+        )
+    return q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+
+
+def _work_dtype(array: Array) -> np.dtype[Any]:
+    return np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
+
+
+def _broadcast_mask(mask: Array | None, shape: tuple[int, ...]) -> Array | None:
+    if mask is None:
+        return None
+    try:
+        return np.broadcast_to(mask, shape)
+    except ValueError:
+        raise ValueError(
+            f"attention's mask broadcasts to [B, H, T, S] = {shape}, got {mask.shape}"
+        ) from None
+
+
+def _tiles(rows: int, keys: int, causal: bool) -> list[tuple[int, int, int]]:
+    """First row, end, and number of keys that any row of the tile sees."""
+    bounds = [(first, min(first + TILE, rows)) for first in range(0, rows, TILE)]
+    return [(first, last, min(keys, last) if causal else keys) for first, last in bounds]
+
+
+def _scaled(array: Array, scale: float, dtype: np.dtype[Any]) -> Array:
+    """A contiguous product, in the dtype that is computed in."""
+    product: Array = np.multiply(array.astype(dtype, copy=False), dtype.type(scale), order="C")
+    return product
+
+
+def _scores(
+    q: Array, k: Array, scratch: Array, mask: Array | None, at: tuple[int, int], first: int
+) -> Array:
+    """A tile of q k^T, masked; causality is left to the softmax."""
+    rows, seen = len(q), len(k)
+    scores = scratch[: rows * seen].reshape(rows, seen)
+    np.matmul(q, k.T, out=scores)
+    if mask is not None:
+        tile = mask[at][first : first + rows, :seen]
+        if tile.dtype == np.bool_:
+            np.copyto(scores, -np.inf, where=~tile)
+        else:
+            scores += tile.astype(scores.dtype, copy=False)
+    return scores

@@ -1,0 +1,221 @@
+"""Softmax within a tile of attention scores, and its gradient, in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Array
+from .fastmath import exp, random_bits, row_max
+from .jit import jit, uses_numba
+
+if TYPE_CHECKING:
+    from .attention import Dropout
+
+_HIGH_HALF = np.uint64(32)
+_MASK64 = 2**64 - 1
+
+
+def softmax_tile(
+    scores: Array,
+    lse: Array,
+    inverse: Array,
+    first: int,
+    causal: bool,
+    dropout: Dropout,
+    place: int,
+    stride: int,
+) -> None:
+    """Turn scores into softmax's numerators, in place; write log-sum-exps and inverse sums.
+
+    Args:
+        scores: [R, N] floats, rows first to first + R - 1 against keys 0 to N - 1.
+        lse: [R], written: log-sum-exp of each row, +inf for one that sees nothing.
+        inverse: [R], written: what numerators are to be multiplied with, dropout's factor included.
+        first: Number of the first row.
+        causal: Row t sees keys 0 to t.
+        dropout: Which numerators become 0; the sums are taken before.
+        place: Where in dropout's stream the first score stands, and
+        stride: the first score of a row stands after that of the row before.
+    """
+    if not uses_numba(scores, lse, inverse):
+        _softmax_tile_numpy(scores, lse, inverse, first, causal, dropout, place, stride)
+        return
+    start = np.uint64((dropout.offset + place) & _MASK64)
+    scale = scores.dtype.type(dropout.scale)
+    rule = (dropout.key, start, np.uint64(stride), dropout.threshold, scale)
+    _softmax_tile_loop(scores, lse, inverse, first, causal, *rule)
+
+
+def softmax_tile_backward(
+    p: Array,
+    ds: Array,
+    lse: Array,
+    delta: Array,
+    first: int,
+    causal: bool,
+    dropout: Dropout,
+    place: int,
+    stride: int,
+) -> None:
+    """Turn scores into probabilities after dropout, and their gradient into the scores', in place.
+
+    Args:
+        p: [R, N], scores as in the forward; then the probabilities that met v.
+        ds: [R, N], gradient of those probabilities; then of the scores.
+        lse: [R], the forward's.
+        delta: [R], sum of gradient times probability over the row.
+        first, causal, dropout, place, stride: As in `softmax_tile`.
+    """
+    if not uses_numba(p, ds, lse, delta):
+        _softmax_tile_backward_numpy(p, ds, lse, delta, first, causal, dropout, place, stride)
+        return
+    start = np.uint64((dropout.offset + place) & _MASK64)
+    rule = (dropout.key, start, np.uint64(stride), dropout.threshold, p.dtype.type(dropout.scale))
+    _softmax_tile_backward_loop(p, ds, lse, delta, first, causal, *rule)
+
+
+@np.errstate(all="ignore")
+def _softmax_tile_numpy(
+    scores: Array,
+    lse: Array,
+    inverse: Array,
+    first: int,
+    causal: bool,
+    dropout: Dropout,
+    place: int,
+    stride: int,
+) -> None:
+    if causal:
+        scores[_future(scores.shape, first)] = -np.inf
+    highest = scores.max(axis=1, initial=-np.inf)
+    empty = highest == -np.inf
+    np.exp(scores - np.where(empty, 0, highest)[:, None], out=scores)
+    total = scores.sum(axis=1)
+    lse[...] = np.where(empty, np.inf, highest + np.log(total))
+    inverse[...] = np.where(empty, 0, dropout.scale / total)
+    scores[~_kept(scores.shape, dropout, place, stride)] = 0
+
+
+@np.errstate(all="ignore")
+def _softmax_tile_backward_numpy(
+    p: Array,
+    ds: Array,
+    lse: Array,
+    delta: Array,
+    first: int,
+    causal: bool,
+    dropout: Dropout,
+    place: int,
+    stride: int,
+) -> None:
+    np.exp(p - lse[:, None], out=p)
+    if causal:
+        future = _future(p.shape, first)
+        p[future] = 0
+        ds[future] = 0
+    factor = np.where(_kept(p.shape, dropout, place, stride), dropout.scale, 0).astype(p.dtype)
+    ds[...] = p * (np.where(factor == 0, 0, ds * factor) - delta[:, None])
+    p *= factor
+
+
+def _future(shape: tuple[int, ...], first: int) -> npt.NDArray[np.bool_]:
+    rows, keys = shape
+    future: npt.NDArray[np.bool_] = np.arange(keys) > np.arange(first, first + rows)[:, None]
+    return future
+
+
+def _kept(
+    shape: tuple[int, ...], dropout: Dropout, place: int, stride: int
+) -> npt.NDArray[np.bool_]:
+    if dropout.threshold == 0:
+        return np.ones(shape, dtype=np.bool_)
+    rows, keys = (np.arange(count, dtype=np.uint64) for count in shape)
+    start = np.uint64((dropout.offset + place) & _MASK64)
+    counters = rows[:, None] * np.uint64(stride) + keys + start
+    kept: npt.NDArray[np.bool_] = (
+        random_bits(dropout.key, counters) >> _HIGH_HALF >= dropout.threshold
+    )
+    return kept
+
+
+@jit
+def _softmax_tile_loop(
+    scores: Any,
+    lse: Any,
+    inverse: Any,
+    first: int,
+    causal: bool,
+    key: Any,
+    place: Any,
+    stride: Any,
+    threshold: Any,
+    scale: Any,
+) -> None:
+    number = scores.dtype.type
+    zero = number(0)
+    for i in range(scores.shape[0]):
+        row = scores[i]
+        seen = row[: min(row.size, first + i + 1)] if causal else row[: row.size]
+        for j in range(seen.size, row.size):
+            row[j] = zero
+        highest = row_max(seen) if seen.size > 0 else number(-np.inf)
+        if highest == number(-np.inf):
+            for j in range(seen.size):
+                seen[j] = zero
+            lse[i] = number(np.inf)
+            inverse[i] = zero
+            continue
+        total = zero
+        for j in range(seen.size):
+            power = exp(seen[j] - highest)
+            seen[j] = power
+            total += power
+        lse[i] = highest + number(np.log(total))
+        inverse[i] = scale / total
+        if threshold > np.uint64(0):
+            start = place + np.uint64(i) * stride
+            for j in range(seen.size):
+                kept = random_bits(key, start + np.uint64(j)) >> _HIGH_HALF >= threshold
+                seen[j] = seen[j] if kept else zero
+
+
+@jit
+def _softmax_tile_backward_loop(
+    p: Any,
+    ds: Any,
+    lse: Any,
+    delta: Any,
+    first: int,
+    causal: bool,
+    key: Any,
+    place: Any,
+    stride: Any,
+    threshold: Any,
+    scale: Any,
+) -> None:
+    number = p.dtype.type
+    zero = number(0)
+    for i in range(p.shape[0]):
+        count = min(p.shape[1], first + i + 1) if causal else p.shape[1]
+        for j in range(count, p.shape[1]):
+            p[i, j] = zero
+            ds[i, j] = zero
+        row = p[i][:count]
+        d = ds[i][:count]
+        norm = number(lse[i])
+        dot = delta[i]
+        if threshold > np.uint64(0):
+            start = place + np.uint64(i) * stride
+            for j in range(row.size):
+                kept = random_bits(key, start + np.uint64(j)) >> _HIGH_HALF >= threshold
+                power = exp(row[j] - norm)
+                d[j] = power * ((d[j] * scale if kept else zero) - dot)
+                row[j] = power * scale if kept else zero
+        else:
+            for j in range(row.size):
+                power = exp(row[j] - norm)
+                d[j] = power * (d[j] - dot)
+                row[j] = power

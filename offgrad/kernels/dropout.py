@@ -1,0 +1,90 @@
+"""Dropout from a counter-based random number generator: the seed replaces the mask.
+
+Element i, in C order, is kept if the top 32 bits of `random_bits` at counter offset + i are at
+least p * 2^32. Backward is `dropout` of the gradient with the same p, seed and offset.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Array, as_float, flat, same_shape
+from .fastmath import random_bits, stream_key
+from .jit import jit, uses_numba
+from .parallel import parallel_for
+
+_HIGH_HALF = np.uint64(32)
+_MASK64 = 2**64 - 1
+
+
+def dropout(x: Array, out: Array, p: float, seed: int, offset: int = 0) -> None:
+    """Write x / (1 - p) where an element is kept and 0 where it is dropped into `out`.
+
+    Args:
+        x: Any shape; `out` has the same. A dropped NaN or infinity becomes 0.
+        p: Probability of being dropped, 0 to 1; for 1 all is 0.
+        seed: Chooses the random stream; any integer, of which 64 bits count.
+        offset: Where in the stream the first element stands. x takes x.size of it.
+
+    Raises ValueError for a p out of range.
+    """
+    threshold, scale = keep_rule(p)
+    same_shape(x=x, out=out)
+    if not uses_numba(x, out):
+        _dropout_numpy(x, out, p, seed, offset)
+        return
+    a, o = flat(x), flat(out)
+    key, first, factor = stream_key(seed), np.uint64(offset & _MASK64), a.dtype.type(scale)
+    parallel_for(
+        lambda start, stop: _dropout_loop(a, o, key, first, threshold, factor, start, stop),
+        a.size,
+    )
+
+
+def dropout_mask(
+    shape: tuple[int, ...], p: float, seed: int, offset: int = 0
+) -> npt.NDArray[np.bool_]:
+    """The elements that `dropout` keeps, as booleans of this shape."""
+    threshold, _ = keep_rule(p)
+    # uint64 wraps around, in NumPy's arrays as in the compiled loop.
+    counters = np.arange(prod(shape), dtype=np.uint64) + np.uint64(offset & _MASK64)
+    kept: npt.NDArray[np.bool_] = random_bits(stream_key(seed), counters) >> _HIGH_HALF >= threshold
+    return kept.reshape(shape)
+
+
+def keep_rule(p: float) -> tuple[np.uint64, float]:
+    """The least top-32-bits value that keeps an element, and the factor of what is kept."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"dropout's p is a probability, 0 to 1, got {p}")
+    return np.uint64(round(p * 2**32)), 1 / (1 - p) if p < 1 else 0.0
+
+
+@np.errstate(all="ignore")
+def _dropout_numpy(x: Array, out: Array, p: float, seed: int, offset: int) -> None:
+    x = as_float(x)
+    scaled = x * x.dtype.type(keep_rule(p)[1])
+    out[...] = np.where(dropout_mask(x.shape, p, seed, offset), scaled, x.dtype.type(0))
+
+
+@jit
+def _dropout_loop(
+    x: Any,
+    out: Any,
+    key: Any,
+    offset: Any,
+    threshold: Any,
+    scale: Any,
+    start: int,
+    stop: int,
+) -> None:
+    x = x[start:stop]
+    out = out[start:stop]
+    first = offset + np.uint64(start)
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        kept = random_bits(key, first + np.uint64(i)) >> _HIGH_HALF >= threshold
+        out[i] = x[i] * scale if kept else zero

@@ -1,0 +1,68 @@
+"""The gradient of an embedding table: rows summed into the places they were looked up from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, as_float, flat, rows
+from .jit import jit, uses_numba
+from .parallel import parallel_for
+
+
+def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int = -1) -> None:
+    """Write into row v of `out` the sum of those rows of `grad` whose index is v.
+
+    Args:
+        grad: [..., D] floats.
+        index: Integers, one per row of `grad`, 0 to V - 1.
+        out: [V, D], written throughout.
+        padding_idx: Row that gets no gradient; -1 for none.
+
+    Rows are added in the order of `index`, whatever the number of threads. Raises IndexError for an
+    index out of range, ValueError where shapes do not fit.
+    """
+    g, i = rows(grad), flat(index)
+    if out.ndim != 2 or g.shape != (i.size, out.shape[1]):
+        raise ValueError(
+            "embedding_backward takes grad [N, D], index [N] and out [V, D], got shapes "
+            f"{grad.shape}, {index.shape} and {out.shape}"
+        )
+    size, width = out.shape
+    wrong = (i < 0) | (i >= size)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise IndexError(
+            f"embedding's index number {at} is {int(i[at])}: with {size} rows it is 0 to {size - 1}"
+        )
+    if not uses_numba(g, out):
+        _embedding_backward_numpy(g, i, out, padding_idx)
+        return
+    o = rows(out)
+    # Ranges of the table: each looks through the whole index for its own rows.
+    cost = (i.size + size) * width // size if size else 0
+    parallel_for(
+        lambda start, stop: _embedding_backward_loop(g, i, o, padding_idx, start, stop), size, cost
+    )
+
+
+def _embedding_backward_numpy(grad: Array, index: Array, out: Array, padding_idx: int) -> None:
+    total = np.zeros(out.shape, dtype=as_float(out).dtype)
+    kept = index != padding_idx
+    np.add.at(total, index[kept], as_float(grad)[kept])
+    out[...] = total
+
+
+@jit
+def _embedding_backward_loop(
+    grad: Any, index: Any, out: Any, padding_idx: int, start: int, stop: int
+) -> None:
+    out[start:stop] = out.dtype.type(0)
+    for i in range(index.size):
+        v = index[i]
+        if start <= v < stop and v != padding_idx:
+            g = grad[i]
+            total = out[v]
+            for j in range(g.size):
+                total[j] += g[j]

@@ -1,0 +1,206 @@
+"""Numba, lazily: `@jit` compiles a loop at its first call, `@specialised` makes scalar helpers.
+
+Importing this module does not import numba. Compiled loops are cached on disk next to the source
+(or in the user's cache folder where that is read-only), so a second process loads them.
+
+Loops are serial and release the GIL; parallelism is Python's (see `parallel`). The reasons:
+
+- Numba's `workqueue` threading layer aborts the process when two threads enter parallel code at
+  once, and GNU OpenMP (`omp`) does not survive a fork; a small pool of Python threads does both.
+- Work split into ranges that depend on the problem's size alone gives the same bits whatever the
+  number of threads.
+
+`FAST` lets LLVM vectorise sums and fuse multiply-adds but, without `nnan` and `ninf`, keeps NaN and
+infinity meaningful. Helpers get `contract` alone: an argument reduction in two steps, as in
+`fastmath.exp`, is lost when terms may be regrouped.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+FAST = frozenset({"reassoc", "contract", "nsz", "arcp", "afn"})
+EXACT = frozenset({"contract"})
+BACKENDS = ("numba", "numpy")
+
+_lock = threading.RLock()
+_backend: str | None = None
+_helpers: dict[Callable[..., Any], Callable[..., Any]] = {}
+_registered = 0
+
+
+def backend() -> str:
+    """The implementation in use, "numba" or "numpy".
+
+    Settled at the first kernel call from the environment variable OFFGRAD_KERNELS (default
+    "numba"); without an importable numba it is "numpy", with one RuntimeWarning.
+    """
+    if _backend is None:
+        set_backend(os.environ.get("OFFGRAD_KERNELS", "numba"))
+    assert _backend is not None
+    return _backend
+
+
+def set_backend(name: str) -> None:
+    """Use the "numba" loops or the "numpy" references from now on, in the whole process.
+
+    Raises ValueError for another name.
+    """
+    global _backend
+    if name not in BACKENDS:
+        raise ValueError(
+            f"kernels run on {' or '.join(BACKENDS)}, got {name!r}: set OFFGRAD_KERNELS accordingly"
+        )
+    with _lock:
+        if name == "numba" and not _numba_imports():
+            name = "numpy"
+        _backend = name
+
+
+def _numba_imports() -> bool:
+    try:
+        import numba  # noqa: F401
+    except ImportError as error:
+        warnings.warn(
+            f"numba cannot be imported ({error}): offgrad's kernels fall back to NumPy, several "
+            "times slower. Install numba, or set OFFGRAD_KERNELS=numpy to silence this",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return False
+    return True
+
+
+_COMPILED_DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+
+
+def uses_numba(*arrays: np.ndarray[Any, Any]) -> bool:
+    """Whether these arrays go to the compiled loop: all float32 or float64, backend numba."""
+    if (_backend or backend()) != "numba":
+        return False
+    for array in arrays:  # noqa: SIM110 (half the time of all())
+        if array.dtype not in _COMPILED_DTYPES:
+            return False
+    return True
+
+
+class Kernel(Generic[P, R]):
+    """A loop that Numba compiles at its first call, once per combination of argument types."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.function = function
+        self._compiled: Callable[P, R] | None = None
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the loop."""
+        compiled = self._compiled
+        if compiled is None:
+            compiled = self._compile()
+        return compiled(*args, **kwargs)
+
+    def _compile(self) -> Callable[P, R]:
+        with _lock:
+            if self._compiled is None:
+                _register_helpers()
+                self._compiled = _njit(_named_after_helpers(self.function))
+            return self._compiled
+
+
+def jit(function: Callable[P, R]) -> Kernel[P, R]:
+    """Decorate a loop over arrays: compiled without the GIL, serial, with `FAST` arithmetic."""
+    return Kernel(function)
+
+
+def specialised(float32: Callable[..., Any]) -> Callable[[F], F]:
+    """Decorate a helper that loops may call: `float32` serves float32, its own body all else.
+
+    The type of the first argument (or of its elements) decides at compile time. The decorated
+    function stays an ordinary Python function.
+    """
+
+    def register(function: F) -> F:
+        _helpers[function] = float32
+        return function
+
+    return register
+
+
+def inlined(function: F) -> F:
+    """Decorate a helper that loops may call, with one body for all types."""
+    return specialised(float32=function)(function)
+
+
+def _njit(function: Callable[P, R]) -> Callable[P, R]:
+    import numba
+
+    compile_ = functools.partial(numba.njit, nogil=True, fastmath=set(FAST), error_model="numpy")
+    try:
+        compiled: Callable[P, R] = compile_(cache=True)(function)
+    except RuntimeError:  # neither the source's folder nor the user's cache can be written to
+        compiled = compile_(cache=False)(function)
+    return compiled
+
+
+def _register_helpers() -> None:
+    """Tell Numba's typing of every helper declared so far; once each."""
+    global _registered
+    if _registered == len(_helpers):
+        return
+    import numba
+    from numba.extending import overload
+
+    options = {"fastmath": set(EXACT), "error_model": "numpy"}
+    for function, float32 in list(_helpers.items())[_registered:]:
+
+        def choose(
+            *args: Any,
+            float32: Callable[..., Any] = float32,
+            float64: Callable[..., Any] = function,
+        ) -> Callable[..., Any]:
+            return float32 if getattr(args[0], "dtype", args[0]) == numba.float32 else float64
+
+        overload(function, jit_options=options, strict=False)(choose)
+    _registered = len(_helpers)
+
+
+def _named_after_helpers(function: Callable[P, R]) -> Callable[P, R]:
+    """A copy of `function` whose name carries a digest of the helpers' code.
+
+    Numba's disk cache looks at a loop's own file alone. With the digest in the name, a changed
+    helper in another file means another cache entry instead of a stale one.
+    """
+    assert isinstance(function, types.FunctionType)
+    copy = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
+    copy.__module__ = function.__module__
+    copy.__qualname__ = f"{function.__qualname__}_{_helpers_digest()}"
+    return copy
+
+
+@functools.cache
+def _helpers_digest() -> str:
+    digest = hashlib.sha256()
+    for helper in [body for pair in _helpers.items() for body in pair]:
+        code = helper.__code__
+        constants = [
+            (name, repr(value))
+            for name in code.co_names
+            if isinstance(value := helper.__globals__.get(name), (int, float, np.generic, tuple))
+        ]
+        digest.update(repr((code.co_code.hex(), code.co_consts, constants)).encode())
+    return digest.hexdigest()[:8]

@@ -1,0 +1,231 @@
+"""Layer normalisation over the last axis, and its gradients.
+
+y = (x - mean) * rstd * weight + bias, with rstd = 1 / sqrt(variance + eps) and the variance's
+divisor the number of columns. Backward needs x and the two statistics of each row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, as_float, flat, rows, same_shape
+from .jit import jit, uses_numba
+from .parallel import block_items, parallel_for
+
+
+def layer_norm(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    eps: float,
+    out: Array,
+    mean: Array,
+    rstd: Array,
+) -> None:
+    """Write the normalised rows into `out` and each row's statistics into `mean` and `rstd`.
+
+    Args:
+        x: [..., C] floats; `out` has the same shape.
+        weight: [C] factors, or None for 1.
+        bias: [C] added, or None for 0.
+        eps: Added to the variance.
+        mean: As many elements as x has rows, written.
+        rstd: As mean; 1 / sqrt(variance + eps).
+    """
+    same_shape(x=x, out=out)
+    _check(x, weight, bias, mean, rstd)
+    if not uses_numba(x, out, mean, rstd):
+        _layer_norm_numpy(x, weight, bias, eps, out, mean, rstd)
+        return
+    a, o, m, r = rows(x), rows(out), flat(mean), flat(rstd)
+    w, b = _or_constant(weight, a, 1), _or_constant(bias, a, 0)
+    small = a.dtype.type(eps)
+    parallel_for(
+        lambda start, stop: _layer_norm_loop(a, w, b, small, o, m, r, start, stop), *a.shape
+    )
+
+
+def layer_norm_backward(
+    grad: Array,
+    x: Array,
+    weight: Array | None,
+    mean: Array,
+    rstd: Array,
+    dx: Array | None,
+    dweight: Array | None,
+    dbias: Array | None,
+) -> None:
+    """Write the gradients of x [..., C], weight [C] and bias [C]; None where one is not wanted.
+
+    `grad` has x's shape, `mean` and `rstd` are the forward's. Sums over rows are partial sums of
+    fixed blocks of rows, so their bits do not depend on the number of threads.
+    """
+    same_shape(grad=grad, x=x)
+    _check(x, weight, None, mean, rstd)
+    wanted = [array for array in (dx, dweight, dbias) if array is not None]
+    if not uses_numba(grad, x, mean, rstd, *wanted):
+        _layer_norm_backward_numpy(grad, x, weight, mean, rstd, dx, dweight, dbias)
+        return
+    g, a, m, r = rows(grad), rows(x), flat(mean), flat(rstd)
+    w = _or_constant(weight, a, 1)
+    count, cols = a.shape
+    step = block_items(cols)
+    blocks = -(-count // step)
+    none = np.empty((0, cols), dtype=a.dtype)
+    d = none if dx is None else rows(dx)
+    weights = none if dweight is None else np.zeros((blocks, cols), dtype=a.dtype)
+    biases = none if dbias is None else np.zeros((blocks, cols), dtype=a.dtype)
+
+    parallel_for(
+        lambda start, stop: _layer_norm_backward_loop(
+            g, a, w, m, r, d, weights, biases, start // step, start, stop
+        ),
+        count,
+        cols,
+    )
+    if dweight is not None:
+        weights.sum(axis=0, out=dweight)
+    if dbias is not None:
+        biases.sum(axis=0, out=dbias)
+
+
+def _check(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array) -> None:
+    cols = x.shape[-1]
+    for name, array in (("weight", weight), ("bias", bias)):
+        if array is not None and array.shape != (cols,):
+            raise ValueError(f"layer_norm's {name} is one per column ({cols}), got {array.shape}")
+    count = x.size // cols if cols else rows(x).shape[0]
+    for name, array in (("mean", mean), ("rstd", rstd)):
+        if array.size != count:
+            raise ValueError(f"layer_norm's {name} is one per row ({count}), got {array.shape}")
+
+
+def _or_constant(array: Array | None, x: Array, value: int) -> Array:
+    if array is None:
+        return np.full(x.shape[1], value, dtype=x.dtype)
+    return np.ascontiguousarray(array, dtype=x.dtype)
+
+
+@np.errstate(all="ignore")
+def _layer_norm_numpy(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    eps: float,
+    out: Array,
+    mean: Array,
+    rstd: Array,
+) -> None:
+    if x.size == 0:
+        return
+    a = as_float(rows(x))
+    m = a.mean(axis=1)
+    centred = a - m[:, None]
+    r = 1 / np.sqrt((centred * centred).mean(axis=1) + a.dtype.type(eps))
+    y = centred * r[:, None]
+    if weight is not None:
+        y = y * as_float(weight)
+    if bias is not None:
+        y = y + as_float(bias)
+    rows(out)[...] = y
+    flat(mean)[...] = m
+    flat(rstd)[...] = r
+
+
+@np.errstate(all="ignore")
+def _layer_norm_backward_numpy(
+    grad: Array,
+    x: Array,
+    weight: Array | None,
+    mean: Array,
+    rstd: Array,
+    dx: Array | None,
+    dweight: Array | None,
+    dbias: Array | None,
+) -> None:
+    g, a = as_float(rows(grad)), as_float(rows(x))
+    r = as_float(flat(rstd))[:, None]
+    normal = (a - as_float(flat(mean))[:, None]) * r
+    if dx is not None and x.size:
+        h = g if weight is None else g * as_float(weight)
+        along = (h * normal).mean(axis=1, keepdims=True)
+        rows(dx)[...] = r * (h - h.mean(axis=1, keepdims=True) - normal * along)
+    if dweight is not None:
+        dweight[...] = (g * normal).sum(axis=0)
+    if dbias is not None:
+        dbias[...] = g.sum(axis=0)
+
+
+@jit
+def _layer_norm_loop(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: Any,
+    out: Any,
+    mean: Any,
+    rstd: Any,
+    start: int,
+    stop: int,
+) -> None:
+    number = x.dtype.type
+    for i in range(start, stop):
+        row = x[i]
+        y = out[i]
+        count = number(row.size)
+        total = number(0)
+        for j in range(row.size):
+            total += row[j]
+        m = total / count
+        squares = number(0)
+        for j in range(row.size):
+            squares += (row[j] - m) * (row[j] - m)
+        r = number(1) / number(np.sqrt(squares / count + eps))
+        for j in range(row.size):
+            y[j] = (row[j] - m) * r * weight[j] + bias[j]
+        mean[i] = m
+        rstd[i] = r
+
+
+@jit
+def _layer_norm_backward_loop(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    dx: Any,
+    weights: Any,
+    biases: Any,
+    block: int,
+    start: int,
+    stop: int,
+) -> None:
+    number = x.dtype.type
+    for i in range(start, stop):
+        g = grad[i]
+        row = x[i]
+        m = number(mean[i])
+        r = number(rstd[i])
+        if dx.shape[0] > 0:
+            d = dx[i]
+            total = number(0)
+            along = number(0)
+            for j in range(row.size):
+                h = g[j] * weight[j]
+                total += h
+                along += h * ((row[j] - m) * r)
+            total /= number(row.size)
+            along /= number(row.size)
+            for j in range(row.size):
+                d[j] = r * (g[j] * weight[j] - total - (row[j] - m) * r * along)
+        if weights.shape[0] > 0:
+            dweight = weights[block]
+            for j in range(row.size):
+                dweight[j] += g[j] * ((row[j] - m) * r)
+        if biases.shape[0] > 0:
+            dbias = biases[block]
+            for j in range(row.size):
+                dbias[j] += g[j]

@@ -1,0 +1,207 @@
+"""`parallel_for`: one small pool of Python threads under all kernels.
+
+Kernels release the GIL, so Python threads run them in parallel. Work is split into ranges fixed by
+the problem's size alone; threads only decide who computes a range, never what a range is. Partial
+sums kept one per range therefore give the same bits on any number of threads.
+
+The calling thread takes its share and never waits for a worker that is busy elsewhere, so any
+number of threads may call at once and nothing can deadlock. A `parallel_for` inside another runs
+serially. A forked child starts with an empty pool of its own.
+
+Why not Numba's threads or OpenMP: see `jit`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+BLOCK = 128 * 1024
+"""Elements in a range at least: smaller ones cost more to hand out than they gain."""
+
+THREAD_NAME = "offgrad-kernels"
+"""What the names of the pool's (daemon) threads begin with."""
+
+Body = Callable[[int, int], None]
+
+
+class _Job:
+    """Ranges of one `parallel_for`, handed out to whoever asks."""
+
+    def __init__(self, body: Body, count: int, step: int) -> None:
+        self._body: Body | None = body
+        self._count = count
+        self._step = step
+        self._starts = iter(range(0, count, step))  # next() on it is atomic under the GIL
+        self._lock = threading.Lock()
+        self._helpers = 0
+        self._closed = False
+        self._no_helpers = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Compute ranges until none is left; the caller's share."""
+        body = self._body
+        assert body is not None
+        _here.inside = True
+        try:
+            for start in self._starts:
+                if self.error is not None:
+                    return
+                body(start, min(start + self._step, self._count))
+        finally:
+            _here.inside = False
+
+    def help(self) -> None:
+        """Compute ranges on a worker thread; a job that ended meanwhile is left alone."""
+        with self._lock:
+            if self._closed:
+                return
+            self._helpers += 1
+        try:
+            self.run()
+        except BaseException as error:
+            self.error = self.error or error
+        with self._lock:
+            self._helpers -= 1
+            if self._closed and self._helpers == 0:
+                self._no_helpers.set()
+
+    def close(self) -> None:
+        """Wait until no worker touches the arrays any more, and let go of them.
+
+        A worker that comes to the job later finds it closed. Ctrl-C waits too: workers still write.
+        """
+        with self._lock:
+            self._closed = True
+            waiting = self._helpers > 0
+        interrupt: BaseException | None = None
+        while waiting:
+            try:
+                self._no_helpers.wait()
+                waiting = False
+            except KeyboardInterrupt as error:
+                self.error = interrupt = error
+        self._body = None
+        if interrupt is not None:
+            raise interrupt
+
+
+class _Here(threading.local):
+    inside = False
+
+
+class _Pool:
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._workers = 0
+        self._lock = threading.Lock()
+
+    def offer(self, job: _Job, helpers: int) -> None:
+        if self._workers < helpers:
+            with self._lock:
+                while self._workers < helpers:
+                    name = f"{THREAD_NAME}-{self._workers}"
+                    threading.Thread(target=self._serve, name=name, daemon=True).start()
+                    self._workers += 1
+        for _ in range(helpers):
+            self._jobs.put(job)
+
+    def _serve(self) -> None:
+        while True:
+            self._jobs.get().help()
+
+
+def _initial_num_threads() -> int:
+    text = os.environ.get("OFFGRAD_NUM_THREADS")
+    if text is None:
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+    try:
+        return _checked(int(text))
+    except ValueError:
+        raise ValueError(
+            f"OFFGRAD_NUM_THREADS is a whole number of threads, 1 or more; got {text!r}"
+        ) from None
+
+
+def _checked(count: int) -> int:
+    if count < 1:
+        raise ValueError(f"kernels need at least 1 thread, got {count}")
+    return count
+
+
+_here = _Here()
+_pool = _Pool()
+_num_threads: int | None = None
+
+
+def get_num_threads() -> int:
+    """How many threads a kernel may use, the caller's own included.
+
+    At first OFFGRAD_NUM_THREADS, or else the number of CPUs this process may run on.
+    """
+    global _num_threads
+    if _num_threads is None:
+        _num_threads = _initial_num_threads()
+    return _num_threads
+
+
+def set_num_threads(count: int) -> None:
+    """Let kernels use `count` threads (>= 1, ValueError otherwise); results do not depend on it."""
+    global _num_threads
+    _num_threads = _checked(count)
+
+
+def block_items(cost: int) -> int:
+    """How many items of `cost` elements each go into one range of `parallel_for`."""
+    return max(1, -(-BLOCK // max(1, cost)))
+
+
+def parallel_for(body: Body, count: int, cost: int = 1) -> None:
+    """Call `body(start, stop)` for ranges that cover `range(count)`, on several threads.
+
+    Args:
+        body: Works on items start to stop - 1. It may run on any thread, at the same time as its
+            other ranges; it should release the GIL, and write where no other range does.
+        count: Number of items; for 0 nothing is called.
+        cost: Elements of work per item, for the size of the ranges: `block_items(cost)` each.
+
+    An exception raised by `body` is raised here, after all threads have stopped; the remaining
+    ranges are then not computed.
+    """
+    step = block_items(cost)
+    if count <= step:
+        if count > 0:
+            body(0, count)
+        return
+    helpers = 0 if _here.inside else min(get_num_threads(), -(-count // step)) - 1
+    if helpers == 0:
+        for start in range(0, count, step):
+            body(start, min(start + step, count))
+        return
+    job = _Job(body, count, step)
+    _pool.offer(job, helpers)
+    try:
+        job.run()
+    except BaseException as error:
+        job.error = error
+        raise
+    finally:
+        job.close()
+    if job.error is not None:
+        raise job.error
+
+
+def _reset_in_child() -> None:
+    # Threads do not survive a fork, and locks may be held by ones that are gone.
+    global _pool, _here
+    _pool = _Pool()
+    _here = _Here()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_in_child)

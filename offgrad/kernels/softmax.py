@@ -1,0 +1,147 @@
+"""softmax and log_softmax over the last axis, and their gradients from the result alone.
+
+A row that is -inf throughout gives NaN, as in torch; -inf elsewhere is an ordinary mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arrays import Array, as_float, rows, same_shape
+from .fastmath import exp, log_share, row_max
+from .jit import Kernel, jit, uses_numba
+from .parallel import parallel_for
+
+
+def softmax(x: Array, out: Array) -> None:
+    """Write exp(x) / sum(exp(x)) along the last axis into `out`, of x's shape."""
+    same_shape(x=x, out=out)
+    if uses_numba(x, out):
+        _over_rows(_softmax_loop, x, out)
+    else:
+        _softmax_numpy(x, out)
+
+
+def softmax_backward(grad: Array, result: Array, out: Array) -> None:
+    """Write softmax's gradient into `out`, from `grad` and the forward's `result`."""
+    same_shape(grad=grad, result=result, out=out)
+    if uses_numba(grad, result, out):
+        _over_rows(_softmax_backward_loop, grad, result, out)
+    else:
+        _softmax_backward_numpy(grad, result, out)
+
+
+def log_softmax(x: Array, out: Array) -> None:
+    """Write x - log(sum(exp(x))) along the last axis into `out`, of x's shape."""
+    same_shape(x=x, out=out)
+    if uses_numba(x, out):
+        _over_rows(_log_softmax_loop, x, out)
+    else:
+        _log_softmax_numpy(x, out)
+
+
+def log_softmax_backward(grad: Array, result: Array, out: Array) -> None:
+    """Write log_softmax's gradient into `out`, from `grad` and the forward's `result`."""
+    same_shape(grad=grad, result=result, out=out)
+    if uses_numba(grad, result, out):
+        _over_rows(_log_softmax_backward_loop, grad, result, out)
+    else:
+        _log_softmax_backward_numpy(grad, result, out)
+
+
+def _over_rows(loop: Kernel[..., None], *arrays: Array) -> None:
+    views = [rows(array) for array in arrays]
+    count, cols = views[0].shape
+    parallel_for(lambda start, stop: loop(*views, start, stop), count if cols else 0, cols)
+
+
+@np.errstate(all="ignore")
+def _softmax_numpy(x: Array, out: Array) -> None:
+    if x.size == 0:
+        return
+    x = as_float(x)
+    powers = np.exp(x - x.max(axis=-1, keepdims=True))
+    out[...] = powers / powers.sum(axis=-1, keepdims=True)
+
+
+@np.errstate(all="ignore")
+def _softmax_backward_numpy(grad: Array, result: Array, out: Array) -> None:
+    grad, result = as_float(grad), as_float(result)
+    out[...] = result * (grad - (grad * result).sum(axis=-1, keepdims=True))
+
+
+@np.errstate(all="ignore")
+def _log_softmax_numpy(x: Array, out: Array) -> None:
+    if x.size == 0:
+        return
+    x = as_float(x)
+    shifted = x - x.max(axis=-1, keepdims=True)
+    out[...] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+@np.errstate(all="ignore")
+def _log_softmax_backward_numpy(grad: Array, result: Array, out: Array) -> None:
+    grad, result = as_float(grad), as_float(result)
+    out[...] = grad - np.exp(result) * grad.sum(axis=-1, keepdims=True)
+
+
+@jit
+def _softmax_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    number = x.dtype.type
+    for i in range(start, stop):
+        row = x[i]
+        powers = out[i]
+        highest = row_max(row)
+        total = number(0)
+        for j in range(row.size):
+            power = exp(row[j] - highest)
+            powers[j] = power
+            total += power
+        share = number(1) / total
+        for j in range(row.size):
+            powers[j] *= share
+
+
+@jit
+def _softmax_backward_loop(grad: Any, result: Any, out: Any, start: int, stop: int) -> None:
+    number = result.dtype.type
+    for i in range(start, stop):
+        g = grad[i]
+        y = result[i]
+        d = out[i]
+        dot = number(0)
+        for j in range(y.size):
+            dot += g[j] * y[j]
+        for j in range(y.size):
+            d[j] = y[j] * (g[j] - dot)
+
+
+@jit
+def _log_softmax_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    number = x.dtype.type
+    for i in range(start, stop):
+        row = x[i]
+        logs = out[i]
+        highest = row_max(row)
+        total = number(0)
+        for j in range(row.size):
+            total += exp(row[j] - highest)
+        log_total = number(np.log(total))
+        for j in range(row.size):
+            logs[j] = log_share(row[j], highest, log_total)
+
+
+@jit
+def _log_softmax_backward_loop(grad: Any, result: Any, out: Any, start: int, stop: int) -> None:
+    number = result.dtype.type
+    for i in range(start, stop):
+        g = grad[i]
+        y = result[i]
+        d = out[i]
+        total = number(0)
+        for j in range(y.size):
+            total += g[j]
+        for j in range(y.size):
+            d[j] = g[j] - exp(y[j]) * total

@@ -1,0 +1,35 @@
+"""Memory of tensors: where it comes from, how much there is, and how much there may be."""
+
+from offgrad.memory.allocator import (
+    OutOfMemoryError,
+    allocated,
+    contiguous,
+    copy,
+    empty,
+    limit,
+    max_allocated,
+    observe,
+    pool,
+    reset_peak,
+    zeros,
+)
+from offgrad.memory.storage import Storage, holders
+from offgrad.memory.units import format_nbytes, parse_nbytes
+
+__all__ = [
+    "OutOfMemoryError",
+    "Storage",
+    "allocated",
+    "contiguous",
+    "copy",
+    "empty",
+    "format_nbytes",
+    "holders",
+    "limit",
+    "max_allocated",
+    "observe",
+    "parse_nbytes",
+    "pool",
+    "reset_peak",
+    "zeros",
+]

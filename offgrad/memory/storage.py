@@ -1,0 +1,99 @@
+"""Storage: the memory behind a tensor and all its views."""
+
+import itertools
+from collections import Counter
+from weakref import WeakSet
+
+from numpy.typing import NDArray
+
+from offgrad.memory.allocator import POOL_THRESHOLD, counter, pool
+from offgrad.memory.units import format_nbytes
+
+_uids = itertools.count()
+_large: "WeakSet[Storage]" = WeakSet()
+
+
+class Storage:
+    """The identity, version and role of one piece of tensor memory.
+
+    A tensor and its views share one storage, and so share its version: in-place operations count it
+    up, and a tensor saved for backward knows by it whether its memory still holds what was saved.
+
+    Attributes:
+        root: an array over the memory; keeps it alive.
+        uid: a number no other storage of this process has or had.
+        version: how many in-place operations changed the memory.
+        changed_by: the operation that changed it last.
+        role: what the memory is for, in the words of an `OutOfMemoryError`.
+        saved_by: the node and slot that keeps it for backward, while `saves` is positive.
+        writers: waits to be done before the memory may change: `write()` calls them.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_counted",
+        "changed_by",
+        "role",
+        "root",
+        "saved_by",
+        "saves",
+        "uid",
+        "version",
+        "writers",
+    )
+
+    def __init__(self, root: NDArray, *, foreign: bool = False) -> None:
+        """Count `root` as tensor memory, unless the pool does or it is `foreign` (the user's)."""
+        nbytes: int = root.nbytes
+        self._counted = 0
+        if nbytes >= POOL_THRESHOLD:
+            _large.add(self)
+            foreign = foreign or pool.owns(root)
+        self.root = root
+        self.uid = next(_uids)
+        self.version = 0
+        self.changed_by = ""
+        self.role = "tensors"
+        self.saves = 0
+        self.saved_by = ""
+        self.writers: tuple[object, ...] = ()
+        if not foreign and nbytes:
+            counter.change(nbytes)
+            self._counted = nbytes
+
+    def __del__(self) -> None:
+        if self._counted:
+            counter.change(-self._counted)
+
+    def write(self, operation: str) -> None:
+        """Announce that `operation` is about to change the memory in place."""
+        if self.writers:
+            writers, self.writers = self.writers, ()
+            for wait in writers:
+                wait()  # type: ignore[operator]
+        self.version += 1
+        self.changed_by = operation
+
+
+def holders() -> dict[str, int]:
+    """Return the bytes held by each role, largest first; what is saved for backward names its node."""
+    held: Counter[str] = Counter()
+    for storage in list(_large):
+        role = f"saved for backward by {storage.saved_by}" if storage.saves else storage.role
+        held[role] += storage.root.nbytes
+    rest = counter.allocated - held.total()
+    if rest > 0:
+        held["buffers in use and small tensors"] += rest
+    return dict(held.most_common())
+
+
+def describe() -> str:
+    """Return one sentence that says what holds tensor memory."""
+    held = holders()
+    saved = sum(n for role, n in held.items() if role.startswith("saved"))
+    parts = [f"{format_nbytes(n)} {role}" for role, n in list(held.items())[:5]]
+    total = f"{format_nbytes(saved)} of it saved for backward; largest: " if saved else ""
+    return f"Held: {total}{', '.join(parts) or 'nothing'}."
+
+
+counter.describe = describe

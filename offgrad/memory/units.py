@@ -1,0 +1,43 @@
+"""Byte counts as people write them."""
+
+import re
+
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _UNITS[_letter] = _UNITS[f"{_letter}IB"] = 1024**_power
+    _UNITS[f"{_letter}B"] = 1000**_power
+_PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_nbytes(size: int | str) -> int:
+    """Return the number of bytes meant by `size`.
+
+    Args:
+        size: a count of bytes, or text such as ``"512MiB"`` (1024-based; ``"512M"`` is the same)
+            or ``"512MB"`` (1000-based).
+
+    Raises:
+        ValueError: if the text is no size, or the size is not positive.
+    """
+    if isinstance(size, str):
+        match = _PATTERN.fullmatch(size)
+        factor = _UNITS.get(match[2].upper()) if match else None
+        if match is None or factor is None:
+            raise ValueError(f"a size is a number and a unit, such as '512MiB'; got {size!r}")
+        nbytes = int(float(match[1]) * factor)
+    else:
+        nbytes = int(size)
+    if nbytes <= 0:
+        raise ValueError(f"a size must be positive, got {size!r}")
+    return nbytes
+
+
+def format_nbytes(nbytes: float) -> str:
+    """Return `nbytes` for people: ``"0 B"``, ``"1.5 KiB"``, ``"200.0 MiB"``."""
+    if abs(nbytes) < 1024:
+        return f"{nbytes:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        nbytes /= 1024
+        if abs(nbytes) < 1024:
+            return f"{nbytes:.1f} {unit}"
+    return f"{nbytes / 1024:.1f} TiB"

@@ -1,0 +1,42 @@
+"""Modules: layers, containers, and what they are built from."""
+
+from offgrad.nn import functional, init
+from offgrad.nn.activation import (
+    GELU,
+    CrossEntropyLoss,
+    Dropout,
+    Identity,
+    MSELoss,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Tanh,
+)
+from offgrad.nn.container import ModuleDict, ModuleList, Sequential
+from offgrad.nn.layers import Embedding, LayerNorm, Linear
+from offgrad.nn.module import Module
+from offgrad.nn.parameter import Parameter
+
+__all__ = [
+    "GELU",
+    "CrossEntropyLoss",
+    "Dropout",
+    "Embedding",
+    "Identity",
+    "LayerNorm",
+    "Linear",
+    "MSELoss",
+    "Module",
+    "ModuleDict",
+    "ModuleList",
+    "Parameter",
+    "ReLU",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+    "functional",
+    "init",
+]

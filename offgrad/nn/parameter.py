@@ -1,0 +1,26 @@
+"""Parameters and buffers: the tensors a module owns."""
+
+from typing import Any
+
+from offgrad import ops
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.tensor import Tensor
+
+
+class Parameter(Tensor):
+    """A tensor that a module registers as one of its parameters when it is set as an attribute.
+
+    It shares memory with `data` and requires grad by default.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, data: Any = (), requires_grad: bool = True) -> None:
+        source = data if isinstance(data, TensorBase) else ops.tensor(data)
+        self._set(source._array, source._storage, False)
+        self._storage.role = "parameters"
+        if requires_grad:
+            self.requires_grad_()
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"

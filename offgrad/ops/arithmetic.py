@@ -1,0 +1,347 @@
+"""Arithmetic of two tensors, broadcasting as NumPy does, promoting types as PyTorch does."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.ops.convert import (
+    TensorLike,
+    as_tensor_of,
+    category,
+    check_tensor,
+    get_default_dtype,
+    promote,
+    result_type,
+    shape_error,
+)
+from offgrad.ops.reduce import sum_to_size
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+
+def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Array:
+    """Return ``ufunc(*arrays)`` in tensor memory, C-ordered; `dtype` defaults to the first array's."""
+    shape = arrays[0].shape
+    for each in arrays[1:]:
+        if each.shape != shape:
+            shape = np.broadcast_shapes(shape, each.shape)
+    out = memory.empty(shape, arrays[0].dtype if dtype is None else dtype)
+    ufunc(*arrays, out=out)
+    return out
+
+
+def conj(tensor: "Tensor") -> "Tensor":
+    """Return the complex conjugate; a real tensor is its own."""
+    if tensor._array.dtype.kind != "c":
+        return tensor
+    from offgrad.ops.math import conj_physical
+
+    return conj_physical(tensor)
+
+
+class _Broadcasting(Op):
+    """An operation on two arrays of broadcastable shapes."""
+
+    def forward(self, a: Array, b: Array, **parameters: Any) -> Array:
+        """Remember the shapes, then compute."""
+        self.shapes = a.shape, b.shape
+        return self.compute(a, b, **parameters)
+
+    def compute(self, a: Array, b: Array, **parameters: Any) -> Array:
+        """Return the result."""
+        raise NotImplementedError
+
+    def reduced(self, grad_a: "Tensor | None", grad_b: "Tensor | None") -> Any:
+        """Return the gradients summed over the broadcast dimensions."""
+        return (
+            None if grad_a is None else sum_to_size(grad_a, self.shapes[0]),
+            None if grad_b is None else sum_to_size(grad_b, self.shapes[1]),
+        )
+
+
+class Add(_Broadcasting):
+    """a + alpha * b; keeps nothing."""
+
+    def compute(self, a: Array, b: Array, alpha: Any = 1) -> Array:
+        """Return the sum."""
+        self.alpha = alpha
+        if alpha != 1:
+            b = b * b.dtype.type(alpha)
+        return compute(np.add, a, b)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Pass the gradient to both."""
+        need_a, need_b = self.needs_input_grad
+        grad_b = grad if self.alpha == 1 else grad * self.alpha
+        return self.reduced(grad if need_a else None, grad_b if need_b else None)
+
+
+class Sub(_Broadcasting):
+    """a - alpha * b; keeps nothing."""
+
+    def compute(self, a: Array, b: Array, alpha: Any = 1) -> Array:
+        """Return the difference."""
+        self.alpha = alpha
+        if alpha != 1:
+            b = b * b.dtype.type(alpha)
+        return compute(np.subtract, a, b)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Pass the gradient to a, its negative to b."""
+        need_a, need_b = self.needs_input_grad
+        return self.reduced(grad if need_a else None, grad * -self.alpha if need_b else None)
+
+
+class Mul(_Broadcasting):
+    """a * b; keeps each factor whose partner needs a gradient."""
+
+    def compute(self, a: Array, b: Array) -> Array:
+        """Return the product."""
+        need_a, need_b = self.needs_input_grad
+        self.save(self=a if need_b else None, other=b if need_a else None)
+        return compute(np.multiply, a, b)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(ab) = b da + a db."""
+        need_a, need_b = self.needs_input_grad
+        return self.reduced(
+            grad * conj(self.saved("other")) if need_a else None,
+            grad * conj(self.saved("self")) if need_b else None,
+        )
+
+
+class Div(_Broadcasting):
+    """a / b; keeps b, and a where b needs a gradient."""
+
+    def compute(self, a: Array, b: Array) -> Array:
+        """Return the quotient."""
+        self.save(self=a if self.needs_input_grad[1] else None, other=b)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return compute(np.true_divide, a, b)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a/b) = da / b - a / b^2 db."""
+        need_a, need_b = self.needs_input_grad
+        other = conj(self.saved("other"))
+        quotient = grad / other
+        return self.reduced(
+            quotient if need_a else None,
+            -quotient * (conj(self.saved("self")) / other) if need_b else None,
+        )
+
+
+class Pow(_Broadcasting):
+    """a ** b for tensors; keeps a, b, and the result where b needs a gradient."""
+
+    def compute(self, a: Array, b: Array) -> Array:
+        """Return the power."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            result = compute(np.power, a, b)
+        self.save(self=a, exponent=b, result=result if self.needs_input_grad[1] else None)
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a^b) = b a^(b-1) da + a^b log(a) db; 0 where b is 0, and where a is 0 and b > 0."""
+        from offgrad.ops.compare import where
+        from offgrad.ops.math import log
+
+        need_a, need_b = self.needs_input_grad
+        base, exponent = self.saved("self"), self.saved("exponent")
+        grad_a = grad_b = None
+        if need_a:
+            slope = exponent * base ** (exponent - 1)
+            grad_a = grad * conj(where(exponent == 0, slope.new_zeros(()), slope))
+        if need_b:
+            at_zero = (base == 0) & (exponent.real >= 0)
+            grad_b = grad * conj(
+                where(at_zero, base.new_zeros(()), self.saved("result") * log(base))
+            )
+        return self.reduced(grad_a, grad_b)
+
+
+class PowScalar(Op):
+    """x ** exponent for a number; keeps x unless the exponent is 0."""
+
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return "PowBackward0"
+
+    def forward(self, x: Array, exponent: Any) -> Array:
+        """Return the power."""
+        self.exponent = exponent
+        self.save(self=None if exponent == 0 else x)
+        if exponent == 2:
+            return compute(np.multiply, x, x)
+        if exponent == 0.5:
+            with np.errstate(invalid="ignore"):
+                return compute(np.sqrt, x)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return compute(np.power, x, np.asarray(exponent, x.dtype))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(x^n) = n x^(n-1) dx."""
+        if self.exponent == 0:
+            return grad.new_zeros(grad.shape)
+        x = self.saved("self")
+        slope = (
+            x * self.exponent if self.exponent == 2 else x ** (self.exponent - 1) * self.exponent
+        )
+        return grad * conj(slope)
+
+
+class Extremum(_Broadcasting):
+    """The larger or smaller of two; keeps both. Where they are equal each gets half the gradient."""
+
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return f"{self.ufunc.__name__.capitalize()}Backward0"
+
+    def compute(self, a: Array, b: Array, ufunc: Any) -> Array:
+        """Return the elementwise extremum."""
+        self.ufunc = ufunc
+        self.save(self=a, other=b)
+        return compute(ufunc, a, b)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give the gradient to the winner."""
+        a, b = self.saved("self"), self.saved("other")
+        better = a > b if self.ufunc is np.maximum else a < b
+        share = better.to(grad.dtype) + (a == b).to(grad.dtype) * 0.5
+        need_a, need_b = self.needs_input_grad
+        return self.reduced(
+            grad * share if need_a else None, grad * (1 - share) if need_b else None
+        )
+
+
+def _broadcastable(a: "Tensor", b: "Tensor", where: str) -> None:
+    if a._array.shape == b._array.shape:
+        return
+    for m, n in zip(reversed(a._array.shape), reversed(b._array.shape), strict=False):
+        if m != n and m != 1 and n != 1:
+            raise shape_error(
+                where,
+                "shapes must be equal, or 1 where they differ, counted from the last dimension",
+                a,
+                b,
+            )
+
+
+def _operands(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
+    x, y = promote(a, b, where)
+    _broadcastable(x, y, where)
+    return x, y
+
+
+def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
+    """Return ``input + alpha * other``."""
+    a, b = _operands(input, other, "add")
+    return Add.apply(a, b, alpha=alpha)  # type: ignore[no-any-return]
+
+
+def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
+    """Return ``input - alpha * other``.
+
+    Raises:
+        RuntimeError: for two bool tensors.
+    """
+    a, b = _operands(input, other, "sub")
+    if a._array.dtype == np.bool_:
+        raise RuntimeError(
+            "sub is not defined for bool tensors; use ^ or logical_not(), or convert one"
+        )
+    return Sub.apply(a, b, alpha=alpha)  # type: ignore[no-any-return]
+
+
+def mul(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input * other``."""
+    return Mul.apply(*_operands(input, other, "mul"))  # type: ignore[no-any-return]
+
+
+def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = None) -> "Tensor":
+    """Return ``input / other``, true division unless `rounding_mode` is ``"floor"`` or ``"trunc"``."""
+    from offgrad.ops.math import trunc
+
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    if rounding_mode == "trunc":
+        quotient = div(input, other)
+        return trunc(quotient).to(result_type(input, other))
+    if rounding_mode is not None:
+        raise RuntimeError(
+            f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}"
+        )
+    dtype = result_type(input, other)
+    if category(dtype) < 2:
+        dtype = get_default_dtype()
+    a, b = as_tensor_of(input, dtype, "div"), as_tensor_of(other, dtype, "div")
+    _broadcastable(a, b, "div")
+    return Div.apply(a, b)  # type: ignore[no-any-return]
+
+
+def floor_divide(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``floor(input / other)`` in their common dtype; its gradient is zero."""
+    from offgrad.ops.math import floor
+
+    dtype = result_type(input, other)
+    if category(dtype) >= 2:
+        return floor(div(input, other))
+    a, b = _operands(input, other, "floor_divide")
+    if not b._array.all():
+        raise RuntimeError(
+            "floor_divide: an integer was divided by zero; mask the zeros or use floats"
+        )
+    return IntegerDivide.apply(a, b, ufunc=np.floor_divide)  # type: ignore[no-any-return]
+
+
+def remainder(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input - other * floor(input / other)``: the remainder with the sign of `other`."""
+    a, b = _operands(input, other, "remainder")
+    if category(a._array.dtype) < 2:
+        if not b._array.all():
+            raise RuntimeError(
+                "remainder: an integer was divided by zero; mask the zeros or use floats"
+            )
+        return IntegerDivide.apply(a, b, ufunc=np.remainder)  # type: ignore[no-any-return]
+    return a - b * floor_divide(a, b)
+
+
+class IntegerDivide(_Broadcasting):
+    """Quotient or remainder of integers; not differentiable."""
+
+    def compute(self, a: Array, b: Array, ufunc: Any) -> Array:
+        """Return the result."""
+        return compute(ufunc, a, b)
+
+
+def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
+    """Return ``input ** exponent``; one of them may be a number.
+
+    Raises:
+        RuntimeError: for integers to a negative power.
+    """
+    from offgrad.autograd.tensor_base import TensorBase
+
+    if isinstance(exponent, TensorBase):
+        return Pow.apply(*_operands(input, exponent, "pow"))  # type: ignore[no-any-return]
+    base = check_tensor(input, "pow")
+    dtype = result_type(base, exponent)
+    if category(dtype) == 1 and exponent < 0:  # type: ignore[operator]
+        raise RuntimeError(
+            f"pow: integers to a negative power are not integers, got {dtype.name} ** {exponent}; "
+            "convert to float"
+        )
+    return PowScalar.apply(as_tensor_of(base, dtype, "pow"), exponent=exponent)  # type: ignore[no-any-return]
+
+
+def maximum(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the elementwise larger of two tensors; NaN if either is."""
+    return Extremum.apply(*_operands(input, other, "maximum"), ufunc=np.maximum)  # type: ignore[no-any-return]
+
+
+def minimum(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the elementwise smaller of two tensors; NaN if either is."""
+    return Extremum.apply(*_operands(input, other, "minimum"), ufunc=np.minimum)  # type: ignore[no-any-return]

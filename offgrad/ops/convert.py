@@ -1,0 +1,175 @@
+"""From arguments to tensors: conversion and PyTorch's type promotion."""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offgrad import memory
+from offgrad.autograd.op import Op
+from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+Scalar: TypeAlias = "bool | int | float | complex"
+TensorLike: TypeAlias = "Tensor | bool | int | float | complex"
+
+_default_dtype = np.dtype(np.float32)
+
+
+def get_default_dtype() -> np.dtype[Any]:
+    """Return the dtype of tensors made from Python floats."""
+    return _default_dtype
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """Set the dtype of tensors made from Python floats.
+
+    Raises:
+        TypeError: if `dtype` is not a floating point type.
+    """
+    global _default_dtype
+    dtype = np.dtype(dtype)
+    if dtype.kind == "c" or not is_differentiable(dtype):
+        raise TypeError(f"the default dtype must be a floating point type, got {dtype.name}")
+    _default_dtype = dtype
+
+
+def category(dtype: np.dtype[Any]) -> int:
+    """Return the promotion category: 0 bool, 1 integer, 2 floating point, 3 complex."""
+    kind = dtype.kind
+    if kind == "f" or dtype.name == "bfloat16":
+        return 2
+    return {"b": 0, "i": 1, "u": 1, "c": 3}[kind]
+
+
+def _promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
+    """Return what PyTorch computes two tensors of the same rank class in."""
+    if a == b:
+        return a
+    rank_a, rank_b = category(a), category(b)
+    if rank_a == rank_b or {rank_a, rank_b} == {2, 3}:
+        if "bfloat16" in (a.name, b.name):
+            other = b if a.name == "bfloat16" else a
+            return np.dtype(np.float32) if other.itemsize <= 2 else other
+        return np.promote_types(a, b)
+    # Floating point beats integers whatever their width.
+    return a if rank_a > rank_b else b
+
+
+def _scalar_dtype(value: Any, like: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a Python number next to a tensor of dtype `like`."""
+    if isinstance(value, bool | np.bool_):
+        return like
+    if isinstance(value, int | np.integer):
+        return like if category(like) >= 1 else np.dtype(np.int64)
+    if isinstance(value, float | np.floating):
+        return like if category(like) >= 2 else _default_dtype
+    if category(like) == 3:
+        return like
+    return np.dtype(np.complex128 if like == np.float64 else np.complex64)
+
+
+def result_type(*operands: Any) -> np.dtype[Any]:
+    """Return the dtype PyTorch promotes `operands` to: tensors first, then 0-dim ones, then numbers.
+
+    A tensor without dimensions, or a number, changes the dtype only if its category is higher.
+    """
+    dimensioned: np.dtype[Any] | None = None
+    zero_dim: np.dtype[Any] | None = None
+    numbers = []
+    for each in operands:
+        if isinstance(each, TensorBase):
+            dtype = each._array.dtype
+            if each._array.ndim:
+                dimensioned = dtype if dimensioned is None else _promote_dtypes(dimensioned, dtype)
+            else:
+                zero_dim = dtype if zero_dim is None else _promote_dtypes(zero_dim, dtype)
+        else:
+            numbers.append(each)
+    result = dimensioned
+    if zero_dim is not None and (result is None or category(zero_dim) > category(result)):
+        result = zero_dim
+    for number in numbers:
+        result = _scalar_dtype(number, np.dtype(np.bool_) if result is None else result)
+    assert result is not None
+    return result
+
+
+def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor":
+    """Return `value` as a tensor of `dtype`; the conversion of a tensor is recorded."""
+    if isinstance(value, TensorBase):
+        if value._array.dtype == dtype:
+            return value  # type: ignore[return-value]
+        return Cast.apply(value, dtype=dtype)  # type: ignore[no-any-return]
+    if isinstance(value, bool | int | float | complex | np.generic):
+        return wrap(np.asarray(value, dtype))
+    raise TypeError(
+        f"{where} takes tensors and numbers, got {type(value).__name__}; convert it with "
+        "offgrad.tensor()"
+    )
+
+
+def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
+    """Return both operands as tensors of their common dtype."""
+    if isinstance(a, TensorBase) and isinstance(b, TensorBase) and a._array.dtype == b._array.dtype:
+        return a, b  # type: ignore[return-value]
+    for each in (a, b):
+        if not isinstance(each, TensorBase | bool | int | float | complex | np.generic):
+            raise TypeError(
+                f"{where} takes tensors and numbers, got {type(each).__name__}; convert it with "
+                "offgrad.tensor()"
+            )
+    dtype = result_type(a, b)
+    return as_tensor_of(a, dtype, where), as_tensor_of(b, dtype, where)
+
+
+def floating(input: TensorLike, where: str) -> "Tensor":
+    """Return `input` as a floating point or complex tensor: integers become the default dtype."""
+    if not isinstance(input, TensorBase):
+        raise TypeError(f"{where} takes a tensor, got {type(input).__name__}")
+    if category(input._array.dtype) >= 2:
+        return input  # type: ignore[return-value]
+    return as_tensor_of(input, _default_dtype, where)  # type: ignore[arg-type]
+
+
+def check_tensor(value: Any, where: str) -> "Tensor":
+    """Return `value`, which must be a tensor."""
+    if not isinstance(value, TensorBase):
+        raise TypeError(f"{where} takes a tensor, got {type(value).__name__}")
+    return value  # type: ignore[return-value]
+
+
+class Cast(Op):
+    """Conversion to another dtype; complex to real drops the imaginary part, in both directions."""
+
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return "ToCopyBackward0"
+
+    def forward(self, x: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a converted copy."""
+        self.dtype = x.dtype
+        if x.dtype.kind == "c" and dtype.kind not in "cb":
+            x = x.real
+        out = memory.empty(x.shape, dtype)
+        np.copyto(out, x, casting="unsafe")
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Convert back."""
+        return cast(grad, self.dtype)
+
+
+def cast(input: "Tensor", dtype: Any) -> "Tensor":
+    """Return `input` converted to `dtype`; `input` itself if it has it already."""
+    dtype = np.dtype(dtype)
+    if input._array.dtype == dtype:
+        return input
+    return Cast.apply(input, dtype=dtype)  # type: ignore[no-any-return]
+
+
+def shape_error(where: str, rule: str, *tensors: TensorBase) -> RuntimeError:
+    """Return the error for shapes that do not fit."""
+    return RuntimeError(f"{where}: {rule}, got {' and '.join(describe(each) for each in tensors)}")

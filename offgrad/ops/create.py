@@ -1,0 +1,191 @@
+"""Tensors from data, and constants."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
+from offgrad.memory import Storage
+from offgrad.ops.convert import get_default_dtype
+from offgrad.ops.shape import sizes
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+_SUPPORTED = "biufc"
+
+
+def _checked(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
+    if array.dtype.kind not in _SUPPORTED and array.dtype.name != "bfloat16":
+        raise TypeError(
+            f"{where}: elements must be numbers or bools, got dtype {array.dtype.name!r} (a ragged or "
+            "mixed sequence gives object)"
+        )
+    if not array.dtype.isnative:
+        raise ValueError(
+            f"{where}: the byte order must be the machine's, got {array.dtype}; convert with "
+            "array.astype(array.dtype.newbyteorder('='))"
+        )
+    return array
+
+
+def _requiring(tensor: "Tensor", requires_grad: bool) -> "Tensor":
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _array_of(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """Return an array of `data` with PyTorch's default dtypes; may share memory."""
+    if isinstance(data, TensorBase):
+        array = data._array
+    elif isinstance(data, np.ndarray | np.generic):
+        array = np.asarray(data)
+    else:
+        if isinstance(data, Sequence) and _holds_tensors(data):
+            data = _as_lists(data)
+        try:
+            array = np.asarray(data)
+        except ValueError as error:
+            raise ValueError(
+                f"tensor(): a sequence must have one length at each depth: {error}"
+            ) from None
+        if array.dtype == np.float64:
+            array = array.astype(get_default_dtype())
+        elif array.dtype == np.complex128 and get_default_dtype() != np.float64:
+            array = array.astype(np.complex64)
+        elif array.dtype.kind == "i":
+            array = array.astype(np.int64, copy=False)
+        if array.size == 0 and array.dtype.kind != "b":
+            array = array.astype(get_default_dtype())
+    _checked(array, "tensor()")
+    return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _holds_tensors(data: Any) -> bool:
+    while isinstance(data, Sequence) and not isinstance(data, str) and data:
+        data = data[0]
+    return isinstance(data, TensorBase)
+
+
+def _as_lists(data: Any) -> Any:
+    if isinstance(data, TensorBase):
+        return data._array.tolist()
+    return [_as_lists(each) for each in data] if isinstance(data, list | tuple) else data
+
+
+def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+    """Return a tensor with a copy of `data`: numbers, sequences, arrays or a tensor.
+
+    Python floats become the default dtype, integers int64.
+
+    Raises:
+        TypeError: if the elements are not numbers.
+        RuntimeError: if integers or bools are to require grad.
+    """
+    return _requiring(wrap(memory.copy(_array_of(data, dtype))), requires_grad)
+
+
+def as_tensor(data: Any, *, dtype: Any = None) -> "Tensor":
+    """Return `data` as a tensor, sharing memory with an array or tensor where the dtype allows."""
+    if isinstance(data, TensorBase):
+        return data.to(dtype) if dtype is not None else data  # type: ignore[attr-defined, no-any-return]
+    array = _array_of(data, dtype)
+    return from_numpy(array) if array is data else tensor(array)
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> "Tensor":
+    """Return a tensor over the memory of `array`, which is the caller's and is not counted.
+
+    Raises:
+        TypeError: if it is no array of numbers.
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy takes a NumPy array, got {type(array).__name__}")
+    return wrap(_checked(array, "from_numpy()"), Storage(array, foreign=True))
+
+
+def empty(*size: Any, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+    """Return a tensor with whatever is in its memory."""
+    dtype = get_default_dtype() if dtype is None else dtype
+    return _requiring(wrap(memory.empty(sizes(size), dtype)), requires_grad)
+
+
+def full(
+    size: Sequence[int], fill_value: Any, *, dtype: Any = None, requires_grad: bool = False
+) -> "Tensor":
+    """Return a tensor of `fill_value`, whose type chooses the dtype."""
+    kind = np.dtype(dtype) if dtype is not None else _array_of(fill_value, None).dtype
+    out = memory.empty(sizes((size,)), kind)
+    out[...] = fill_value
+    return _requiring(wrap(out), requires_grad)
+
+
+def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+    """Return a tensor of zeros."""
+    return full(sizes(size), 0, dtype=dtype or get_default_dtype(), requires_grad=requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+    """Return a tensor of ones."""
+    return full(sizes(size), 1, dtype=dtype or get_default_dtype(), requires_grad=requires_grad)
+
+
+def empty_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+    """Return `empty` of the shape and dtype of `input`."""
+    return empty(input.shape, dtype=dtype or input._array.dtype, requires_grad=requires_grad)
+
+
+def zeros_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+    """Return `zeros` of the shape and dtype of `input`."""
+    return zeros(input.shape, dtype=dtype or input._array.dtype, requires_grad=requires_grad)
+
+
+def ones_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+    """Return `ones` of the shape and dtype of `input`."""
+    return ones(input.shape, dtype=dtype or input._array.dtype, requires_grad=requires_grad)
+
+
+def full_like(
+    input: "Tensor", fill_value: Any, *, dtype: Any = None, requires_grad: bool = False
+) -> "Tensor":
+    """Return `full` of the shape and dtype of `input`."""
+    return full(
+        input.shape, fill_value, dtype=dtype or input._array.dtype, requires_grad=requires_grad
+    )
+
+
+def arange(
+    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, requires_grad: bool = False
+) -> "Tensor":
+    """Return the numbers from `start` (0 if left out) to below `end` by `step`."""
+    if end is None:
+        start, end = 0, start
+    if dtype is None:
+        integers = all(isinstance(each, int | np.integer) for each in (start, end, step))
+        dtype = np.int64 if integers else get_default_dtype()
+    return _requiring(wrap(np.arange(start, end, step).astype(dtype)), requires_grad)
+
+
+def linspace(
+    start: float, end: float, steps: int, *, dtype: Any = None, requires_grad: bool = False
+) -> "Tensor":
+    """Return `steps` evenly spaced numbers from `start` to `end`, both included."""
+    array = np.linspace(start, end, steps).astype(dtype or get_default_dtype())
+    return _requiring(wrap(array), requires_grad)
+
+
+def eye(
+    n: int, m: int | None = None, *, dtype: Any = None, requires_grad: bool = False
+) -> "Tensor":
+    """Return the matrix [n, m] with ones on the diagonal; `m` defaults to `n`."""
+    return _requiring(wrap(np.eye(n, m, dtype=dtype or get_default_dtype())), requires_grad)
+
+
+def check_requires_grad(tensor: TensorBase) -> None:
+    """Raise RuntimeError unless the dtype of `tensor` can require grad."""
+    if not is_differentiable(tensor._array.dtype):
+        raise RuntimeError(
+            "only floating point and complex tensors can require grad, got "
+            f"{tensor._array.dtype.name}; convert with .float()"
+        )

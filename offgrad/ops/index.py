@@ -1,0 +1,302 @@
+"""Indexing: slices are views; indices and masks gather copies; both have their inverse."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops.convert import as_tensor_of, check_tensor
+from offgrad.ops.reduce import normalize_dim
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+
+class Slice(Op):
+    """Elements at a basic index, a view; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, index: Any) -> Array:
+        """Return the view."""
+        self.index, self.shape = index, x.shape
+        return x[index]
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Put the gradient where the slice was."""
+        return Embed.apply(grad, index=self.index, shape=self.shape)
+
+
+class Embed(Op):
+    """Zeros with a tensor put at a basic index; keeps nothing."""
+
+    def forward(self, x: Array, index: Any, shape: tuple[int, ...]) -> Array:
+        """Return the padded copy."""
+        self.index = index
+        out = memory.zeros(shape, x.dtype)
+        out[index] = x
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Take the slice."""
+        return Slice.apply(grad, index=self.index)
+
+
+class Index(Op):
+    """Elements at an advanced index, a copy; keeps nothing but the index."""
+
+    def forward(self, x: Array, index: Any) -> Array:
+        """Return the gathered copy."""
+        self.index, self.shape = index, x.shape
+        result = x[index]
+        out = memory.empty(result.shape, result.dtype)
+        np.copyto(out, result)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Add each gradient to where it was taken from."""
+        return IndexAdd.apply(grad, index=self.index, shape=self.shape)
+
+
+class IndexAdd(Op):
+    """Zeros with a tensor added at an advanced index, repeated indices summed; keeps the index."""
+
+    def forward(self, x: Array, index: Any, shape: tuple[int, ...]) -> Array:
+        """Return the scattered sum."""
+        self.index = index
+        out = memory.zeros(shape, x.dtype)
+        np.add.at(out, index, x)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Gather."""
+        return Index.apply(grad, index=self.index)
+
+
+class IndexPut(Op):
+    """x with values put at an index; keeps nothing but the index."""
+
+    def forward(self, x: Array, values: Array, index: Any) -> Array:
+        """Return the changed copy."""
+        self.index, self.shape = index, values.shape
+        out = memory.copy(x)
+        out[index] = values
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Values get the gradient at the index, x gets it elsewhere."""
+        from offgrad.ops.reduce import sum_to_size
+
+        need_x, need_values = self.needs_input_grad
+        zero = grad.new_zeros(())
+        return (
+            IndexPut.apply(grad, zero, index=self.index) if need_x else None,
+            sum_to_size(getitem(grad, _rewrap(self.index)), self.shape) if need_values else None,
+        )
+
+
+class Gather(Op):
+    """Elements at an index tensor along a dimension; keeps the index."""
+
+    def forward(self, x: Array, index: Array, dim: int) -> Array:
+        """Return the gathered copy."""
+        self.dim, self.shape = dim, x.shape
+        self.save(index=index)
+        return x[_grid(index, dim)]
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Add each gradient to where it was taken from."""
+        index = self.saved("index")
+        return scatter_add(grad.new_zeros(self.shape), self.dim, index, grad), None
+
+
+class ScatterAdd(Op):
+    """x with a source added at an index tensor along a dimension; keeps the index."""
+
+    def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
+        """Return the sum."""
+        self.dim, self.shape = dim, source.shape
+        self.save(index=index)
+        out = memory.copy(x)
+        part = source[tuple(slice(size) for size in index.shape)]
+        np.add.at(out, _grid(index, dim), part)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """x gets the gradient; the source gathers it."""
+        need_x, _, need_source = self.needs_input_grad
+        index = self.saved("index")
+        grad_source = None
+        if need_source:
+            grad_source = gather(grad, self.dim, index)
+            if index.shape != self.shape:
+                grad_source = Embed.apply(
+                    grad_source, index=tuple(slice(n) for n in index.shape), shape=self.shape
+                )
+        return grad if need_x else None, None, grad_source
+
+
+class MaskedFill(Op):
+    """x with a number where the mask holds; keeps the mask."""
+
+    def forward(self, x: Array, mask: Array, value: Any) -> Array:
+        """Return the filled copy."""
+        self.save(mask=mask)
+        self.shape = x.shape
+        out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
+        np.copyto(out, x)
+        out[np.broadcast_to(mask, out.shape)] = value
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """No gradient where it was filled."""
+        from offgrad.ops.reduce import sum_to_size
+
+        return sum_to_size(masked_fill(grad, self.saved("mask"), 0), self.shape), None
+
+
+def _grid(index: Array, dim: int) -> tuple[Array, ...]:
+    grid = list(np.ogrid[tuple(slice(size) for size in index.shape)])
+    grid[dim] = index
+    return tuple(grid)
+
+
+def _rewrap(index: Any) -> Any:
+    """Return an index of arrays as one of tensors."""
+    if isinstance(index, tuple):
+        return tuple(_rewrap(each) for each in index)
+    return wrap(index) if isinstance(index, np.ndarray) else index
+
+
+def _unwrap(index: Any) -> tuple[Any, bool]:
+    """Return `index` for NumPy and whether it is basic."""
+    items = index if isinstance(index, tuple) else (index,)
+    result: list[Any] = []
+    basic = True
+    for item in items:
+        if isinstance(item, TensorBase):
+            array = item._array
+            if array.dtype.kind not in "biu":
+                raise IndexError(
+                    f"tensors used as indices must be integer or bool, got a {describe(item)}"
+                )
+            if array.ndim == 0 and array.dtype != np.bool_:
+                result.append(int(array))
+            else:
+                result.append(array)
+                basic = False
+        elif isinstance(item, list | np.ndarray | bool):
+            result.append(np.asarray(item))
+            basic = False
+        elif item is None or item is Ellipsis or isinstance(item, int | np.integer):
+            result.append(item)
+        elif isinstance(item, slice):
+            if item.step is not None and item.step <= 0:
+                raise ValueError(
+                    f"the step of a slice must be positive, got {item.step}; use flip()"
+                )
+            bounds = (item.start, item.stop, item.step)
+            result.append(slice(*(each if each is None else int(each) for each in bounds)))
+        else:
+            raise IndexError(
+                "an index is made of ints, slices, None, ..., tensors and lists, got "
+                f"{type(item).__name__}"
+            )
+    if basic and not any(each is Ellipsis for each in result):
+        # Even a single element is an array then, and a view.
+        result.append(Ellipsis)
+    return tuple(result), basic
+
+
+def getitem(input: "Tensor", index: Any) -> "Tensor":
+    """Return ``input[index]``: a view for ints, slices, None and ``...``; a copy for tensors and lists.
+
+    Raises:
+        IndexError: if the index does not fit.
+    """
+    unwrapped, basic = _unwrap(index)
+    try:
+        return (Slice if basic else Index).apply(input, index=unwrapped)  # type: ignore[no-any-return]
+    except IndexError as error:
+        raise IndexError(f"cannot index a {describe(input)}: {error}") from None
+
+
+def index_put(input: "Tensor", index: Any, values: Any) -> "Tensor":
+    """Return a copy of `input` with `values` at `index`, broadcast to fit."""
+    unwrapped, _ = _unwrap(index)
+    source = as_tensor_of(values, input._array.dtype, "index_put")
+    try:
+        return IndexPut.apply(input, source, index=unwrapped)  # type: ignore[no-any-return]
+    except IndexError as error:
+        raise IndexError(f"cannot index a {describe(input)}: {error}") from None
+    except ValueError as error:
+        raise RuntimeError(
+            f"cannot put a {describe(source)} into a {describe(input)}: {error}"
+        ) from None
+
+
+def _check_index(input: "Tensor", axis: int, index: "Tensor", where: str) -> None:
+    if index._array.dtype.kind not in "iu":
+        raise RuntimeError(f"{where}: the index must be an integer tensor, got a {describe(index)}")
+    if index._array.ndim != max(input._array.ndim, 1):
+        raise RuntimeError(
+            f"{where}: index and tensor must have as many dimensions, got a {describe(index)} for a "
+            f"{describe(input)}"
+        )
+    size = input._array.shape[axis]
+    if index._array.size and (index._array.min() < 0 or index._array.max() >= size):
+        raise IndexError(
+            f"{where}: indices must be from 0 to {size - 1}, got {index._array.min()} to "
+            f"{index._array.max()}"
+        )
+
+
+def gather(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
+    """Return ``out[i][j] = input[index[i][j]][j]`` (for dim 0), of the shape of `index`."""
+    axis = normalize_dim(dim, check_tensor(input, "gather")._array.ndim, "gather")
+    _check_index(input, axis, index, "gather")
+    return Gather.apply(input, index, dim=axis)  # type: ignore[no-any-return]
+
+
+def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "Tensor":
+    """Return `input` with `src` added at `index` along `dim`; repeated indices are summed."""
+    axis = normalize_dim(dim, check_tensor(input, "scatter_add")._array.ndim, "scatter_add")
+    _check_index(input, axis, index, "scatter_add")
+    return ScatterAdd.apply(input, index, src, dim=axis)  # type: ignore[no-any-return]
+
+
+def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
+    """Return the entries `index`, a vector, along `dim`."""
+    axis = normalize_dim(dim, check_tensor(input, "index_select")._array.ndim, "index_select")
+    return getitem(input, (slice(None),) * axis + (index,))
+
+
+def narrow(input: "Tensor", dim: int, start: int, length: int) -> "Tensor":
+    """Return a view of `length` entries along `dim` from `start`."""
+    axis = normalize_dim(dim, check_tensor(input, "narrow")._array.ndim, "narrow")
+    size = input._array.shape[axis]
+    if start < 0:
+        start += size
+    if length < 0 or not 0 <= start <= size - length:
+        raise RuntimeError(
+            f"narrow: start and length must lie within the size {size} of dim {axis}, got {start} "
+            f"and {length}"
+        )
+    return getitem(input, (slice(None),) * axis + (slice(start, start + length),))
+
+
+def select(input: "Tensor", dim: int, index: int) -> "Tensor":
+    """Return a view of entry `index` along `dim`, without that dimension."""
+    axis = normalize_dim(dim, check_tensor(input, "select")._array.ndim, "select")
+    return getitem(input, (slice(None),) * axis + (int(index),))
+
+
+def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
+    """Return a copy of `input` with the number `value` where `mask`, a bool tensor, holds."""
+    if check_tensor(mask, "masked_fill")._array.dtype != np.bool_:
+        raise RuntimeError(f"masked_fill needs a bool mask, got a {describe(mask)}")
+    if isinstance(value, TensorBase):
+        value = value.item()  # type: ignore[attr-defined]
+    return MaskedFill.apply(check_tensor(input, "masked_fill"), mask, value=value)  # type: ignore[no-any-return]

@@ -1,0 +1,484 @@
+"""Functions of one tensor, element by element."""
+
+from collections.abc import Callable
+from math import pi
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.ops.arithmetic import compute, conj
+from offgrad.ops.convert import check_tensor, floating
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+
+class _Unary(Op):
+    """f(x) by a ufunc; keeps x, or the result where the derivative is simpler from it."""
+
+    ufunc: ClassVar[Callable[..., Any]]
+    keeps: ClassVar[str] = "self"
+
+    def forward(self, x: Array) -> Array:
+        """Return f(x)."""
+        with np.errstate(all="ignore"):
+            result = compute(type(self).ufunc, x)
+        self.save(**{self.keeps: x if self.keeps == "self" else result})
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the derivative."""
+        return grad * conj(self.derivative(self.saved(self.keeps)))
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return f'(x) from what was kept."""
+        raise NotImplementedError
+
+
+class Neg(Op):
+    """-x; keeps nothing."""
+
+    def forward(self, x: Array) -> Array:
+        """Return the negative."""
+        return compute(np.negative, x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Negate."""
+        return -grad
+
+
+class Exp(_Unary):
+    """e^x; keeps the result, its own derivative."""
+
+    ufunc = np.exp
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return e^x."""
+        return saved
+
+
+class Expm1(_Unary):
+    """e^x - 1; keeps the result."""
+
+    ufunc = np.expm1
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return e^x."""
+        return saved + 1
+
+
+class Log(_Unary):
+    """log x; keeps x."""
+
+    ufunc = np.log
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 1/x."""
+        return reciprocal(saved)
+
+
+class Log1p(_Unary):
+    """log(1 + x); keeps x."""
+
+    ufunc = np.log1p
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 1/(1 + x)."""
+        return reciprocal(saved + 1)
+
+
+class Log2(_Unary):
+    """log2 x; keeps x."""
+
+    ufunc = np.log2
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 1/(x log 2)."""
+        return reciprocal(saved * float(np.log(2)))
+
+
+class Sqrt(_Unary):
+    """The square root; keeps the result."""
+
+    ufunc = np.sqrt
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 1/(2 sqrt x)."""
+        return reciprocal(saved * 2)
+
+
+def _rsqrt(x: Array, out: Array) -> None:
+    np.sqrt(x, out=out)
+    np.reciprocal(out, out=out)
+
+
+class Rsqrt(_Unary):
+    """1/sqrt x; keeps the result."""
+
+    ufunc = _rsqrt
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return -x^(-3/2)/2."""
+        return saved**3 * -0.5
+
+
+class Reciprocal(_Unary):
+    """1/x; keeps the result."""
+
+    ufunc = np.reciprocal
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return -1/x^2."""
+        return -(saved * saved)
+
+
+class Sin(_Unary):
+    """Sine; keeps x."""
+
+    ufunc = np.sin
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return cos x."""
+        return cos(saved)
+
+
+class Cos(_Unary):
+    """Cosine; keeps x."""
+
+    ufunc = np.cos
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return -sin x."""
+        return -sin(saved)
+
+
+class Tanh(_Unary):
+    """Hyperbolic tangent; keeps the result."""
+
+    ufunc = np.tanh
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 1 - tanh^2 x."""
+        return 1 - saved * saved
+
+
+def _sigmoid(x: Array, out: Array) -> None:
+    # Through tanh nothing overflows: s(x) = (1 + tanh(x/2))/2.
+    np.multiply(x, x.dtype.type(0.5), out=out)
+    np.tanh(out, out=out)
+    np.add(out, x.dtype.type(1), out=out)
+    np.multiply(out, x.dtype.type(0.5), out=out)
+
+
+class Sigmoid(_Unary):
+    """1/(1 + e^-x); keeps the result."""
+
+    ufunc = _sigmoid
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return s(x) (1 - s(x))."""
+        return saved * (1 - saved)
+
+
+def _erf(x: Array, out: Array) -> None:
+    from math import erf as scalar_erf
+
+    out[...] = np.vectorize(scalar_erf, otypes=[np.float64])(x)
+
+
+class Erf(_Unary):
+    """The error function; keeps x."""
+
+    ufunc = _erf
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 2/sqrt(pi) e^(-x^2)."""
+        return exp(-(saved * saved)) * (2 / pi**0.5)
+
+
+class Abs(Op):
+    """|x|; keeps x. The gradient at 0 is 0."""
+
+    def forward(self, x: Array) -> Array:
+        """Return the absolute value; real for complex x."""
+        self.save(self=x)
+        return compute(np.abs, x, dtype=np.abs(np.empty(0, x.dtype)).dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d|x| = sgn(x) dx, with sgn(x) = x/|x| for complex x."""
+        return grad * sgn(self.saved("self"))
+
+
+class Sgn(Op):
+    """x/|x|, and 0 at 0; keeps x if it is complex."""
+
+    def forward(self, x: Array) -> Array:
+        """Return the sign."""
+        self.shape, self.is_complex = x.shape, x.dtype.kind == "c"
+        self.save(self=x if self.is_complex else None)
+        return compute(np.sign, x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Zero for real x; for complex x the part of the gradient along the circle, over |x|."""
+        if not self.is_complex:
+            return grad.new_zeros(self.shape)
+        from offgrad.ops.compare import where
+
+        x = self.saved("self")
+        radius = x.abs()
+        safe = where(radius == 0, radius.new_ones(()), radius)
+        direction = x / safe
+        across = (grad - direction * (conj(direction) * grad).real.to(x.dtype)) / safe
+        return where(radius == 0, grad.new_zeros(()), across)
+
+
+class Stepwise(Op):
+    """floor, ceil, round, trunc: piecewise constant, so the gradient is zero; keeps nothing."""
+
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return f"{self.kind.capitalize()}Backward0"
+
+    def forward(self, x: Array, ufunc: Any, kind: str) -> Array:
+        """Return the rounded value."""
+        self.kind, self.shape = kind, x.shape
+        return x.copy() if x.dtype.kind in "iub" else compute(ufunc, x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Return zeros."""
+        return grad.new_zeros(self.shape)
+
+
+class ConjPhysical(Op):
+    """The complex conjugate; keeps nothing."""
+
+    def forward(self, x: Array) -> Array:
+        """Return the conjugate."""
+        return compute(np.conjugate, x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Conjugate."""
+        return conj(grad)
+
+
+class Real(Op):
+    """The real part of a complex tensor, a view; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array) -> Array:
+        """Return the view."""
+        self.dtype = x.dtype
+        return x.real
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The gradient is real."""
+        return grad.to(self.dtype)
+
+
+class Imag(Op):
+    """The imaginary part of a complex tensor, a view; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array) -> Array:
+        """Return the view."""
+        self.dtype = x.dtype
+        return x.imag
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The gradient is imaginary."""
+        return grad.to(self.dtype) * 1j
+
+
+class Clamp(Op):
+    """x limited to [min, max]; keeps x. The gradient is 1 inside, bounds included, else 0."""
+
+    def forward(self, x: Array, min: Any, max: Any) -> Array:
+        """Return the limited values; NaN stays."""
+        self.min, self.max = min, max
+        self.save(self=x)
+        low = None if min is None else np.asarray(min, x.dtype)
+        high = None if max is None else np.asarray(max, x.dtype)
+        out = memory.empty(x.shape, x.dtype)
+        np.clip(x, low, high, out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Mask."""
+        x = self.saved("self")._array
+        inside = np.ones(x.shape, np.bool_)
+        if self.min is not None:
+            inside &= x >= self.min
+        if self.max is not None:
+            inside &= x <= self.max
+        return grad.masked_fill(_constant(~inside), 0)
+
+
+def _constant(array: Array) -> "Tensor":
+    from offgrad.autograd.tensor_base import wrap
+
+    return wrap(array)
+
+
+def neg(input: "Tensor") -> "Tensor":
+    """Return ``-input``."""
+    if check_tensor(input, "neg")._array.dtype == np.bool_:
+        raise RuntimeError("neg is not defined for bool tensors; use ~ or logical_not()")
+    return Neg.apply(input)  # type: ignore[no-any-return]
+
+
+def exp(input: "Tensor") -> "Tensor":
+    """Return e to the power of `input`."""
+    return Exp.apply(floating(input, "exp"))  # type: ignore[no-any-return]
+
+
+def expm1(input: "Tensor") -> "Tensor":
+    """Return ``exp(input) - 1``, precise near 0."""
+    return Expm1.apply(floating(input, "expm1"))  # type: ignore[no-any-return]
+
+
+def log(input: "Tensor") -> "Tensor":
+    """Return the natural logarithm."""
+    return Log.apply(floating(input, "log"))  # type: ignore[no-any-return]
+
+
+def log1p(input: "Tensor") -> "Tensor":
+    """Return ``log(1 + input)``, precise near 0."""
+    return Log1p.apply(floating(input, "log1p"))  # type: ignore[no-any-return]
+
+
+def log2(input: "Tensor") -> "Tensor":
+    """Return the logarithm to base 2."""
+    return Log2.apply(floating(input, "log2"))  # type: ignore[no-any-return]
+
+
+def sqrt(input: "Tensor") -> "Tensor":
+    """Return the square root."""
+    return Sqrt.apply(floating(input, "sqrt"))  # type: ignore[no-any-return]
+
+
+def rsqrt(input: "Tensor") -> "Tensor":
+    """Return one over the square root."""
+    return Rsqrt.apply(floating(input, "rsqrt"))  # type: ignore[no-any-return]
+
+
+def reciprocal(input: "Tensor") -> "Tensor":
+    """Return ``1 / input``."""
+    return Reciprocal.apply(floating(input, "reciprocal"))  # type: ignore[no-any-return]
+
+
+def square(input: "Tensor") -> "Tensor":
+    """Return the square."""
+    return input**2
+
+
+def sin(input: "Tensor") -> "Tensor":
+    """Return the sine of an angle in radians."""
+    return Sin.apply(floating(input, "sin"))  # type: ignore[no-any-return]
+
+
+def cos(input: "Tensor") -> "Tensor":
+    """Return the cosine of an angle in radians."""
+    return Cos.apply(floating(input, "cos"))  # type: ignore[no-any-return]
+
+
+def tanh(input: "Tensor") -> "Tensor":
+    """Return the hyperbolic tangent."""
+    return Tanh.apply(floating(input, "tanh"))  # type: ignore[no-any-return]
+
+
+def sigmoid(input: "Tensor") -> "Tensor":
+    """Return ``1 / (1 + exp(-input))``."""
+    return Sigmoid.apply(floating(input, "sigmoid"))  # type: ignore[no-any-return]
+
+
+def erf(input: "Tensor") -> "Tensor":
+    """Return the error function."""
+    return Erf.apply(floating(input, "erf"))  # type: ignore[no-any-return]
+
+
+def abs(input: "Tensor") -> "Tensor":
+    """Return the absolute value."""
+    return Abs.apply(check_tensor(input, "abs"))  # type: ignore[no-any-return]
+
+
+def sgn(input: "Tensor") -> "Tensor":
+    """Return the sign: -1, 0 or 1; for complex `input` the point of the unit circle."""
+    return Sgn.apply(check_tensor(input, "sgn"))  # type: ignore[no-any-return]
+
+
+def sign(input: "Tensor") -> "Tensor":
+    """Return the sign of a real tensor: -1, 0 or 1.
+
+    Raises:
+        RuntimeError: for complex tensors, which have `sgn`.
+    """
+    if check_tensor(input, "sign")._array.dtype.kind == "c":
+        raise RuntimeError("sign is not defined for complex tensors; use sgn()")
+    return Sgn.apply(input)  # type: ignore[no-any-return]
+
+
+def floor(input: "Tensor") -> "Tensor":
+    """Return the largest integer not above `input`, as the same dtype."""
+    return Stepwise.apply(check_tensor(input, "floor"), ufunc=np.floor, kind="floor")  # type: ignore[no-any-return]
+
+
+def ceil(input: "Tensor") -> "Tensor":
+    """Return the smallest integer not below `input`, as the same dtype."""
+    return Stepwise.apply(check_tensor(input, "ceil"), ufunc=np.ceil, kind="ceil")  # type: ignore[no-any-return]
+
+
+def round(input: "Tensor") -> "Tensor":
+    """Return the nearest integer, halves to even, as the same dtype."""
+    return Stepwise.apply(check_tensor(input, "round"), ufunc=np.rint, kind="round")  # type: ignore[no-any-return]
+
+
+def trunc(input: "Tensor") -> "Tensor":
+    """Return the integer part, as the same dtype."""
+    return Stepwise.apply(check_tensor(input, "trunc"), ufunc=np.trunc, kind="trunc")  # type: ignore[no-any-return]
+
+
+def conj_physical(input: "Tensor") -> "Tensor":
+    """Return the complex conjugate, computed; a real tensor is returned as it is."""
+    if check_tensor(input, "conj")._array.dtype.kind != "c":
+        return input
+    return ConjPhysical.apply(input)  # type: ignore[no-any-return]
+
+
+def real(input: "Tensor") -> "Tensor":
+    """Return a view of the real part; a real tensor is returned as it is."""
+    if check_tensor(input, "real")._array.dtype.kind != "c":
+        return input
+    return Real.apply(input)  # type: ignore[no-any-return]
+
+
+def imag(input: "Tensor") -> "Tensor":
+    """Return a view of the imaginary part of a complex tensor.
+
+    Raises:
+        RuntimeError: for real tensors.
+    """
+    if check_tensor(input, "imag")._array.dtype.kind != "c":
+        raise RuntimeError(f"imag is defined for complex tensors, got {input._array.dtype.name}")
+    return Imag.apply(input)  # type: ignore[no-any-return]
+
+
+def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
+    """Return `input` limited to numbers `min` and `max`; one may be None.
+
+    Raises:
+        RuntimeError: if both are None.
+    """
+    if min is None and max is None:
+        raise RuntimeError("clamp needs min, max or both, got neither")
+    return Clamp.apply(check_tensor(input, "clamp"), min=min, max=max)  # type: ignore[no-any-return]

@@ -1,0 +1,7 @@
+"""Optimisers."""
+
+from offgrad.optim.adamw import Adam, AdamW
+from offgrad.optim.optimizer import Optimizer
+from offgrad.optim.sgd import SGD
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]

@@ -1,0 +1,64 @@
+"""Stochastic gradient descent."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from offgrad import kernels
+from offgrad.memory import contiguous
+from offgrad.optim.optimizer import Optimizer, check_options, flat
+from offgrad.tensor import Tensor
+
+
+class SGD(Optimizer):
+    """Gradient descent with momentum, in PyTorch's form (Sutskever et al., 2013, but the rate outside).
+
+    Keeps one buffer a parameter if `momentum` is not 0.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        check_options(lr=lr, momentum=momentum, weight_decay=weight_decay)
+        if nesterov and (momentum == 0 or dampening != 0):
+            raise ValueError("nesterov needs a momentum and no dampening")
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+                "maximize": maximize,
+            },
+        )
+
+    def update(
+        self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> None:
+        """Change one parameter in place."""
+        first = group["momentum"] != 0 and "momentum_buffer" not in state
+        if first:
+            state["momentum_buffer"] = self.new_state(param)
+        buffer = state.get("momentum_buffer")
+        param._storage.write("SGD")
+        kernels.sgd_step(
+            flat(param),
+            contiguous(grad._array).reshape(-1),
+            None if buffer is None else flat(buffer),
+            group["lr"],
+            group["momentum"],
+            group["dampening"],
+            group["weight_decay"],
+            group["nesterov"],
+            first,
+            group["maximize"],
+        )

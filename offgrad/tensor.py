@@ -1,0 +1,703 @@
+"""Tensor: an array that remembers where it came from. Its methods are the operations."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offgrad import ops
+from offgrad.autograd import engine
+from offgrad.autograd.handles import RemovableHandle, add_hook
+from offgrad.autograd.node import AccumulateGrad, Node, gradient_edge
+from offgrad.autograd.tensor_base import TensorBase, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Tensor(TensorBase):
+    """An n-dimensional array of one dtype that can take part in automatic differentiation.
+
+    Made by `offgrad.tensor`, `offgrad.zeros`, `offgrad.from_numpy` and the like. Views made by
+    indexing, `view`, `transpose` and so on share its memory and its version.
+    """
+
+    __slots__ = ("__dict__",)
+
+    # NumPy leaves binary operations with tensors to the tensor.
+    __array_ufunc__ = None
+
+    def __init__(self, data: Any = (), *, dtype: Any = None, requires_grad: bool = False) -> None:
+        source = ops.tensor(data, dtype=dtype)
+        self._set(source._array, source._storage, False)
+        if requires_grad:
+            self.requires_grad_()
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the dimensions."""
+        return self._array.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self._array.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the elements, a NumPy dtype."""
+        return self._array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements."""
+        return self._array.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self._array.itemsize
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or the size of one dimension."""
+        return self._array.shape if dim is None else self._array.shape[dim]
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return self._array.ndim
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return self._array.size
+
+    def element_size(self) -> int:
+        """Return the bytes of one element."""
+        return self._array.itemsize
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Return the steps between neighbours in elements, for all dimensions or one."""
+        steps = tuple(step // self._array.itemsize for step in self._array.strides)
+        return steps if dim is None else steps[dim]
+
+    def data_ptr(self) -> int:
+        """Return the address of the first element."""
+        return self._array.ctypes.data
+
+    def is_contiguous(self) -> bool:
+        """Return whether the memory is C-ordered without gaps."""
+        return self._array.flags.c_contiguous
+
+    def is_floating_point(self) -> bool:
+        """Return whether the dtype is a real floating point type."""
+        return self._array.dtype.kind == "f" or self._array.dtype.name == "bfloat16"
+
+    def is_complex(self) -> bool:
+        """Return whether the dtype is complex."""
+        return self._array.dtype.kind == "c"
+
+    def __len__(self) -> int:
+        if not self._array.ndim:
+            raise TypeError("a tensor without dimensions has no length")
+        return self._array.shape[0]
+
+    def __iter__(self) -> Iterator["Tensor"]:
+        if not self._array.ndim:
+            raise TypeError("a tensor without dimensions cannot be iterated over")
+        return iter(self.unbind(0))
+
+    def __repr__(self) -> str:
+        text = np.array2string(self._array, separator=", ", prefix="tensor(", precision=4)
+        parts = [f"tensor({text}"]
+        default = {"f": ops.get_default_dtype(), "i": np.dtype(np.int64), "b": np.dtype(np.bool_)}
+        if self._array.dtype != default.get(self._array.dtype.kind):
+            parts.append(f"dtype={self._array.dtype.name}")
+        if self._grad_fn is not None:
+            parts.append(f"grad_fn=<{self._grad_fn.name()}>")
+        elif self._requires_grad:
+            parts.append("requires_grad=True")
+        return ", ".join(parts) + ")"
+
+    __hash__ = object.__hash__
+
+    # Its place in the graph
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients are computed for it."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
+        """Set whether gradients are computed for this leaf; return it.
+
+        Raises:
+            RuntimeError: for integers and bools, and for switching it off on what is no leaf.
+        """
+        if requires_grad:
+            ops.check_requires_grad(self)
+        elif self._grad_fn is not None:
+            raise RuntimeError(
+                f"requires_grad can be switched off only on leaves, but this {describe(self)} was computed "
+                f"by {self._grad_fn.name()}; use detach()"
+            )
+        self._requires_grad = bool(requires_grad)
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation made it: gradients end here."""
+        return self._grad_fn is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that made it; None for leaves."""
+        if self._grad_fn is None:
+            return None
+        return gradient_edge(self)[0]
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of `grad_fn` it is."""
+        return self._output_nr
+
+    @property
+    def _version(self) -> int:
+        return self._storage.version
+
+    def _is_view(self) -> bool:
+        return self._base is not None
+
+    @property
+    def data(self) -> "Tensor":
+        """A detached tensor over the same memory."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: "Tensor") -> None:
+        if value._array.shape != self._array.shape or value._array.dtype != self._array.dtype:
+            raise RuntimeError(
+                f"data must keep shape and dtype, got a {describe(value)} for a {describe(self)}"
+            )
+        self._array, self._storage = value._array, value._storage
+
+    def backward(
+        self,
+        gradient: "Tensor | None" = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: "Tensor | Sequence[Tensor] | None" = None,
+    ) -> None:
+        """Accumulate into ``.grad`` of the leaves the gradients of this tensor; see `autograd.backward`."""
+        engine.backward(self, gradient, retain_graph, create_graph, inputs)
+
+    def register_hook(self, hook: "Callable[[Tensor], Tensor | None]") -> RemovableHandle:
+        """Call ``hook(grad)`` whenever the gradient of this tensor is computed.
+
+        The hook may return a gradient to be used in its place; it must not change its argument.
+
+        Raises:
+            RuntimeError: if the tensor does not require grad.
+        """
+        node, output_nr = gradient_edge(self)
+        if node is None:
+            raise RuntimeError(
+                f"hooks are for tensors that require grad, got a {describe(self)} that does not"
+            )
+        hooks = node.hooks_of_output(output_nr, create=True)
+        assert hooks is not None
+        return add_hook(hooks, hook)
+
+    def register_post_accumulate_grad_hook(
+        self, hook: "Callable[[Tensor], None]"
+    ) -> RemovableHandle:
+        """Call ``hook(self)`` whenever a gradient was added to ``.grad`` of this leaf.
+
+        Raises:
+            RuntimeError: if it is no leaf that requires grad.
+        """
+        if not self._requires_grad or self._grad_fn is not None:
+            raise RuntimeError(
+                "post-accumulate hooks are for leaves that require grad, whose .grad is accumulated; got a "
+                f"{describe(self)} that is not one"
+            )
+        if self._post_accumulate_hooks is None:
+            self._post_accumulate_hooks = {}
+        return add_hook(self._post_accumulate_hooks, hook)
+
+    def retain_grad(self) -> None:
+        """Have backward write ``.grad`` of this tensor though it is no leaf.
+
+        Raises:
+            RuntimeError: if it does not require grad.
+        """
+        node, _ = gradient_edge(self)
+        if node is None:
+            raise RuntimeError(
+                f"retain_grad is for tensors that require grad, got a {describe(self)}"
+            )
+        if not isinstance(node, AccumulateGrad):
+            node.retain_grad(self)
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether backward will write ``.grad`` though this is no leaf."""
+        return self._grad_fn is not None and any(
+            tensor is self for _, tensor in self._grad_fn.retainers()
+        )
+
+    # To and from other things
+
+    def numpy(self) -> NDArray[Any]:
+        """Return an array over the same memory.
+
+        Raises:
+            RuntimeError: if the tensor requires grad: detach it first.
+        """
+        if self._requires_grad:
+            raise RuntimeError(
+                f"an array cannot carry the history of this {describe(self)} that requires grad; use "
+                ".detach().numpy()"
+            )
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def item(self) -> Any:
+        """Return the one element as a Python number.
+
+        Raises:
+            RuntimeError: if there is not exactly one.
+        """
+        if self._array.size != 1:
+            raise RuntimeError(f"item() needs a tensor of one element, got a {describe(self)}")
+        return self._array.item()
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists of Python numbers."""
+        return self._array.tolist()
+
+    def __bool__(self) -> bool:
+        if self._array.size != 1:
+            raise RuntimeError(
+                f"only a tensor of one element is true or false, got a {describe(self)}; use any() or all()"
+            )
+        return bool(self._array.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self._array.dtype.kind not in "iu":
+            raise TypeError(
+                f"only an integer tensor of one element is an index, got a {describe(self)}"
+            )
+        return int(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self._array.ndim == 0 and spec else str(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tensor":
+        if self._grad_fn is not None:
+            raise RuntimeError(
+                f"only leaves can be deep-copied, but this {describe(self)} was computed by "
+                f"{self._grad_fn.name()}; copy its detach()"
+            )
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        copy = object.__new__(type(self))
+        clone = self.detach().clone()
+        copy._set(clone._array, clone._storage, self._requires_grad)
+        copy._storage.role = self._storage.role
+        memo[id(self)] = copy
+        if self.grad is not None:
+            copy.grad = self.grad.detach().clone()
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+    def __reduce__(self) -> Any:
+        if self._grad_fn is not None:
+            raise RuntimeError(
+                f"only leaves can be pickled, but this {describe(self)} was computed by "
+                f"{self._grad_fn.name()}; pickle its detach()"
+            )
+        return _rebuild, (
+            type(self),
+            np.ascontiguousarray(self._array).reshape(self.shape),
+            self._requires_grad,
+        )
+
+    def to(self, dtype: Any = None, *, copy: bool = False) -> "Tensor":
+        """Return the tensor converted to `dtype`, or to that of a tensor; itself if it has it.
+
+        The device ``"cpu"`` is accepted: there is no other.
+        """
+        if isinstance(dtype, str) and dtype.partition(":")[0] in ("cpu", "cuda", "mps"):
+            if not dtype.startswith("cpu"):
+                raise RuntimeError(f"there is only the device 'cpu', got {dtype!r}")
+            dtype = None
+        if isinstance(dtype, TensorBase):
+            dtype = dtype._array.dtype
+        result = self if dtype is None else ops.cast(self, dtype)
+        return result.clone() if copy and result is self else result
+
+    def type_as(self, other: "Tensor") -> "Tensor":
+        """Return the tensor converted to the dtype of `other`."""
+        return ops.cast(self, other._array.dtype)
+
+    def cpu(self) -> "Tensor":
+        """Return the tensor itself: it is there already."""
+        return self
+
+    def float(self) -> "Tensor":
+        """Return the tensor as float32."""
+        return ops.cast(self, np.float32)
+
+    def double(self) -> "Tensor":
+        """Return the tensor as float64."""
+        return ops.cast(self, np.float64)
+
+    def half(self) -> "Tensor":
+        """Return the tensor as float16."""
+        return ops.cast(self, np.float16)
+
+    def long(self) -> "Tensor":
+        """Return the tensor as int64."""
+        return ops.cast(self, np.int64)
+
+    def int(self) -> "Tensor":
+        """Return the tensor as int32."""
+        return ops.cast(self, np.int32)
+
+    def bool(self) -> "Tensor":
+        """Return the tensor as bool: whether elements are nonzero."""
+        return ops.cast(self, np.bool_)
+
+    def new_zeros(self, *size: Any, dtype: Any = None) -> "Tensor":
+        """Return zeros of this dtype."""
+        return ops.zeros(*size, dtype=self._array.dtype if dtype is None else dtype)
+
+    def new_ones(self, *size: Any, dtype: Any = None) -> "Tensor":
+        """Return ones of this dtype."""
+        return ops.ones(*size, dtype=self._array.dtype if dtype is None else dtype)
+
+    def new_empty(self, *size: Any, dtype: Any = None) -> "Tensor":
+        """Return an uninitialised tensor of this dtype."""
+        return ops.empty(*size, dtype=self._array.dtype if dtype is None else dtype)
+
+    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = None) -> "Tensor":
+        """Return a constant tensor of this dtype."""
+        return ops.full(size, fill_value, dtype=self._array.dtype if dtype is None else dtype)
+
+    def new_tensor(self, data: Any, *, dtype: Any = None) -> "Tensor":
+        """Return a tensor of `data` with this dtype."""
+        return ops.tensor(data, dtype=self._array.dtype if dtype is None else dtype)
+
+    # Views with a name of their own
+
+    @property
+    def T(self) -> "Tensor":
+        """The matrix transposed."""
+        return ops.permute(self, *reversed(range(self._array.ndim)))
+
+    @property
+    def mT(self) -> "Tensor":
+        """The last two dimensions swapped."""
+        return ops.transpose(self, -2, -1)
+
+    @property
+    def real(self) -> "Tensor":
+        """The real part, a view."""
+        return ops.real(self)
+
+    @property
+    def imag(self) -> "Tensor":
+        """The imaginary part, a view."""
+        return ops.imag(self)
+
+    def view_as(self, other: "Tensor") -> "Tensor":
+        """Return a view of the shape of `other`."""
+        return ops.view(self, other.shape)
+
+    def expand_as(self, other: "Tensor") -> "Tensor":
+        """Return a view broadcast to the shape of `other`."""
+        return ops.expand(self, other.shape)
+
+    def reshape_as(self, other: "Tensor") -> "Tensor":
+        """Return the elements in the shape of `other`."""
+        return ops.reshape(self, other.shape)
+
+    # In place
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not self._requires_grad and not getattr(value, "_requires_grad", False):
+            part = ops.getitem(self, index)
+            if part._base is not None:
+                ops.copy_(part, value)
+                return
+        ops.inplace(ops.index_put, self, index, value)
+
+    def detach_(self) -> "Tensor":
+        """Cut the tensor off from its history.
+
+        Raises:
+            RuntimeError: for views.
+        """
+        if self._base is not None:
+            raise RuntimeError(
+                "a view shares its base's history and cannot be detached in place; use detach()"
+            )
+        self._grad_fn, self._output_nr, self._requires_grad = None, 0, False
+        return self
+
+    def zero_(self) -> "Tensor":
+        """Fill with zeros."""
+        return ops.copy_(self, 0)
+
+    def fill_(self, value: Any) -> "Tensor":
+        """Fill with one number."""
+        return ops.copy_(self, value)
+
+    def add_(self, other: Any, *, alpha: Any = 1) -> "Tensor":
+        """Add in place."""
+        return ops.inplace(ops.add, self, other, alpha=alpha)
+
+    def sub_(self, other: Any, *, alpha: Any = 1) -> "Tensor":
+        """Subtract in place."""
+        return ops.inplace(ops.sub, self, other, alpha=alpha)
+
+    def mul_(self, other: Any) -> "Tensor":
+        """Multiply in place."""
+        return ops.inplace(ops.mul, self, other)
+
+    def div_(self, other: Any) -> "Tensor":
+        """Divide in place."""
+        return ops.inplace(ops.div, self, other)
+
+    def pow_(self, exponent: Any) -> "Tensor":
+        """Raise to a power in place."""
+        return ops.inplace(ops.pow, self, exponent)
+
+    def clamp_(self, min: Any = None, max: Any = None) -> "Tensor":
+        """Limit in place."""
+        return ops.inplace(ops.clamp, self, min, max)
+
+    def masked_fill_(self, mask: "Tensor", value: Any) -> "Tensor":
+        """Fill with a number where the mask holds."""
+        return ops.inplace(ops.masked_fill, self, mask, value)
+
+    def exp_(self) -> "Tensor":
+        """Exponentiate in place."""
+        return ops.inplace(ops.exp, self)
+
+    def neg_(self) -> "Tensor":
+        """Negate in place."""
+        return ops.inplace(ops.neg, self)
+
+    def sqrt_(self) -> "Tensor":
+        """Take the square root in place."""
+        return ops.inplace(ops.sqrt, self)
+
+    def relu_(self) -> "Tensor":
+        """Take the positive part in place."""
+        return ops.inplace(ops.relu, self)
+
+    def sigmoid_(self) -> "Tensor":
+        """Apply the logistic function in place."""
+        return ops.inplace(ops.sigmoid, self)
+
+    def tanh_(self) -> "Tensor":
+        """Take the hyperbolic tangent in place."""
+        return ops.inplace(ops.tanh, self)
+
+    def normal_(
+        self, mean: "float | Any" = 0.0, std: "float | Any" = 1.0, *, generator: Any = None
+    ) -> "Tensor":
+        """Fill with normal numbers."""
+        sample = ops.randn(self.shape, dtype=self._array.dtype, generator=generator)
+        return ops.copy_(self, sample * std + mean)
+
+    def uniform_(
+        self, a: "float | Any" = 0.0, b: "float | Any" = 1.0, *, generator: Any = None
+    ) -> "Tensor":
+        """Fill with numbers uniform on [a, b)."""
+        sample = ops.rand(self.shape, dtype=self._array.dtype, generator=generator)
+        return ops.copy_(self, sample * (b - a) + a)
+
+    # Operators
+
+    def __radd__(self, other: Any) -> "Tensor":
+        return ops.add(other, self)
+
+    def __rsub__(self, other: Any) -> "Tensor":
+        return ops.sub(other, self)
+
+    def __rmul__(self, other: Any) -> "Tensor":
+        return ops.mul(other, self)
+
+    def __rtruediv__(self, other: Any) -> "Tensor":
+        return ops.div(other, self)
+
+    def __rfloordiv__(self, other: Any) -> "Tensor":
+        return ops.floor_divide(other, self)
+
+    def __rmod__(self, other: Any) -> "Tensor":
+        return ops.remainder(other, self)
+
+    def __rpow__(self, other: Any) -> "Tensor":
+        return ops.pow(other, self)
+
+    def __eq__(self, other: object) -> "Tensor":  # type: ignore[override]
+        return ops.eq(self, other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> "Tensor":  # type: ignore[override]
+        return ops.ne(self, other)  # type: ignore[arg-type]
+
+    __getitem__ = ops.getitem
+    __neg__ = ops.neg
+    __abs__ = ops.abs
+    __add__ = ops.add
+    __sub__ = ops.sub
+    __mul__ = ops.mul
+    __truediv__ = ops.div
+    __floordiv__ = ops.floor_divide
+    __mod__ = ops.remainder
+    __pow__ = ops.pow
+    __matmul__ = ops.matmul
+    __lt__ = ops.lt
+    __le__ = ops.le
+    __gt__ = ops.gt
+    __ge__ = ops.ge
+    __and__ = __rand__ = ops.bitwise_and
+    __or__ = __ror__ = ops.bitwise_or
+    __xor__ = __rxor__ = ops.bitwise_xor
+    __invert__ = ops.bitwise_not
+    __iadd__ = add_
+    __isub__ = sub_
+    __imul__ = mul_
+    __itruediv__ = div_
+    __ipow__ = pow_
+
+    # Operations with the tensor as first argument
+
+    abs = ops.abs
+    add = ops.add
+    all = ops.all
+    allclose = ops.allclose
+    amax = ops.amax
+    amin = ops.amin
+    any = ops.any
+    argmax = ops.argmax
+    argmin = ops.argmin
+    bernoulli = ops.bernoulli
+    bmm = ops.bmm
+    broadcast_to = ops.broadcast_to
+    ceil = ops.ceil
+    chunk = ops.chunk
+    clamp = ops.clamp
+    clone = ops.clone
+    contiguous = ops.contiguous
+    copy_ = ops.copy_
+    cos = ops.cos
+    cumsum = ops.cumsum
+    detach = ops.detach
+    div = ops.div
+    dot = ops.dot
+    eq = ops.eq
+    equal = ops.equal
+    erf = ops.erf
+    exp = ops.exp
+    expand = ops.expand
+    expm1 = ops.expm1
+    flatten = ops.flatten
+    flip = ops.flip
+    floor = ops.floor
+    floor_divide = ops.floor_divide
+    gather = ops.gather
+    ge = ops.ge
+    gt = ops.gt
+    index_put = ops.index_put
+    index_select = ops.index_select
+    isfinite = ops.isfinite
+    isinf = ops.isinf
+    isnan = ops.isnan
+    le = ops.le
+    log = ops.log
+    log1p = ops.log1p
+    log2 = ops.log2
+    log_softmax = ops.log_softmax
+    logical_and = ops.logical_and
+    logical_not = ops.logical_not
+    logical_or = ops.logical_or
+    logsumexp = ops.logsumexp
+    lt = ops.lt
+    masked_fill = ops.masked_fill
+    matmul = ops.matmul
+    max = ops.max
+    maximum = ops.maximum
+    mean = ops.mean
+    min = ops.min
+    minimum = ops.minimum
+    mm = ops.mm
+    mul = ops.mul
+    multinomial = ops.multinomial
+    narrow = ops.narrow
+    ne = ops.ne
+    neg = ops.neg
+    norm = ops.norm
+    outer = ops.outer
+    permute = ops.permute
+    pow = ops.pow
+    prod = ops.prod
+    reciprocal = ops.reciprocal
+    relu = ops.relu
+    remainder = ops.remainder
+    reshape = ops.reshape
+    round = ops.round
+    rsqrt = ops.rsqrt
+    scatter_add = ops.scatter_add
+    select = ops.select
+    sgn = ops.sgn
+    sigmoid = ops.sigmoid
+    sign = ops.sign
+    sin = ops.sin
+    softmax = ops.softmax
+    split = ops.split
+    sqrt = ops.sqrt
+    square = ops.square
+    squeeze = ops.squeeze
+    std = ops.std
+    sub = ops.sub
+    sum = ops.sum
+    sum_to_size = ops.sum_to_size
+    t = ops.t
+    tanh = ops.tanh
+    transpose = ops.transpose
+    tril = ops.tril
+    triu = ops.triu
+    trunc = ops.trunc
+    unbind = ops.unbind
+    unsqueeze = ops.unsqueeze
+    var = ops.var
+    view = ops.view
+    conj = ops.conj_physical
+
+
+def _rebuild(kind: type[Tensor], array: NDArray[Any], requires_grad: bool) -> Tensor:
+    """Return the tensor that was pickled."""
+    source = ops.tensor(array)
+    tensor = object.__new__(kind)
+    tensor._set(source._array, source._storage, requires_grad)
+    return tensor

@@ -1,0 +1,77 @@
+"""Where bytes live: the four methods that make a store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .entry import Entry
+from .errors import QuotaExceededError
+
+Array = NDArray[Any]
+
+
+class Backend(ABC):
+    """Moves the bytes of arrays to some place and back. ``BackendStore`` does everything else.
+
+    ``reserve`` and ``free`` are called one at a time and must be quick. ``write`` and ``read`` may
+    run in several threads at once, for different entries, or several reads of one. Any exception
+    they raise becomes a StoreError. A backend must not refer to its store.
+
+    Args:
+        name: what errors call the store.
+        quota: most bytes stored at once; None for no bound.
+
+    Attributes:
+        keeps: whether data outlives handles and store: then nothing is freed, and close() writes
+            what is pending.
+        used_nbytes: bytes stored now, counted by the executor.
+    """
+
+    keeps: bool = False
+
+    def __init__(self, name: str, quota: int | None = None) -> None:
+        if quota is not None and quota < 0:
+            raise ValueError(f"quota must be at least 0 bytes, got {quota}")
+        self.name = name
+        self.quota = quota
+        self.used_nbytes = 0
+
+    def reserve(self, entry: Entry) -> int:
+        """Make room for ``entry``, perhaps set ``entry.place``; return the most bytes it may take.
+
+        Raises:
+            QuotaExceededError: there is no room.
+        """
+        if self.quota is not None and self.used_nbytes + entry.nbytes > self.quota:
+            raise self.over_quota(entry, entry.nbytes)
+        return entry.nbytes
+
+    @abstractmethod
+    def write(self, entry: Entry, array: Array) -> int:
+        """Store ``array``, of any memory order; return the bytes it takes."""
+
+    @abstractmethod
+    def read(self, entry: Entry, out: Array) -> None:
+        """Fill ``out``: C-contiguous, of the shape and dtype of ``entry``. Verify the checksum."""
+
+    @abstractmethod
+    def free(self, entry: Entry) -> Callable[[], object] | None:
+        """Give up the place of ``entry``, written or not; return what takes long, for a thread."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up everything. May be called twice, and by the garbage collector."""
+
+    def over_quota(self, entry: Entry, nbytes: int) -> QuotaExceededError:
+        """The error that says that ``nbytes`` for ``entry`` are more than the quota leaves."""
+        return QuotaExceededError(
+            f"{nbytes} bytes more would pass the quota of {self.quota} bytes, of which "
+            f"{self.used_nbytes} are in use",
+            store=self.name,
+            handle=str(entry),
+            fix="Raise the quota, or let handles die first",
+        )

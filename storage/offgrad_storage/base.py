@@ -1,0 +1,193 @@
+"""The contract of a store, and the handle to one stored array."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .entry import Entry
+from .errors import StoreError
+
+Array = NDArray[Any]
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+"""Gives an uninitialised C-contiguous array of a shape and dtype."""
+
+
+@dataclass(frozen=True)
+class StoreStats:
+    """What a store holds now and has done so far. Bytes end in ``nbytes``, times in ``seconds``."""
+
+    puts: int = 0
+    gets: int = 0
+    prefetch_hits: int = 0
+    """Gets that found their read begun, perhaps done, by a prefetch."""
+    live_handles: int = 0
+    logical_nbytes: int = 0
+    """Bytes of the arrays that living handles stand for."""
+    stored_nbytes: int = 0
+    """Bytes they take in the store: encoded and rounded up."""
+    written_nbytes: int = 0
+    """Stored bytes written so far."""
+    read_nbytes: int = 0
+    """Array bytes read back so far."""
+    inflight_nbytes: int = 0
+    """Bytes of arrays whose write is pending: they are still held in memory."""
+    put_stall_seconds: float = 0.0
+    """Time that puts spent waiting for memory in flight or for quota."""
+    get_stall_seconds: float = 0.0
+    """Time that gets spent waiting for bytes."""
+
+
+class Handle:
+    """Stands for one array in a store, and frees its space when it dies.
+
+    Attributes:
+        store: the store that holds it; a handle keeps its store alive.
+        shape, dtype, nbytes: of the array.
+    """
+
+    __slots__ = ("__weakref__", "_entry", "store")
+
+    def __init__(self, store: AbstractArrayStore, entry: Entry) -> None:
+        self.store = store
+        self._entry = entry
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self._entry.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the array, byte order included."""
+        return self._entry.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return self._entry.nbytes
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes it takes in the store; an upper estimate until it is written."""
+        return self._entry.stored_nbytes
+
+    @property
+    def captured(self) -> bool:
+        """Whether the store is done with the array given to put, so that it may change."""
+        return self._entry.captured
+
+    def wait_captured(self) -> None:
+        """Wait until the array given to put may be changed or freed.
+
+        A failed write captures as well; its error is raised by ``get`` and ``close``.
+        """
+        self.store._wait_captured(self._entry)
+
+    def get(self, out: Array | None = None) -> Array:
+        """The stored array: see ``AbstractArrayStore.get``."""
+        return self.store.get(self, out)
+
+    def prefetch(self, out: Array | None = None) -> None:
+        """Start reading: see ``AbstractArrayStore.prefetch``."""
+        self.store.prefetch(self, out)
+
+    def __repr__(self) -> str:
+        return f"<Handle of {self._entry} in {self.store}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Handle owns its stored array and can be neither copied nor pickled")
+
+    def __del__(self) -> None:
+        self.store._drop(self._entry)
+
+
+class AbstractArrayStore(ABC):
+    """Takes arrays out of memory and gives them back bit for bit.
+
+    Any dtype of fixed size without Python objects, any shape and any memory order. Thread-safe. A
+    store belongs to the process that made it; a forked child that uses it gets a ForkedStoreError.
+
+    To write a store, give a ``Backend`` to ``BackendStore``: four methods that move bytes.
+    """
+
+    @abstractmethod
+    def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
+        """Store ``array``; the write may still be pending when this returns.
+
+        Args:
+            array: must not change until the handle says ``captured``.
+            attributes: facts about the array, kept with it where the format has a place for them.
+
+        Raises:
+            QuotaExceededError: the store's quota is spent.
+            StoreError: as they occur; those of a pending write are raised by ``get`` and ``close``.
+            TypeError: the dtype holds Python objects.
+        """
+
+    @abstractmethod
+    def get(self, handle: Handle, out: Array | None = None) -> Array:
+        """The stored array: bit for bit, with its shape and dtype.
+
+        Args:
+            handle: one of this store.
+            out: written to and returned, if given; of the same shape and dtype.
+
+        Returns:
+            ``out``, or the array prefetched, or a new C-contiguous array from ``allocate``.
+        """
+
+    @abstractmethod
+    def prefetch(self, handle: Handle, out: Array | None = None) -> None:
+        """Start reading in the background, into ``out`` or an array from ``allocate``.
+
+        The next ``get`` without ``out`` returns that array, and waits for it if need be. It belongs
+        to the store until then, so keep the handle. An error in reading is raised by that ``get``.
+        A second prefetch before that does nothing, or starts anew with another ``out``.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything; handles become useless. Pending writes are waited for or cancelled.
+
+        Raises:
+            StoreError: the first of a background write or read that no ``get`` has raised.
+        """
+
+    @abstractmethod
+    def stats(self) -> StoreStats:
+        """The figures so far; also after ``close``."""
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raise StoreClosedError after ``close``."""
+
+    @abstractmethod
+    def _wait_captured(self, entry: Entry) -> None: ...
+
+    @abstractmethod
+    def _drop(self, entry: Entry) -> None:
+        """The handle has died. Called by the garbage collector: must not wait, raise or lock."""
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except StoreError as second:
+            if error is None:
+                raise
+            error.add_note(f"closing the store failed as well: {second}")

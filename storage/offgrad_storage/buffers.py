@@ -1,0 +1,324 @@
+"""BufferPool: page-aligned, size-classed, reusable memory for arrays.
+
+A fresh large array costs a page fault per 4 KiB; a reused one costs nothing, and a page-aligned
+one can be written to disk with O_DIRECT without a copy. The pool hands out ordinary NumPy arrays
+whose memory comes back by itself when the last view of it dies.
+
+There is no lock on the way out or back: the last view may die inside a garbage collection at any
+allocation, in any thread, also in the middle of this code. Every step on those two ways is a
+single operation on a dict or deque, which the interpreter makes atomic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+PAGE = 4096
+"""Alignment in bytes of every pooled array, and of everything written with O_DIRECT."""
+
+_HUGE_PAGE = 2 << 20
+_ALIGN_FROM = 16 << 20  # from here on, the address space spent on aligning is at most an eighth
+_CACHE_SLACK = 64 << 20
+
+Array = NDArray[Any]
+
+
+def round_up(nbytes: int, multiple: int = PAGE) -> int:
+    """The smallest multiple of ``multiple`` that is at least ``nbytes``."""
+    return -(-nbytes // multiple) * multiple
+
+
+def size_class(nbytes: int) -> int:
+    """The buffer size that serves ``nbytes``: whole pages, at most 12.5 % more than needed.
+
+    There are eight classes between one power of two and the next.
+    """
+    pages = max(1, -(-nbytes // PAGE))
+    step = 1 << max(0, (pages - 1).bit_length() - 4)
+    return round_up(pages, step) * PAGE
+
+
+class _Block:
+    """One private anonymous mapping. Only its address is kept, so it can always be unmapped."""
+
+    __slots__ = ("address", "map", "nbytes", "returned")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.returned = 0
+        self.map = _map(nbytes)
+        self.address = _address(self.map)
+        if nbytes >= _ALIGN_FROM and self.address % _HUGE_PAGE:
+            self.map.close()
+            self.map = _map(nbytes + _HUGE_PAGE - PAGE)
+            self.address = round_up(_address(self.map), _HUGE_PAGE)
+        if nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
+                self.map.madvise(mmap.MADV_HUGEPAGE)
+
+    def unmap(self) -> None:
+        self.map.close()
+
+
+def _map(nbytes: int) -> mmap.mmap:
+    if os.name == "nt":
+        return mmap.mmap(-1, nbytes)
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _address(mapping: mmap.mmap) -> int:
+    address: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+    return address
+
+
+class _Lease:
+    """Owner of one block while arrays use it: the base under all their views."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "block", "nbytes", "pool", "serial")
+
+    def __init__(self, pool: BufferPool, block: _Block, nbytes: int, serial: int) -> None:
+        self.pool = pool
+        self.block = block
+        self.nbytes = nbytes
+        self.serial = serial
+        self.__array_interface__ = {
+            "shape": (block.nbytes,),
+            "typestr": "|u1",
+            "data": (block.address, False),
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        self.pool._take_back(self)
+
+
+@dataclass(frozen=True)
+class BufferPoolStats:
+    """What a BufferPool holds (bytes) and has done (counts)."""
+
+    in_use_nbytes: int
+    """Exact bytes of all living arrays."""
+    reserved_nbytes: int
+    """Bytes of the buffers behind those arrays: rounded up to size classes."""
+    cached_nbytes: int
+    """Bytes of buffers kept for reuse."""
+    arrays: int
+    """Living arrays."""
+    takes: int
+    """Arrays handed out so far."""
+    maps: int
+    """Of these, how many needed fresh memory from the system."""
+
+
+class BufferPool:
+    """A pool of page-aligned memory that hands out NumPy arrays.
+
+    Args:
+        capacity: most bytes of buffers, in use and cached together; None for no bound.
+        on_change: called with ``+nbytes`` before an array is handed out and with ``-nbytes`` when
+            its last view has died. If it raises at the former, nothing is taken. The latter may
+            come from inside a garbage collection in any thread: it must neither wait nor raise.
+
+    Thread-safe. A forked child may go on using the pool: it has its own copy of everything in it.
+    """
+
+    def __init__(
+        self, capacity: int | None = None, on_change: Callable[[int], object] | None = None
+    ) -> None:
+        if capacity is not None and capacity < 0:
+            raise ValueError(f"capacity must be at least 0 bytes, got {capacity}")
+        self.capacity = capacity
+        self._on_change = on_change
+        self._free: dict[int, deque[_Block]] = {}
+        self._live: dict[int, tuple[int, int]] = {}
+        self._serial = itertools.count()
+        self._returned = itertools.count()
+        self._takes = self._maps = self._peak = 0
+        self._map_lock = threading.RLock()
+        _pools.add(self)
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
+        """An uninitialised C-ordered array whose memory starts at a page boundary.
+
+        Args:
+            shape: any shape; an array of no bytes is an ordinary ``np.empty``.
+            dtype: any dtype of fixed size that holds no Python objects.
+
+        Raises:
+            MemoryError: the system or the capacity gives no more.
+        """
+        dtype = np.dtype(dtype)
+        shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
+        if dtype.hasobject:
+            raise TypeError(f"a buffer holds plain bytes, but dtype {dtype} holds Python objects")
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes <= 0:
+            return np.empty(shape, dtype)
+        if self._on_change is not None:
+            self._on_change(nbytes)
+        try:
+            block = self._take(size_class(nbytes))
+        except BaseException:
+            if self._on_change is not None:
+                self._on_change(-nbytes)
+            raise
+        serial = next(self._serial)
+        self._takes = serial + 1
+        self._live[serial] = (nbytes, block.nbytes)
+        root = np.asarray(_Lease(self, block, nbytes, serial))
+        return np.ndarray(shape, dtype, buffer=root)
+
+    def owns(self, array: Array) -> bool:
+        """Whether the memory of ``array``, perhaps a view, comes from this pool."""
+        lease = _lease_of(array)
+        return lease is not None and lease.pool is self
+
+    @staticmethod
+    def padded(array: Array) -> NDArray[np.uint8] | None:
+        """The bytes of a pooled array, rounded up to whole pages, for O_DIRECT; not a copy.
+
+        Works for arrays of any pool. None where the array is not pooled, not C-contiguous, not at
+        a page boundary, or where the rounding would reach into memory that is not its own.
+        """
+        lease = _lease_of(array)
+        if lease is None or not array.flags.c_contiguous or not array.nbytes:
+            return None
+        start = array.__array_interface__["data"][0] - lease.block.address
+        if start % PAGE or (array.nbytes % PAGE and (start, array.nbytes) != (0, lease.nbytes)):
+            return None
+        return np.asarray(lease)[start : start + round_up(array.nbytes)]
+
+    @property
+    def in_use_nbytes(self) -> int:
+        """Exact bytes of all living arrays."""
+        return sum(nbytes for nbytes, _ in list(self._live.values()))
+
+    @property
+    def cached_nbytes(self) -> int:
+        """Bytes of buffers kept for reuse."""
+        return sum(size * len(blocks) for size, blocks in list(self._free.items()))
+
+    def stats(self) -> BufferPoolStats:
+        """A snapshot of the pool's figures."""
+        live = list(self._live.values())
+        return BufferPoolStats(
+            in_use_nbytes=sum(nbytes for nbytes, _ in live),
+            reserved_nbytes=self._reserved(),
+            cached_nbytes=self.cached_nbytes,
+            arrays=len(live),
+            takes=self._takes,
+            maps=self._maps,
+        )
+
+    def trim(self, nbytes: int | None = None) -> int:
+        """Give cached buffers back to the system, longest unused first.
+
+        Args:
+            nbytes: at least so many bytes, if there are; None for all.
+
+        Returns:
+            The bytes given back.
+        """
+        freed = 0
+        while nbytes is None or freed < nbytes:
+            oldest = min(
+                (blocks for blocks in list(self._free.values()) if blocks),
+                key=lambda blocks: _age(blocks),
+                default=None,
+            )
+            if oldest is None:
+                break
+            try:
+                block = oldest.popleft()
+            except IndexError:
+                continue  # another thread has just taken it
+            block.unmap()
+            freed += block.nbytes
+        return freed
+
+    def _take(self, size: int) -> _Block:
+        try:
+            return self._free[size].pop()
+        except (KeyError, IndexError):
+            pass
+        with self._map_lock:
+            reserved = self._reserved() + size
+            if self.capacity is not None and reserved > self.capacity:
+                raise MemoryError(
+                    f"BufferPool: {size} bytes more would make {reserved} bytes of buffers, past "
+                    f"its capacity of {self.capacity}; raise that, or let arrays die first"
+                )
+            # What was needed at once before may be needed again; far more than that is hoarding.
+            self._peak = max(self._peak, reserved)
+            bound = self._peak + self._peak // 4 + _CACHE_SLACK
+            if self.capacity is not None:
+                bound = min(bound, self.capacity)
+            self.trim(max(0, reserved + self.cached_nbytes - bound))
+            self._maps += 1
+            return self._map_block(size)
+
+    def _map_block(self, size: int) -> _Block:
+        try:
+            return _Block(size)
+        except (OSError, OverflowError, ValueError, MemoryError):
+            self.trim()
+        try:
+            return _Block(size)
+        except (OSError, OverflowError, ValueError, MemoryError) as error:
+            raise MemoryError(
+                f"BufferPool: the system gives no {size} bytes ({error}); {self._reserved()} bytes "
+                "are in use, none are cached. Let arrays die, offload more, or raise the limit"
+            ) from None
+
+    def _reserved(self) -> int:
+        return sum(size for _, size in list(self._live.values()))
+
+    def _take_back(self, lease: _Lease) -> None:
+        # From __del__: no waiting, and each step atomic.
+        block = lease.block
+        block.returned = next(self._returned)
+        self._live.pop(lease.serial, None)
+        self._free.setdefault(block.nbytes, deque()).append(block)
+        if self._on_change is not None:
+            self._on_change(-lease.nbytes)
+
+
+def _age(blocks: deque[_Block]) -> int:
+    try:
+        return blocks[0].returned
+    except IndexError:
+        return 0  # emptied meanwhile: trim notices when it pops
+
+
+def _lease_of(array: object) -> _Lease | None:
+    while array is not None:
+        if isinstance(array, _Lease):
+            return array
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return None
+
+
+_pools: weakref.WeakSet[BufferPool] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # A thread of the parent may have held the lock; it does not exist here.
+    for pool in list(_pools):
+        pool._map_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

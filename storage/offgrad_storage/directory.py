@@ -1,0 +1,128 @@
+"""Where spilled data goes, and the sweeping of what a killed process left there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+_PREFIX = "offgrad-spill-"
+_RAM = {"tmpfs", "ramfs", "devtmpfs"}
+_GRACE_SECONDS = 60.0
+
+PathLike = str | os.PathLike[str]
+
+
+def spill_directory(directory: PathLike | None = None) -> Path:
+    """The directory to spill to; made, with mode 0700, if it is not there.
+
+    Args:
+        directory: taken as it is. None means OFFGRAD_SPILL_DIR; else the system's directory for
+            temporary files, or /var/tmp where that one is memory, which spilling is to save.
+    """
+    chosen = directory or os.environ.get("OFFGRAD_SPILL_DIR")
+    if not chosen:
+        chosen = tempfile.gettempdir()
+        if file_system_of(chosen) in _RAM and os.access("/var/tmp", os.W_OK | os.X_OK):
+            chosen = "/var/tmp"
+    path = Path(chosen).absolute()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def file_system_of(path: PathLike) -> str:
+    """The type of the file system that holds ``path``, as the kernel names it; "" if unknown."""
+    try:
+        device = os.stat(path).st_dev
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for mount in mounts:
+        # "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw": see proc_pid_mountinfo(5)
+        before, _, after = mount.partition(" - ")
+        if before.split()[2] == number:
+            return after.split()[0]
+    return ""
+
+
+class SpillFolder:
+    """A folder of mode 0700 that goes away with its process.
+
+    A file in it stays locked as long as the process lives, however that ends; the next to make a
+    folder in the same place removes those whose lock is free.
+
+    Args:
+        parent: the directory to make it in; an existing one.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        sweep(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        self._lock: int | None = os.open(self.path / "lock", flags, 0o600)
+        _lock(self._lock)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it; may be called twice."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        if sys.platform == "win32":  # an open file cannot be removed there
+            os.close(lock)
+        shutil.rmtree(self.path, ignore_errors=True)
+        if sys.platform != "win32":
+            os.close(lock)
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Remove the spill folders in ``parent`` whose process is dead; return them.
+
+    Only folders of this user, never through a symbolic link, never one of a living process.
+    """
+    swept = []
+    with os.scandir(parent) as items:
+        candidates = [item for item in items if item.name.startswith(_PREFIX)]
+    for item in candidates:
+        with contextlib.suppress(OSError):
+            status = item.stat(follow_symlinks=False)
+            mine = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+            if not (mine and item.is_dir(follow_symlinks=False)):
+                continue
+            if _is_abandoned(Path(item.path), time.time() - status.st_mtime):
+                shutil.rmtree(item.path, ignore_errors=True)
+                swept.append(Path(item.path))
+    return swept
+
+
+def _is_abandoned(folder: Path, age: float) -> bool:
+    path = folder / "lock"
+    if sys.platform == "win32":
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return age > _GRACE_SECONDS
+        return True  # else PermissionError: its process has it open
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return age > _GRACE_SECONDS  # its process may be just about to make the lock
+    try:
+        _lock(lock)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _lock(descriptor: int) -> None:
+    if sys.platform != "win32":
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

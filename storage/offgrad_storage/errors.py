@@ -1,0 +1,106 @@
+"""What can go wrong in a store, by kind. Messages name store, handle, cause and likely fix."""
+
+from __future__ import annotations
+
+import copy
+import errno
+
+
+class StoreError(Exception):
+    """Something a store cannot do. After it, everything else in the store stays readable.
+
+    Args:
+        message: what happened.
+        store: the store it happened in, for people.
+        handle: the stored array it happened to, for people.
+        fix: what most likely helps.
+    """
+
+    def __init__(self, message: str, *, store: str = "", handle: str = "", fix: str = "") -> None:
+        where = ", ".join(part for part in (store, handle) if part)
+        text = f"{where}: {message}" if where else message
+        super().__init__(f"{text}. {fix}" if fix else text)
+        self.store = store
+        self.handle = handle
+        self.fix = fix
+
+
+class StoreClosedError(StoreError):
+    """The store was used after, or was waiting during, ``close()``."""
+
+
+class ForkedStoreError(StoreError):
+    """A process used a store that belongs to the process it was forked from."""
+
+
+class CorruptionError(StoreError):
+    """The bytes read are not the bytes written."""
+
+
+class MissingDataError(StoreError):
+    """The bytes are gone: a file or folder was removed or cut short under the store."""
+
+
+class QuotaExceededError(StoreError):
+    """The store's own bound on stored bytes is spent."""
+
+
+class StoreFullError(StoreError):
+    """The disk, the user's disk quota or the largest allowed file size is spent."""
+
+
+_FIXES = {
+    errno.ENOSPC: "Free space on that disk, or choose another directory (OFFGRAD_SPILL_DIR)",
+    errno.EDQUOT: "The disk quota of this user is spent: free space or choose another directory",
+    errno.EFBIG: "Raise the file size limit (ulimit -f), or choose another directory",
+    errno.EMFILE: "Raise the limit on open files (ulimit -n), or close some",
+    errno.ENFILE: "The system is out of open files: close some",
+    errno.EACCES: "Choose a directory that this user may write to (OFFGRAD_SPILL_DIR)",
+    errno.EROFS: "Choose a directory that is not read-only (OFFGRAD_SPILL_DIR)",
+    errno.ENOENT: "The directory is gone: keep it while the store is open",
+    errno.EIO: "The drive reports an input/output error: check it, or choose another directory",
+}
+
+
+def as_store_error(
+    error: BaseException, action: str, *, store: str, handle: str = ""
+) -> StoreError:
+    """``error`` as a StoreError that says what the store was doing; a StoreError stays as it is.
+
+    The result and its causes carry no tracebacks, since those would keep arrays alive.
+    """
+    if isinstance(error, StoreError):
+        return _without_tracebacks(error)
+    kind = StoreError
+    fix = "See the cause below"
+    if isinstance(error, OSError):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            kind = StoreFullError
+        elif isinstance(error, FileNotFoundError):
+            kind = MissingDataError
+        fix = _FIXES.get(error.errno or 0, fix)
+    elif isinstance(error, MemoryError):
+        fix = "Free memory, or keep less in flight"
+    cause = f"{type(error).__name__}: {error}".rstrip(": ")
+    result = kind(f"{action} failed: {cause}", store=store, handle=handle, fix=fix)
+    result.__cause__ = error
+    return _without_tracebacks(result)
+
+
+def fresh(error: StoreError) -> StoreError:
+    """A copy of ``error`` to raise, so that the kept one never gathers tracebacks."""
+    result = copy.copy(error)
+    result.__cause__ = error.__cause__
+    return result
+
+
+def _without_tracebacks(error: StoreError) -> StoreError:
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        each = todo.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            todo += [each.__cause__, each.__context__]
+    return error

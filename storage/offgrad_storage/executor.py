@@ -1,0 +1,451 @@
+"""Write-behind and prefetch: moves stored arrays through their states, on I/O threads.
+
+An array put is queued, written, and then stored; until then it is read from the array itself.
+Reads that someone waits for run at once in the waiting thread; the I/O threads do prefetches, then
+what freeing takes, then writes, except that a write someone waits for goes first.
+
+The threads know the executor and its backend but not the store, so a store can die unclosed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import os
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backend import Backend
+from .base import StoreStats
+from .entry import Entry, Fetch, State
+from .errors import (
+    ForkedStoreError,
+    QuotaExceededError,
+    StoreClosedError,
+    StoreError,
+    as_store_error,
+    fresh,
+)
+from .letterbox import Letterbox
+from .workers import Workers
+
+Array = NDArray[Any]
+
+
+class Executor:
+    """Does what a store is asked for, and keeps its figures.
+
+    Args:
+        backend: moves the bytes.
+        threads: most I/O threads; with 0, writes happen in the calling thread.
+        inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
+    """
+
+    def __init__(self, backend: Backend, threads: int, inflight_nbytes: int) -> None:
+        if threads < 0 or inflight_nbytes < 0:
+            raise ValueError(
+                "threads and inflight_nbytes must be at least 0, "
+                f"got {threads} and {inflight_nbytes}"
+            )
+        self.backend = backend
+        self._limit = inflight_nbytes
+        self._pid = os.getpid()
+        self._workers = Workers(self._step, self._last_step, threads, backend.name)
+        self._lock = Letterbox(self._handle_died)
+        self._writes: OrderedDict[Entry, None] = OrderedDict()
+        self._reads: OrderedDict[Entry, None] = OrderedDict()
+        self._chores: deque[Callable[[], object]] = deque()
+        self._write_waiters = 0
+        self._active = 0
+        self._closed = self._abandoned = False
+        self._undelivered: list[StoreError] = []
+        self._figures: dict[str, Any] = dataclasses.asdict(StoreStats())
+        # zarr stops its event loop at exit; what is registered later than that runs sooner.
+        self._at_exit = functools.partial(_close_at_exit, weakref.ref(self))
+        atexit.register(self._at_exit)
+
+    # ---- what a store asks for
+
+    def write(self, entry: Entry, array: Array) -> None:
+        """Take ``array`` as the value of ``entry``; wait while too much is in flight."""
+        self.check(entry)
+        with self._lock:
+            self._grow(entry)
+            while self._workers and not self._fits(entry):
+                self._wait_for_write(entry)
+            self._reserve(entry)
+            entry.source = array
+            self._count(
+                puts=1, live_handles=1, logical_nbytes=entry.nbytes, inflight_nbytes=entry.nbytes
+            )
+            if self._workers:
+                self._writes[entry] = None
+                self._workers.wake()
+                return
+            self._begin_write(entry)
+        self._write(entry)
+        if entry.error is not None:
+            raise self._deliver(entry.error)
+
+    def read(self, entry: Entry, out: Array) -> None:
+        """Fill the C-contiguous ``out`` in the calling thread."""
+        self.check(entry)
+        with self._lock:
+            source = self._begin_read(entry)
+        pinned = source is not None
+        failure: StoreError | None = None
+        try:
+            if source is not None:
+                np.copyto(out, source)
+            else:
+                self.backend.read(entry, out)
+        except Exception as error:
+            failure = self._store_error(error, "reading", entry)
+        finally:
+            source = None
+            with self._lock:
+                self._end_read(entry, pinned)
+        if failure is not None:
+            raise failure
+
+    def prefetch(self, entry: Entry, out: Array) -> bool:
+        """Have a thread fill the C-contiguous ``out``; False if a prefetch is under way already."""
+        self.check(entry)
+        with self._lock:
+            if entry.fetch is not None:
+                return False
+            self._grow(entry)
+            entry.fetch = Fetch(out)
+            self._reads[entry] = None
+            self._workers.wake()
+            return True
+
+    def take(self, entry: Entry) -> tuple[Array, bool] | None:
+        """The array of the prefetch under way, if any, and whether it is filled; waits for it."""
+        self._check_process(entry)
+        with self._lock:
+            self.check(entry)
+            fetch = entry.fetch
+            if fetch is None:
+                return None
+            if self._reads.pop(entry, self) is not None:
+                while not fetch.done:
+                    self._lock.wait()
+                self._count(prefetch_hits=1)
+            if entry.fetch is fetch:
+                entry.fetch = None
+            if fetch.error is not None:
+                raise self._deliver(fetch.error)
+            return fetch.array, fetch.done
+
+    def fetching(self, entry: Entry) -> Array | None:
+        """The array that a prefetch of ``entry`` goes into, if there is one."""
+        self._check_process(entry)
+        with self._lock:
+            return None if entry.fetch is None else entry.fetch.array
+
+    def wait_captured(self, entry: Entry) -> None:
+        """Wait until the source of ``entry`` may change; its write goes first."""
+        self._check_process(entry)
+        with self._lock:
+            if entry in self._writes:
+                self._writes.move_to_end(entry, last=False)
+            while not entry.captured:
+                self._wait_for_write(entry)
+
+    def drop(self, entry: Entry) -> None:
+        """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        if not self._lock.post(entry) and self._workers:
+            self._workers.wake()
+
+    def count(self, **changes: float) -> None:
+        """Add to the figures."""
+        with self._lock:
+            self._count(**changes)
+
+    def stats(self) -> StoreStats:
+        """The figures so far."""
+        self._check_process(None)
+        with self._lock:
+            return StoreStats(**self._figures | {"stored_nbytes": self.backend.used_nbytes})
+
+    def check(self, entry: Entry | None = None) -> None:
+        """Raise unless the store may be used, by this process."""
+        self._check_process(entry)
+        if self._closed:
+            raise self._closed_error(entry)
+
+    def close(self) -> None:
+        """End all work, join the threads and close the backend; raise what nobody was told."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                if not self.backend.keeps:
+                    self._cancel_all()
+                self._workers.stop()
+                self._lock.notify_all()
+        self._workers.join()
+        with self._lock:
+            while self._active:  # reads in the threads of callers
+                self._lock.wait()
+        self.backend.close()
+        atexit.unregister(self._at_exit)
+        errors, self._undelivered = self._undelivered, []
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"also: {other}")
+            raise errors[0]
+
+    def abandon(self) -> None:
+        """The store has died unclosed. Never waits: the last thread closes the backend."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = self._abandoned = True
+        atexit.unregister(self._at_exit)
+        self._workers.stop()
+        if not self._workers:
+            self.backend.close()
+
+    # ---- errors
+
+    def _check_process(self, entry: Entry | None) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedStoreError(
+                f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
+                store=self.backend.name,
+                handle=str(entry or ""),
+                fix="Make a store of its own in the child, or use it in the parent only",
+            )
+
+    def _closed_error(self, entry: Entry | None) -> StoreClosedError:
+        return StoreClosedError(
+            "the store is closed",
+            store=self.backend.name,
+            handle=str(entry or ""),
+            fix="Close a store after the last use of its handles",
+        )
+
+    def _store_error(self, error: BaseException, action: str, entry: Entry | None) -> StoreError:
+        handle = "" if entry is None else str(entry)
+        return as_store_error(error, action, store=self.backend.name, handle=handle)
+
+    def _deliver(self, error: StoreError) -> StoreError:
+        if error in self._undelivered:
+            self._undelivered.remove(error)
+        return fresh(error)
+
+    # ---- state changes, all with the lock held
+
+    def _count(self, **changes: float) -> None:
+        for name, change in changes.items():
+            self._figures[name] += change
+
+    def _grow(self, entry: Entry) -> None:
+        if self._closed:
+            raise self._closed_error(entry)
+        try:
+            self._workers.grow()
+        except RuntimeError as error:
+            raise self._store_error(error, "starting an I/O thread", entry) from None
+
+    def _fits(self, entry: Entry) -> bool:
+        inflight = self._figures["inflight_nbytes"]
+        return not inflight or inflight + entry.nbytes <= self._limit
+
+    def _wait_for_write(self, entry: Entry) -> None:
+        began = time.perf_counter()
+        self._write_waiters += 1
+        try:
+            self._lock.wait()
+        finally:
+            self._write_waiters -= 1
+            self._count(put_stall_seconds=time.perf_counter() - began)
+        if self._closed and entry.source is None and not entry.captured:
+            raise self._closed_error(entry)
+
+    def _reserve(self, entry: Entry) -> None:
+        while True:
+            try:
+                entry.stored_nbytes = self.backend.reserve(entry)
+                break
+            except QuotaExceededError:
+                # Estimates shrink when writes end, and chores give space back.
+                if not (self._writes or self._chores or self._active) or not self._workers:
+                    raise
+            self._wait_for_write(entry)
+        entry.reserved = True
+        self.backend.used_nbytes += entry.stored_nbytes
+
+    def _begin_write(self, entry: Entry) -> None:
+        entry.state = State.WRITING
+        entry.busy += 1
+        self._active += 1
+
+    def _end_write(self, entry: Entry, stored_nbytes: int, error: StoreError | None) -> None:
+        self._active -= 1
+        entry.busy -= 1
+        entry.state = State.STORED if error is None else State.FAILED
+        entry.error = error
+        if error is None:
+            self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
+            entry.stored_nbytes = stored_nbytes
+            self._count(written_nbytes=stored_nbytes)
+        else:
+            self._undelivered.append(error)
+        self._release_source(entry)
+        self._free_if_unused(entry)
+        self._lock.notify_all()
+
+    def _begin_read(self, entry: Entry) -> Array | None:
+        """The array to read from, pinned; None if it is in the backend."""
+        if entry.error is not None:
+            raise self._deliver(entry.error)
+        self._active += 1
+        if entry.source is not None:
+            entry.pins += 1
+        else:
+            entry.busy += 1
+        return entry.source
+
+    def _end_read(self, entry: Entry, pinned: bool) -> None:
+        self._active -= 1
+        if pinned:
+            entry.pins -= 1
+            self._release_source(entry)
+        else:
+            entry.busy -= 1
+        self._free_if_unused(entry)
+        self._lock.notify_all()
+
+    def _release_source(self, entry: Entry) -> None:
+        if entry.captured or entry.pins or entry.state in (State.QUEUED, State.WRITING):
+            return
+        entry.source = None  # before anyone is told
+        entry.captured = True
+        self._count(inflight_nbytes=-entry.nbytes)
+        self._lock.notify_all()
+
+    def _cancel_write(self, entry: Entry) -> None:
+        if self._writes.pop(entry, self) is None:
+            entry.state = State.CANCELLED
+            self._release_source(entry)
+
+    def _cancel_all(self) -> None:
+        for entry in list(self._writes):
+            self._cancel_write(entry)
+        self._reads.clear()
+        self._chores.clear()
+
+    def _handle_died(self, entry: Entry) -> None:
+        entry.dropped = True
+        if not entry.reserved:
+            return
+        self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
+        if self._reads.pop(entry, self) is None:
+            entry.fetch = None
+        if not self.backend.keeps:
+            self._cancel_write(entry)
+            self._free_if_unused(entry)
+
+    def _free_if_unused(self, entry: Entry) -> None:
+        if not (entry.dropped and entry.reserved) or entry.busy or entry.pins:
+            return
+        if self.backend.keeps or self._closed:
+            return
+        entry.reserved = False
+        self.backend.used_nbytes -= entry.stored_nbytes
+        chore = self.backend.free(entry)
+        if chore is not None:
+            self._chores.append(chore)
+            self._workers.wake()
+        self._lock.notify_all()
+
+    # ---- the I/O threads
+
+    def _step(self) -> None:
+        with self._lock:
+            if self._abandoned and not self.backend.keeps:
+                self._cancel_all()
+            job = self._next_job()
+        if job is not None:
+            job()
+
+    def _last_step(self) -> None:
+        if self._abandoned:
+            self.backend.close()
+
+    def _next_job(self) -> Callable[[], object] | None:
+        if not (self._write_waiters and self._writes):
+            if self._reads:
+                entry, _ = self._reads.popitem(last=False)
+                assert entry.fetch is not None
+                entry.busy += 1
+                self._active += 1
+                return functools.partial(self._fetch, entry, entry.fetch)
+            if self._chores:
+                self._active += 1
+                return functools.partial(self._do_chore, self._chores.popleft())
+        if self._writes:
+            entry, _ = self._writes.popitem(last=False)
+            self._begin_write(entry)
+            return functools.partial(self._write, entry)
+        return None
+
+    def _write(self, entry: Entry) -> None:
+        stored_nbytes, failure = 0, None
+        assert entry.source is not None
+        try:
+            stored_nbytes = self.backend.write(entry, entry.source)
+        except BaseException as error:
+            failure = self._store_error(error, "writing", entry)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with self._lock:
+                self._end_write(entry, stored_nbytes, failure)
+
+    def _fetch(self, entry: Entry, fetch: Fetch) -> None:
+        try:
+            self.read(entry, fetch.array)
+        except Exception as error:
+            fetch.error = self._store_error(error, "prefetching", entry)
+        with self._lock:
+            self._active -= 1
+            entry.busy -= 1
+            fetch.done = True
+            wanted = not (entry.dropped or isinstance(fetch.error, StoreClosedError))
+            if fetch.error is not None and wanted:
+                self._undelivered.append(fetch.error)
+            self._free_if_unused(entry)
+            self._lock.notify_all()
+
+    def _do_chore(self, chore: Callable[[], object]) -> None:
+        try:
+            chore()
+        except Exception as error:
+            self._undelivered.append(self._store_error(error, "freeing space", None))
+        with self._lock:
+            self._active -= 1
+            self._lock.notify_all()
+
+
+def _close_at_exit(reference: weakref.ref[Executor]) -> None:
+    executor = reference()
+    if executor is not None:
+        # Nobody is left to read what a store that keeps nothing failed to write.
+        with (
+            contextlib.nullcontext() if executor.backend.keeps else contextlib.suppress(StoreError)
+        ):
+            executor.close()

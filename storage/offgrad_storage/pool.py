@@ -1,0 +1,62 @@
+"""PoolStore: arrays in reusable memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backend import Backend
+from .base import Allocate
+from .buffers import BufferPool
+from .entry import Entry
+from .store import BackendStore
+
+Array = NDArray[Any]
+
+
+class PoolStore(BackendStore):
+    """Keeps copies of arrays in memory; the copy is made before ``put`` returns.
+
+    Args:
+        quota: most bytes of arrays stored at once; None for no bound.
+        allocate: where arrays that are read back come from; None for a BufferPool of its own.
+        hold: where the stored copies live; None for a BufferPool of its own.
+
+    Raises, besides StoreErrors, the MemoryError of ``hold`` and ``allocate``.
+    """
+
+    def __init__(
+        self,
+        quota: int | None = None,
+        *,
+        allocate: Allocate | None = None,
+        hold: Allocate | None = None,
+    ) -> None:
+        backend = _PoolBackend(quota, BufferPool().empty if hold is None else hold)
+        super().__init__(backend, threads=0, allocate=allocate)
+
+
+class _PoolBackend(Backend):
+    def __init__(self, quota: int | None, hold: Allocate) -> None:
+        super().__init__("PoolStore", quota)
+        self._hold = hold
+
+    def reserve(self, entry: Entry) -> int:
+        nbytes = super().reserve(entry)
+        entry.place = self._hold(entry.shape, entry.dtype)
+        return nbytes
+
+    def write(self, entry: Entry, array: Array) -> int:
+        np.copyto(entry.place, array)
+        return entry.nbytes
+
+    def read(self, entry: Entry, out: Array) -> None:
+        np.copyto(out, entry.place)
+
+    def free(self, entry: Entry) -> None:
+        entry.place = None
+
+    def close(self) -> None:
+        """The copies die with their handles, or here, with what is left of them."""

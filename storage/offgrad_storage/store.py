@@ -1,0 +1,137 @@
+"""BackendStore: the whole contract of a store, around four methods that move bytes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .backend import Backend
+from .base import AbstractArrayStore, Allocate, Handle, StoreStats
+from .buffers import BufferPool
+from .entry import Entry
+from .executor import Executor
+
+Array = NDArray[Any]
+
+
+class BackendStore(AbstractArrayStore):
+    """A store that keeps its arrays in a ``Backend``.
+
+    Args:
+        backend: where the bytes go; it belongs to this store from now on.
+        threads: most I/O threads for writes and prefetches. With 0, put writes before it returns
+            and prefetch does nothing.
+        inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when they are
+            spent. One larger array may go alone.
+        allocate: where arrays that are read back come from; None for a BufferPool of its own.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        threads: int = 2,
+        inflight_nbytes: int = 64 << 20,
+        allocate: Allocate | None = None,
+    ) -> None:
+        self._allocate = BufferPool().empty if allocate is None else allocate
+        self._threads = threads
+        self._executor = Executor(backend, threads, inflight_nbytes)
+        self._serial = itertools.count()
+        weakref.finalize(self, self._executor.abandon).atexit = False
+
+    def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
+        """Store ``array``: see ``AbstractArrayStore.put``."""
+        array = np.asarray(array)
+        if array.dtype.hasobject:
+            raise TypeError(
+                f"{self._executor.backend.name}: a store holds plain bytes, but dtype "
+                f"{array.dtype} holds Python objects. Convert it to numbers or fixed-size text"
+            )
+        handle = Handle(self, Entry(next(self._serial), array, dict(attributes or {})))
+        self._executor.write(handle._entry, array)
+        return handle
+
+    def get(self, handle: Handle, out: Array | None = None) -> Array:
+        """The stored array: see ``AbstractArrayStore.get``."""
+        entry = self._entry_of(handle)
+        if out is not None:
+            _check_out(entry, out)
+        began = time.perf_counter()
+        direct = out if out is not None and out.flags.c_contiguous else None
+        target, filled = self._executor.take(entry) or (direct, False)
+        if not filled:
+            if direct is not None:
+                target = direct
+            elif target is None:
+                target = self._allocate(entry.shape, entry.dtype)
+            self._executor.read(entry, target)
+        assert target is not None
+        if out is not None and target is not out:
+            np.copyto(out, target)
+            target = out
+        self._executor.count(
+            gets=1, read_nbytes=entry.nbytes, get_stall_seconds=time.perf_counter() - began
+        )
+        return target
+
+    def prefetch(self, handle: Handle, out: Array | None = None) -> None:
+        """Start reading: see ``AbstractArrayStore.prefetch``."""
+        entry = self._entry_of(handle)
+        if out is not None:
+            _check_out(entry, out)
+            if not out.flags.c_contiguous:
+                raise ValueError("prefetch needs a C-contiguous out; get takes any")
+        self._executor.check(entry)
+        if not self._threads:
+            return
+        while True:
+            current = self._executor.fetching(entry)
+            if current is not None:
+                if out is None or out is current:
+                    return
+                self._executor.take(entry)
+            target = self._allocate(entry.shape, entry.dtype) if out is None else out
+            if self._executor.prefetch(entry, target):
+                return
+
+    def close(self) -> None:
+        """Free everything: see ``AbstractArrayStore.close``."""
+        self._executor.close()
+
+    def stats(self) -> StoreStats:
+        """The figures so far."""
+        return self._executor.stats()
+
+    def _entry_of(self, handle: Handle) -> Entry:
+        if handle.store is not self:
+            raise ValueError(f"{handle} belongs to another store than {self}")
+        return handle._entry
+
+    def _check_open(self) -> None:
+        self._executor.check()
+
+    def _wait_captured(self, entry: Entry) -> None:
+        self._executor.wait_captured(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        self._executor.drop(entry)
+
+    def __repr__(self) -> str:
+        return f"<{self._executor.backend.name}>"
+
+
+def _check_out(entry: Entry, out: Array) -> None:
+    if out.shape != entry.shape or out.dtype != entry.dtype:
+        raise ValueError(
+            f"out must have the shape and dtype of the stored array, {entry.shape} and "
+            f"{entry.dtype}; got {out.shape} and {out.dtype}"
+        )
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; give an array that may be written to")

@@ -1,0 +1,75 @@
+"""A bounded number of I/O threads that take one step whenever they are woken."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+
+
+class Workers:
+    """Threads that call ``step`` once per ``wake``, started as they are needed.
+
+    A wake is a token in a queue: none is lost, and a thread that finds nothing to do has only been
+    beaten to it. ``wake`` and ``stop`` never wait, so the garbage collector may call them.
+
+    Args:
+        step: takes one job and does it; must not raise.
+        last: called by the last thread to end.
+        limit: most threads.
+        name: of the threads, for people who look at a stack dump.
+    """
+
+    def __init__(
+        self, step: Callable[[], object], last: Callable[[], object], limit: int, name: str
+    ) -> None:
+        self.limit = limit
+        self._step = step
+        self._last = last
+        self._name = name
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._ended = itertools.count(1)
+
+    def __bool__(self) -> bool:
+        """Whether any thread was started."""
+        return bool(self._threads)
+
+    def grow(self) -> None:
+        """Start one more thread if there may be one; not to be called from two threads at once.
+
+        Raises:
+            RuntimeError: the system gives no thread, and there is none yet.
+        """
+        if len(self._threads) >= self.limit:
+            return
+        name = f"{self._name} I/O {len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
+
+    def wake(self) -> None:
+        """Have a thread take a step."""
+        self._tokens.put(True)
+
+    def stop(self) -> None:
+        """Have all threads end, once they have taken the steps asked for before."""
+        for _ in self._threads:
+            self._tokens.put(False)
+
+    def join(self) -> None:
+        """Wait until all threads have ended."""
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while self._tokens.get():
+            self._step()
+        if next(self._ended) == len(self._threads):
+            self._last()

@@ -1,0 +1,155 @@
+"""Fixtures for kernels: restored settings, and one call of every kernel."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from offgrad import kernels
+
+Array = npt.NDArray[Any]
+Calls = dict[str, Callable[[], list[Array]]]
+
+
+@pytest.fixture(autouse=True)
+def _settings() -> Iterator[None]:
+    """Leave backend and number of threads as they were."""
+    backend, threads = kernels.backend(), kernels.get_num_threads()
+    yield
+    kernels.set_backend(backend)
+    kernels.set_num_threads(threads)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(1234)
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> np.dtype[Any]:
+    return np.dtype(str(request.param))
+
+
+@pytest.fixture(params=["numba", "numpy"])
+def backend(request: pytest.FixtureRequest) -> str:
+    kernels.set_backend(request.param)
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def agree() -> Callable[..., None]:
+    """Compare with tolerances for the result's dtype, relative to the expected values' size.
+
+    `floor` is the least size, for results in which terms of about this size cancel.
+    """
+
+    def check(actual: Array, expected: Any, factor: float = 1.0, floor: float = 0.0) -> None:
+        expected = np.asarray(expected)
+        unit = {2: 1e-2, 4: 2e-6, 8: 4e-15}[actual.dtype.itemsize] * factor
+        finite = np.abs(expected[np.isfinite(expected)])
+        size = max(floor, float(finite.max()) if finite.size else 0.0)
+        assert actual.shape == expected.shape
+        np.testing.assert_allclose(
+            actual.astype(np.float64), expected.astype(np.float64), rtol=unit, atol=unit * size
+        )
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def all_calls() -> Calls:
+    """Every kernel on inputs that fill several ranges; each call returns its outputs, fresh."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(700, 513)).astype(np.float32)
+    g = rng.normal(size=x.shape).astype(np.float32)
+    weight = rng.normal(size=513).astype(np.float32)
+    target = rng.integers(0, 513, 700)
+    q, k, v, grad = rng.normal(size=(4, 2, 3, 200, 16)).astype(np.float32)
+
+    def new(*shape: int) -> Array:
+        return np.full(shape, np.nan, dtype=np.float32)
+
+    def elementwise(kernel: Callable[..., None], *arguments: Any) -> Callable[[], list[Array]]:
+        def call() -> list[Array]:
+            out = np.full_like(x, np.nan)
+            kernel(*arguments[:-1], out, *arguments[-1])
+            return [out]
+
+        return call
+
+    def cross_entropy() -> list[Array]:
+        losses, lse, dx = new(700), new(700), np.full_like(x, np.nan)
+        kernels.cross_entropy(x, target, losses, lse, None, -100, 0.1)
+        kernels.cross_entropy_backward(losses, x, target, lse, dx, None, -100, 0.1)
+        return [losses, lse, dx]
+
+    def layer_norm() -> list[Array]:
+        out, dx = np.full_like(x, np.nan), np.full_like(x, np.nan)
+        mean, rstd, dweight, dbias = new(700), new(700), new(513), new(513)
+        kernels.layer_norm(x, weight, weight, 1e-5, out, mean, rstd)
+        kernels.layer_norm_backward(g, x, weight, mean, rstd, dx, dweight, dbias)
+        return [out, mean, rstd, dx, dweight, dbias]
+
+    def adamw() -> list[Array]:
+        param, mean, square = x.copy(), np.zeros_like(x), np.zeros_like(x)
+        kernels.adamw_step(param, g, mean, square, 1e-2, 0.9, 0.99, 1e-8, 0.1, 1)
+        return [param, mean, square]
+
+    def sgd() -> list[Array]:
+        param, buffer = x.copy(), g.copy()
+        kernels.sgd_step(param, g, buffer, 0.1, 0.9)
+        return [param, buffer]
+
+    def attention() -> list[Array]:
+        out, lse, dq, dk, dv = np.empty_like(q), new(2, 3, 200), *(np.empty_like(q) for _ in "qkv")
+        rest = (0.25, True, None, 0.2, 3, 4)
+        kernels.attention(q, k, v, out, lse, *rest)
+        kernels.attention_backward(grad, q, k, v, out, lse, dq, dk, dv, *rest)
+        return [out, lse, dq, dk, dv]
+
+    def embedding() -> list[Array]:
+        out = new(513, 513)
+        kernels.embedding_backward(g, target, out)
+        return [out]
+
+    def sum_rows() -> list[Array]:
+        out = new(513)
+        kernels.sum_rows(x, out)
+        return [out]
+
+    return {
+        "gelu": elementwise(kernels.gelu, x, ()),
+        "gelu_backward": elementwise(kernels.gelu_backward, g, x, ()),
+        "gelu_tanh": elementwise(kernels.gelu, x, ("tanh",)),
+        "gelu_tanh_backward": elementwise(kernels.gelu_backward, g, x, ("tanh",)),
+        "softmax": elementwise(kernels.softmax, x, ()),
+        "softmax_backward": elementwise(kernels.softmax_backward, g, x, ()),
+        "log_softmax": elementwise(kernels.log_softmax, x, ()),
+        "log_softmax_backward": elementwise(kernels.log_softmax_backward, g, x, ()),
+        "dropout": elementwise(kernels.dropout, x, (0.3, 1, 2)),
+        "cross_entropy": cross_entropy,
+        "layer_norm": layer_norm,
+        "adamw": adamw,
+        "sgd": sgd,
+        "attention": attention,
+        "embedding": embedding,
+        "sum_rows": sum_rows,
+    }
+
+
+@pytest.fixture(scope="session")
+def digests(all_calls: Calls) -> Callable[[], dict[str, str]]:
+    """Run every kernel and digest the bytes of its outputs, by name."""
+
+    def run() -> dict[str, str]:
+        return {
+            name: hashlib.sha256(b"".join(a.tobytes() for a in call())).hexdigest()
+            for name, call in all_calls.items()
+        }
+
+    return run

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+from offgrad.kernels.embedding import _embedding_backward_numpy
+
+Agree = Callable[..., None]
+
+
+@pytest.mark.parametrize("index_dtype", [np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize(
+    ("count", "width", "size"), [(0, 3, 4), (1, 1, 1), (50, 7, 5), (999, 300, 99)]
+)
+@pytest.mark.parametrize("padding_idx", [-1, 0])
+def test_embedding_numba_equals_numpy(
+    count: int,
+    width: int,
+    size: int,
+    padding_idx: int,
+    index_dtype: Any,
+    dtype: Any,
+    rng: np.random.Generator,
+) -> None:
+    grad = rng.normal(size=(count, width)).astype(dtype)
+    index = rng.integers(0, size, count).astype(index_dtype)
+    out, expected = (np.full((size, width), np.nan, dtype) for _ in "ab")
+    kernels.embedding_backward(grad, index, out, padding_idx)
+    _embedding_backward_numpy(grad, index, expected, padding_idx)
+    # Both add the rows in the order of the index: equal bit for bit.
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_embedding_against_torch(rng: np.random.Generator, agree: Agree, backend: str) -> None:
+    torch = pytest.importorskip("torch")
+    grad, index = rng.normal(size=(4, 6, 5)).astype(np.float32), rng.integers(0, 9, (4, 6))
+    table = torch.zeros(9, 5, requires_grad=True)
+    result = torch.nn.functional.embedding(torch.from_numpy(index), table, padding_idx=2)
+    result.backward(torch.from_numpy(grad))
+    out = np.empty((9, 5), np.float32)
+    kernels.embedding_backward(grad, index, out, 2)
+    agree(out, table.grad.numpy())
+
+
+def test_embedding_errors(backend: str) -> None:
+    grad, out = np.zeros((3, 2), np.float32), np.zeros((4, 2), np.float32)
+    with pytest.raises(IndexError, match="index number 1 is 4: with 4 rows it is 0 to 3"):
+        kernels.embedding_backward(grad, np.array([0, 4, 1]), out)
+    with pytest.raises(IndexError, match="index number 2 is -1"):
+        kernels.embedding_backward(grad, np.array([0, 1, -1]), out)
+    with pytest.raises(ValueError, match=r"got shapes \(3, 2\), \(2,\) and \(4, 2\)"):
+        kernels.embedding_backward(grad, np.array([0, 1]), out)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1), (7, 3), (2, 5, 33), (3000, 257)])
+def test_sum_rows(
+    shape: tuple[int, ...], dtype: Any, rng: np.random.Generator, agree: Agree, backend: str
+) -> None:
+    x = rng.normal(size=shape).astype(dtype)
+    out = np.full(shape[-1], np.nan, dtype)
+    kernels.sum_rows(x, out)
+    agree(out, x.astype(np.float64).reshape(-1, shape[-1] or 1)[:, : shape[-1]].sum(axis=0), 10)
+
+
+def test_sum_rows_keeps_nan_and_infinity_in_their_columns(backend: str) -> None:
+    x = np.ones((5, 4), np.float32)
+    x[1, 1], x[2, 2], x[3, 2] = np.nan, np.inf, -np.inf
+    out = np.empty(4, np.float32)
+    kernels.sum_rows(x, out)
+    np.testing.assert_array_equal(out, [5, np.nan, np.nan, 5])
+
+
+def test_sum_rows_errors() -> None:
+    with pytest.raises(ValueError, match=r"one per column \(4\), got \(3,\)"):
+        kernels.sum_rows(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))

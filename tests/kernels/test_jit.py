@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+from offgrad.kernels import jit as jit_module
+from offgrad.kernels.jit import uses_numba
+
+RUN = """
+import sys, numpy as np
+from offgrad import kernels
+assert "numba" not in sys.modules and "threadpoolctl" not in sys.modules
+x = np.linspace(-3, 3, 50, dtype=np.float32).reshape(5, 10)
+out = np.empty_like(x)
+kernels.softmax(x, out)
+assert np.allclose(out.sum(axis=1), 1)
+kernels.softmax(x, out)
+print(kernels.backend(), "numba" in sys.modules)
+"""
+WITHOUT_NUMBA = "import sys; sys.modules['numba'] = None\n"
+
+
+def _python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(p for p in sys.path if p)
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", program],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_numba_is_imported_at_the_first_call_and_not_before() -> None:
+    result = _python(RUN, OFFGRAD_KERNELS="numba")
+    assert result.stdout.split() == ["numba", "True"], result.stderr
+
+
+def test_the_numpy_backend_needs_no_numba() -> None:
+    result = _python(
+        WITHOUT_NUMBA + RUN.replace('"numba" not', '"numba" '), OFFGRAD_KERNELS="numpy"
+    )
+    assert result.stdout.split()[0] == "numpy", result.stderr
+    assert result.stderr == ""
+
+
+def test_without_numba_one_warning_says_what_to_do() -> None:
+    program = WITHOUT_NUMBA + RUN.replace('"numba" not', '"numba" ')
+    result = _python(program, OFFGRAD_KERNELS="numba")
+    assert result.stdout.split()[0] == "numpy", result.stderr
+    assert result.stderr.count("RuntimeWarning: numba cannot be imported") == 1
+    assert "OFFGRAD_KERNELS=numpy" in result.stderr
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    result = _python(RUN, OFFGRAD_KERNELS="cuda")
+    assert "kernels run on numba or numpy, got 'cuda'" in result.stderr
+    with pytest.raises(ValueError, match="got 'c'"):
+        kernels.set_backend("c")
+
+
+def test_only_float32_and_float64_are_compiled_for() -> None:
+    kernels.set_backend("numba")
+    arrays = {name: np.empty(2, name) for name in ("f2", "f4", "f8", ">f4", "i4")}
+    assert [name for name, array in arrays.items() if uses_numba(array)] == ["f4", "f8"]
+    assert not uses_numba(arrays["f4"], arrays["f2"])
+    kernels.set_backend("numpy")
+    assert not uses_numba(arrays["f4"])
+
+
+def test_compiled_loops_are_cached_under_a_name_that_follows_the_helpers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def loop() -> None: ...
+
+    name = jit_module._named_after_helpers(loop).__qualname__
+    assert jit_module._named_after_helpers(loop).__qualname__ == name
+    jit_module._helpers_digest.cache_clear()
+    assert jit_module._named_after_helpers(loop).__qualname__ == name
+
+    def helper(x: Any) -> Any:
+        return x + 1
+
+    changed: dict[Callable[..., Any], Callable[..., Any]] = {**jit_module._helpers, helper: helper}
+    monkeypatch.setattr(jit_module, "_helpers", changed)
+    jit_module._helpers_digest.cache_clear()
+    assert jit_module._named_after_helpers(loop).__qualname__ != name
+    jit_module._helpers_digest.cache_clear()

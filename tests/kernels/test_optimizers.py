@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+
+Agree = Callable[..., None]
+STEPS = 4
+
+
+def _adam(
+    size: int, dtype: Any, amsgrad: bool, decoupled: bool, maximize: bool, weight_decay: float
+) -> list[Any]:
+    rng = np.random.default_rng(size)
+    param = rng.normal(size=size).astype(dtype)
+    mean, square = np.zeros_like(param), np.zeros_like(param)
+    highest = np.zeros_like(param) if amsgrad else None
+    for step in range(1, STEPS + 1):
+        grad = rng.normal(size=size).astype(dtype) / step
+        kernels.adamw_step(
+            param,
+            grad,
+            mean,
+            square,
+            lr=1e-2,
+            beta1=0.9,
+            beta2=0.99,
+            eps=1e-8,
+            weight_decay=weight_decay,
+            step=step,
+            maximize=maximize,
+            max_exp_avg_sq=highest,
+            decoupled=decoupled,
+        )
+    return [param, mean, square] + ([] if highest is None else [highest])
+
+
+@pytest.mark.parametrize("size", [0, 1, 33, 150_001])
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_numba_equals_numpy(
+    size: int, amsgrad: bool, decoupled: bool, dtype: Any, agree: Agree
+) -> None:
+    results = []
+    for backend in ("numba", "numpy"):
+        kernels.set_backend(backend)
+        results.append(_adam(size, dtype, amsgrad, decoupled, False, 0.1))
+    for actual, expected in zip(*results, strict=True):
+        agree(actual, expected, 2)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("maximize", [False, True])
+def test_adam_against_torch(
+    amsgrad: bool, decoupled: bool, maximize: bool, dtype: Any, agree: Agree, backend: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(50)
+    param = torch.from_numpy(rng.normal(size=50).astype(dtype)).requires_grad_()
+    optimizer = (torch.optim.AdamW if decoupled else torch.optim.Adam)(
+        [param],
+        lr=1e-2,
+        betas=(0.9, 0.99),
+        weight_decay=0.1,
+        amsgrad=amsgrad,
+        maximize=maximize,
+        foreach=False,
+    )
+    for step in range(1, STEPS + 1):
+        param.grad = torch.from_numpy(rng.normal(size=50).astype(dtype) / step)
+        optimizer.step()
+    state = optimizer.state[param]
+    names = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if amsgrad else [])
+    expected = [param.detach(), *(state[name] for name in names)]
+    actual = _adam(50, dtype, amsgrad, decoupled, maximize, 0.1)
+    for array, tensor in zip(actual, expected, strict=True):
+        agree(array, tensor.numpy())
+
+
+def _sgd(size: int, dtype: Any, momentum: float, **options: Any) -> list[Any]:
+    rng = np.random.default_rng(size)
+    param = rng.normal(size=size).astype(dtype)
+    buffer = np.full_like(param, np.nan) if momentum else None  # a first step must not read it
+    for step in range(STEPS):
+        grad = rng.normal(size=size).astype(dtype)
+        first = step == 0
+        kernels.sgd_step(param, grad, buffer, 0.1, momentum, first_step=first, **options)
+    return [param] + ([] if buffer is None else [buffer])
+
+
+SGD = [
+    {"momentum": 0.0},
+    {"momentum": 0.0, "weight_decay": 0.1, "maximize": True},
+    {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1},
+    {"momentum": 0.9, "nesterov": True},
+]
+
+
+@pytest.mark.parametrize("size", [0, 1, 33, 150_001])
+@pytest.mark.parametrize("options", SGD)
+def test_sgd_numba_equals_numpy(
+    size: int, options: dict[str, Any], dtype: Any, agree: Agree
+) -> None:
+    results = []
+    for backend in ("numba", "numpy"):
+        kernels.set_backend(backend)
+        results.append(_sgd(size, dtype, **options))
+    for actual, expected in zip(*results, strict=True):
+        agree(actual, expected)
+
+
+@pytest.mark.parametrize("options", SGD)
+def test_sgd_against_torch(options: dict[str, Any], dtype: Any, agree: Agree, backend: str) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(40)
+    param = torch.from_numpy(rng.normal(size=40).astype(dtype)).requires_grad_()
+    optimizer = torch.optim.SGD([param], lr=0.1, foreach=False, **options)
+    for _ in range(STEPS):
+        param.grad = torch.from_numpy(rng.normal(size=40).astype(dtype))
+        optimizer.step()
+    agree(_sgd(40, dtype, **options)[0], param.detach().numpy())
+
+
+def test_nan_and_infinity_stay_where_they_are(dtype: Any, backend: str) -> None:
+    param = np.array([np.inf, 1, 1, np.nan], dtype=dtype)
+    grad = np.array([0, np.nan, 1, 0], dtype=dtype)
+    mean, square, highest = np.zeros_like(param), np.zeros_like(param), np.zeros_like(param)
+    kernels.adamw_step(
+        param, grad, mean, square, 0.1, 0.9, 0.99, 1e-8, 0.0, 1, max_exp_avg_sq=highest
+    )
+    np.testing.assert_allclose(param, [np.inf, np.nan, 0.9, np.nan], rtol=1e-6)
+    assert np.isnan(highest[1])
+
+
+def test_errors() -> None:
+    x = np.zeros(3, np.float32)
+    with pytest.raises(ValueError, match="number 1, got 0"):
+        kernels.adamw_step(x, x, x, x, 0.1, 0.9, 0.99, 1e-8, 0.0, 0)
+    with pytest.raises(ValueError, match=r"got momentum 0\.9 and no buffer"):
+        kernels.sgd_step(x, x, None, 0.1, 0.9)
+    with pytest.raises(ValueError, match=r"param \(3,\), grad \(4,\)"):
+        kernels.sgd_step(x, np.zeros(4, np.float32), None, 0.1)

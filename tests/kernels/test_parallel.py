@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+from offgrad.kernels import parallel
+from offgrad.kernels.parallel import BLOCK, THREAD_NAME, block_items, parallel_for
+
+Digests = Callable[[], dict[str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _several_threads() -> None:
+    kernels.set_num_threads(4)
+
+
+def _ranges(count: int, cost: int) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    parallel_for(lambda start, stop: ranges.append((start, stop)), count, cost)
+    return sorted(ranges)
+
+
+@pytest.mark.parametrize("cost", [0, 1, 1000, BLOCK - 1, BLOCK, 10 * BLOCK])
+@pytest.mark.parametrize("count", [0, 1, 2, 131, 1000])
+def test_ranges_cover_each_item_once_whatever_the_threads(count: int, cost: int) -> None:
+    ranges = _ranges(count, cost)
+    items = [item for start, stop in ranges for item in range(start, stop)]
+    assert items == list(range(count))
+    assert all(stop - start <= block_items(cost) for start, stop in ranges)
+    for threads in (1, 2, 7):
+        kernels.set_num_threads(threads)
+        assert _ranges(count, cost) == ranges
+
+
+def test_the_caller_and_the_workers_share() -> None:
+    meeting = threading.Barrier(3, timeout=30)
+    names = set()
+
+    def body(start: int, stop: int) -> None:
+        names.add(threading.current_thread().name)
+        meeting.wait()  # passes only if three threads are in here at once
+
+    kernels.set_num_threads(3)
+    parallel_for(body, 3, BLOCK)
+    assert len(names) == 3
+    assert sum(name.startswith(THREAD_NAME) for name in names) == 2
+
+
+def test_a_nested_call_runs_on_its_own_thread() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def outer(start: int, stop: int) -> None:
+        me = threading.get_ident()
+        parallel_for(lambda a, b: seen.append((me, threading.get_ident())), 4, BLOCK)
+
+    parallel_for(outer, 4, BLOCK)
+    assert len(seen) == 16
+    assert all(a == b for a, b in seen)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_exception_is_raised_to_the_caller_and_the_pool_goes_on(threads: int) -> None:
+    kernels.set_num_threads(threads)
+
+    def body(start: int, stop: int) -> None:
+        if start >= 3:
+            raise LookupError(f"range {start}")
+
+    for _ in range(20):
+        with pytest.raises(LookupError, match="range"):
+            parallel_for(body, 50, BLOCK)
+    assert len(_ranges(50, BLOCK)) == 50
+
+
+def test_an_exception_on_a_worker_alone() -> None:
+    worker_came = threading.Event()
+
+    def body(start: int, stop: int) -> None:
+        if threading.current_thread().name.startswith(THREAD_NAME):
+            worker_came.set()
+            raise LookupError("on the worker")
+        assert worker_came.wait(30)
+
+    with pytest.raises(LookupError, match="on the worker"):
+        parallel_for(body, 50, BLOCK)
+
+
+def test_a_keyboard_interrupt_waits_for_the_workers() -> None:
+    running, in_worker = threading.Event(), []
+
+    def body(start: int, stop: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            assert running.wait(30)
+            signal.raise_signal(signal.SIGINT)
+        else:
+            in_worker.append(start)
+            running.set()
+            time.sleep(0.05)
+            in_worker.remove(start)
+
+    with pytest.raises(KeyboardInterrupt):
+        parallel_for(body, 1000, BLOCK)
+    assert in_worker == []
+    assert len(_ranges(50, BLOCK)) == 50
+
+
+def test_nothing_is_held_after_the_call() -> None:
+    # One caller keeps all workers busy, so that the other's offers stay in the queue.
+    all_busy, leave = threading.Barrier(5, timeout=30), threading.Event()
+
+    def hold(start: int, stop: int) -> None:
+        all_busy.wait()
+        assert leave.wait(30)
+
+    busy = threading.Thread(target=parallel_for, args=(hold, 4, BLOCK))
+    busy.start()
+    all_busy.wait()
+    try:
+        array = np.zeros(1000)
+        gone = weakref.ref(array)
+
+        def body(start: int, stop: int, array: np.ndarray[Any, Any] = array) -> None:
+            array.sum()
+
+        parallel_for(body, 50, BLOCK)
+        del array, body
+        assert gone() is None
+    finally:
+        leave.set()
+        busy.join()
+
+
+def _workers() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME)]
+
+
+@pytest.mark.parametrize("backend_", ["numba", "numpy"])
+def test_the_same_bits_on_any_number_of_threads(digests: Digests, backend_: str) -> None:
+    kernels.set_backend(backend_)
+    kernels.set_num_threads(1)
+    expected = digests()
+    for threads in (2, 4, 3):
+        kernels.set_num_threads(threads)
+        assert digests() == expected
+
+
+def test_the_same_bits_from_concurrent_callers(digests: Digests) -> None:
+    expected = digests()
+    with ThreadPoolExecutor(4) as callers:
+        for result in [callers.submit(digests) for _ in range(8)]:
+            assert result.result() == expected
+
+
+def test_the_same_bits_in_another_process(digests: Digests) -> None:
+    program = (
+        "import hashlib, numpy as np, sys\n"
+        "from offgrad import kernels\n"
+        "x = np.random.default_rng(0).normal(size=(600, 700)).astype(np.float32)\n"
+        "out, total = np.empty_like(x), np.empty(700, np.float32)\n"
+        "kernels.softmax(x, out); kernels.sum_rows(x, total)\n"
+        "print(kernels.get_num_threads(), hashlib.sha256(out.tobytes() + total.tobytes()).hexdigest())\n"
+    )
+    results = set()
+    for threads in ("1", "2", "4"):
+        environment = {**os.environ, "OFFGRAD_NUM_THREADS": threads}
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        text = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+        count, digest = text.split()
+        assert count == threads
+        results.add(digest)
+    assert len(results) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_computes_the_same(digests: Digests) -> None:
+    expected = digests()  # compiled, and the pool's and BLAS's threads are running
+    assert _workers()
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, Python 3.12
+        child = os.fork()
+    if child == 0:
+        try:
+            result = {"threads": len(_workers()), "digests": digests(), "after": len(_workers())}
+            os.write(writer, json.dumps(result).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        text = b""
+        while select.select([reader], [], [], 60)[0] and (part := os.read(reader, 65536)):
+            text += part
+        result = json.loads(text or b"{}")
+        assert result.get("digests") == expected
+        assert result["threads"] == 0
+        assert result["after"] >= 1
+    finally:
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_fork_in_the_middle_of_another_threads_call() -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    entered, leave = threading.Event(), threading.Event()
+
+    def body(start: int, stop: int) -> None:
+        with kernels.single_threaded_blas():
+            entered.set()
+            leave.wait(30)
+
+    busy = threading.Thread(target=parallel_for, args=(body, 4, BLOCK))
+    busy.start()
+    assert entered.wait(30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            x = np.ones((300, 1000), np.float32)
+            out = np.empty_like(x)
+            kernels.softmax(x, out)
+            status = 0 if np.allclose(out, 1e-3) else 2
+        finally:
+            os._exit(status)
+    leave.set()
+    busy.join()
+    deadline = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+
+
+def test_bad_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="at least 1 thread, got 0"):
+        kernels.set_num_threads(0)
+    for text in ("0", "many", "-1", ""):
+        monkeypatch.setenv("OFFGRAD_NUM_THREADS", text)
+        with pytest.raises(ValueError, match=f"1 or more; got '{text}'"):
+            parallel._initial_num_threads()
+    monkeypatch.setenv("OFFGRAD_NUM_THREADS", "3")
+    assert parallel._initial_num_threads() == 3

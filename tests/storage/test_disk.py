@@ -1,0 +1,297 @@
+"""DiskStore against the contract, and against real faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad_storage import (
+    BufferPool,
+    CorruptionError,
+    DiskStore,
+    MissingDataError,
+    QuotaExceededError,
+    StoreError,
+    StoreFullError,
+)
+from offgrad_storage.spill_file import SpillFile
+from offgrad_storage.testing import MakeStore, StoreContract, assert_same, eventually, sample
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
+
+
+@pytest.fixture(params=["direct", "buffered"])
+def direct(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "direct")
+
+
+class TestDiskStore(StoreContract):
+    @pytest.fixture
+    def make_store(self, tmp_path: Path, direct: bool) -> MakeStore:
+        return lambda **options: DiskStore(tmp_path, direct=direct, **options)
+
+
+def file_of(store: DiskStore) -> SpillFile:
+    file: Any = store._executor.backend
+    return file.file  # type: ignore[no-any-return]
+
+
+def reopened(store: DiskStore) -> int:
+    """A descriptor of the unnamed spill file without O_DIRECT."""
+    return os.open(f"/proc/self/fd/{file_of(store).fileno()}", os.O_RDWR)
+
+
+@posix_only
+def test_nothing_is_to_be_seen_and_nothing_left(tmp_path: Path) -> None:
+    with DiskStore(tmp_path) as store:
+        handle = store.put(np.ones(10_000))
+        handle.wait_captured()
+        assert not list(tmp_path.iterdir())
+        status = os.fstat(file_of(store).fileno())
+        assert stat.S_IMODE(status.st_mode) == 0o600
+        assert status.st_nlink == 0
+        descriptor = file_of(store).fileno()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(descriptor)
+
+
+@posix_only
+def test_without_unnamed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    with DiskStore(tmp_path) as store:
+        assert not list(tmp_path.iterdir())
+        array = sample("f4", (5000,))
+        handle = store.put(array)
+        handle.wait_captured()
+        assert_same(handle.get(), array)
+        assert stat.S_IMODE(os.fstat(file_of(store).fileno()).st_mode) == 0o600
+
+
+def test_where_an_open_file_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError("in use")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with DiskStore(tmp_path) as store:
+        array = sample("f4", (5000,))
+        handle = store.put(array)
+        handle.wait_captured()
+        assert_same(handle.get(), array)
+        assert len(list(tmp_path.glob("offgrad-spill-*/arrays"))) == 1
+        with DiskStore(tmp_path):
+            assert len(list(tmp_path.iterdir())) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_positional_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pwritev", raising=False)
+    monkeypatch.delattr(os, "preadv", raising=False)
+    with DiskStore(tmp_path, direct=False) as store:
+        arrays = [sample("f4", (5000 + number,), number) for number in range(10)]
+        handles = [store.put(array) for array in arrays]
+        for handle, array in zip(handles, arrays, strict=True):
+            handle.wait_captured()
+            handle.prefetch()
+            assert_same(handle.get(), array)
+
+
+def test_pooled_arrays_take_one_call_and_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = BufferPool()
+    with DiskStore(tmp_path, allocate=pool.empty) as store:
+        calls: list[int] = []
+        real = SpillFile._write_some
+
+        def count(file: SpillFile, data: Any, offset: int) -> int:
+            calls.append(data.nbytes)
+            return real(file, data, offset)
+
+        monkeypatch.setattr(SpillFile, "_write_some", count)
+        array = pool.empty((2 << 20) + 1)
+        array[:] = 3
+        handle = store.put(array)
+        handle.wait_captured()
+        assert calls == [(8 << 20) + 4096]
+        backend: Any = store._executor.backend
+        assert_same(handle.get(), array)
+        assert backend._buffers.cached_nbytes <= 2 * 4096  # the probe's; no bounce buffer
+
+
+def test_short_writes_and_reads(
+    tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = [sample("u1", (50_000,)), sample("f4", (1000, 11)).T]
+    with DiskStore(tmp_path, direct=direct) as store:
+        write, read = SpillFile._write_some, SpillFile._read_some
+        monkeypatch.setattr(SpillFile, "_write_some", lambda f, d, o: write(f, d[:8192], o))
+        monkeypatch.setattr(SpillFile, "_read_some", lambda f, d, o: read(f, d[:12288], o))
+        for array in arrays:
+            handle = store.put(array)
+            handle.wait_captured()
+            assert_same(handle.get(), array)
+
+
+def test_freed_space_is_used_again(tmp_path: Path) -> None:
+    with DiskStore(tmp_path) as store:
+        for number in range(50):
+            handle = store.put(np.full(10_000, number))
+            handle.wait_captured()
+            assert (handle.get() == number).all()
+            del handle
+        assert os.fstat(file_of(store).fileno()).st_size <= 2 * 81920
+
+
+def test_quota_bounds_the_file(tmp_path: Path) -> None:
+    with DiskStore(tmp_path, quota=10 * 4096) as store:
+        handles = [store.put(np.full(4096, number, np.uint8)) for number in range(9)]
+        with pytest.raises(QuotaExceededError, match=r"DiskStore in .*, array 9 .*8192 bytes more"):
+            store.put(np.zeros(4097, np.uint8))
+        handles.append(store.put(np.full(4096, 9, np.uint8)))
+        assert [handle.get()[0] for handle in handles] == list(range(10))
+        del handles[3]
+        assert store.put(np.full(5, 7, np.uint8)).get().sum() == 35
+
+
+@posix_only
+def test_disk_full(tmp_path: Path, direct: bool) -> None:
+    import resource
+
+    with DiskStore(tmp_path, direct=direct) as store:
+        first = store.put(sample("u1", (8192,)))
+        first.wait_captured()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5 * 4096 + 100, limits[1]))
+        try:
+            second = store.put(sample("u1", (50_000,)))
+            second.wait_captured()
+            with pytest.raises(StoreFullError, match=r"array 1 .*File too large.*ulimit -f"):
+                second.get()
+            assert_same(first.get(), sample("u1", (8192,)))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        third = store.put(sample("u1", (50_000,)))
+        third.wait_captured()
+        assert_same(third.get(), sample("u1", (50_000,)))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
+def test_a_flipped_byte(tmp_path: Path, direct: bool) -> None:
+    with DiskStore(tmp_path, direct=direct) as store:
+        handles = [store.put(sample("f4", (3000,), number)) for number in range(3)]
+        for handle in handles:
+            handle.wait_captured()
+        descriptor = reopened(store)
+        start, _ = handles[1]._entry.place
+        byte = os.pread(descriptor, 1, start + 5000)[0]
+        os.pwrite(descriptor, bytes([byte ^ 1]), start + 5000)
+        os.close(descriptor)
+        for _ in range(2):
+            with pytest.raises(
+                CorruptionError, match=r"DiskStore in .*array 1 .*not those written"
+            ):
+                handles[1].get()
+            with pytest.raises(CorruptionError):
+                handles[1].get(np.empty((6000,), "f4")[::2])
+        handles[1].prefetch()
+        with pytest.raises(CorruptionError):
+            handles[1].get()
+        for number in (0, 2):
+            assert_same(handles[number].get(), sample("f4", (3000,), number))
+
+
+def test_a_truncated_file(tmp_path: Path, direct: bool) -> None:
+    with DiskStore(tmp_path, direct=direct) as store:
+        handles = [store.put(sample("f4", (3000,), number)) for number in range(2)]
+        for handle in handles:
+            handle.wait_captured()
+        os.ftruncate(file_of(store).fileno(), 12288 + 4096)
+        for out in (None, BufferPool().empty(3000)):
+            with pytest.raises(MissingDataError, match=r"array 1 .*cut short"):
+                handles[1].get(out)
+        assert_same(handles[0].get(), sample("f4", (3000,), 0))
+
+
+def test_a_directory_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="opening the spill file"):
+        DiskStore(tmp_path / "file")
+
+
+@posix_only
+def test_the_directory_may_be_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "spills"
+    with DiskStore(folder) as store:
+        folder.rmdir()
+        array = sample("f4", (3000,))
+        handle = store.put(array)
+        handle.wait_captured()
+        assert_same(handle.get(), array)
+
+
+@posix_only
+def test_out_of_file_descriptors(tmp_path: Path) -> None:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(StoreError, match=r"Too many open files.*ulimit -n"):
+            DiskStore(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_no_descriptor_is_leaked(tmp_path: Path) -> None:
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("needs /proc")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(5):
+        store = DiskStore(tmp_path)
+        store.put(np.ones(100)).get()
+        if number % 2:
+            store.close()
+        del store
+    eventually(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+@posix_only
+def test_kill_leaves_nothing(tmp_path: Path, run_python: Any) -> None:
+    ran = run_python(
+        """
+        import os, signal, sys
+        import numpy as np
+        from offgrad_storage import DiskStore
+        store = DiskStore(sys.argv[1])
+        handles = [store.put(np.ones(1 << 20)) for _ in range(10)]
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        tmp_path,
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_exit_without_close(tmp_path: Path, run_python: Any) -> None:
+    ran = run_python(
+        """
+        import sys
+        import numpy as np
+        from offgrad_storage import DiskStore
+        store = DiskStore(sys.argv[1])
+        handles = [store.put(np.ones(1 << 20)) for _ in range(10)]
+        handles[0].prefetch()
+        sys.kept = handles[5]
+        """,
+        tmp_path,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not list(tmp_path.iterdir())
