@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 import ml_dtypes as _ml_dtypes
 import numpy as _np
 
-from offgrad import autograd, memory, nn, ops, optim
+from offgrad import autograd, memory, nn, ops, optim, policies
 from offgrad.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
+from offgrad.policies import offload
 from offgrad.tensor import Tensor
 
 __version__ = "0.1.0"

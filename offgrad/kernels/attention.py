@@ -27,7 +27,7 @@ from .attention_tiles import softmax_tile, softmax_tile_backward
 from .blas import single_threaded_blas
 from .dropout import keep_rule
 from .fastmath import stream_key
-from .parallel import parallel_for
+from .parallel import Body, parallel_for
 
 TILE = 128
 """Query rows in a tile."""
@@ -100,8 +100,7 @@ def attention(
                 )
                 np.multiply(np.matmul(scores, v_[:seen]), norms[:, None], out=out[at][first:last])
 
-    with single_threaded_blas():
-        parallel_for(some_heads, batch * heads, rows * keys * (q.shape[3] + v.shape[3]))
+    _over_heads(some_heads, batch * heads, rows * keys * (q.shape[3] + v.shape[3]))
 
 
 def attention_backward(
@@ -164,8 +163,16 @@ def attention_backward(
             if dv is not None:
                 dv[at] = dv_
 
+    _over_heads(some_heads, batch * heads, 2 * rows * keys * (q.shape[3] + v.shape[3]))
+
+
+def _over_heads(body: Body, count: int, cost: int) -> None:
+    @single_threaded_blas()  # in each thread, for a BLAS whose setting is each thread's own
+    def run(start: int, stop: int) -> None:
+        body(start, stop)
+
     with single_threaded_blas():
-        parallel_for(some_heads, batch * heads, 2 * rows * keys * (q.shape[3] + v.shape[3]))
+        parallel_for(run, count, cost)
 
 
 def _shape(q: Array, k: Array, v: Array, out: Array, lse: Array) -> tuple[int, int, int, int]:

@@ -22,37 +22,59 @@ class _Limiter:
         self._users = 0
         self._before: list[int] = []
 
-    def enter(self) -> None:
+    def enter(self) -> list[tuple[Any, int]]:
+        """Set one thread; what is returned is for `leave`, in the same thread."""
         with self._lock:
             if self._libraries is None:
                 self._libraries = _blas_libraries()
             if self._users == 0:
                 self._before = [library.get_num_threads() for library in self._libraries]
-                self._set([1] * len(self._before))
             self._users += 1
+            changed = [(library, library.get_num_threads()) for library in self._libraries]
+            for library, _ in changed:
+                _set_num_threads(library, 1)
+            # Over OpenMP the number is each thread's own, and is given back by each thread.
+            return [pair for pair in changed if _is_per_thread(pair[0])]
 
-    def leave(self) -> None:
+    def leave(self, entered: list[tuple[Any, int]]) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._set(self._before)
+                self._restore()
+            for library, count in entered:
+                _set_num_threads(library, count)
 
     def in_child(self) -> _Limiter:
         """The limiter of a forked child: its users were other threads, which do not exist there."""
         if self._users:
-            self._set(self._before)
+            self._restore()
         return _Limiter(self._libraries)
 
-    def _set(self, counts: list[int]) -> None:
-        for library, count in zip(self._libraries or [], counts, strict=True):
-            if library.get_num_threads() != count:
-                library.set_num_threads(count)
+    def _restore(self) -> None:
+        for library, count in zip(self._libraries or [], self._before, strict=True):
+            if not _is_per_thread(library):
+                _set_num_threads(library, count)
 
 
 def _blas_libraries() -> list[Any]:
     from threadpoolctl import ThreadpoolController
 
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+def _is_per_thread(library: Any) -> bool:
+    return getattr(library, "threading_layer", None) == "openmp"
+
+
+def _set_num_threads(library: Any, count: int) -> None:
+    if library.get_num_threads() == count:
+        return
+    # threadpoolctl (3.8) obeys the thread that set a number first and silently ignores all others;
+    # here any thread may be the first in or the last out, one at a time.
+    release = getattr(library, "clear_controlling_thread", lambda force: None)
+    release(force=True)
+    library.set_num_threads(count)
+    release(force=True)
 
 
 _limiter = _Limiter()
@@ -65,11 +87,11 @@ def single_threaded_blas() -> Iterator[None]:
     The setting is BLAS's and global: a matmul of another thread meanwhile runs on one thread too.
     """
     limiter = _limiter
-    limiter.enter()
+    entered = limiter.enter()
     try:
         yield
     finally:
-        limiter.leave()
+        limiter.leave(entered)
 
 
 def _reset_in_child() -> None:

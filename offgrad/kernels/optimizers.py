@@ -206,8 +206,7 @@ def _adamw_loop(
     max_exp_avg_sq = max_exp_avg_sq[start:stop]
     number = param.dtype.type
     sign = number(-1) if maximize else number(1)
-    # A decay of 1 or a penalty of 0 must not touch NaN and infinity, and does not: x * 1, g + 0 * x
-    # only where x is finite, hence the branch on the penalty outside the loop's arithmetic.
+    # Without a penalty the parameter stays out of the gradient: 0 * infinity would be NaN.
     for i in range(param.size):
         p = param[i]
         g = sign * grad[i]

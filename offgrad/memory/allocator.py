@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import WeakMethod
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -36,9 +37,28 @@ class _Counter:
         self.peak = 0
         self.limit: int | None = None
         self.observers: tuple[Observer, ...] = ()
+        self.relievers: list[WeakMethod[Callable[[], None]]] = []
         self.describe: Callable[[], str] = str
 
     def change(self, delta: int) -> None:
+        """Count `delta` bytes more or, if negative, less."""
+        allocated = self._add(delta)
+        if allocated is None:
+            # Perhaps something only waits to be let go of: a tensor whose write is pending.
+            for reference in list(self.relievers):
+                relieve = reference()
+                if relieve is None:
+                    self.relievers.remove(reference)
+                else:
+                    relieve()
+            allocated = self._add(delta)
+            if allocated is None:
+                raise self._exceeded(delta)
+        for observer in self.observers:
+            observer(allocated)
+
+    def _add(self, delta: int) -> int | None:
+        """Return the bytes allocated then, or None if that would exceed the limit."""
         with self.lock:
             # One statement without a call in it: a collection cannot run between load and store.
             self.allocated += delta
@@ -46,17 +66,16 @@ class _Counter:
             if delta > 0:
                 if self.limit is not None and allocated > self.limit:
                     self.allocated -= delta
-                    raise self._exceeded(delta, self.limit)
+                    return None
                 if allocated > self.peak:
                     self.peak = allocated
-        for observer in self.observers:
-            observer(allocated)
+            return allocated
 
-    def _exceeded(self, wanted: int, limit: int) -> OutOfMemoryError:
-        held = self.describe()
+    def _exceeded(self, wanted: int) -> OutOfMemoryError:
         return OutOfMemoryError(
-            f"tensor memory is limited to {format_nbytes(limit)}: {format_nbytes(wanted)} more were "
-            f"asked for with {format_nbytes(self.allocated)} allocated. {held} Run the forward pass "
+            f"tensor memory is limited to {format_nbytes(self.limit or 0)}: {format_nbytes(wanted)} "
+            f"more were asked for with {format_nbytes(self.allocated)} allocated. {self.describe()} "
+            "Run the forward pass "
             "under offgrad.offload('disk'), make the batch smaller or raise the limit."
         )
 
@@ -164,3 +183,11 @@ def observe(observer: Observer) -> Iterator[None]:
     finally:
         with counter.lock:
             counter.observers = tuple(each for each in counter.observers if each is not observer)
+
+
+def on_pressure(relieve: Callable[[], None]) -> None:
+    """Call the method `relieve` before an allocation fails for the limit, while its object lives.
+
+    It may wait for tensors to be let go of; then the allocation is tried once more.
+    """
+    counter.relievers.append(WeakMethod(relieve))

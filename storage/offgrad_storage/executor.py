@@ -10,13 +10,12 @@ The threads know the executor and its backend but not the store, so a store can 
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  (see the end of this file)
 import contextlib
-import dataclasses
 import functools
 import os
-import time
+import threading
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -25,22 +24,15 @@ from numpy.typing import NDArray
 
 from .backend import Backend
 from .base import StoreStats
-from .entry import Entry, Fetch, State
-from .errors import (
-    ForkedStoreError,
-    QuotaExceededError,
-    StoreClosedError,
-    StoreError,
-    as_store_error,
-    fresh,
-)
-from .letterbox import Letterbox
+from .entry import Entry, Fetch
+from .errors import StoreClosedError, StoreError
+from .states import States
 from .workers import Workers
 
 Array = NDArray[Any]
 
 
-class Executor:
+class Executor(States):
     """Does what a store is asked for, and keeps its figures.
 
     Args:
@@ -50,27 +42,11 @@ class Executor:
     """
 
     def __init__(self, backend: Backend, threads: int, inflight_nbytes: int) -> None:
-        if threads < 0 or inflight_nbytes < 0:
-            raise ValueError(
-                "threads and inflight_nbytes must be at least 0, "
-                f"got {threads} and {inflight_nbytes}"
-            )
-        self.backend = backend
-        self._limit = inflight_nbytes
-        self._pid = os.getpid()
+        super().__init__(backend, inflight_nbytes)
+        if threads < 0:
+            raise ValueError(f"threads must be at least 0, got {threads}")
         self._workers = Workers(self._step, self._last_step, threads, backend.name)
-        self._lock = Letterbox(self._handle_died)
-        self._writes: OrderedDict[Entry, None] = OrderedDict()
-        self._reads: OrderedDict[Entry, None] = OrderedDict()
-        self._chores: deque[Callable[[], object]] = deque()
-        self._write_waiters = 0
-        self._active = 0
-        self._closed = self._abandoned = False
-        self._undelivered: list[StoreError] = []
-        self._figures: dict[str, Any] = dataclasses.asdict(StoreStats())
-        # zarr stops its event loop at exit; what is registered later than that runs sooner.
-        self._at_exit = functools.partial(_close_at_exit, weakref.ref(self))
-        atexit.register(self._at_exit)
+        _executors.add(self)
 
     # ---- what a store asks for
 
@@ -97,8 +73,9 @@ class Executor:
 
     def read(self, entry: Entry, out: Array) -> None:
         """Fill the C-contiguous ``out`` in the calling thread."""
-        self.check(entry)
+        self._check_process(entry)
         with self._lock:
+            self.check(entry)
             source = self._begin_read(entry)
         pinned = source is not None
         failure: StoreError | None = None
@@ -139,9 +116,10 @@ class Executor:
             if self._reads.pop(entry, self) is not None:
                 while not fetch.done:
                     self._lock.wait()
+                if entry.fetch is not fetch:  # another thread has taken it
+                    return None
                 self._count(prefetch_hits=1)
-            if entry.fetch is fetch:
-                entry.fetch = None
+            entry.fetch = None
             if fetch.error is not None:
                 raise self._deliver(fetch.error)
             return fetch.array, fetch.done
@@ -201,7 +179,9 @@ class Executor:
             while self._active:  # reads in the threads of callers
                 self._lock.wait()
         self.backend.close()
-        atexit.unregister(self._at_exit)
+        self._figures.update(live_handles=0, logical_nbytes=0)
+        if not self.backend.keeps:
+            self.backend.used_nbytes = 0
         errors, self._undelivered = self._undelivered, []
         if errors:
             for other in errors[1:]:
@@ -213,164 +193,9 @@ class Executor:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = self._abandoned = True
-        atexit.unregister(self._at_exit)
         self._workers.stop()
         if not self._workers:
             self.backend.close()
-
-    # ---- errors
-
-    def _check_process(self, entry: Entry | None) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedStoreError(
-                f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
-                store=self.backend.name,
-                handle=str(entry or ""),
-                fix="Make a store of its own in the child, or use it in the parent only",
-            )
-
-    def _closed_error(self, entry: Entry | None) -> StoreClosedError:
-        return StoreClosedError(
-            "the store is closed",
-            store=self.backend.name,
-            handle=str(entry or ""),
-            fix="Close a store after the last use of its handles",
-        )
-
-    def _store_error(self, error: BaseException, action: str, entry: Entry | None) -> StoreError:
-        handle = "" if entry is None else str(entry)
-        return as_store_error(error, action, store=self.backend.name, handle=handle)
-
-    def _deliver(self, error: StoreError) -> StoreError:
-        if error in self._undelivered:
-            self._undelivered.remove(error)
-        return fresh(error)
-
-    # ---- state changes, all with the lock held
-
-    def _count(self, **changes: float) -> None:
-        for name, change in changes.items():
-            self._figures[name] += change
-
-    def _grow(self, entry: Entry) -> None:
-        if self._closed:
-            raise self._closed_error(entry)
-        try:
-            self._workers.grow()
-        except RuntimeError as error:
-            raise self._store_error(error, "starting an I/O thread", entry) from None
-
-    def _fits(self, entry: Entry) -> bool:
-        inflight = self._figures["inflight_nbytes"]
-        return not inflight or inflight + entry.nbytes <= self._limit
-
-    def _wait_for_write(self, entry: Entry) -> None:
-        began = time.perf_counter()
-        self._write_waiters += 1
-        try:
-            self._lock.wait()
-        finally:
-            self._write_waiters -= 1
-            self._count(put_stall_seconds=time.perf_counter() - began)
-        if self._closed and entry.source is None and not entry.captured:
-            raise self._closed_error(entry)
-
-    def _reserve(self, entry: Entry) -> None:
-        while True:
-            try:
-                entry.stored_nbytes = self.backend.reserve(entry)
-                break
-            except QuotaExceededError:
-                # Estimates shrink when writes end, and chores give space back.
-                if not (self._writes or self._chores or self._active) or not self._workers:
-                    raise
-            self._wait_for_write(entry)
-        entry.reserved = True
-        self.backend.used_nbytes += entry.stored_nbytes
-
-    def _begin_write(self, entry: Entry) -> None:
-        entry.state = State.WRITING
-        entry.busy += 1
-        self._active += 1
-
-    def _end_write(self, entry: Entry, stored_nbytes: int, error: StoreError | None) -> None:
-        self._active -= 1
-        entry.busy -= 1
-        entry.state = State.STORED if error is None else State.FAILED
-        entry.error = error
-        if error is None:
-            self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
-            entry.stored_nbytes = stored_nbytes
-            self._count(written_nbytes=stored_nbytes)
-        else:
-            self._undelivered.append(error)
-        self._release_source(entry)
-        self._free_if_unused(entry)
-        self._lock.notify_all()
-
-    def _begin_read(self, entry: Entry) -> Array | None:
-        """The array to read from, pinned; None if it is in the backend."""
-        if entry.error is not None:
-            raise self._deliver(entry.error)
-        self._active += 1
-        if entry.source is not None:
-            entry.pins += 1
-        else:
-            entry.busy += 1
-        return entry.source
-
-    def _end_read(self, entry: Entry, pinned: bool) -> None:
-        self._active -= 1
-        if pinned:
-            entry.pins -= 1
-            self._release_source(entry)
-        else:
-            entry.busy -= 1
-        self._free_if_unused(entry)
-        self._lock.notify_all()
-
-    def _release_source(self, entry: Entry) -> None:
-        if entry.captured or entry.pins or entry.state in (State.QUEUED, State.WRITING):
-            return
-        entry.source = None  # before anyone is told
-        entry.captured = True
-        self._count(inflight_nbytes=-entry.nbytes)
-        self._lock.notify_all()
-
-    def _cancel_write(self, entry: Entry) -> None:
-        if self._writes.pop(entry, self) is None:
-            entry.state = State.CANCELLED
-            self._release_source(entry)
-
-    def _cancel_all(self) -> None:
-        for entry in list(self._writes):
-            self._cancel_write(entry)
-        self._reads.clear()
-        self._chores.clear()
-
-    def _handle_died(self, entry: Entry) -> None:
-        entry.dropped = True
-        if not entry.reserved:
-            return
-        self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
-        if self._reads.pop(entry, self) is None:
-            entry.fetch = None
-        if not self.backend.keeps:
-            self._cancel_write(entry)
-            self._free_if_unused(entry)
-
-    def _free_if_unused(self, entry: Entry) -> None:
-        if not (entry.dropped and entry.reserved) or entry.busy or entry.pins:
-            return
-        if self.backend.keeps or self._closed:
-            return
-        entry.reserved = False
-        self.backend.used_nbytes -= entry.stored_nbytes
-        chore = self.backend.free(entry)
-        if chore is not None:
-            self._chores.append(chore)
-            self._workers.wake()
-        self._lock.notify_all()
 
     # ---- the I/O threads
 
@@ -441,11 +266,17 @@ class Executor:
             self._lock.notify_all()
 
 
-def _close_at_exit(reference: weakref.ref[Executor]) -> None:
-    executor = reference()
-    if executor is not None:
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def _close_at_exit() -> None:
+    for executor in list(_executors):
         # Nobody is left to read what a store that keeps nothing failed to write.
-        with (
-            contextlib.nullcontext() if executor.backend.keeps else contextlib.suppress(StoreError)
-        ):
+        ignored = () if executor.backend.keeps else (StoreError,)
+        with contextlib.suppress(*ignored):
             executor.close()
+
+
+# At exit, a backend may still need threads of others, as zarr does. These end before atexit runs,
+# but after what is registered here, later than theirs: so concurrent.futures.thread comes first.
+getattr(threading, "_register_atexit", atexit.register)(_close_at_exit)

@@ -42,21 +42,22 @@ class _PoolBackend(Backend):
     def __init__(self, quota: int | None, hold: Allocate) -> None:
         super().__init__("PoolStore", quota)
         self._hold = hold
+        self._kept: dict[int, Array] = {}
 
     def reserve(self, entry: Entry) -> int:
         nbytes = super().reserve(entry)
-        entry.place = self._hold(entry.shape, entry.dtype)
+        self._kept[entry.serial] = self._hold(entry.shape, entry.dtype)
         return nbytes
 
     def write(self, entry: Entry, array: Array) -> int:
-        np.copyto(entry.place, array)
+        np.copyto(self._kept[entry.serial], array)
         return entry.nbytes
 
     def read(self, entry: Entry, out: Array) -> None:
-        np.copyto(out, entry.place)
+        np.copyto(out, self._kept[entry.serial])
 
     def free(self, entry: Entry) -> None:
-        entry.place = None
+        del self._kept[entry.serial]
 
     def close(self) -> None:
-        """The copies die with their handles, or here, with what is left of them."""
+        self._kept.clear()

@@ -18,6 +18,7 @@ from .errors import MissingDataError
 
 if sys.platform == "linux":
     import fcntl
+    import resource
 
 Bytes = NDArray[np.uint8]
 
@@ -121,7 +122,13 @@ class SpillFile:
 
     def _write_some(self, data: Bytes, offset: int) -> int:
         if hasattr(os, "pwritev"):
-            return os.pwritev(self.fileno(), [data.data], offset)
+            try:
+                return os.pwritev(self.fileno(), [data.data], offset)
+            except OSError as error:
+                # Cut at a limit that is no multiple of PAGE, a direct write is merely "invalid".
+                if error.errno == errno.EINVAL and offset + data.size > _file_size_limit():
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG)) from None
+                raise
         with self._seek:
             os.lseek(self.fileno(), offset, os.SEEK_SET)
             return os.write(self.fileno(), data.data)
@@ -134,3 +141,10 @@ class SpillFile:
             got = os.read(self.fileno(), out.size)
             out[: len(got)] = np.frombuffer(got, np.uint8)
             return len(got)
+
+
+def _file_size_limit() -> float:
+    if sys.platform != "linux":
+        return float("inf")
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return float("inf") if limit == resource.RLIM_INFINITY else limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -148,8 +149,8 @@ class _ZarrBackend(Backend):
     def free(self, entry: Entry) -> Callable[[], object] | None:
         if entry.place is None:
             return None
-        path = self.path / entry.place
-        return functools.partial(shutil.rmtree, path, ignore_errors=True)
+        assert self._folder is not None
+        return functools.partial(_remove, self.path / entry.place, self._folder.path / entry.place)
 
     def close(self) -> None:
         if self._folder is not None:
@@ -181,6 +182,13 @@ def _new_folder(directory: Path) -> Path:
     raise AssertionError
 
 
+def _remove(path: Path, aside: Path) -> None:
+    # Out of the group in one step: a reader takes half an array for something it does not know.
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(aside)
+        shutil.rmtree(aside)
+
+
 def _compressor(codec: str) -> Any:
     from zarr.codecs import BloscCodec, ZstdCodec
 
@@ -209,7 +217,7 @@ def _storable(array: Array) -> Array:
     """
     dtype, size = array.dtype, array.itemsize
     if dtype.isbuiltin == 1 and dtype.isnative and dtype.char in "?bBhHiIlLqQefdFD":
-        return array
+        return array.view(dtype.str)  # zarr does not know that "q" is "l"
     if size in (2, 4, 8):
         return bytes_of(array).view(f"u{size}").reshape(array.shape)
     return bytes_of(array).reshape(*array.shape, size)

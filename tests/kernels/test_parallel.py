@@ -19,6 +19,7 @@ import pytest
 
 from offgrad import kernels
 from offgrad.kernels import parallel
+from offgrad.kernels.blas import _blas_libraries
 from offgrad.kernels.parallel import BLOCK, THREAD_NAME, block_items, parallel_for
 
 Digests = Callable[[], dict[str, str]]
@@ -173,7 +174,8 @@ def test_the_same_bits_in_another_process(digests: Digests) -> None:
         "x = np.random.default_rng(0).normal(size=(600, 700)).astype(np.float32)\n"
         "out, total = np.empty_like(x), np.empty(700, np.float32)\n"
         "kernels.softmax(x, out); kernels.sum_rows(x, total)\n"
-        "print(kernels.get_num_threads(), hashlib.sha256(out.tobytes() + total.tobytes()).hexdigest())\n"
+        "digest = hashlib.sha256(out.tobytes() + total.tobytes()).hexdigest()\n"
+        "print(kernels.get_num_threads(), digest)\n"
     )
     results = set()
     for threads in ("1", "2", "4"):
@@ -219,6 +221,7 @@ def test_a_fork_in_the_middle_of_another_threads_call() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("needs fork")
     entered, leave = threading.Event(), threading.Event()
+    before = {library.get_num_threads() for library in _blas_libraries()}
 
     def body(start: int, stop: int) -> None:
         with kernels.single_threaded_blas():
@@ -237,7 +240,8 @@ def test_a_fork_in_the_middle_of_another_threads_call() -> None:
             x = np.ones((300, 1000), np.float32)
             out = np.empty_like(x)
             kernels.softmax(x, out)
-            status = 0 if np.allclose(out, 1e-3) else 2
+            restored = {library.get_num_threads() for library in _blas_libraries()} == before
+            status = 0 if np.allclose(out, 1e-3) and restored else 2
         finally:
             os._exit(status)
     leave.set()

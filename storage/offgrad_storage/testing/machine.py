@@ -1,5 +1,6 @@
 """A store against a dict, under any sequence of actions that hypothesis thinks of."""
 
+# ruff: noqa: D102 (the names of the rules say it)
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from .base import Handle
+from ..base import Handle
 
 if TYPE_CHECKING:
-    from .testing import MakeStore
+    from .helpers import MakeStore
 
 _shapes = st.sampled_from([(), (0,), (1,), (5, 3), (1024,), (1025,), (30_000,)])
 _dtypes = st.sampled_from(["f4", "?", ">i2", "c16"])
@@ -31,7 +32,7 @@ def run_store_machine(make_store: MakeStore, examples: int = 15, steps: int = 25
     class Machine(StoreMachine):
         make = staticmethod(make_store)
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Machine,
         settings=settings(
             max_examples=examples,

@@ -1,0 +1,5 @@
+"""``python -m offgrad`` is ``offgrad``."""
+
+from offgrad.cli import main
+
+main()

@@ -1,0 +1,278 @@
+"""gradcheck and gradgradcheck: gradients beside finite differences, number by number."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offgrad import memory
+from offgrad.autograd.engine import grad as gradients
+from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+Array: TypeAlias = NDArray[Any]
+
+# A Jacobian has a row for each element of the input and a column for each number of the output.
+# A complex output counts as two real ones, its real and its imaginary part.
+
+
+class GradcheckError(RuntimeError):
+    """A gradient is not what finite differences say."""
+
+
+def gradcheck(
+    func: "Callable[..., Any]",
+    inputs: "Tensor | Sequence[Any]",
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+) -> bool:
+    """Return whether the gradients of `func` are those that central differences give.
+
+    Every differentiable output is checked by itself, so that a node with several outputs meets
+    missing gradients too. Gradients of complex tensors follow PyTorch's convention: that of
+    a real L with respect to z = x + iy is dL/dx + i dL/dy.
+
+    Args:
+        func: takes the inputs, returns a tensor or a sequence of tensors.
+        inputs: a tensor or a sequence of anything; those tensors are checked that require grad and
+            are changed in place, by `eps`, and back. They should be float64 or complex128.
+        eps: the step of the differences.
+        atol: absolute tolerance.
+        rtol: tolerance relative to the numerical value.
+        raise_exception: raise on a wrong gradient instead of returning False.
+        nondet_tol: how much two runs of backward may differ.
+
+    Raises:
+        GradcheckError: naming output, input and both Jacobians.
+        ValueError: if no input requires grad.
+        RuntimeError: if elements of an input share memory.
+    """
+    given = _as_tuple(inputs)
+    try:
+        _check(func, given, eps, atol, rtol, nondet_tol, constants=False)
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
+
+
+def gradgradcheck(
+    func: "Callable[..., Any]",
+    inputs: "Tensor | Sequence[Any]",
+    grad_outputs: "Tensor | Sequence[Tensor] | None" = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+) -> bool:
+    """Return whether the gradients of the gradients of `func` are those central differences give.
+
+    They are taken with respect to the inputs and to the gradients backward begins with. A gradient
+    that was not recorded counts as constant, and is found wrong where it is not.
+
+    Args:
+        func: as for `gradcheck`.
+        inputs: as for `gradcheck`.
+        grad_outputs: what backward begins with, for each differentiable output; random by default.
+        eps: the step of the differences.
+        atol: absolute tolerance.
+        rtol: tolerance relative to the numerical value.
+        raise_exception: raise on a wrong gradient instead of returning False.
+        nondet_tol: how much two runs of backward may differ.
+
+    Raises:
+        GradcheckError: naming output, input and both Jacobians.
+        ValueError: if no input requires grad.
+        RuntimeError: if elements of an input share memory.
+    """
+    given = _as_tuple(inputs)
+    if grad_outputs is None:
+        generator = np.random.default_rng(0)
+        first = tuple(_random_like(each, generator) for each in _differentiable(func(*given)))
+    else:
+        first = _as_tuple(grad_outputs)
+
+    def first_gradients(*args: Any) -> "tuple[Tensor, ...]":
+        values, starts = args[: len(given)], args[len(given) :]
+        found = gradients(
+            _differentiable(func(*values)),
+            [each for each in values if _requires_grad(each)],
+            starts,
+            create_graph=True,
+            allow_unused=True,
+        )
+        return tuple(each for each in found if each is not None)
+
+    try:
+        _check(first_gradients, (*given, *first), eps, atol, rtol, nondet_tol, constants=True)
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
+
+
+def _check(
+    func: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    eps: float,
+    atol: float,
+    rtol: float,
+    nondet_tol: float,
+    constants: bool,
+) -> None:
+    """Compare the Jacobians of `func`; with `constants`, of outputs without a history too."""
+    _check_inputs(inputs)
+
+    def run() -> "tuple[Tensor, ...]":
+        result = func(*inputs)
+        return _floating(result) if constants else _differentiable(result) or _floating(result)
+
+    outputs = run()
+    places = [index for index, each in enumerate(inputs) if _requires_grad(each)]
+    targets = [inputs[index] for index in places]
+    analytical = [_analytical(output, targets, nondet_tol, nr) for nr, output in enumerate(outputs)]
+    for at, (index, target) in enumerate(zip(places, targets, strict=True)):
+        numerical = _numerical(run, target, eps, outputs)
+        for nr, output in enumerate(outputs):
+            want, have = numerical[nr], analytical[nr][at]
+            if not np.allclose(have, want, rtol, atol, equal_nan=True):
+                raise GradcheckError(
+                    f"the gradient of output {nr}, a {describe(output)}, with respect to input "
+                    f"{index}, a {describe(target)}, must be what finite differences give; a row "
+                    f"for each element of the input, numerical:\n{want}\nanalytical:\n{have}"
+                )
+
+
+def _check_inputs(inputs: tuple[Any, ...]) -> None:
+    checked = [(index, each._array) for index, each in enumerate(inputs) if _requires_grad(each)]
+    if not checked:
+        raise ValueError(
+            "gradcheck needs at least one tensor that requires grad among its inputs, got none; "
+            "pass requires_grad=True"
+        )
+    for index, array in checked:
+        if array.dtype not in (np.float64, np.complex128):
+            warnings.warn(
+                "gradcheck needs float64 or complex128 for finite differences to be exact enough, "
+                f"but input {index} is {array.dtype.name} and will likely fail",
+                stacklevel=4,
+            )
+        if any(
+            step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
+        ):
+            raise RuntimeError(
+                f"gradcheck changes one element at a time, but elements of input {index} share "
+                "memory (a dimension has stride 0); pass a clone()"
+            )
+
+
+def _analytical(
+    output: "Tensor", targets: "list[Tensor]", nondet_tol: float, nr: int
+) -> list[Array]:
+    """Return the Jacobian of `output` by each of `targets`, from backward."""
+    size = output._array.size
+    units: list[complex] = [1, 1j] if output._array.dtype.kind == "c" else [1]
+    jacobians = [
+        np.zeros((target._array.size, size * len(units)), target._array.dtype) for target in targets
+    ]
+    if not output._requires_grad:
+        return jacobians
+    for part, unit in enumerate(units):
+        for element in range(size):
+            start = memory.zeros(output._array.shape, output._array.dtype)
+            start.reshape(-1)[element] = unit
+            for repeated in (False, True):
+                found = gradients(
+                    output, targets, wrap(start), retain_graph=True, allow_unused=True
+                )
+                for target, jacobian, each in zip(targets, jacobians, found, strict=True):
+                    column = jacobian[:, part * size + element]
+                    value = 0 if each is None else each._array.reshape(-1)
+                    if repeated and not np.allclose(
+                        column, value, rtol=0, atol=nondet_tol, equal_nan=True
+                    ):
+                        raise GradcheckError(
+                            "backward must give the same gradients each time, but those of output "
+                            f"{nr} with respect to a {describe(target)} differ by more than "
+                            f"nondet_tol = {nondet_tol}:\n{column}\n{value}"
+                        )
+                    column[...] = value
+    return jacobians
+
+
+def _numerical(
+    run: "Callable[[], tuple[Tensor, ...]]",
+    target: "Tensor",
+    eps: float,
+    outputs: "tuple[Tensor, ...]",
+) -> list[Array]:
+    """Return the Jacobian of each output by `target`, from central differences."""
+    array = target._array
+    units: list[complex] = [1, 1j] if array.dtype.kind == "c" else [1]
+    rows: list[list[Array]] = [[] for _ in outputs]
+    for place in np.ndindex(array.shape):
+        original = array[place]
+        changes: list[list[Array]] = []
+        for unit in units:
+            try:
+                array[place] = original + unit * eps
+                after = [_numbers(output) for output in run()]
+                array[place] = original - unit * eps
+                before = [_numbers(output) for output in run()]
+            finally:
+                array[place] = original
+            changes.append([(a - b) / (2 * eps) for a, b in zip(after, before, strict=True)])
+        for nr, row in enumerate(rows):
+            row.append(sum(unit * each[nr] for unit, each in zip(units, changes, strict=True)))  # type: ignore[arg-type]
+    return [
+        np.array(row).reshape(array.size, _numbers(output).size)
+        for row, output in zip(rows, outputs, strict=True)
+    ]
+
+
+def _numbers(output: "Tensor") -> Array:
+    """Return the elements of `output` as one vector: the real parts, then the imaginary ones."""
+    flat = output._array.reshape(-1)
+    if flat.dtype.kind == "c":
+        return np.concatenate([flat.real, flat.imag])
+    return flat.astype(np.float64)
+
+
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    return (values,) if isinstance(values, TensorBase) else tuple(values)
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, TensorBase) and value._requires_grad
+
+
+def _differentiable(result: Any) -> "tuple[Tensor, ...]":
+    return tuple(each for each in _as_tuple(result) if _requires_grad(each))
+
+
+def _floating(result: Any) -> tuple[Any, ...]:
+    return tuple(
+        each
+        for each in _as_tuple(result)
+        if isinstance(each, TensorBase) and is_differentiable(each._array.dtype)
+    )
+
+
+def _random_like(tensor: "Tensor", generator: np.random.Generator) -> "Tensor":
+    array = memory.zeros(tensor._array.shape, tensor._array.dtype)
+    array[...] = generator.standard_normal(array.shape)
+    if array.dtype.kind == "c":
+        array.imag[...] = generator.standard_normal(array.shape)
+    return wrap(array, requires_grad=True)

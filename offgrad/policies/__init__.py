@@ -1,0 +1,20 @@
+"""Where tensors saved for backward are: policies decide, a session does."""
+
+from offgrad.policies.ledger import Ledger
+from offgrad.policies.policy import POLICIES, Keep, Offload, Placement, Policy, SaveContext, Store
+from offgrad.policies.session import OffloadSession
+
+offload = OffloadSession
+
+__all__ = [
+    "POLICIES",
+    "Keep",
+    "Ledger",
+    "Offload",
+    "OffloadSession",
+    "Placement",
+    "Policy",
+    "SaveContext",
+    "Store",
+    "offload",
+]

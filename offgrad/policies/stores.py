@@ -1,0 +1,58 @@
+"""The stores that policies name, one of each kind and folder for the process.
+
+They live as long as the process, so that each step reuses the space the step before has written.
+"""
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from offgrad import memory
+from offgrad_storage import AbstractArrayStore, DiskStore, PoolStore, ZarrStore
+
+INFLIGHT_NBYTES = 32 << 20
+"""Most bytes of tensors whose write is pending in a default store."""
+
+_stores: dict[tuple[str, str | None, int], AbstractArrayStore] = {}
+_lock = threading.Lock()
+
+
+def open_store(spec: str | AbstractArrayStore, directory: str | None = None) -> AbstractArrayStore:
+    """Return the store meant by `spec`, the same one each time.
+
+    Args:
+        spec: ``"pool"``, ``"disk"``, ``"zarr"``, ``"zarr:CODEC"``; a store is returned as it is.
+        directory: where ``"disk"`` and ``"zarr"`` write; None for the store's default.
+    """
+    if not isinstance(spec, str):
+        return spec
+    # A forked child needs stores of its own.
+    key = (spec, directory, os.getpid())
+    with _lock:
+        store = _stores.get(key)
+        if store is None:
+            store = _stores[key] = _open(spec, directory)
+        return store
+
+
+def _open(spec: str, directory: str | None) -> AbstractArrayStore:
+    name, _, codec = spec.partition(":")
+    folder = None if directory is None else Path(directory)
+    if name == "pool":
+        return PoolStore(allocate=memory.empty, hold=memory.empty)
+    options: dict[str, Any] = {"inflight_nbytes": INFLIGHT_NBYTES, "allocate": memory.empty}
+    if name == "disk":
+        return DiskStore(folder, **options)
+    if name == "zarr":
+        return ZarrStore(folder, **options, **({"codec": codec} if codec else {}))
+    raise ValueError(f"a store is pool, disk, zarr or zarr:CODEC, got {spec!r}")
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

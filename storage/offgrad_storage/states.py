@@ -1,0 +1,212 @@
+"""The states of stored arrays, and every change between them.
+
+An array put is queued, being written, and then stored, or failed or cancelled. Its source is
+released once it is out of the first two and no read is served from it. Its place is freed once its
+handle is dead and nothing is under way there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .backend import Backend
+from .base import StoreStats
+from .entry import Entry, State
+from .errors import (
+    ForkedStoreError,
+    QuotaExceededError,
+    StoreClosedError,
+    StoreError,
+    as_store_error,
+    fresh,
+)
+from .letterbox import Letterbox
+from .workers import Workers
+
+Array = NDArray[Any]
+
+
+class States:
+    """What is known of all entries of a store. Its methods are called with the lock held.
+
+    Args:
+        backend: moves the bytes.
+        inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
+    """
+
+    _workers: Workers
+
+    def __init__(self, backend: Backend, inflight_nbytes: int) -> None:
+        if inflight_nbytes < 0:
+            raise ValueError(f"inflight_nbytes must be at least 0, got {inflight_nbytes}")
+        self.backend = backend
+        self._limit = inflight_nbytes
+        self._pid = os.getpid()
+        self._lock = Letterbox(self._handle_died)
+        self._writes: OrderedDict[Entry, None] = OrderedDict()
+        self._reads: OrderedDict[Entry, None] = OrderedDict()
+        self._chores: deque[Callable[[], object]] = deque()
+        self._write_waiters = 0
+        self._active = 0
+        self._closed = self._abandoned = False
+        self._undelivered: list[StoreError] = []
+        self._figures: dict[str, Any] = dataclasses.asdict(StoreStats())
+
+    def _count(self, **changes: float) -> None:
+        for name, change in changes.items():
+            self._figures[name] += change
+
+    def _grow(self, entry: Entry) -> None:
+        if self._closed:
+            raise self._closed_error(entry)
+        try:
+            self._workers.grow()
+        except RuntimeError as error:
+            raise self._store_error(error, "starting an I/O thread", entry) from None
+
+    def _fits(self, entry: Entry) -> bool:
+        inflight = self._figures["inflight_nbytes"]
+        return not inflight or inflight + entry.nbytes <= self._limit
+
+    def _wait_for_write(self, entry: Entry) -> None:
+        began = time.perf_counter()
+        self._write_waiters += 1
+        try:
+            self._lock.wait()
+        finally:
+            self._write_waiters -= 1
+            self._count(put_stall_seconds=time.perf_counter() - began)
+        if self._closed and entry.source is None and not entry.captured:
+            raise self._closed_error(entry)
+
+    def _reserve(self, entry: Entry) -> None:
+        while True:
+            try:
+                entry.stored_nbytes = self.backend.reserve(entry)
+                break
+            except QuotaExceededError:
+                # Estimates shrink when writes end, and chores give space back.
+                if not (self._writes or self._chores or self._active) or not self._workers:
+                    raise
+            self._wait_for_write(entry)
+        entry.reserved = True
+        self.backend.used_nbytes += entry.stored_nbytes
+
+    def _begin_write(self, entry: Entry) -> None:
+        entry.state = State.WRITING
+        entry.busy += 1
+        self._active += 1
+
+    def _end_write(self, entry: Entry, stored_nbytes: int, error: StoreError | None) -> None:
+        self._active -= 1
+        entry.busy -= 1
+        entry.state = State.STORED if error is None else State.FAILED
+        entry.error = error
+        if error is None:
+            self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
+            entry.stored_nbytes = stored_nbytes
+            self._count(written_nbytes=stored_nbytes)
+        else:
+            self._undelivered.append(error)
+        self._release_source(entry)
+        self._free_if_unused(entry)
+        self._lock.notify_all()
+
+    def _begin_read(self, entry: Entry) -> Array | None:
+        """The array to read from, pinned; None if it is in the backend."""
+        if entry.error is not None:
+            raise self._deliver(entry.error)
+        self._active += 1
+        if entry.source is not None:
+            entry.pins += 1
+        else:
+            entry.busy += 1
+        return entry.source
+
+    def _end_read(self, entry: Entry, pinned: bool) -> None:
+        self._active -= 1
+        if pinned:
+            entry.pins -= 1
+            self._release_source(entry)
+        else:
+            entry.busy -= 1
+        self._free_if_unused(entry)
+        self._lock.notify_all()
+
+    def _release_source(self, entry: Entry) -> None:
+        if entry.captured or entry.pins or entry.state in (State.QUEUED, State.WRITING):
+            return
+        entry.source = None  # before anyone is told
+        entry.captured = True
+        self._count(inflight_nbytes=-entry.nbytes)
+        self._lock.notify_all()
+
+    def _cancel_write(self, entry: Entry) -> None:
+        if self._writes.pop(entry, self) is None:
+            entry.state = State.CANCELLED
+            self._release_source(entry)
+
+    def _cancel_all(self) -> None:
+        for entry in list(self._writes):
+            self._cancel_write(entry)
+        self._reads.clear()
+        self._chores.clear()
+
+    def _handle_died(self, entry: Entry) -> None:
+        entry.dropped = True
+        if not entry.reserved:
+            return
+        self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
+        if self._reads.pop(entry, self) is None:
+            entry.fetch = None
+        if not self.backend.keeps:
+            self._cancel_write(entry)
+            self._free_if_unused(entry)
+
+    def _free_if_unused(self, entry: Entry) -> None:
+        if not (entry.dropped and entry.reserved) or entry.busy or entry.pins:
+            return
+        if self.backend.keeps or self._closed:
+            return
+        entry.reserved = False
+        self.backend.used_nbytes -= entry.stored_nbytes
+        chore = self.backend.free(entry)
+        if chore is not None:
+            self._chores.append(chore)
+            self._workers.wake()
+        self._lock.notify_all()
+
+    # ---- errors; these need no lock
+
+    def _check_process(self, entry: Entry | None) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedStoreError(
+                f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
+                store=self.backend.name,
+                handle=str(entry or ""),
+                fix="Make a store of its own in the child, or use it in the parent only",
+            )
+
+    def _closed_error(self, entry: Entry | None) -> StoreClosedError:
+        return StoreClosedError(
+            "the store is closed",
+            store=self.backend.name,
+            handle=str(entry or ""),
+            fix="Close a store after the last use of its handles",
+        )
+
+    def _store_error(self, error: BaseException, action: str, entry: Entry | None) -> StoreError:
+        handle = "" if entry is None else str(entry)
+        return as_store_error(error, action, store=self.backend.name, handle=handle)
+
+    def _deliver(self, error: StoreError) -> StoreError:
+        if error in self._undelivered:
+            self._undelivered.remove(error)
+        return fresh(error)

@@ -1,0 +1,73 @@
+"""What tests of stores share."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ..base import AbstractArrayStore, Allocate
+
+Array = NDArray[Any]
+
+_RECORD = np.dtype([("id", "<i2"), ("weight", ">f8"), ("name", "S3"), ("xyz", "f4", (3,))])
+DTYPES = [*"?bBhHiIlLqQefdgFDG", ">i4", ">f8", "<M8[ns]", "m8[s]", "S5", "U3", "V7", _RECORD]
+"""Every kind of dtype of fixed size; bfloat16 is tested besides, where ml_dtypes is installed."""
+
+
+class MakeStore(Protocol):
+    """Makes a fresh store; ``allocate`` is where read-back arrays come from."""
+
+    def __call__(self, *, allocate: Allocate = ...) -> AbstractArrayStore:
+        """A store of the kind under test."""
+
+
+def sample(dtype: Any, shape: tuple[int, ...], seed: int = 0) -> Array:
+    """Random bytes as an array, but such that every item is valid: NaNs and odd bits included."""
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape))
+    random = np.random.default_rng(seed)
+    if dtype.kind == "b":
+        return random.integers(0, 2, shape).astype(bool)
+    if dtype.kind == "U":
+        return random.integers(0, 1000, shape).astype(dtype)
+    if dtype.char in "gG":  # ten of sixteen bytes are the value: anything else has no meaning
+        return random.standard_normal(shape).astype(dtype)
+    data = random.integers(0, 256, count * dtype.itemsize, np.uint8)
+    return data.view(dtype).reshape(shape) if count else np.empty(shape, dtype)
+
+
+def assert_same(found: Array, expected: Array) -> None:
+    """Bit for bit the same values, and the same shape and dtype."""
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    assert found.tobytes() == expected.tobytes()
+
+
+def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait until ``condition`` holds; what threads do late is right, what they never do is not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        gc.collect()
+        time.sleep(0.002)
+
+
+class StoreFixtures:
+    """What a test of a store gets; ``make_store`` is to be overridden."""
+
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        """To override: a callable that makes a fresh store."""
+        raise NotImplementedError("override the fixture make_store")
+
+    @pytest.fixture
+    def store(self, make_store: MakeStore) -> Iterator[AbstractArrayStore]:
+        """A fresh store, closed afterwards."""
+        with make_store() as store:
+            yield store
