@@ -84,7 +84,7 @@ class Tensor(TensorBase):
 
     def data_ptr(self) -> int:
         """Return the address of the first element."""
-        return self._array.ctypes.data
+        return int(self._array.__array_interface__["data"][0])
 
     def is_contiguous(self) -> bool:
         """Return whether the memory is C-ordered without gaps."""
@@ -101,7 +101,7 @@ class Tensor(TensorBase):
     def __len__(self) -> int:
         if not self._array.ndim:
             raise TypeError("a tensor without dimensions has no length")
-        return self._array.shape[0]
+        return int(self._array.shape[0])
 
     def __iter__(self) -> Iterator["Tensor"]:
         if not self._array.ndim:
@@ -143,8 +143,8 @@ class Tensor(TensorBase):
             ops.check_requires_grad(self)
         elif self._grad_fn is not None:
             raise RuntimeError(
-                f"requires_grad can be switched off only on leaves, but this {describe(self)} was computed "
-                f"by {self._grad_fn.name()}; use detach()"
+                f"requires_grad can be switched off only on leaves, but this {describe(self)} was "
+                f"computed by {self._grad_fn.name()}; use detach()"
             )
         self._requires_grad = bool(requires_grad)
         return self
@@ -193,7 +193,9 @@ class Tensor(TensorBase):
         create_graph: bool = False,
         inputs: "Tensor | Sequence[Tensor] | None" = None,
     ) -> None:
-        """Accumulate into ``.grad`` of the leaves the gradients of this tensor; see `autograd.backward`."""
+        """Accumulate into ``.grad`` of the leaves the gradients of this tensor; see
+        `autograd.backward`.
+        """
         engine.backward(self, gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook: "Callable[[Tensor], Tensor | None]") -> RemovableHandle:
@@ -223,8 +225,8 @@ class Tensor(TensorBase):
         """
         if not self._requires_grad or self._grad_fn is not None:
             raise RuntimeError(
-                "post-accumulate hooks are for leaves that require grad, whose .grad is accumulated; got a "
-                f"{describe(self)} that is not one"
+                "post-accumulate hooks are for leaves that require grad, whose .grad is "
+                f"accumulated; got a {describe(self)} that is not one"
             )
         if self._post_accumulate_hooks is None:
             self._post_accumulate_hooks = {}
@@ -261,8 +263,8 @@ class Tensor(TensorBase):
         """
         if self._requires_grad:
             raise RuntimeError(
-                f"an array cannot carry the history of this {describe(self)} that requires grad; use "
-                ".detach().numpy()"
+                f"an array cannot carry the history of this {describe(self)} that requires grad; "
+                "use .detach().numpy()"
             )
         return self._array
 
@@ -286,7 +288,8 @@ class Tensor(TensorBase):
     def __bool__(self) -> bool:
         if self._array.size != 1:
             raise RuntimeError(
-                f"only a tensor of one element is true or false, got a {describe(self)}; use any() or all()"
+                f"only a tensor of one element is true or false, got a {describe(self)}; use "
+                "any() or all()"
             )
         return bool(self._array.item())
 
@@ -315,8 +318,9 @@ class Tensor(TensorBase):
                 f"only leaves can be deep-copied, but this {describe(self)} was computed by "
                 f"{self._grad_fn.name()}; copy its detach()"
             )
-        if id(self) in memo:
-            return memo[id(self)]  # type: ignore[no-any-return]
+        known: Tensor | None = memo.get(id(self))
+        if known is not None:
+            return known
         copy = object.__new__(type(self))
         clone = self.detach().clone()
         copy._set(clone._array, clone._storage, self._requires_grad)
@@ -522,16 +526,12 @@ class Tensor(TensorBase):
         """Take the hyperbolic tangent in place."""
         return ops.inplace(ops.tanh, self)
 
-    def normal_(
-        self, mean: "float | Any" = 0.0, std: "float | Any" = 1.0, *, generator: Any = None
-    ) -> "Tensor":
+    def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with normal numbers."""
         sample = ops.randn(self.shape, dtype=self._array.dtype, generator=generator)
         return ops.copy_(self, sample * std + mean)
 
-    def uniform_(
-        self, a: "float | Any" = 0.0, b: "float | Any" = 1.0, *, generator: Any = None
-    ) -> "Tensor":
+    def uniform_(self, a: Any = 0.0, b: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with numbers uniform on [a, b)."""
         sample = ops.rand(self.shape, dtype=self._array.dtype, generator=generator)
         return ops.copy_(self, sample * (b - a) + a)

@@ -1,4 +1,6 @@
-"""The engine: runs nodes from the roots to the leaves, each once, when its gradients are complete."""
+"""The engine: runs nodes from the roots to the leaves, each once, when its gradients are
+complete.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,8 @@ def backward(
 
     Args:
         tensors: where to begin; each requires grad.
-        grad_tensors: for each of them the gradient to begin with; may be None for one-element tensors.
+        grad_tensors: for each of them the gradient to begin with; may be None for one-element
+            tensors.
         retain_graph: keep what was saved, so that another backward can follow; defaults to
             `create_graph`.
         create_graph: record the backward pass too, for gradients of gradients.
@@ -69,7 +72,8 @@ def grad(
     Args:
         outputs: where to begin; each requires grad.
         inputs: what to differentiate by.
-        grad_outputs: for each output the gradient to begin with; may be None for one-element tensors.
+        grad_outputs: for each output the gradient to begin with; may be None for one-element
+            tensors.
         retain_graph: keep what was saved; defaults to `create_graph`.
         create_graph: record the backward pass too, for gradients of gradients.
         allow_unused: return None for inputs the outputs do not depend on, instead of raising;
@@ -104,15 +108,15 @@ def grad(
         for index, each in enumerate(found):
             if each is None:
                 raise RuntimeError(
-                    f"every input of grad() must have been used to compute the outputs, but input "
-                    f"{index}, a {describe(targets[index])}, was not; pass allow_unused=True to get "
-                    "None for it"
+                    "every input of grad() must have been used to compute the outputs, but input "
+                    f"{index}, a {describe(targets[index])}, was not; pass allow_unused=True to "
+                    "get None for it"
                 )
     return tuple(found)
 
 
 def _as_tuple(tensors: Any) -> "tuple[Tensor, ...]":
-    return (tensors,) if isinstance(tensors, TensorBase) else tuple(tensors)
+    return (tensors,) if isinstance(tensors, TensorBase) else tuple(tensors)  # type: ignore[return-value]
 
 
 def _roots(tensors: Any, grad_tensors: Any, caller: str) -> "tuple[list[Edge], list[Tensor]]":
@@ -131,9 +135,9 @@ def _roots(tensors: Any, grad_tensors: Any, caller: str) -> "tuple[list[Edge], l
     for index, (root, given) in enumerate(zip(roots, grads, strict=True)):
         if not root._requires_grad:
             raise RuntimeError(
-                f"{caller}() begins at tensors that require grad and have a grad_fn, but tensor {index}, "
-                f"a {describe(root)}, does not require grad; was it computed under no_grad(), or from "
-                "tensors without requires_grad?"
+                f"{caller}() begins at tensors that require grad and have a grad_fn, but tensor "
+                f"{index}, a {describe(root)}, does not require grad; was it computed under "
+                "no_grad(), or from tensors without requires_grad?"
             )
         edges.append(gradient_edge(root))
         first.append(_first_gradient(root, given, index, caller))
@@ -144,15 +148,15 @@ def _first_gradient(root: "Tensor", given: "Tensor | None", index: int, caller: 
     if given is None:
         if root._array.size != 1:
             raise RuntimeError(
-                f"{caller}() can begin with gradient 1 only at a tensor of one element (grad can be "
-                f"implicitly created only for scalar outputs), but tensor {index} is a "
+                f"{caller}() can begin with gradient 1 only at a tensor of one element (grad can "
+                f"be implicitly created only for scalar outputs), but tensor {index} is a "
                 f"{describe(root)}; reduce it, or pass the gradient"
             )
         return root.new_ones(root.shape)
     if given._array.shape != root._array.shape:
         raise RuntimeError(
-            f"the gradient to begin with must have its tensor's shape {list(root._array.shape)}, but "
-            f"gradient {index} is a {describe(given)}"
+            f"the gradient to begin with must have its tensor's shape {list(root._array.shape)}, "
+            f"but gradient {index} is a {describe(given)}"
         )
     if given._array.dtype != root._array.dtype:
         if given._array.dtype.kind == "c" and root._array.dtype.kind != "c":
@@ -207,9 +211,10 @@ def _run(
             if not retain_graph:
                 node.release()
             for index, (target, output_nr) in enumerate(node.next_functions):
-                if target is not None and outputs[index] is not None:
-                    pending.add(target, output_nr, outputs[index], node, index)
-            del outputs
+                output = outputs[index]
+                if target is not None and output is not None:
+                    pending.add(target, output_nr, output, node, index)
+            output, outputs = None, ()
     finally:
         grad_mode.state.grad_enabled = previous
         for observer in observers:
@@ -222,13 +227,14 @@ def _order(
 ) -> Order:
     """Return the nodes in the order of their run, each with whether it is executed.
 
-    Numbers count up as nodes are recorded, so descending order meets a node after all that lead to it.
-    Leaves come right after the last node that contributes to them. With `targets`, only what
+    Numbers count up as nodes are recorded, so descending order meets a node after all that lead to
+    it. Leaves come right after the last node that contributes to them. With `targets`, only what
     lies on a path to one of them is executed.
     """
     seen = set(roots)
     stack = list(seen)
-    nodes, leaves = [], []
+    nodes: list[Node] = []
+    leaves: list[Node] = []
     while stack:
         node = stack.pop()
         (leaves if isinstance(node, AccumulateGrad) else nodes).append(node)
@@ -270,7 +276,7 @@ def _announce(order: Order) -> None:
     for node, execute in order:
         if not execute:
             continue
-        for saved in node.saved_tensors():
+        for saved in node.saves():
             packed = saved.packed
             if packed is not None:
                 plans.setdefault(id(packed[0]), (packed[0], []))[1].append(packed[1])

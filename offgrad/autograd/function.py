@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class FunctionCtx(Node):
     """What a Function's `forward` and `backward` share: the ``ctx`` argument, and the node.
 
-    Any attribute may be set on it. Tensors that backward needs belong into `save_for_backward`, so that
-    they are checked for in-place changes, offloaded by policies, and freed with the graph.
+    Any attribute may be set on it. Tensors that backward needs belong into `save_for_backward`, so
+    that they are checked for in-place changes, offloaded by policies, and freed with the graph.
     """
 
     __slots__ = ()
@@ -41,8 +41,8 @@ class FunctionCtx(Node):
         for tensor in tensors:
             if tensor is not None and not isinstance(tensor, TensorBase):
                 raise TypeError(
-                    f"save_for_backward takes tensors and None, got {type(tensor).__name__}; set other "
-                    "things as attributes of ctx"
+                    f"save_for_backward takes tensors and None, got {type(tensor).__name__}; set "
+                    "other things as attributes of ctx"
                 )
         self._to_save = tensors
 
@@ -82,8 +82,8 @@ class FunctionCtx(Node):
             given = given[:expected]
         if len(given) != expected:
             raise RuntimeError(
-                f"{self.name()} must return a gradient, or None, for each of the {expected} inputs of "
-                f"forward, but returned {len(given)}"
+                f"{self.name()} must return a gradient, or None, for each of the {expected} "
+                f"inputs of forward, but returned {len(given)}"
             )
         for index, each in enumerate(given):
             if each is not None and not isinstance(each, TensorBase):
@@ -164,7 +164,8 @@ class Function:
         if any(result is each for each in ctx._dirty):
             if not is_input:
                 raise RuntimeError(
-                    f"mark_dirty takes inputs of {cls.__name__}.forward, got another {describe(result)}"
+                    f"mark_dirty takes inputs of {cls.__name__}.forward, got another "
+                    f"{describe(result)}"
                 )
             if recorded and result._requires_grad and result._grad_fn is None:
                 raise RuntimeError(
@@ -225,7 +226,9 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             return result
         results = result if isinstance(result, tuple) else (result,)
         guarded = tuple(
-            _Once.apply(each.detach().requires_grad_()) if isinstance(each, TensorBase) else each
+            _Once.apply(wrap(each._array, each._storage, True))
+            if isinstance(each, TensorBase)
+            else each
             for each in results
         )
         return guarded if isinstance(result, tuple) else guarded[0]

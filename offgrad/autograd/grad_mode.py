@@ -1,9 +1,11 @@
-"""Whether operations are recorded: `no_grad`, `enable_grad`, `set_grad_enabled`; one flag a thread."""
+"""Whether operations are recorded: `no_grad`, `enable_grad`, `set_grad_enabled`; one flag a
+thread.
+"""
 
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -60,7 +62,7 @@ class _GradMode:
     def _decorate_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # The mode holds while the generator runs and not while its caller does.
         @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             generator = function(*args, **kwargs)
             resume: Callable[[], Any] = functools.partial(next, generator)
             while True:

@@ -169,7 +169,7 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
                 f"but input {index} is {array.dtype.name} and will likely fail",
                 stacklevel=4,
             )
-        if any(
+        if array.size and any(
             step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
         ):
             raise RuntimeError(

@@ -19,8 +19,8 @@ class saved_tensors_hooks:
 
     Args:
         pack_hook: takes the tensor (detached) when it is saved, once; returns any object.
-        unpack_hook: takes that object whenever backward needs the tensor; returns a tensor of the same
-            content, shape and dtype.
+        unpack_hook: takes that object whenever backward needs the tensor; returns a tensor of the
+            same content, shape and dtype.
 
     The innermost pair of a thread counts; other threads are not affected.
     """

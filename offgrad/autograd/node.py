@@ -26,8 +26,8 @@ class Node:
 
     Attributes:
         next_functions: for each input, the node that made it and which of its outputs it was.
-        sequence_nr: counts up as operations are recorded, so that every node has a higher number than
-            those it leads to; the engine runs nodes from high to low.
+        sequence_nr: counts up as operations are recorded, so that every node has a higher number
+            than those it leads to; the engine runs nodes from high to low.
         needs_input_grad: for each input, whether its gradient is wanted.
     """
 
@@ -82,7 +82,7 @@ class Node:
         """Return the gradients of the inputs, given those of the outputs."""
         raise NotImplementedError
 
-    def saved_tensors(self) -> Iterable[SavedTensor]:
+    def saves(self) -> Iterable[SavedTensor]:
         """Return what `run` will unpack, in the order it was saved."""
         return self._saved.values()
 
@@ -95,7 +95,9 @@ class Node:
     # Hooks
 
     def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(grad_inputs, grad_outputs)`` after the node ran; it may return new grad_inputs."""
+        """Call ``hook(grad_inputs, grad_outputs)`` after the node ran; it may return new
+        grad_inputs.
+        """
         if self._post_hooks is None:
             self._post_hooks = {}
         return add_hook(self._post_hooks, hook)
@@ -130,7 +132,9 @@ class Node:
     # Saved tensors, as attributes
 
     def __getattr__(self, name: str) -> Any:
-        saved = self.__class__._saved.__get__(self)  # type: ignore[attr-defined]
+        if name == "_saved":  # asked for before __init__
+            raise AttributeError(name)
+        saved = self._saved
         if name.startswith("_raw_saved_") and name[11:] in saved:
             return saved[name[11:]]
         if name.startswith("_saved_"):
@@ -197,9 +201,9 @@ def gradient_edge(tensor: "Tensor") -> Edge:
         return None, 0
     if tensor._base is not None and tensor._generation != tensor._base._generation:
         raise RuntimeError(
-            "a view's history must match its base's, but the base (or another view of it) was changed "
-            f"in place by an operation that autograd recorded after this {describe(tensor)} was "
-            "taken; take the view again after the in-place operation"
+            "a view's history must match its base's, but the base (or another view of it) was "
+            "changed in place by an operation that autograd recorded after this "
+            f"{describe(tensor)} was taken; take the view again after the in-place operation"
         )
     if tensor._grad_fn is not None:
         return tensor._grad_fn, tensor._output_nr

@@ -28,8 +28,8 @@ class Op(Node):
 
     `forward` calls ``self.save(slot=array)`` for what backward needs, an input, an output or
     an array of its own, and sets plain attributes for the rest; ``needs_input_grad`` tells it what
-    backward will be asked for. `backward` reads ``self.saved(slot)`` and is written in differentiable
-    operations, so that gradients of gradients need no second formula.
+    backward will be asked for. `backward` reads ``self.saved(slot)`` and is written in
+    differentiable operations, so that gradients of gradients need no second formula.
     """
 
     __slots__ = ("_saves",)
@@ -65,8 +65,19 @@ class Op(Node):
         return self._saved[slot].unpack()
 
     @classmethod
-    def apply(cls, *inputs: "Tensor | None", **parameters: Any) -> Any:
-        """Run the operation on tensors and record it if grad mode is on and an input requires grad."""
+    def apply(cls, *inputs: "Tensor | None", **parameters: Any) -> "Tensor":
+        """Run the operation on tensors; return its one output.
+
+        It is recorded if grad mode is on and an input requires grad.
+        """
+        output: Tensor = cls.apply_all(*inputs, **parameters)[0]
+        return output
+
+    @classmethod
+    def apply_all(cls, *inputs: "Tensor | None", **parameters: Any) -> "tuple[Any, ...]":
+        """Run the operation as `apply` does; return all outputs, None where forward returned
+        None.
+        """
         node = cls()
         node._saves = {}
         recorded = False
@@ -98,7 +109,7 @@ class Op(Node):
                     node.output_metadata.append((output._array.shape, output._array.dtype))
             if node._saves:
                 node._save_all(inputs, arrays, results, outputs)
-        return outputs[0] if type(result) is not tuple else tuple(outputs)
+        return tuple(outputs)
 
     def _save_all(
         self,
@@ -122,7 +133,9 @@ class Op(Node):
         results: tuple[Array, ...],
         outputs: "list[Any]",
     ) -> "tuple[Tensor, Edge, bool]":
-        """Return the tensor whose array is to be saved, its gradient's edge, whether it is an output."""
+        """Return the tensor whose array is to be saved, its gradient's edge, whether it is an
+        output.
+        """
         for index, candidate in enumerate(arrays):
             if array is candidate:
                 return inputs[index], self.next_functions[index], False  # type: ignore[return-value]

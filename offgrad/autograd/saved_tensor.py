@@ -143,9 +143,9 @@ class SavedTensor:
         """
         if self._released:
             raise RuntimeError(
-                f"what {self._who()} saved for backward was freed by an earlier backward() or grad(); "
-                "to go through the graph, or read its saved tensors, again, pass retain_graph=True "
-                "the time before"
+                f"what {self._who()} saved for backward was freed by an earlier backward() or "
+                "grad(); to go through the graph, or read its saved tensors, again, pass "
+                "retain_graph=True the time before"
             )
         if self._tensor is not None:
             tensor = self._tensor
@@ -167,13 +167,13 @@ class SavedTensor:
         """
         if self._released:
             raise RuntimeError(
-                f"hooks need a saved tensor to pack, but what {self._who()} saved was freed by backward; "
-                "register them before, or pass retain_graph=True to it"
+                f"hooks need a saved tensor to pack, but what {self._who()} saved was freed by "
+                "backward; register them before, or pass retain_graph=True to it"
             )
         if self._tensor is None:
             raise RuntimeError(
-                f"a saved tensor takes hooks once, but {self._who()} has some already (perhaps of an "
-                "enclosing saved_tensors_hooks or offload)"
+                f"a saved tensor takes hooks once, but {self._who()} has some already (perhaps of "
+                "an enclosing saved_tensors_hooks or offload)"
             )
         for hook in (pack, unpack):
             if not callable(hook):
@@ -222,8 +222,8 @@ class SavedTensor:
             grad_mode.state.grad_enabled = recording
         if tensor._storage.version != version:
             raise RuntimeError(
-                f"a pack hook must not change its input in place, but that of {self._who()} was changed "
-                f"by {tensor._storage.changed_by}; work on a clone"
+                f"a pack hook must not change its input in place, but that of {self._who()} was "
+                f"changed by {tensor._storage.changed_by}; work on a clone"
             )
         if packed is KEEP:
             return False
@@ -263,7 +263,7 @@ class SavedTensor:
         return f"{'a freed node' if node is None else node.name()}.{self._slot}"
 
     def _changed(
-        self, tensor: "Tensor", version: int | None = None, operation: str = ""
+        self, tensor: TensorBase, version: int | None = None, operation: str = ""
     ) -> RuntimeError:
         storage = tensor._storage
         return RuntimeError(

@@ -1,7 +1,7 @@
 """Tensor memory: one pool of reusable buffers, counted to the byte, with a limit.
 
-Arrays of `POOL_THRESHOLD` bytes and more come from a `BufferPool`, which reports each of them here when
-it is taken and when its last view dies. Smaller arrays are NumPy's own and are counted by the
+Arrays of `POOL_THRESHOLD` bytes and more come from a `BufferPool`, which reports each of them here
+when it is taken and when its last view dies. Smaller arrays are NumPy's own and are counted by the
 `Storage` that holds them.
 """
 
@@ -73,10 +73,10 @@ class _Counter:
 
     def _exceeded(self, wanted: int) -> OutOfMemoryError:
         return OutOfMemoryError(
-            f"tensor memory is limited to {format_nbytes(self.limit or 0)}: {format_nbytes(wanted)} "
-            f"more were asked for with {format_nbytes(self.allocated)} allocated. {self.describe()} "
-            "Run the forward pass "
-            "under offgrad.offload('disk'), make the batch smaller or raise the limit."
+            f"tensor memory is limited to {format_nbytes(self.limit or 0)}: "
+            f"{format_nbytes(wanted)} more were asked for with {format_nbytes(self.allocated)} "
+            f"allocated. {self.describe()} Run the forward pass under offgrad.offload('disk'), "
+            "make the batch smaller or raise the limit."
         )
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 from weakref import WeakSet
 
 from numpy.typing import NDArray
@@ -42,7 +44,7 @@ class Storage:
         "writers",
     )
 
-    def __init__(self, root: NDArray, *, foreign: bool = False) -> None:
+    def __init__(self, root: NDArray[Any], *, foreign: bool = False) -> None:
         """Count `root` as tensor memory, unless the pool does or it is `foreign` (the user's)."""
         nbytes: int = root.nbytes
         self._counted = 0
@@ -56,7 +58,7 @@ class Storage:
         self.role = "tensors"
         self.saves = 0
         self.saved_by = ""
-        self.writers: tuple[object, ...] = ()
+        self.writers: tuple[Callable[[], None], ...] = ()
         if not foreign and nbytes:
             counter.change(nbytes)
             self._counted = nbytes
@@ -70,13 +72,15 @@ class Storage:
         if self.writers:
             writers, self.writers = self.writers, ()
             for wait in writers:
-                wait()  # type: ignore[operator]
+                wait()
         self.version += 1
         self.changed_by = operation
 
 
 def holders() -> dict[str, int]:
-    """Return the bytes held by each role, largest first; what is saved for backward names its node."""
+    """Return the bytes held by each role, largest first; what is saved for backward names its
+    node.
+    """
     held: Counter[str] = Counter()
     for storage in list(_large):
         role = f"saved for backward by {storage.saved_by}" if storage.saves else storage.role

@@ -81,7 +81,9 @@ class Identity(Module):
 
 
 class Dropout(Module):
-    """In training, each element zeroed with probability `p` and the rest scaled by ``1 / (1 - p)``."""
+    """In training, each element zeroed with probability `p` and the rest scaled by ``1 / (1 -
+    p)``.
+    """
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()

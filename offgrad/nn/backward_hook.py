@@ -1,4 +1,6 @@
-"""The machinery of full backward hooks: one node around a module's inputs, one around its outputs."""
+"""The machinery of full backward hooks: one node around a module's inputs, one around its
+outputs.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -78,8 +80,8 @@ class BackwardHook:
             for hook in self._hooks:
                 if hook(self._module, (None,) * self._input_count, full) is not None:
                     raise RuntimeError(
-                        "a backward hook must return None where no input of the module requires grad, "
-                        f"but one of {type(self._module).__name__} returned a gradient"
+                        "a backward hook must return None where no input of the module requires "
+                        f"grad, but one of {type(self._module).__name__} returned a gradient"
                     )
         return tuple(full[place] for place in self._output_places)
 
@@ -99,7 +101,7 @@ def _watch(values: Sequence[Any]) -> "tuple[list[Any], list[int], Op | None]":
     watched = grad_mode.is_grad_enabled() and any(values[place]._requires_grad for place in places)
     if not watched:
         return list(values), [], None
-    views = BackwardHookFunction.apply(*(values[place] for place in places))
+    views = BackwardHookFunction.apply_all(*(values[place] for place in places))
     result = list(values)
     node: Op | None = None
     for place, view in zip(places, views, strict=True):
@@ -121,7 +123,8 @@ def _as_tuple(result: Any, count: int, hook: str) -> tuple[Any, ...]:
     given = result if isinstance(result, tuple) else (result,)
     if len(given) != count:
         raise RuntimeError(
-            f"a {hook} must return as many gradients as it got, {count}, but one returned {len(given)}"
+            f"a {hook} must return as many gradients as it got, {count}, but one returned "
+            f"{len(given)}"
         )
     return given
 

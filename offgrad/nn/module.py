@@ -107,6 +107,7 @@ class Module:
     # Calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `forward`, with the hooks if there are any."""
         previous = _calls.stack
         _calls.stack = (*previous, self)
         try:
@@ -163,11 +164,13 @@ class Module:
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs are computed.
+        """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs are
+        computed.
 
-        Both are tuples, with None for what is no tensor; only positional arguments count. The hook may
-        return a new grad_input, which replaces it in what follows. While such a hook is registered,
-        forward gets, and its caller gets, views of the tensors, which must not be changed in place.
+        Both are tuples, with None for what is no tensor; only positional arguments count. The hook
+        may return a new grad_input, which replaces it in what follows. While such a hook is
+        registered, forward gets, and its caller gets, views of the tensors, which must not be
+        changed in place.
         """
         return add_hook(self._backward_hooks, hook, prepend=prepend)
 
@@ -178,8 +181,8 @@ class Module:
         if "_parameters" not in registries:
             if isinstance(value, Parameter | Module):
                 raise AttributeError(
-                    f"parameters and modules can be set only after super().__init__(), got {name!r} of "
-                    f"{type(self).__name__} before"
+                    "parameters and modules can be set only after super().__init__(), got "
+                    f"{name!r} of {type(self).__name__} before"
                 )
             super().__setattr__(name, value)
             return
@@ -202,7 +205,8 @@ class Module:
                 setattr(self, name, value)
                 return
             raise TypeError(
-                f"{name!r} of {type(self).__name__} is registered in {registry[1:]} and can be set to a "
+                f"{name!r} of {type(self).__name__} is registered in {registry[1:]} and can be "
+                "set to a "
                 f"{kinds[registry].__name__} or None, got {type(value).__name__}; delete it first"
             )
         self.__dict__[registry][name] = value
@@ -217,7 +221,7 @@ class Module:
     def __delattr__(self, name: str) -> None:
         for registry in (self._parameters, self._buffers, self._modules):
             if name in registry:
-                del registry[name]  # type: ignore[attr-defined]
+                del registry[name]
                 return
         super().__delattr__(name)
 
@@ -372,7 +376,9 @@ class Module:
     # State
 
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
-        """Return parameters and persistent buffers by qualified name, sharing memory with the module."""
+        """Return parameters and persistent buffers by qualified name, sharing memory with the
+        module.
+        """
         state: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
             if parameter is not None:

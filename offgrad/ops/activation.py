@@ -100,14 +100,14 @@ def _gelu_slope_tanh(x: "Tensor") -> "Tensor":
 
 def relu(input: "Tensor") -> "Tensor":
     """Return ``max(input, 0)``."""
-    return Relu.apply(check_tensor(input, "relu"))  # type: ignore[no-any-return]
+    return Relu.apply(check_tensor(input, "relu"))
 
 
 def gelu(input: "Tensor", approximate: str = "none") -> "Tensor":
     """Return the Gaussian error linear unit, exact or by its ``"tanh"`` approximation."""
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
-    return Gelu.apply(floating(input, "gelu"), approximate=approximate)  # type: ignore[no-any-return]
+    return Gelu.apply(floating(input, "gelu"), approximate=approximate)
 
 
 def silu(input: "Tensor") -> "Tensor":

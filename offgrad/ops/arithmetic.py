@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Array:
-    """Return ``ufunc(*arrays)`` in tensor memory, C-ordered; `dtype` defaults to the first array's."""
+    """Return ``ufunc(*arrays)`` in tensor memory, C-ordered; `dtype` defaults to the first
+    array's.
+    """
     shape = arrays[0].shape
     for each in arrays[1:]:
         if each.shape != shape:
@@ -46,14 +48,7 @@ def conj(tensor: "Tensor") -> "Tensor":
 class _Broadcasting(Op):
     """An operation on two arrays of broadcastable shapes."""
 
-    def forward(self, a: Array, b: Array, **parameters: Any) -> Array:
-        """Remember the shapes, then compute."""
-        self.shapes = a.shape, b.shape
-        return self.compute(a, b, **parameters)
-
-    def compute(self, a: Array, b: Array, **parameters: Any) -> Array:
-        """Return the result."""
-        raise NotImplementedError
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
 
     def reduced(self, grad_a: "Tensor | None", grad_b: "Tensor | None") -> Any:
         """Return the gradients summed over the broadcast dimensions."""
@@ -66,8 +61,9 @@ class _Broadcasting(Op):
 class Add(_Broadcasting):
     """a + alpha * b; keeps nothing."""
 
-    def compute(self, a: Array, b: Array, alpha: Any = 1) -> Array:
+    def forward(self, a: Array, b: Array, alpha: Any = 1) -> Array:
         """Return the sum."""
+        self.shapes = a.shape, b.shape
         self.alpha = alpha
         if alpha != 1:
             b = b * b.dtype.type(alpha)
@@ -83,8 +79,9 @@ class Add(_Broadcasting):
 class Sub(_Broadcasting):
     """a - alpha * b; keeps nothing."""
 
-    def compute(self, a: Array, b: Array, alpha: Any = 1) -> Array:
+    def forward(self, a: Array, b: Array, alpha: Any = 1) -> Array:
         """Return the difference."""
+        self.shapes = a.shape, b.shape
         self.alpha = alpha
         if alpha != 1:
             b = b * b.dtype.type(alpha)
@@ -99,8 +96,9 @@ class Sub(_Broadcasting):
 class Mul(_Broadcasting):
     """a * b; keeps each factor whose partner needs a gradient."""
 
-    def compute(self, a: Array, b: Array) -> Array:
+    def forward(self, a: Array, b: Array) -> Array:
         """Return the product."""
+        self.shapes = a.shape, b.shape
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, other=b if need_a else None)
         return compute(np.multiply, a, b)
@@ -117,8 +115,9 @@ class Mul(_Broadcasting):
 class Div(_Broadcasting):
     """a / b; keeps b, and a where b needs a gradient."""
 
-    def compute(self, a: Array, b: Array) -> Array:
+    def forward(self, a: Array, b: Array) -> Array:
         """Return the quotient."""
+        self.shapes = a.shape, b.shape
         self.save(self=a if self.needs_input_grad[1] else None, other=b)
         with np.errstate(divide="ignore", invalid="ignore"):
             return compute(np.true_divide, a, b)
@@ -137,8 +136,9 @@ class Div(_Broadcasting):
 class Pow(_Broadcasting):
     """a ** b for tensors; keeps a, b, and the result where b needs a gradient."""
 
-    def compute(self, a: Array, b: Array) -> Array:
+    def forward(self, a: Array, b: Array) -> Array:
         """Return the power."""
+        self.shapes = a.shape, b.shape
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             result = compute(np.power, a, b)
         self.save(self=a, exponent=b, result=result if self.needs_input_grad[1] else None)
@@ -194,14 +194,17 @@ class PowScalar(Op):
 
 
 class Extremum(_Broadcasting):
-    """The larger or smaller of two; keeps both. Where they are equal each gets half the gradient."""
+    """The larger or smaller of two; keeps both. Where they are equal each gets half the
+    gradient.
+    """
 
     def name(self) -> str:
         """Return PyTorch's name."""
         return f"{self.ufunc.__name__.capitalize()}Backward0"
 
-    def compute(self, a: Array, b: Array, ufunc: Any) -> Array:
+    def forward(self, a: Array, b: Array, ufunc: Any) -> Array:
         """Return the elementwise extremum."""
+        self.shapes = a.shape, b.shape
         self.ufunc = ufunc
         self.save(self=a, other=b)
         return compute(ufunc, a, b)
@@ -239,7 +242,7 @@ def _operands(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor
 def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     """Return ``input + alpha * other``."""
     a, b = _operands(input, other, "add")
-    return Add.apply(a, b, alpha=alpha)  # type: ignore[no-any-return]
+    return Add.apply(a, b, alpha=alpha)
 
 
 def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
@@ -253,16 +256,18 @@ def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
         raise RuntimeError(
             "sub is not defined for bool tensors; use ^ or logical_not(), or convert one"
         )
-    return Sub.apply(a, b, alpha=alpha)  # type: ignore[no-any-return]
+    return Sub.apply(a, b, alpha=alpha)
 
 
 def mul(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * other``."""
-    return Mul.apply(*_operands(input, other, "mul"))  # type: ignore[no-any-return]
+    return Mul.apply(*_operands(input, other, "mul"))
 
 
 def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = None) -> "Tensor":
-    """Return ``input / other``, true division unless `rounding_mode` is ``"floor"`` or ``"trunc"``."""
+    """Return ``input / other``, true division unless `rounding_mode` is ``"floor"`` or
+    ``"trunc"``.
+    """
     from offgrad.ops.math import trunc
 
     if rounding_mode == "floor":
@@ -279,7 +284,7 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
         dtype = get_default_dtype()
     a, b = as_tensor_of(input, dtype, "div"), as_tensor_of(other, dtype, "div")
     _broadcastable(a, b, "div")
-    return Div.apply(a, b)  # type: ignore[no-any-return]
+    return Div.apply(a, b)
 
 
 def floor_divide(input: TensorLike, other: TensorLike) -> "Tensor":
@@ -294,7 +299,7 @@ def floor_divide(input: TensorLike, other: TensorLike) -> "Tensor":
         raise RuntimeError(
             "floor_divide: an integer was divided by zero; mask the zeros or use floats"
         )
-    return IntegerDivide.apply(a, b, ufunc=np.floor_divide)  # type: ignore[no-any-return]
+    return IntegerDivide.apply(a, b, ufunc=np.floor_divide)
 
 
 def remainder(input: TensorLike, other: TensorLike) -> "Tensor":
@@ -305,15 +310,16 @@ def remainder(input: TensorLike, other: TensorLike) -> "Tensor":
             raise RuntimeError(
                 "remainder: an integer was divided by zero; mask the zeros or use floats"
             )
-        return IntegerDivide.apply(a, b, ufunc=np.remainder)  # type: ignore[no-any-return]
+        return IntegerDivide.apply(a, b, ufunc=np.remainder)
     return a - b * floor_divide(a, b)
 
 
 class IntegerDivide(_Broadcasting):
     """Quotient or remainder of integers; not differentiable."""
 
-    def compute(self, a: Array, b: Array, ufunc: Any) -> Array:
+    def forward(self, a: Array, b: Array, ufunc: Any) -> Array:
         """Return the result."""
+        self.shapes = a.shape, b.shape
         return compute(ufunc, a, b)
 
 
@@ -326,7 +332,7 @@ def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
     from offgrad.autograd.tensor_base import TensorBase
 
     if isinstance(exponent, TensorBase):
-        return Pow.apply(*_operands(input, exponent, "pow"))  # type: ignore[no-any-return]
+        return Pow.apply(*_operands(input, exponent, "pow"))
     base = check_tensor(input, "pow")
     dtype = result_type(base, exponent)
     if category(dtype) == 1 and exponent < 0:  # type: ignore[operator]
@@ -334,14 +340,14 @@ def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
             f"pow: integers to a negative power are not integers, got {dtype.name} ** {exponent}; "
             "convert to float"
         )
-    return PowScalar.apply(as_tensor_of(base, dtype, "pow"), exponent=exponent)  # type: ignore[no-any-return]
+    return PowScalar.apply(as_tensor_of(base, dtype, "pow"), exponent=exponent)
 
 
 def maximum(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return the elementwise larger of two tensors; NaN if either is."""
-    return Extremum.apply(*_operands(input, other, "maximum"), ufunc=np.maximum)  # type: ignore[no-any-return]
+    return Extremum.apply(*_operands(input, other, "maximum"), ufunc=np.maximum)
 
 
 def minimum(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return the elementwise smaller of two tensors; NaN if either is."""
-    return Extremum.apply(*_operands(input, other, "minimum"), ufunc=np.minimum)  # type: ignore[no-any-return]
+    return Extremum.apply(*_operands(input, other, "minimum"), ufunc=np.minimum)

@@ -28,7 +28,9 @@ class ScaledDotProductAttention(Op):
     ) -> Array:
         """Return [B, H, T, Dv] of q [B, H, T, D], k [B, H, S, D], v [B, H, S, Dv]."""
         self.options = options
-        out = memory.empty((*q.shape[:3], v.shape[3]), q.dtype)
+        # Heads beside their values, as the projection that follows wants them: no copy there.
+        batch, heads, rows = q.shape[:3]
+        out = memory.empty((batch, rows, heads, v.shape[3]), q.dtype).transpose(0, 2, 1, 3)
         lse = memory.empty(q.shape[:3], q.dtype)
         kernels.attention(q, k, v, out, lse, mask=mask, **options)
         self.save(query=q, key=k, value=v, attn_mask=mask, result=out, logsumexp=lse)
@@ -36,7 +38,7 @@ class ScaledDotProductAttention(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """Recompute the probabilities tile by tile."""
-        found = ScaledDotProductAttentionBackward.apply(
+        found = ScaledDotProductAttentionBackward.apply_all(
             grad,
             self.saved("query"),
             self.saved("key"),
@@ -139,7 +141,8 @@ def scaled_dot_product_attention(
         query: shape [..., T, D].
         key: shape [..., S, D].
         value: shape [..., S, Dv].
-        attn_mask: broadcastable to [..., T, S]: bool, True where a query may attend, or added floats.
+        attn_mask: broadcastable to [..., T, S]: bool, True where a query may attend, or added
+            floats.
         dropout_p: the probability of dropping a weight; applied whenever it is positive.
         is_causal: let query i attend to keys 0 to i; excludes `attn_mask`.
         scale: defaults to ``1 / sqrt(D)``.
@@ -215,7 +218,8 @@ def _mask(mask: Any, batch: tuple[int, ...], q: "Tensor", k: "Tensor", where: st
         broadcast = ()
     if broadcast != full:
         raise RuntimeError(
-            f"{where}: attn_mask must broadcast to [..., T, S] = {list(full)}, got a {describe(mask)}"
+            f"{where}: attn_mask must broadcast to [..., T, S] = {list(full)}, got a "
+            f"{describe(mask)}"
         )
     tensor: Tensor = mask  # type: ignore[assignment]
     if len(batch) == 2 or mask._array.ndim <= 2:

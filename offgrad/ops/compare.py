@@ -163,4 +163,4 @@ def where(condition: "Tensor", input: TensorLike, other: TensorLike) -> "Tensor"
     else:
         dtype = result_type(input, other)
         a, b = as_tensor_of(input, dtype, "where"), as_tensor_of(other, dtype, "where")
-    return Where.apply(condition, a, b)  # type: ignore[no-any-return]
+    return Where.apply(condition, a, b)

@@ -72,7 +72,8 @@ def _scalar_dtype(value: Any, like: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def result_type(*operands: Any) -> np.dtype[Any]:
-    """Return the dtype PyTorch promotes `operands` to: tensors first, then 0-dim ones, then numbers.
+    """Return the dtype PyTorch promotes `operands` to: tensors first, then 0-dim ones, then
+    numbers.
 
     A tensor without dimensions, or a number, changes the dtype only if its category is higher.
     """
@@ -101,8 +102,8 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
     """Return `value` as a tensor of `dtype`; the conversion of a tensor is recorded."""
     if isinstance(value, TensorBase):
         if value._array.dtype == dtype:
-            return value  # type: ignore[return-value]
-        return Cast.apply(value, dtype=dtype)  # type: ignore[no-any-return]
+            return value
+        return Cast.apply(value, dtype=dtype)
     if isinstance(value, bool | int | float | complex | np.generic):
         return wrap(np.asarray(value, dtype))
     raise TypeError(
@@ -114,7 +115,7 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
 def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
     """Return both operands as tensors of their common dtype."""
     if isinstance(a, TensorBase) and isinstance(b, TensorBase) and a._array.dtype == b._array.dtype:
-        return a, b  # type: ignore[return-value]
+        return a, b
     for each in (a, b):
         if not isinstance(each, TensorBase | bool | int | float | complex | np.generic):
             raise TypeError(
@@ -130,8 +131,8 @@ def floating(input: TensorLike, where: str) -> "Tensor":
     if not isinstance(input, TensorBase):
         raise TypeError(f"{where} takes a tensor, got {type(input).__name__}")
     if category(input._array.dtype) >= 2:
-        return input  # type: ignore[return-value]
-    return as_tensor_of(input, _default_dtype, where)  # type: ignore[arg-type]
+        return input
+    return as_tensor_of(input, _default_dtype, where)
 
 
 def check_tensor(value: Any, where: str) -> "Tensor":
@@ -167,7 +168,7 @@ def cast(input: "Tensor", dtype: Any) -> "Tensor":
     dtype = np.dtype(dtype)
     if input._array.dtype == dtype:
         return input
-    return Cast.apply(input, dtype=dtype)  # type: ignore[no-any-return]
+    return Cast.apply(input, dtype=dtype)
 
 
 def shape_error(where: str, rule: str, *tensors: TensorBase) -> RuntimeError:

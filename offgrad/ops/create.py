@@ -8,7 +8,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
 from offgrad.memory import Storage
-from offgrad.ops.convert import get_default_dtype
+from offgrad.ops.convert import cast, get_default_dtype
 from offgrad.ops.shape import sizes
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ _SUPPORTED = "biufc"
 def _checked(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in _SUPPORTED and array.dtype.name != "bfloat16":
         raise TypeError(
-            f"{where}: elements must be numbers or bools, got dtype {array.dtype.name!r} (a ragged or "
-            "mixed sequence gives object)"
+            f"{where}: elements must be numbers or bools, got dtype {array.dtype.name!r} (a "
+            "ragged or mixed sequence gives object)"
         )
     if not array.dtype.isnative:
         raise ValueError(
@@ -89,7 +89,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False) -> "Ten
 def as_tensor(data: Any, *, dtype: Any = None) -> "Tensor":
     """Return `data` as a tensor, sharing memory with an array or tensor where the dtype allows."""
     if isinstance(data, TensorBase):
-        return data.to(dtype) if dtype is not None else data  # type: ignore[attr-defined, no-any-return]
+        return cast(data, dtype or data._array.dtype)  # type: ignore[arg-type]
     array = _array_of(data, dtype)
     return from_numpy(array) if array is data else tensor(array)
 

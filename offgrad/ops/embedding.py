@@ -79,8 +79,8 @@ def embedding(input: "Tensor", weight: "Tensor", padding_idx: int | None = None)
     rows = weight._array.shape[0]
     if index.size and not (index.min() >= 0 and index.max() < rows):
         raise IndexError(
-            f"embedding: indices must be from 0 to {rows - 1}, the rows of weight, got {index.min()} to "
-            f"{index.max()}"
+            f"embedding: indices must be from 0 to {rows - 1}, the rows of weight, got "
+            f"{index.min()} to {index.max()}"
         )
     padding = -1 if padding_idx is None else padding_idx % rows
-    return Embedding.apply(weight, input, padding_idx=padding)  # type: ignore[no-any-return]
+    return Embedding.apply(weight, input, padding_idx=padding)

@@ -22,7 +22,8 @@ class Slice(Op):
     def forward(self, x: Array, index: Any) -> Array:
         """Return the view."""
         self.index, self.shape = index, x.shape
-        return x[index]
+        view: Array = x[index]
+        return view
 
     def backward(self, grad: "Tensor") -> Any:
         """Put the gradient where the slice was."""
@@ -211,14 +212,15 @@ def _unwrap(index: Any) -> tuple[Any, bool]:
 
 
 def getitem(input: "Tensor", index: Any) -> "Tensor":
-    """Return ``input[index]``: a view for ints, slices, None and ``...``; a copy for tensors and lists.
+    """Return ``input[index]``: a view for ints, slices, None and ``...``; a copy for tensors and
+    lists.
 
     Raises:
         IndexError: if the index does not fit.
     """
     unwrapped, basic = _unwrap(index)
     try:
-        return (Slice if basic else Index).apply(input, index=unwrapped)  # type: ignore[no-any-return]
+        return (Slice if basic else Index).apply(input, index=unwrapped)
     except IndexError as error:
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
 
@@ -228,7 +230,7 @@ def index_put(input: "Tensor", index: Any, values: Any) -> "Tensor":
     unwrapped, _ = _unwrap(index)
     source = as_tensor_of(values, input._array.dtype, "index_put")
     try:
-        return IndexPut.apply(input, source, index=unwrapped)  # type: ignore[no-any-return]
+        return IndexPut.apply(input, source, index=unwrapped)
     except IndexError as error:
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
     except ValueError as error:
@@ -242,8 +244,8 @@ def _check_index(input: "Tensor", axis: int, index: "Tensor", where: str) -> Non
         raise RuntimeError(f"{where}: the index must be an integer tensor, got a {describe(index)}")
     if index._array.ndim != max(input._array.ndim, 1):
         raise RuntimeError(
-            f"{where}: index and tensor must have as many dimensions, got a {describe(index)} for a "
-            f"{describe(input)}"
+            f"{where}: index and tensor must have as many dimensions, got a {describe(index)} for "
+            f"a {describe(input)}"
         )
     size = input._array.shape[axis]
     if index._array.size and (index._array.min() < 0 or index._array.max() >= size):
@@ -257,14 +259,14 @@ def gather(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
     """Return ``out[i][j] = input[index[i][j]][j]`` (for dim 0), of the shape of `index`."""
     axis = normalize_dim(dim, check_tensor(input, "gather")._array.ndim, "gather")
     _check_index(input, axis, index, "gather")
-    return Gather.apply(input, index, dim=axis)  # type: ignore[no-any-return]
+    return Gather.apply(input, index, dim=axis)
 
 
 def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "Tensor":
     """Return `input` with `src` added at `index` along `dim`; repeated indices are summed."""
     axis = normalize_dim(dim, check_tensor(input, "scatter_add")._array.ndim, "scatter_add")
     _check_index(input, axis, index, "scatter_add")
-    return ScatterAdd.apply(input, index, src, dim=axis)  # type: ignore[no-any-return]
+    return ScatterAdd.apply(input, index, src, dim=axis)
 
 
 def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
@@ -299,4 +301,4 @@ def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
         raise RuntimeError(f"masked_fill needs a bool mask, got a {describe(mask)}")
     if isinstance(value, TensorBase):
         value = value.item()  # type: ignore[attr-defined]
-    return MaskedFill.apply(check_tensor(input, "masked_fill"), mask, value=value)  # type: ignore[no-any-return]
+    return MaskedFill.apply(check_tensor(input, "masked_fill"), mask, value=value)

@@ -44,8 +44,8 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
         )
     if category(result._array.dtype) > category(array.dtype):
         raise RuntimeError(
-            f"{name}: the result must convert to the target's dtype, got a {describe(result)} for a "
-            f"{describe(target)}; use the out-of-place form"
+            f"{name}: the result must convert to the target's dtype, got a {describe(result)} for "
+            f"a {describe(target)}; use the out-of-place form"
         )
     target._storage.write(name)
     np.copyto(array, result._array, casting="unsafe")
@@ -81,8 +81,8 @@ def _check_target(target: "Tensor", name: str, recorded: bool) -> None:
     owner = target if target._base is None else target._base
     if target._requires_grad and target._grad_fn is None:
         raise RuntimeError(
-            f"{name}: a leaf that requires grad cannot be changed in place, got a {describe(target)}; "
-            "do it under no_grad(), or change a clone"
+            f"{name}: a leaf that requires grad cannot be changed in place, got a "
+            f"{describe(target)}; do it under no_grad(), or change a clone"
         )
     if target._base is not None and (recorded or target._requires_grad or owner._requires_grad):
         if owner._requires_grad and owner._grad_fn is None:

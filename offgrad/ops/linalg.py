@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def _for_blas(array: Array) -> Array:
-    """Return `array`, copied unless BLAS can read its matrices: the same bits whatever the strides."""
+    """Return `array`, copied unless BLAS can read its matrices: the same bits whatever the
+    strides.
+    """
     if array.ndim < 2:
         return memory.contiguous(array)
     rows, columns = array.strides[-2:]
@@ -195,4 +197,4 @@ def linear(input: "Tensor", weight: "Tensor", bias: "Tensor | None" = None) -> "
             f"linear: the bias must have the shape [{weight._array.shape[0]}] of the output, got a "
             f"{describe(bias)}"
         )
-    return Linear.apply(input, weight, bias)  # type: ignore[no-any-return]
+    return Linear.apply(input, weight, bias)

@@ -35,7 +35,10 @@ class CrossEntropy(Op):
         """Return the losses [rows] of logits [rows, classes]."""
         losses = memory.empty(logits.shape[0], logits.dtype)
         lse = memory.empty(logits.shape[0], logits.dtype)
-        self.options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        self.options: dict[str, Any] = {
+            "ignore_index": ignore_index,
+            "label_smoothing": label_smoothing,
+        }
         kernels.cross_entropy(
             memory.contiguous(logits), target, losses, lse, weight, **self.options
         )
@@ -128,8 +131,8 @@ def cross_entropy(
 
     Args:
         input: logits of shape [C], [N, C] or [N, C, d1, ...].
-        target: classes as integers of shape [], [N] or [N, d1, ...], or probabilities of the shape of
-            `input`.
+        target: classes as integers of shape [], [N] or [N, d1, ...], or probabilities of the shape
+            of `input`.
         weight: a factor for each class, shape [C].
         ignore_index: the target that contributes nothing, also not to the mean.
         reduction: ``"mean"`` (over the targets' weights), ``"sum"`` or ``"none"``.
@@ -155,7 +158,8 @@ def cross_entropy(
     if target._array.shape != expected:
         raise shape_error(
             "cross_entropy",
-            f"classes must have shape {list(expected)}, the logits' without their dimension of classes",
+            f"classes must have shape {list(expected)}, the logits' without their dimension of "
+            "classes",
             logits,
             target,
         )

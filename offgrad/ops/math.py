@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import pi
+from math import sqrt as sqrt_of
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -202,7 +203,7 @@ class Erf(_Unary):
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return 2/sqrt(pi) e^(-x^2)."""
-        return exp(-(saved * saved)) * (2 / pi**0.5)
+        return exp(-(saved * saved)) * (2 / sqrt_of(pi))
 
 
 class Abs(Op):
@@ -278,7 +279,8 @@ class Real(Op):
     def forward(self, x: Array) -> Array:
         """Return the view."""
         self.dtype = x.dtype
-        return x.real
+        view: Array = x.real
+        return view
 
     def backward(self, grad: "Tensor") -> Any:
         """The gradient is real."""
@@ -334,47 +336,47 @@ def neg(input: "Tensor") -> "Tensor":
     """Return ``-input``."""
     if check_tensor(input, "neg")._array.dtype == np.bool_:
         raise RuntimeError("neg is not defined for bool tensors; use ~ or logical_not()")
-    return Neg.apply(input)  # type: ignore[no-any-return]
+    return Neg.apply(input)
 
 
 def exp(input: "Tensor") -> "Tensor":
     """Return e to the power of `input`."""
-    return Exp.apply(floating(input, "exp"))  # type: ignore[no-any-return]
+    return Exp.apply(floating(input, "exp"))
 
 
 def expm1(input: "Tensor") -> "Tensor":
     """Return ``exp(input) - 1``, precise near 0."""
-    return Expm1.apply(floating(input, "expm1"))  # type: ignore[no-any-return]
+    return Expm1.apply(floating(input, "expm1"))
 
 
 def log(input: "Tensor") -> "Tensor":
     """Return the natural logarithm."""
-    return Log.apply(floating(input, "log"))  # type: ignore[no-any-return]
+    return Log.apply(floating(input, "log"))
 
 
 def log1p(input: "Tensor") -> "Tensor":
     """Return ``log(1 + input)``, precise near 0."""
-    return Log1p.apply(floating(input, "log1p"))  # type: ignore[no-any-return]
+    return Log1p.apply(floating(input, "log1p"))
 
 
 def log2(input: "Tensor") -> "Tensor":
     """Return the logarithm to base 2."""
-    return Log2.apply(floating(input, "log2"))  # type: ignore[no-any-return]
+    return Log2.apply(floating(input, "log2"))
 
 
 def sqrt(input: "Tensor") -> "Tensor":
     """Return the square root."""
-    return Sqrt.apply(floating(input, "sqrt"))  # type: ignore[no-any-return]
+    return Sqrt.apply(floating(input, "sqrt"))
 
 
 def rsqrt(input: "Tensor") -> "Tensor":
     """Return one over the square root."""
-    return Rsqrt.apply(floating(input, "rsqrt"))  # type: ignore[no-any-return]
+    return Rsqrt.apply(floating(input, "rsqrt"))
 
 
 def reciprocal(input: "Tensor") -> "Tensor":
     """Return ``1 / input``."""
-    return Reciprocal.apply(floating(input, "reciprocal"))  # type: ignore[no-any-return]
+    return Reciprocal.apply(floating(input, "reciprocal"))
 
 
 def square(input: "Tensor") -> "Tensor":
@@ -384,37 +386,37 @@ def square(input: "Tensor") -> "Tensor":
 
 def sin(input: "Tensor") -> "Tensor":
     """Return the sine of an angle in radians."""
-    return Sin.apply(floating(input, "sin"))  # type: ignore[no-any-return]
+    return Sin.apply(floating(input, "sin"))
 
 
 def cos(input: "Tensor") -> "Tensor":
     """Return the cosine of an angle in radians."""
-    return Cos.apply(floating(input, "cos"))  # type: ignore[no-any-return]
+    return Cos.apply(floating(input, "cos"))
 
 
 def tanh(input: "Tensor") -> "Tensor":
     """Return the hyperbolic tangent."""
-    return Tanh.apply(floating(input, "tanh"))  # type: ignore[no-any-return]
+    return Tanh.apply(floating(input, "tanh"))
 
 
 def sigmoid(input: "Tensor") -> "Tensor":
     """Return ``1 / (1 + exp(-input))``."""
-    return Sigmoid.apply(floating(input, "sigmoid"))  # type: ignore[no-any-return]
+    return Sigmoid.apply(floating(input, "sigmoid"))
 
 
 def erf(input: "Tensor") -> "Tensor":
     """Return the error function."""
-    return Erf.apply(floating(input, "erf"))  # type: ignore[no-any-return]
+    return Erf.apply(floating(input, "erf"))
 
 
 def abs(input: "Tensor") -> "Tensor":
     """Return the absolute value."""
-    return Abs.apply(check_tensor(input, "abs"))  # type: ignore[no-any-return]
+    return Abs.apply(check_tensor(input, "abs"))
 
 
 def sgn(input: "Tensor") -> "Tensor":
     """Return the sign: -1, 0 or 1; for complex `input` the point of the unit circle."""
-    return Sgn.apply(check_tensor(input, "sgn"))  # type: ignore[no-any-return]
+    return Sgn.apply(check_tensor(input, "sgn"))
 
 
 def sign(input: "Tensor") -> "Tensor":
@@ -425,41 +427,41 @@ def sign(input: "Tensor") -> "Tensor":
     """
     if check_tensor(input, "sign")._array.dtype.kind == "c":
         raise RuntimeError("sign is not defined for complex tensors; use sgn()")
-    return Sgn.apply(input)  # type: ignore[no-any-return]
+    return Sgn.apply(input)
 
 
 def floor(input: "Tensor") -> "Tensor":
     """Return the largest integer not above `input`, as the same dtype."""
-    return Stepwise.apply(check_tensor(input, "floor"), ufunc=np.floor, kind="floor")  # type: ignore[no-any-return]
+    return Stepwise.apply(check_tensor(input, "floor"), ufunc=np.floor, kind="floor")
 
 
 def ceil(input: "Tensor") -> "Tensor":
     """Return the smallest integer not below `input`, as the same dtype."""
-    return Stepwise.apply(check_tensor(input, "ceil"), ufunc=np.ceil, kind="ceil")  # type: ignore[no-any-return]
+    return Stepwise.apply(check_tensor(input, "ceil"), ufunc=np.ceil, kind="ceil")
 
 
 def round(input: "Tensor") -> "Tensor":
     """Return the nearest integer, halves to even, as the same dtype."""
-    return Stepwise.apply(check_tensor(input, "round"), ufunc=np.rint, kind="round")  # type: ignore[no-any-return]
+    return Stepwise.apply(check_tensor(input, "round"), ufunc=np.rint, kind="round")
 
 
 def trunc(input: "Tensor") -> "Tensor":
     """Return the integer part, as the same dtype."""
-    return Stepwise.apply(check_tensor(input, "trunc"), ufunc=np.trunc, kind="trunc")  # type: ignore[no-any-return]
+    return Stepwise.apply(check_tensor(input, "trunc"), ufunc=np.trunc, kind="trunc")
 
 
 def conj_physical(input: "Tensor") -> "Tensor":
     """Return the complex conjugate, computed; a real tensor is returned as it is."""
     if check_tensor(input, "conj")._array.dtype.kind != "c":
         return input
-    return ConjPhysical.apply(input)  # type: ignore[no-any-return]
+    return ConjPhysical.apply(input)
 
 
 def real(input: "Tensor") -> "Tensor":
     """Return a view of the real part; a real tensor is returned as it is."""
     if check_tensor(input, "real")._array.dtype.kind != "c":
         return input
-    return Real.apply(input)  # type: ignore[no-any-return]
+    return Real.apply(input)
 
 
 def imag(input: "Tensor") -> "Tensor":
@@ -470,7 +472,7 @@ def imag(input: "Tensor") -> "Tensor":
     """
     if check_tensor(input, "imag")._array.dtype.kind != "c":
         raise RuntimeError(f"imag is defined for complex tensors, got {input._array.dtype.name}")
-    return Imag.apply(input)  # type: ignore[no-any-return]
+    return Imag.apply(input)
 
 
 def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
@@ -481,4 +483,4 @@ def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
     """
     if min is None and max is None:
         raise RuntimeError("clamp needs min, max or both, got neither")
-    return Clamp.apply(check_tensor(input, "clamp"), min=min, max=max)  # type: ignore[no-any-return]
+    return Clamp.apply(check_tensor(input, "clamp"), min=min, max=max)

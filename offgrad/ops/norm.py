@@ -36,7 +36,7 @@ class LayerNorm(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """All three gradients, in one kernel."""
-        return LayerNormBackward.apply(
+        return LayerNormBackward.apply_all(
             grad,
             self.saved("input"),
             self.saved("weight") if "weight" in self._saved else None,
@@ -119,14 +119,14 @@ def layer_norm(
     shape = tuple(normalized_shape)
     if not shape or x._array.shape[-len(shape) :] != shape:
         raise RuntimeError(
-            f"layer_norm: normalized_shape must be the last sizes of the input, got {list(shape)} for a "
-            f"{describe(x)}"
+            f"layer_norm: normalized_shape must be the last sizes of the input, got {list(shape)} "
+            f"for a {describe(x)}"
         )
     for each in (weight, bias):
         if each is not None and (each._array.shape != shape or each._array.dtype != x._array.dtype):
             raise RuntimeError(
-                f"layer_norm: weight and bias must be {x._array.dtype.name} of shape {list(shape)}, got "
-                f"a {describe(each)}"
+                f"layer_norm: weight and bias must be {x._array.dtype.name} of shape "
+                f"{list(shape)}, got a {describe(each)}"
             )
     columns = prod(shape)
     rows = x.reshape(

@@ -1,4 +1,6 @@
-"""Random tensors and dropout, from counter-based generators: a seed and an offset say everything."""
+"""Random tensors and dropout, from counter-based generators: a seed and an offset say
+everything.
+"""
 
 import threading
 from collections.abc import Sequence
@@ -89,7 +91,9 @@ class Dropout(Op):
         return "NativeDropoutBackward0"
 
     def forward(self, x: Array, p: float, seed: int, offset: int) -> Array:
-        """Return x / (1 - p) where kept, else 0; the mask follows from seed, offset and position."""
+        """Return x / (1 - p) where kept, else 0; the mask follows from seed, offset and
+        position.
+        """
         self.options = {"p": p, "seed": seed, "offset": offset}
         out = memory.empty(x.shape, x.dtype)
         kernels.dropout(memory.contiguous(x), out, p, seed, offset)
@@ -112,7 +116,7 @@ def dropout(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor":
         return input
     x = floating(input, "dropout")
     seed, offset = default_generator.advance(x._array.size)
-    return Dropout.apply(x, p=p, seed=seed, offset=offset)  # type: ignore[no-any-return]
+    return Dropout.apply(x, p=p, seed=seed, offset=offset)
 
 
 def _float_dtype(dtype: Any, where: str) -> np.dtype[Any]:
@@ -207,7 +211,9 @@ def multinomial(
     *,
     generator: Generator | None = None,
 ) -> "Tensor":
-    """Return indices drawn by the weights `input` [C] or [N, C]: shape [num_samples] or [N, num_samples]."""
+    """Return indices drawn by the weights `input` [C] or [N, C]: shape [num_samples] or [N,
+    num_samples].
+    """
     if not isinstance(input, TensorBase) or input._array.ndim not in (1, 2):
         raise RuntimeError("multinomial: weights [C] or [N, C] are needed")
     weights = np.atleast_2d(input._array.astype(np.float64))

@@ -209,7 +209,10 @@ class Cumsum(Op):
 def _sum_dtype(input: "Tensor", dtype: Any) -> np.dtype[Any]:
     if dtype is not None:
         return np.dtype(dtype)
-    return np.dtype(np.int64) if category(input._array.dtype) < 2 else input._array.dtype
+    result: np.dtype[Any] = input._array.dtype
+    if category(result) < 2:
+        result = np.dtype(np.int64)
+    return result
 
 
 def sum(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
@@ -219,7 +222,7 @@ def sum(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any =
     if result != input._array.dtype and category(result) >= 2:
         input = cast(input, result)
     dims = normalize_dims(dim, input._array.ndim, "sum")
-    return Sum.apply(input, dims=dims, keepdim=keepdim, dtype=result)  # type: ignore[no-any-return]
+    return Sum.apply(input, dims=dims, keepdim=keepdim, dtype=result)
 
 
 def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
@@ -232,18 +235,18 @@ def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
         input = cast(check_tensor(input, "mean"), dtype)
     if category(check_tensor(input, "mean")._array.dtype) < 2:
         raise RuntimeError(
-            f"mean is defined for floating point and complex tensors, got {input._array.dtype.name}; "
-            "pass dtype=offgrad.float32"
+            "mean is defined for floating point and complex tensors, got "
+            f"{input._array.dtype.name}; pass dtype=offgrad.float32"
         )
     dims = normalize_dims(dim, input._array.ndim, "mean")
-    return Mean.apply(input, dims=dims, keepdim=keepdim)  # type: ignore[no-any-return]
+    return Mean.apply(input, dims=dims, keepdim=keepdim)
 
 
 def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -> "Tensor":
     dims = normalize_dims(dim, check_tensor(input, where)._array.ndim, where)
     if input._array.size == 0 and builtins.any(input._array.shape[axis] == 0 for axis in dims):
         raise IndexError(f"{where}: there is none of no elements, got shape {list(input.shape)}")
-    return Amax.apply(input, dims=dims, keepdim=keepdim, ufunc=ufunc)  # type: ignore[no-any-return]
+    return Amax.apply(input, dims=dims, keepdim=keepdim, ufunc=ufunc)
 
 
 def amax(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
@@ -269,7 +272,7 @@ def _max_or_min(
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
     if input._array.ndim and input._array.shape[axis] == 0:
         raise IndexError(f"{where}: there is none of no elements, got shape {list(input.shape)}")
-    return Extreme(*MaxDim.apply(input, dim=axis, keepdim=keepdim, largest=largest))
+    return Extreme(*MaxDim.apply_all(input, dim=axis, keepdim=keepdim, largest=largest))
 
 
 def max(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
@@ -311,7 +314,7 @@ def prod(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
     if result != input._array.dtype and category(result) >= 2:
         input = cast(input, result)
     dims = normalize_dims(dim, input._array.ndim, "prod")
-    return Prod.apply(input, dims=dims, keepdim=keepdim, dtype=result)  # type: ignore[no-any-return]
+    return Prod.apply(input, dims=dims, keepdim=keepdim, dtype=result)
 
 
 def cumsum(input: "Tensor", dim: int) -> "Tensor":
@@ -319,7 +322,7 @@ def cumsum(input: "Tensor", dim: int) -> "Tensor":
     axis = normalize_dim(dim, check_tensor(input, "cumsum")._array.ndim, "cumsum")
     if not input._array.ndim:
         return input.clone()
-    return Cumsum.apply(input, dim=axis)  # type: ignore[no-any-return]
+    return Cumsum.apply(input, dim=axis)
 
 
 def var(input: "Tensor", dim: Dim = None, correction: float = 1, keepdim: bool = False) -> "Tensor":

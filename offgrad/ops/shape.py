@@ -175,8 +175,8 @@ def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, 
             shape = tuple(size // rest if each == -1 else each for each in shape)
     if min(shape, default=0) < 0 or prod(shape) != size:
         raise RuntimeError(
-            f"{where}: the shape must hold exactly the tensor's {size} elements (one size may be -1), "
-            f"got shape {list(shape)} for a {describe(input)}"
+            f"{where}: the shape must hold exactly the tensor's {size} elements (one size may be "
+            f"-1), got shape {list(shape)} for a {describe(input)}"
         )
     return shape
 
@@ -193,8 +193,8 @@ def view(input: "Tensor", *shape: Any) -> "Tensor":
     result = _try_view(input, target)
     if result is None:
         raise RuntimeError(
-            f"view: shape {list(target)} needs a copy, because the memory of this {describe(input)} with "
-            f"strides {input.stride()} is not laid out so; use reshape()"
+            f"view: shape {list(target)} needs a copy, because the memory of this "
+            f"{describe(input)} with strides {input.stride()} is not laid out so; use reshape()"
         )
     return result
 
@@ -205,7 +205,7 @@ def _try_view(input: "Tensor", shape: tuple[int, ...]) -> "Tensor | None":
             np.reshape(input._array, shape, copy=False)
         except ValueError:
             return None
-    return View.apply(input, shape=shape)  # type: ignore[no-any-return]
+    return View.apply(input, shape=shape)
 
 
 def reshape(input: "Tensor", *shape: Any) -> "Tensor":
@@ -237,7 +237,7 @@ def permute(input: "Tensor", *dims: Any) -> "Tensor":
         raise RuntimeError(
             f"permute: dims must name each of {ndim} dimensions once, got {list(sizes(dims))}"
         )
-    return Permute.apply(input, order=order)  # type: ignore[no-any-return]
+    return Permute.apply(input, order=order)
 
 
 def transpose(input: "Tensor", dim0: int, dim1: int) -> "Tensor":
@@ -247,7 +247,7 @@ def transpose(input: "Tensor", dim0: int, dim1: int) -> "Tensor":
     a, b = normalize_dim(dim0, ndim, "transpose"), normalize_dim(dim1, ndim, "transpose")
     if ndim:
         order[a], order[b] = order[b], order[a]
-    return Permute.apply(input, order=tuple(order))  # type: ignore[no-any-return]
+    return Permute.apply(input, order=tuple(order))
 
 
 def t(input: "Tensor") -> "Tensor":
@@ -270,14 +270,14 @@ def expand(input: "Tensor", *shape: Any) -> "Tensor":
             target[axis] = have
         elif lead < 0 or size < 0 or (have not in (None, 1) and have != size):
             raise RuntimeError(
-                f"expand: only dimensions of size 1 (and new ones in front) can be expanded, got size "
-                f"{list(sizes(shape))} for a {describe(input)}"
+                "expand: only dimensions of size 1 (and new ones in front) can be expanded, got "
+                f"size {list(sizes(shape))} for a {describe(input)}"
             )
     if lead < 0:
         raise RuntimeError(
             f"expand: dimensions cannot go, got size {target} for a {describe(input)}"
         )
-    return Expand.apply(input, shape=tuple(target))  # type: ignore[no-any-return]
+    return Expand.apply(input, shape=tuple(target))
 
 
 def broadcast_to(input: "Tensor", shape: Sequence[int]) -> "Tensor":
@@ -290,14 +290,14 @@ def squeeze(input: "Tensor", dim: int | Sequence[int] | None = None) -> "Tensor"
     shape = check_tensor(input, "squeeze")._array.shape
     dims = normalize_dims(dim, len(shape), "squeeze")
     kept = tuple(size for axis, size in enumerate(shape) if size != 1 or axis not in dims)
-    return View.apply(input, shape=kept)  # type: ignore[no-any-return]
+    return View.apply(input, shape=kept)
 
 
 def unsqueeze(input: "Tensor", dim: int) -> "Tensor":
     """Return a view with a dimension of size 1 inserted at `dim`."""
     shape = check_tensor(input, "unsqueeze")._array.shape
     axis = normalize_dim(dim, len(shape) + 1, "unsqueeze")
-    return View.apply(input, shape=(*shape[:axis], 1, *shape[axis:]))  # type: ignore[no-any-return]
+    return View.apply(input, shape=(*shape[:axis], 1, *shape[axis:]))
 
 
 def contiguous(input: "Tensor") -> "Tensor":
@@ -307,13 +307,13 @@ def contiguous(input: "Tensor") -> "Tensor":
 
 def clone(input: "Tensor") -> "Tensor":
     """Return a copy in memory of its own, C-ordered."""
-    return Clone.apply(check_tensor(input, "clone"))  # type: ignore[no-any-return]
+    return Clone.apply(check_tensor(input, "clone"))
 
 
 def flip(input: "Tensor", *dims: Any) -> "Tensor":
     """Return a copy with the order along `dims` reversed."""
     axes = normalize_dims(sizes(dims), check_tensor(input, "flip")._array.ndim, "flip")
-    return Flip.apply(input, dims=axes)  # type: ignore[no-any-return]
+    return Flip.apply(input, dims=axes)
 
 
 def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
@@ -338,7 +338,7 @@ def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
                 f"cat: sizes must be equal except along dim {axis}, but tensor {index} is a "
                 f"{describe(each)} and tensor 0 a {describe(tensors[0])}"
             )
-    return Cat.apply(*(each.to(dtype) for each in tensors), dim=axis)  # type: ignore[no-any-return]
+    return Cat.apply(*(each.to(dtype) for each in tensors), dim=axis)
 
 
 def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
@@ -349,8 +349,8 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     for index, each in enumerate(tensors):
         if each._array.shape != tensors[0]._array.shape:
             raise RuntimeError(
-                f"stack: shapes must be equal, but tensor {index} is a {describe(each)} and tensor 0 a "
-                f"{describe(tensors[0])}"
+                f"stack: shapes must be equal, but tensor {index} is a {describe(each)} and "
+                f"tensor 0 a {describe(tensors[0])}"
             )
     axis = normalize_dim(dim, tensors[0]._array.ndim + 1, "stack")
     return cat([unsqueeze(each, axis) for each in tensors], axis)
@@ -359,7 +359,9 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
 def split(
     tensor: "Tensor", split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> "tuple[Tensor, ...]":
-    """Return views of consecutive pieces along `dim`, of one size (the last may be less) or of several."""
+    """Return views of consecutive pieces along `dim`, of one size (the last may be less) or of
+    several.
+    """
     axis = normalize_dim(dim, check_tensor(tensor, "split")._array.ndim, "split")
     length = tensor._array.shape[axis]
     if isinstance(split_size_or_sections, int):
@@ -373,7 +375,7 @@ def split(
             raise RuntimeError(
                 f"split: sections must add up to the size {length} of dim {axis}, got {pieces}"
             )
-    return Split.apply(tensor, lengths=tuple(pieces), dim=axis)  # type: ignore[no-any-return]
+    return Split.apply_all(tensor, lengths=tuple(pieces), dim=axis)
 
 
 def chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, ...]":
@@ -392,12 +394,12 @@ def unbind(input: "Tensor", dim: int = 0) -> "tuple[Tensor, ...]":
 
 def tril(input: "Tensor", diagonal: int = 0) -> "Tensor":
     """Return the lower triangle of matrices, zero above `diagonal`."""
-    return Tril.apply(check_tensor(input, "tril"), diagonal=diagonal, lower=True)  # type: ignore[no-any-return]
+    return Tril.apply(check_tensor(input, "tril"), diagonal=diagonal, lower=True)
 
 
 def triu(input: "Tensor", diagonal: int = 0) -> "Tensor":
     """Return the upper triangle of matrices, zero below `diagonal`."""
-    return Tril.apply(check_tensor(input, "triu"), diagonal=diagonal, lower=False)  # type: ignore[no-any-return]
+    return Tril.apply(check_tensor(input, "triu"), diagonal=diagonal, lower=False)
 
 
 def detach(input: "Tensor") -> "Tensor":

@@ -89,8 +89,8 @@ def _along(op: type[Op], input: "Tensor", dim: int, dtype: Any, where: str) -> "
     x = floating(input, where) if dtype is None else cast(input, dtype)
     axis = normalize_dim(dim, x._array.ndim, where)
     if axis >= x._array.ndim - 1:
-        return op.apply(x)  # type: ignore[no-any-return]
-    return op.apply(x.transpose(axis, -1)).transpose(axis, -1)  # type: ignore[no-any-return]
+        return op.apply(x)
+    return op.apply(x.transpose(axis, -1)).transpose(axis, -1)
 
 
 def softmax(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":

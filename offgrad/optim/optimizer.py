@@ -110,7 +110,7 @@ class Optimizer:
         own = [len(group["params"]) for group in self.param_groups]
         if sizes != own:
             raise ValueError(f"the groups must have the sizes {own}, the state dict's have {sizes}")
-        by_number = {}
+        by_number: dict[int, Tensor] = {}
         for group, saved in zip(self.param_groups, groups, strict=True):
             by_number.update(zip(saved["params"], group["params"], strict=True))
             group.update({key: value for key, value in saved.items() if key != "params"})

@@ -10,7 +10,8 @@ from offgrad.tensor import Tensor
 
 
 class SGD(Optimizer):
-    """Gradient descent with momentum, in PyTorch's form (Sutskever et al., 2013, but the rate outside).
+    """Gradient descent with momentum, in PyTorch's form (Sutskever et al., 2013, but the rate
+    outside).
 
     Keeps one buffer a parameter if `momentum` is not 0.
     """

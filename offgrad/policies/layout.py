@@ -33,8 +33,8 @@ def compact(array: Array) -> tuple[Array, Layout, bool]:
 
     Returns:
         The array with its repeated dimensions taken once and its dimensions ordered by stride; the
-        layout that restores `array` over a C-ordered copy of it, with the same order of memory, so that
-        computing with either gives the same bits; and whether it is C-contiguous as it is.
+        layout that restores `array` over a C-ordered copy of it, with the same order of memory, so
+        that computing with either gives the same bits; and whether it is C-contiguous as it is.
     """
     if array.flags.c_contiguous:
         return array, Layout(array.shape, array.dtype, array.strides), True

@@ -41,9 +41,11 @@ class Ledger:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.saves} tensors saved for backward, {format_nbytes(self.logical_nbytes)}, of which "
-            f"{format_nbytes(self.unique_nbytes)} unique and {format_nbytes(self.kept_nbytes)} kept",
-            f"{format_nbytes(self.stored_nbytes)} stored, {format_nbytes(self.written_nbytes)} of them on "
+            f"{self.saves} tensors saved for backward, {format_nbytes(self.logical_nbytes)}, of "
+            f"which {format_nbytes(self.unique_nbytes)} unique and "
+            f"{format_nbytes(self.kept_nbytes)} kept",
+            f"{format_nbytes(self.stored_nbytes)} stored, {format_nbytes(self.written_nbytes)} "
+            "of them on "
             f"disk; {format_nbytes(self.read_nbytes)} read back; {self.stall_seconds:.3f} s waited",
         ]
         for (op, slot), nbytes in self.by_slot.most_common(10):

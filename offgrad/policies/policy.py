@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from offgrad_storage import AbstractArrayStore
 
 from offgrad.memory import format_nbytes
-from offgrad_storage import AbstractArrayStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,13 @@ class SaveContext:
     Attributes:
         op: the name of the node that saves, such as ``"GeluBackward0"``.
         slot: what it is to the node, such as ``"self"`` or ``"result"``.
-        module: the qualified name of the module it happens in; ``""`` for the outermost and for none.
+        module: the qualified name of the module it happens in; ``""`` for the outermost and for
+            none.
         dtype: of the tensor.
         shape: of the tensor.
         nbytes: of the tensor's elements.
-        is_parameter: whether it is a leaf that requires grad, or a view of one: it stays in memory anyway.
+        is_parameter: whether it is a leaf that requires grad, or a view of one: it stays in memory
+            anyway.
         is_output: whether the node itself made it.
         storage: a number that all views of the same memory share, and no other tensor.
         step: how often the session had been entered before.
@@ -81,7 +83,8 @@ Placement: TypeAlias = Keep | Store
 
 @dataclass(frozen=True)
 class Offload(Policy):
-    """Send what is large to a store; keep parameters, which stay in memory anyway, and what is small.
+    """Send what is large to a store; keep parameters, which stay in memory anyway, and what is
+    small.
 
     Attributes:
         store: as in `Store`.

@@ -1,8 +1,8 @@
 """OffloadSession: the mechanics behind a policy.
 
-What a node saves comes in at `pack`: the policy places it, and what is to be stored goes to the store
-once, however many tensors share its bytes. When a backward pass begins, `plan` learns what will be
-wanted in which order; reads run ahead of it. `unpack` gives the tensors back.
+What a node saves comes in at `pack`: the policy places it, and what is to be stored goes to the
+store once, however many tensors share its bytes. When a backward pass begins, `plan` learns what
+will be wanted in which order; reads run ahead of it. `unpack` gives the tensors back.
 """
 
 import threading
@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+from offgrad_storage import AbstractArrayStore, Handle, PoolStore, StoreStats
+
 from offgrad import memory
 from offgrad.autograd.saved_tensor import KEEP, Save, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
@@ -23,7 +25,6 @@ from offgrad.policies.layout import Array, Layout, address, compact
 from offgrad.policies.ledger import Ledger
 from offgrad.policies.policy import Keep, SaveContext, Store, as_policy
 from offgrad.policies.stores import open_store
-from offgrad_storage import AbstractArrayStore, Handle, PoolStore, StoreStats
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -35,7 +36,8 @@ class _Entry:
     Attributes:
         handle: its place in the store; the array goes when the last saved tensor does.
         reading: the buffer a prefetch is filling.
-        resident: the storage, with its version, that holds the same bytes in memory, and where they begin.
+        resident: the storage, with its version, that holds the same bytes in memory, and where
+            they begin.
     """
 
     __slots__ = ("__weakref__", "handle", "reading", "resident")
@@ -46,7 +48,9 @@ class _Entry:
         self.resident = (ref(storage), storage.version, offset)
 
     def in_memory(self) -> tuple[Storage, int] | None:
-        """Return the storage that still holds the bytes and where they begin in it, if there is one."""
+        """Return the storage that still holds the bytes and where they begin in it, if there is
+        one.
+        """
         reference, version, offset = self.resident
         storage = reference()
         if storage is None or storage.version != version or not storage.root.flags.c_contiguous:
@@ -61,8 +65,8 @@ class _Packed(NamedTuple):
     layout: Layout
 
 
-# The bytes a save covers: version of the storage, first byte, number of bytes, dtype and, for elements
-# with gaps between them, shape and strides.
+# The bytes a save covers: version of the storage, first byte, number of bytes, dtype and, for
+# elements with gaps between them, shape and strides.
 _Range = tuple[Any, ...]
 
 
@@ -209,8 +213,7 @@ class OffloadSession:
             entry.resident = (ref(storage), -1, 0)
         elif not handle.captured:
             self._pending.add(handle)
-            waits = [wait for wait in storage.writers if wait.args[0]() is not None]  # type: ignore[attr-defined]
-            storage.writers = (*waits, partial(_wait_captured, ref(handle)))
+            storage.writers = (*storage.writers[-64:], partial(_wait_captured, ref(handle)))
         return entry
 
     def relieve(self) -> None:
@@ -250,7 +253,9 @@ class OffloadSession:
                 self._upcoming.popleft()
 
     def unpack(self, packed: _Packed) -> "Tensor":
-        """Return the saved tensor: from memory if it is still or again there, else from its store."""
+        """Return the saved tensor: from memory if it is still or again there, else from its
+        store.
+        """
         entry, layout = packed
         with self._lock:
             found = entry.in_memory()

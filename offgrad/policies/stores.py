@@ -8,8 +8,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from offgrad import memory
 from offgrad_storage import AbstractArrayStore, DiskStore, PoolStore, ZarrStore
+
+from offgrad import memory
 
 INFLIGHT_NBYTES = 32 << 20
 """Most bytes of tensors whose write is pending in a default store."""
@@ -45,7 +46,9 @@ def _open(spec: str, directory: str | None) -> AbstractArrayStore:
     if name == "disk":
         return DiskStore(folder, **options)
     if name == "zarr":
-        return ZarrStore(folder, **options, **({"codec": codec} if codec else {}))
+        if codec:
+            options["codec"] = codec
+        return ZarrStore(folder, **options)
     raise ValueError(f"a store is pool, disk, zarr or zarr:CODEC, got {spec!r}")
 
 

@@ -42,7 +42,11 @@ class BackendStore(AbstractArrayStore):
     ) -> None:
         self._allocate = BufferPool().empty if allocate is None else allocate
         self._threads = threads
-        self._executor = Executor(backend, threads, inflight_nbytes)
+        try:
+            self._executor = Executor(backend, threads, inflight_nbytes)
+        except BaseException:
+            backend.close()
+            raise
         self._serial = itertools.count()
         weakref.finalize(self, self._executor.abandon).atexit = False
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .backend import Backend
 from .base import Allocate
+from .buffers import BufferPool
 from .directory import PathLike, SpillFolder, spill_directory
 from .entry import Entry, bytes_of, checksum, verify
 from .errors import CorruptionError, MissingDataError, as_store_error
@@ -74,12 +75,17 @@ class ZarrStore(BackendStore):
 
 
 class _ZarrBackend(Backend):
-    """The place of an entry is its zarr.Array; it has none until its write begins."""
+    """The place of an entry is the name of its array; it has none until its write begins.
+
+    zarr's own threads let go of an array a little after they are done with it. So that this delays
+    nobody's memory, they only ever see buffers of this backend.
+    """
 
     def __init__(self, directory: Path, codec: str, keep: bool, quota: int | None) -> None:
         import zarr  # takes half a second, so only who wants it pays
 
         super().__init__(f"ZarrStore in {directory}", quota)
+        self._buffers = BufferPool()
         self._compressor = _compressor(codec)
         self.keeps = keep
         self._folder = None if keep else SpillFolder(directory)
@@ -88,7 +94,11 @@ class _ZarrBackend(Backend):
         else:
             self.path = self._folder.path / "arrays.zarr"
             self.path.mkdir(mode=0o700)
-        self._group = zarr.open_group(self.path, mode="a", zarr_format=3)
+        try:
+            self._group = zarr.open_group(self.path, mode="a", zarr_format=3)
+        except BaseException:
+            self.close()
+            raise
 
     def reserve(self, entry: Entry) -> int:
         nbytes = entry.nbytes + _OVERHEAD
@@ -97,9 +107,10 @@ class _ZarrBackend(Backend):
         return nbytes
 
     def write(self, entry: Entry, array: Array) -> int:
-        array = np.asarray(array, order="C")
-        entry.checksum = checksum(array)
-        raw = _storable(array)
+        copied = self._buffers.empty(array.shape, array.dtype)
+        np.copyto(copied, array)
+        entry.checksum = checksum(copied)
+        raw = _storable(copied)
         attributes = _json(entry.attributes) | {"offgrad_xxh3_64": f"{entry.checksum:016x}"}
         if raw.dtype != array.dtype:
             attributes["offgrad_dtype"] = str(array.dtype)
@@ -125,9 +136,13 @@ class _ZarrBackend(Backend):
             return
         if not (self.path / entry.place / "zarr.json").exists():
             raise self._missing(entry)
+        read = self._buffers.empty(out.shape, out.dtype)
+        raw = _storable(read)
         try:
-            target = NDBuffer.from_numpy_array(_storable(out))
-            self._group[entry.place].get_basic_selection(Ellipsis, out=target)
+            stored = self._group[entry.place]
+            stored.get_basic_selection(Ellipsis, out=NDBuffer.from_numpy_array(raw))
+        except (OSError, MemoryError):
+            raise
         except Exception as error:
             raise CorruptionError(
                 f"the chunks cannot be decoded ({type(error).__name__}: {error})",
@@ -136,15 +151,15 @@ class _ZarrBackend(Backend):
                 fix="Something else wrote to the folder, or the drive is faulty",
             ) from error
         try:
-            verify(checksum(out), entry, self.name)
+            verify(checksum(read), entry, self.name)
         except CorruptionError:
-            raw = _storable(out)
             chunks = _chunks(raw.shape, raw.itemsize)
             expected = math.prod(-(-n // c) for n, c in zip(raw.shape, chunks, strict=True))
             # Zarr reads a chunk that is not there as zeros.
             if len(self._files(entry.place)) < expected + 1:
                 raise self._missing(entry) from None
             raise
+        np.copyto(out, read)
 
     def free(self, entry: Entry) -> Callable[[], object] | None:
         if entry.place is None:

@@ -483,6 +483,7 @@ def test_the_quota_waits_for_writes_that_turn_out_smaller(setups: list[Setup]) -
 def test_bad_options() -> None:
     for options in ({"threads": -1}, {"inflight_nbytes": -1}):
         with pytest.raises(ValueError, match="at least 0"):
-            BackendStore(GateBackend(), **options)  # type: ignore[arg-type]
+            BackendStore(backend := GateBackend(), **options)  # type: ignore[arg-type]
+        assert backend.closed
     with pytest.raises(ValueError, match="quota"):
         GateBackend(quota=-1)

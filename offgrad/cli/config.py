@@ -1,0 +1,112 @@
+"""What `offgrad compare` is to do, checked before anything starts."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from typing import Any
+
+from offgrad.memory import parse_nbytes
+from offgrad.policies import POLICIES
+
+REFERENCE = "keep"
+"""The policy whose gradients all others must equal."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Model, training and limits; the same for every worker but for its policy and limit.
+
+    Attributes:
+        layers: blocks of the GPT.
+        width: features of a token; a multiple of `heads`.
+        heads: attention heads of a block.
+        context: tokens of a sequence.
+        batch: sequences of a step.
+        steps: steps of the training; the first is a warm-up and not in the median time.
+        dropout: probability from 0 to below 1.
+        lr: learning rate of AdamW.
+        seed: of weights, batches and dropout.
+        memory_limit: most bytes of tensors; None for no limit.
+        hard_limit: whether the operating system is to hold a limit, too.
+
+    Raises:
+        ValueError: in one line, for values that make no sense.
+    """
+
+    layers: int = 12
+    width: int = 128
+    heads: int = 4
+    context: int = 256
+    batch: int = 16
+    steps: int = 10
+    dropout: float = 0.1
+    lr: float = 2e-3
+    seed: int = 0
+    memory_limit: int | None = parse_nbytes("160MiB")
+    hard_limit: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "context", "batch", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{_option(name)} must be at least 1, got {getattr(self, name)}")
+        if self.seed < 0:
+            raise ValueError(f"--seed must not be negative, got {self.seed}")
+        if self.width % self.heads:
+            raise ValueError(
+                f"--width must be a multiple of --heads, got {self.width} for {self.heads} heads"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"--dropout must be from 0 to below 1, got {self.dropout:g}")
+        if not (isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"--lr must be positive, got {self.lr:g}")
+        if self.hard_limit and self.memory_limit is None:
+            raise ValueError("--hard-limit needs a --memory-limit, got none")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Config":
+        """Return the config that `as_dict` was taken of."""
+        return cls(**{each.name: values[each.name] for each in fields(cls)})
+
+
+def parse_policies(text: str, known: Iterable[str] = POLICIES) -> tuple[str, ...]:
+    """Return the policies of a list such as ``"keep,disk,zarr:zstd"``.
+
+    Raises:
+        ValueError: for an unknown name (the nearest known ones are named), one given twice, or none.
+    """
+    names = list(known)
+    policies = [part.strip() for part in text.split(",") if part.strip()]
+    if not policies:
+        raise ValueError(f"--policies needs at least one of {', '.join(names)}")
+    for policy in policies:
+        name, colon, _ = policy.partition(":")
+        if name not in names or (colon and name != "zarr"):
+            near = difflib.get_close_matches(name, names, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+            raise ValueError(f"unknown policy {policy!r}; {hint}")
+        if policies.count(policy) > 1:
+            raise ValueError(f"--policies names {policy!r} twice")
+    return tuple(policies)
+
+
+def parse_limit(text: str) -> int | None:
+    """Return the bytes of a size such as ``"200MiB"``; None for ``"none"``.
+
+    Raises:
+        ValueError: if it is no size.
+    """
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return parse_nbytes(text)
+    except ValueError as error:
+        raise ValueError(f"--memory-limit: {error}, or none") from None
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,93 @@
+"""The text to train on: real bytes that every machine has, or the user's own."""
+
+import os
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+MOST_NBYTES = 64 << 20
+"""Reading stops here: no short training sees more."""
+
+_NOT_SOURCE = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+
+
+def load_text(path: Path | None) -> Bytes:
+    """Return the bytes of a file, of all files of a folder, or of Python's own library.
+
+    Args:
+        path: a file; a folder, whose files are taken in sorted order, without hidden ones; or None for
+            the source of the running interpreter's standard library, without its tests.
+
+    Raises:
+        ValueError: if there is nothing to read, or it cannot be read.
+    """
+    if path is None:
+        root = Path(sysconfig.get_path("stdlib"))
+        text = _concatenate(_sources(root))
+        if not text.size:
+            raise ValueError(f"no standard library source in {root}; pass --text PATH")
+        return text
+    try:
+        if not path.exists():
+            raise ValueError(f"{path} does not exist")
+        text = _concatenate(_files(path) if path.is_dir() else [path])
+    except OSError as error:
+        raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
+    if not text.size:
+        raise ValueError(f"{path} holds no text")
+    return text
+
+
+def batch(text: Bytes, step: int, batch: int, context: int, seed: int) -> tuple[Any, Any]:
+    """Return the tokens and targets of a step: int64 [batch, context], of random places in `text`.
+
+    They depend on nothing but the arguments.
+    """
+    random = np.random.default_rng([seed, step])
+    starts = random.integers(0, text.size - context, batch)
+    windows = text[starts[:, None] + np.arange(context + 1)].astype(np.int64)
+    return windows[:, :-1], windows[:, 1:]
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for path in _walk(root, _NOT_SOURCE):
+        if path.suffix == ".py":
+            yield path
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for path in _walk(root, set()):
+        if not path.name.startswith(".") and path.is_file():
+            yield path
+
+
+def _walk(root: Path, skip: set[str]) -> Iterator[Path]:
+    """Yield the files below `root` in sorted order."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(root, onerror=fail):
+        folders[:] = sorted(
+            name for name in folders if name not in skip and not name.startswith(".")
+        )
+        for name in sorted(names):
+            yield Path(folder, name)
+
+
+def _concatenate(paths: Iterable[Path]) -> Bytes:
+    parts, room = [], MOST_NBYTES
+    for path in paths:
+        with open(path, "rb") as file:
+            part = np.frombuffer(file.read(room), np.uint8)
+        parts.append(part)
+        room -= part.size
+        if room <= 0:
+            break
+    return np.concatenate(parts) if parts else np.empty(0, np.uint8)
