@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from offgrad.profiler.recorder import extremes
+
 if TYPE_CHECKING:
     from offgrad.profiler.profile import MemoryProfile, Phase
 
 LINE = "#0072B2"
 SHADES = {"forward": "#56B4E9", "backward": "#E69F00", "after": "#999999"}
 _MIB = 1024**2
+_DRAWN = 4000
 _NARROW = 0.04
 
 
@@ -23,7 +26,9 @@ def save_plot(profile: "MemoryProfile", path: str | os.PathLike[str]) -> None:
     """Draw `profile` into a file whose suffix says its format."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    seconds, nbytes = profile.timeline
+    timeline = profile.timeline
+    drawn = extremes(timeline.nbytes, _DRAWN)
+    seconds, nbytes = timeline.seconds[drawn], timeline.nbytes[drawn]
     axes.step(seconds, nbytes / _MIB, where="post", color=LINE, linewidth=1.4)
     axes.fill_between(seconds, nbytes / _MIB, step="post", color=LINE, alpha=0.15, linewidth=0)
     end = max(profile.phases[-1].end, 1e-9)
@@ -61,7 +66,7 @@ def _shade(axes: Any, phase: "Phase", end: float) -> None:
             ha="center",
             va="top",
             fontsize=9,
-            rotation=0 if wide > 3 * _NARROW else 90,
+            rotation=0 if wide > 2 * _NARROW else 90,
         )
 
 

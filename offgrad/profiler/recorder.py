@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from offgrad import memory
 
 _MOST_POINTS = 100_000
+"""Of one stretch; all stretches together keep at most four times as many."""
 
 
 class Points:
@@ -29,7 +30,7 @@ class Points:
         """Record `nbytes` at this moment."""
         self._pairs.append(complex(time.perf_counter(), nbytes))
         if len(self._pairs) >= self._most:
-            self._thin()
+            self.thin(self._most // 2)
 
     def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the times, ascending, and the bytes."""
@@ -38,17 +39,19 @@ class Points:
         pairs = pairs[np.argsort(pairs.real, kind="stable")]
         return pairs.real.copy(), pairs.imag.astype(np.int64)
 
-    def _thin(self) -> None:
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def thin(self, most: int) -> None:
+        """Keep about `most` of the pairs, the extremes among them."""
         # Whoever comes meanwhile, perhaps from a collection right here, just adds.
         if not self._thinning.acquire(blocking=False):
             return
         try:
             count = len(self._pairs)
-            if count < self._most:
-                return
             pairs = np.array(self._pairs[:count], np.complex128)
             # One assignment: what was added since stays behind it.
-            self._pairs[:count] = pairs[extremes(pairs.imag, self._most // 4)].tolist()
+            self._pairs[:count] = pairs[extremes(pairs.imag, max(1, most // 2))].tolist()
         finally:
             self._thinning.release()
 
@@ -111,5 +114,9 @@ class Recorder:
 
     def _turn(self, backward: bool) -> None:
         self._current.add(memory.allocated())
+        total = sum(len(stretch.points) for stretch in self.stretches)
+        if total > 4 * _MOST_POINTS:
+            for stretch in self.stretches:
+                stretch.points.thin(len(stretch.points) // 2)
         self.stretches.append(Stretch(backward))
         self._current = self.stretches[-1].points

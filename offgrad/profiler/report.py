@@ -48,7 +48,7 @@ def text(profile: "MemoryProfile") -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=_TEXT_WIDTH, color_system=None, force_terminal=False)
     console.print(table(profile))
-    return stream.getvalue().rstrip("\n")
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
 def signed(nbytes: int) -> str:
