@@ -72,7 +72,7 @@ class FunctionCtx(Node):
         """Call the Function's backward and check what it returns."""
         if self._materialize_grads:
             grads = tuple(
-                wrap_zeros(shape, dtype) if grad is None else grad
+                wrap_zeros(shape, dtype) if grad is None and dtype is not None else grad
                 for grad, (shape, dtype) in zip(grads, self.output_metadata, strict=True)
             )
         result = self.function.backward(self, *grads)
