@@ -1,13 +1,10 @@
-"""The worker: one training run under one policy, in a process of its own.
+"""The worker: one training under one policy, in a process of its own.
 
-It reads its job, one line of JSON, from standard input, and reports by lines of JSON on standard
+It reads its job, one line of JSON, from standard input and reports by lines of JSON on standard
 output. Standard input stays open as long as the parent lives: its end tells the worker to go.
 """
 
-import contextlib
-import ctypes.util
-import errno
-import gc
+import dataclasses
 import json
 import mmap
 import os
@@ -15,20 +12,98 @@ import signal
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import numpy as np
-import xxhash
 
-import offgrad
 from offgrad import memory
 from offgrad.cli.config import Config
-from offgrad.cli.gpt import GPT, GPTConfig
-from offgrad.cli.limits import limit_address_space, peak_rss
-from offgrad.cli.text import Bytes, batch
-from offgrad.policies import OffloadSession, offload
-from offgrad.profiler import MemoryProfile, profile_memory
+from offgrad.cli.limits import is_out_of_memory, limit_address_space, peak_rss
+from offgrad.cli.text import Bytes
+from offgrad.cli.training import Training, warm_up
+from offgrad.policies import offload
+from offgrad.profiler import MemoryProfile
 
+_GRACE_SECONDS = 10.0
+_TIMELINE_POINTS = 3000
+
+
+def main() -> None:
+    """Do the job that standard input says."""
+    # What libraries print must not come between the reports.
+    reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGTERM, _leave)
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_watch_parent, name="watch-parent", daemon=True).start()
+
+    def report(event: str, **values: Any) -> None:
+        reports.write(json.dumps({"event": event, **values}) + "\n")
+        reports.flush()
+
+    _work(job, report)
+
+
+def _work(job: dict[str, Any], report: Any) -> None:
+    config = Config.from_dict(job["config"])
+    limit = config.memory_limit if job["limited"] else None
+    text = _read_text(job["text_descriptor"])
+    if config.hard_limit and limit is not None:
+        warm_up(job["policy"])
+        allowed = limit_address_space(limit)
+        report("hard limit", nbytes=allowed)
+    session = offload(job["policy"])
+    training = None
+    shown = min(1, config.steps - 1)
+    step = 0
+    try:
+        with nullcontext() if limit is None else memory.limit(limit):
+            training = Training(config, text, session)
+            report("ready", parameter_nbytes=training.parameter_nbytes)
+            for step, result in enumerate(training.steps()):
+                report("step", step=step, **dataclasses.asdict(result))
+                if step == shown and training.profile is not None:
+                    report("profile", step=step, **_figures(training.profile))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        report(
+            "out of memory",
+            step=step,
+            error=type(error).__name__,
+            message=str(error),
+            peak_nbytes=memory.max_allocated(),
+        )
+        if training is not None and training.profile is not None:
+            report("profile", step=step, **_figures(training.profile))
+    report("end", ledger=session.ledger.as_dict(), peak_rss_nbytes=peak_rss())
+
+
+def _figures(profile: MemoryProfile) -> dict[str, Any]:
+    return profile.as_dict(most_points=_TIMELINE_POINTS)
+
+
+def _read_text(descriptor: int) -> Bytes:
+    """Return the file the parent left open, which all workers share in memory."""
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
+        return np.frombuffer(mapped, np.uint8).copy()
+
+
+def _leave(signum: int, frame: object) -> NoReturn:
+    # Once is enough: what follows is the cleaning up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + signum)
+
+
+def _watch_parent() -> None:
+    """Leave, the clean way if possible, when the parent is gone."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -50,16 +50,20 @@ def _array_of(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
             raise ValueError(
                 f"tensor(): a sequence must have one length at each depth: {error}"
             ) from None
-        if array.dtype == np.float64:
-            array = array.astype(get_default_dtype())
-        elif array.dtype == np.complex128 and get_default_dtype() != np.float64:
-            array = array.astype(np.complex64)
-        elif array.dtype.kind == "i":
-            array = array.astype(np.int64, copy=False)
-        if array.size == 0 and array.dtype.kind != "b":
-            array = array.astype(get_default_dtype())
+        if dtype is None:
+            dtype = _default_for(array)
     _checked(array, "tensor()")
     return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def _default_for(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
+    """Return the dtype of Python numbers that NumPy made `array` of."""
+    kind = array.dtype.kind
+    if kind == "f" or not array.size:
+        return get_default_dtype()
+    if kind == "c":
+        return np.dtype(np.complex128 if get_default_dtype() == np.float64 else np.complex64)
+    return np.dtype(np.int64) if kind == "i" else array.dtype
 
 
 def _holds_tensors(data: Any) -> bool:

@@ -1,5 +1,6 @@
 """Products of matrices."""
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,9 +78,11 @@ class Linear(Op):
         """Return the affine map."""
         need_x, need_weight = self.needs_input_grad[:2]
         self.save(input=x if need_weight else None, weight=weight if need_x else None)
-        rows = memory.contiguous(x).reshape(-1, x.shape[-1])
+        self.shape = x.shape
+        count = prod(x.shape[:-1])
+        rows = memory.contiguous(x).reshape(count, x.shape[-1])
         out = memory.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
-        flat = out.reshape(-1, weight.shape[0])
+        flat = out.reshape(count, weight.shape[0])
         np.matmul(rows, _for_blas(weight).T, out=flat)
         if bias is not None:
             np.add(flat, bias, out=flat)
@@ -89,12 +92,12 @@ class Linear(Op):
         """dx = G W, dW = G^H x, db = sum of G over rows."""
         need_x, need_weight, need_bias = self.needs_input_grad
         grad_x = grad_weight = grad_bias = None
-        rows = grad.reshape(-1, grad.shape[-1])
+        count = prod(self.shape[:-1])
+        rows = grad.reshape(count, grad.shape[-1])
         if need_x:
-            grad_x = (rows @ conj(self.saved("weight"))).reshape(*grad.shape[:-1], -1)
+            grad_x = (rows @ conj(self.saved("weight"))).reshape(self.shape)
         if need_weight:
-            x = self.saved("input")
-            grad_weight = rows.mT @ conj(x).reshape(-1, x.shape[-1])
+            grad_weight = rows.mT @ conj(self.saved("input")).reshape(count, self.shape[-1])
         if need_bias:
             grad_bias = SumRows.apply(rows)
         return grad_x, grad_weight, grad_bias
@@ -137,7 +140,7 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
         raise shape_error("matmul", "the batch sizes must broadcast", a, b) from None
     if left._array.ndim > 2 and right._array.ndim == 2:
         # One large product beats many small ones, and its gradient needs no sum over batches.
-        flat: Tensor = Matmul.apply(left.reshape(-1, left.shape[-1]), right)
+        flat = Matmul.apply(left.reshape(prod(left.shape[:-1]), left.shape[-1]), right)
         result = flat.reshape(*left.shape[:-1], right.shape[-1])
     else:
         result = Matmul.apply(left, right)

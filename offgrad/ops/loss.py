@@ -169,7 +169,8 @@ def cross_entropy(
         moved = logits.permute(order)
     classes = logits._array.shape[class_dim]
     rows = moved.reshape(-1, classes) if classes else moved.reshape(target._array.size, 0)
-    flat = target.reshape(-1).to(np.int64)
+    flat = target.reshape(-1).to(np.int64).contiguous()
+    weight = None if weight is None else weight.contiguous()
     losses: Tensor = CrossEntropy.apply(
         rows, flat, weight, ignore_index=ignore_index, label_smoothing=label_smoothing
     )
