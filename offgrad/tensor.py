@@ -23,8 +23,6 @@ class Tensor(TensorBase):
     indexing, `view`, `transpose` and so on share its memory and its version.
     """
 
-    __slots__ = ("__dict__",)
-
     # NumPy leaves binary operations with tensors to the tensor.
     __array_ufunc__ = None
 

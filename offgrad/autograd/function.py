@@ -20,7 +20,6 @@ class FunctionCtx(Node):
     that they are checked for in-place changes, offloaded by policies, and freed with the graph.
     """
 
-    __slots__ = ()
     runs_without_grad = True
     function: type["Function"]
 
@@ -158,7 +157,7 @@ class Function:
         """Return `result` as an output of the node."""
         if not isinstance(result, TensorBase):
             if recorded:
-                ctx.output_metadata.append(((), None))
+                ctx.output_metadata += (((), None),)
             return result
         is_input = any(result is each for each in tensors)
         if any(result is each for each in ctx._dirty):
@@ -179,7 +178,7 @@ class Function:
             return output
         marked = any(result is each for each in ctx._non_differentiable)
         if marked or not is_differentiable(output._array.dtype):
-            ctx.output_metadata.append((output._array.shape, output._array.dtype))
+            ctx.output_metadata += ((output._array.shape, output._array.dtype),)
         else:
             if output._grad_fn is not None and not is_input:
                 raise RuntimeError(
@@ -198,6 +197,7 @@ class Function:
         outputs: tuple[Any, ...],
     ) -> None:
         ctx._none_saved = tuple(each is None for each in ctx._to_save)
+        saved = {}
         for index, tensor in enumerate(ctx._to_save):
             if tensor is None:
                 continue
@@ -209,7 +209,8 @@ class Function:
             for position, candidate in enumerate(results):
                 if tensor is candidate and outputs[position]._grad_fn is ctx:
                     edge, is_output = (None, position), True
-            ctx._saved[str(index)] = SavedTensor(tensor, ctx, str(index), edge, is_output)
+            saved[str(index)] = SavedTensor(tensor, ctx, str(index), edge, is_output)
+        ctx._saved = saved
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,8 @@
 """Nodes: the vertices of the autograd graph."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ReferenceType, ref
 
@@ -31,38 +32,24 @@ class Node:
         needs_input_grad: for each input, whether its gradient is wanted.
     """
 
-    __slots__ = (
-        "__dict__",
-        "__weakref__",
-        "_metadata",
-        "_post_hooks",
-        "_pre_hooks",
-        "_released",
-        "_retainers",
-        "_saved",
-        "_tensor_hooks",
-        "needs_input_grad",
-        "next_functions",
-        "output_metadata",
-        "sequence_nr",
-    )
-
-    needs_input_grad: tuple[bool, ...]
+    sequence_nr: int
+    # Defaults are the class's: most nodes have no hooks, and what is not recorded needs nothing.
+    next_functions: tuple[Edge, ...] = ()
+    needs_input_grad: tuple[bool, ...] = ()
+    # For each output: the shape and dtype its gradient must have.
+    output_metadata: tuple[tuple[tuple[int, ...], Any], ...] = ()
     # Nodes of user-defined Functions run even when no gradient reached them.
     runs_without_grad = False
+    _saved: Mapping[str, SavedTensor] = MappingProxyType({})
+    _released = False
+    _pre_hooks: Hooks | None = None
+    _post_hooks: Hooks | None = None
+    _tensor_hooks: dict[int, Hooks] | None = None
+    _retainers: "dict[int, ReferenceType[Tensor]] | None" = None
+    _metadata: dict[str, Any] | None = None
 
     def __init__(self) -> None:
-        self.next_functions: tuple[Edge, ...] = ()
         self.sequence_nr = next(_sequence)
-        # For each output: shape and dtype its gradient must have.
-        self.output_metadata: list[tuple[tuple[int, ...], Any]] = []
-        self._saved: dict[str, SavedTensor] = {}
-        self._released = False
-        self._pre_hooks: Hooks | None = None
-        self._post_hooks: Hooks | None = None
-        self._tensor_hooks: dict[int, Hooks] | None = None
-        self._retainers: dict[int, ReferenceType[Tensor]] | None = None
-        self._metadata: dict[str, Any] | None = None
 
     def name(self) -> str:
         """Return the name PyTorch prints, such as ``MulBackward0``."""
@@ -132,8 +119,6 @@ class Node:
     # Saved tensors, as attributes
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_saved":  # asked for before __init__
-            raise AttributeError(name)
         saved = self._saved
         if name.startswith("_raw_saved_") and name[11:] in saved:
             return saved[name[11:]]
@@ -154,12 +139,10 @@ class AccumulateGrad(Node):
     The leaf holds its node weakly and the node holds the leaf, so no cycle arises.
     """
 
-    __slots__ = ("_variable",)
-
     def __init__(self, variable: "Tensor") -> None:
         super().__init__()
         self._variable = variable
-        self.output_metadata = [(variable._array.shape, variable._array.dtype)]
+        self.output_metadata = ((variable._array.shape, variable._array.dtype),)
 
     @property
     def variable(self) -> "Tensor":
@@ -225,7 +208,7 @@ def connect(output: "Tensor", node: Node) -> None:
     output._grad_fn = node
     output._output_nr = len(node.output_metadata)
     array = output._array
-    node.output_metadata.append((array.shape, array.dtype))
+    node.output_metadata += ((array.shape, array.dtype),)
 
 
 def tensor_from_edge(base: TensorBase, edge: Edge) -> "Tensor":

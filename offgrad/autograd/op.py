@@ -1,5 +1,7 @@
 """Op: a differentiable operation; its instance is the node of the graph."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from numpy.typing import NDArray
@@ -32,7 +34,7 @@ class Op(Node):
     differentiable operations, so that gradients of gradients need no second formula.
     """
 
-    __slots__ = ("_saves",)
+    _saves: Mapping[str, Array | None] = MappingProxyType({})
 
     # Whether outputs share the memory of the first input.
     is_view: ClassVar[bool] = False
@@ -79,14 +81,11 @@ class Op(Node):
         None.
         """
         node = cls()
-        node._saves = {}
         recorded = False
         if grad_mode.state.grad_enabled:
             needs = tuple([tensor is not None and tensor._requires_grad for tensor in inputs])
             recorded = True in needs
-            node.needs_input_grad = needs
-        if not recorded:
-            node.needs_input_grad = (False,) * len(inputs)
+        node.needs_input_grad = needs if recorded else (False,) * len(inputs)
         arrays = [None if tensor is None else tensor._array for tensor in inputs]
         result = node.forward(*arrays, **parameters)
         results = result if type(result) is tuple else (result,)
@@ -102,11 +101,11 @@ class Op(Node):
             )
             for output in outputs:
                 if output is None:
-                    node.output_metadata.append(((), None))
+                    node.output_metadata += (((), None),)
                 elif is_differentiable(output._array.dtype):
                     connect(output, node)
                 else:
-                    node.output_metadata.append((output._array.shape, output._array.dtype))
+                    node.output_metadata += ((output._array.shape, output._array.dtype),)
             if node._saves:
                 node._save_all(inputs, arrays, results, outputs)
         return tuple(outputs)
@@ -118,12 +117,13 @@ class Op(Node):
         results: tuple[Array, ...],
         outputs: "list[Any]",
     ) -> None:
-        saves, self._saves = self._saves, {}
-        for slot, array in saves.items():
-            if array is None:
-                continue
-            tensor, edge, is_output = self._identify(array, inputs, arrays, results, outputs)
-            self._saved[slot] = SavedTensor(tensor, self, slot, edge, is_output)
+        saved = {}
+        for slot, array in self._saves.items():
+            if array is not None:
+                tensor, edge, is_output = self._identify(array, inputs, arrays, results, outputs)
+                saved[slot] = SavedTensor(tensor, self, slot, edge, is_output)
+        self._saved = saved
+        del self._saves
 
     def _identify(
         self,

@@ -14,6 +14,7 @@ import numpy as np
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.memory import Storage, remember_saver
 
 if TYPE_CHECKING:
     from offgrad.autograd.node import Edge, Node
@@ -93,19 +94,14 @@ def pop_hooks() -> None:
 class SavedTensor:
     """A tensor saved for backward: packed once, unpacked as often as asked, then released."""
 
-    __slots__ = (
-        "_edge",
-        "_hooks",
-        "_is_output",
-        "_node",
-        "_packed",
-        "_released",
-        "_shape_dtype",
-        "_slot",
-        "_storage",
-        "_tensor",
-        "_version",
-    )
+    # Defaults are the class's: most saved tensors are kept inputs.
+    _tensor: "Tensor | None" = None
+    _is_output = False
+    _released = False
+    _hooks: SaveHooks | None = None
+    _packed: Any = None
+    _storage: "ref[Storage]"
+    _shape_dtype: tuple[tuple[int, ...], Any]
 
     def __init__(
         self, tensor: "Tensor", node: "Node", slot: str, edge: "Edge", is_output: bool = False
@@ -116,15 +112,10 @@ class SavedTensor:
         """
         self._slot = slot
         self._node = ref(node)
-        self._is_output = is_output
-        self._edge: Edge = (None, edge[1]) if is_output else edge
-        self._shape_dtype = (tensor._array.shape, tensor._array.dtype)
-        self._storage = ref(tensor._storage)
+        self._edge = edge
         self._version = tensor._storage.version
-        self._released = False
-        self._hooks: SaveHooks | None = None
-        self._packed: Any = None
-        self._tensor: Tensor | None = None
+        if is_output:
+            self._is_output = True
         hooks = state.hooks
         if not hooks or not self._pack(hooks[-1], tensor):
             self._keep(tensor)
@@ -143,7 +134,7 @@ class SavedTensor:
         """
         if self._released:
             raise RuntimeError(
-                f"what {self._who()} saved for backward was freed by an earlier backward() or "
+                f"what {self.who()} saved for backward was freed by an earlier backward() or "
                 "grad(); to go through the graph, or read its saved tensors, again, pass "
                 "retain_graph=True the time before"
             )
@@ -167,12 +158,12 @@ class SavedTensor:
         """
         if self._released:
             raise RuntimeError(
-                f"hooks need a saved tensor to pack, but what {self._who()} saved was freed by "
+                f"hooks need a saved tensor to pack, but what {self.who()} saved was freed by "
                 "backward; register them before, or pass retain_graph=True to it"
             )
         if self._tensor is None:
             raise RuntimeError(
-                f"a saved tensor takes hooks once, but {self._who()} has some already (perhaps of "
+                f"a saved tensor takes hooks once, but {self.who()} has some already (perhaps of "
                 "an enclosing saved_tensors_hooks or offload)"
             )
         for hook in (pack, unpack):
@@ -182,29 +173,25 @@ class SavedTensor:
         if tensor._storage.version != self._version:
             raise self._changed(tensor)
         if self._pack(PairHooks(pack, unpack), tensor):
-            self._drop()
+            self._tensor = None
 
     def release(self) -> None:
         """Let go of what is held."""
         self._released = True
-        self._drop()
-        self._packed = None
-        self._hooks = None
+        self._tensor = self._packed = self._hooks = None
+
+    def kept_storage(self) -> "Storage | None":
+        """Return the storage kept for backward, None if it is packed or released."""
+        return None if self._tensor is None else self._tensor._storage
+
+    def who(self) -> str:
+        """Return the node and slot, for messages."""
+        node = self._node()
+        return f"{'a freed node' if node is None else node.name()}.{self._slot}"
 
     def _keep(self, tensor: "Tensor") -> None:
         self._tensor = wrap(tensor._array, tensor._storage) if self._is_output else tensor
-        tensor._storage.saves += 1
-        tensor._storage.saved_by = self._who()
-
-    def _drop(self) -> None:
-        if self._tensor is not None:
-            self._tensor._storage.saves -= 1
-            self._tensor = None
-
-    def __del__(self) -> None:
-        # A graph may be dropped without a backward.
-        if getattr(self, "_tensor", None) is not None:
-            self._drop()
+        remember_saver(self, tensor._array.nbytes)
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor") -> bool:
         node = self._node()
@@ -222,25 +209,27 @@ class SavedTensor:
             grad_mode.state.grad_enabled = recording
         if tensor._storage.version != version:
             raise RuntimeError(
-                f"a pack hook must not change its input in place, but that of {self._who()} was "
+                f"a pack hook must not change its input in place, but that of {self.who()} was "
                 f"changed by {tensor._storage.changed_by}; work on a clone"
             )
         if packed is KEEP:
             return False
         self._hooks = hooks
         self._packed = packed
+        self._storage = ref(tensor._storage)
+        self._shape_dtype = (tensor._array.shape, tensor._array.dtype)
         return True
 
     def _check_unpacked(self, tensor: Any) -> None:
         if not isinstance(tensor, TensorBase):
             raise TypeError(
-                f"an unpack hook must return a tensor, but that of {self._who()} returned "
+                f"an unpack hook must return a tensor, but that of {self.who()} returned "
                 f"{type(tensor).__name__}"
             )
         shape, dtype = self._shape_dtype
         if tensor._array.shape != shape or tensor._array.dtype != dtype:
             raise RuntimeError(
-                f"an unpack hook must return what was packed, but that of {self._who()} returned a "
+                f"an unpack hook must return what was packed, but that of {self.who()} returned a "
                 f"{describe(tensor)} for a {dtype.name} tensor of shape {list(shape)}"
             )
         # A hook may have handed out the very memory that was saved: then its version counts.
@@ -258,17 +247,13 @@ class SavedTensor:
         edge = (self._node(), self._edge[1]) if self._is_output else self._edge
         return tensor_from_edge(tensor, edge)
 
-    def _who(self) -> str:
-        node = self._node()
-        return f"{'a freed node' if node is None else node.name()}.{self._slot}"
-
     def _changed(
         self, tensor: TensorBase, version: int | None = None, operation: str = ""
     ) -> RuntimeError:
         storage = tensor._storage
         return RuntimeError(
             "a tensor needed for backward must not be changed in place, but the "
-            f"{describe(tensor)} that {self._who()} saved at version {self._version} is at version "
+            f"{describe(tensor)} that {self.who()} saved at version {self._version} is at version "
             f"{storage.version if version is None else version}, last changed by "
             f"{operation or storage.changed_by}; use the out-of-place form, or change a clone"
         )

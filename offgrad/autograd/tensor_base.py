@@ -24,34 +24,20 @@ class TensorBase:
         grad: the accumulated gradient of a leaf (or of a tensor that retains it), else None.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_accumulator",
-        "_array",
-        "_base",
-        "_generation",
-        "_grad_fn",
-        "_hooks",
-        "_output_nr",
-        "_post_accumulate_hooks",
-        "_requires_grad",
-        "_storage",
-        "grad",
-    )
-
     concrete: ClassVar[type["Tensor"]]
 
     _array: NDArray[Any]
     _storage: Storage
-    _requires_grad: bool
-    _grad_fn: "Node | None"
-    _output_nr: int
-    _base: "Tensor | None"
-    _generation: int
-    _hooks: "dict[int, Any] | None"
-    _post_accumulate_hooks: "dict[int, Any] | None"
-    _accumulator: "ref[AccumulateGrad] | None"
-    grad: "Tensor | None"
+    # Defaults are the class's: few tensors need more than an array and a storage of their own.
+    _requires_grad: bool = False
+    _grad_fn: "Node | None" = None
+    _output_nr: int = 0
+    _base: "Tensor | None" = None
+    _generation: int = 0
+    _hooks: "dict[int, Any] | None" = None
+    _post_accumulate_hooks: "dict[int, Any] | None" = None
+    _accumulator: "ref[AccumulateGrad] | None" = None
+    grad: "Tensor | None" = None
 
     def __init_subclass__(cls) -> None:
         if not hasattr(TensorBase, "concrete"):
@@ -60,15 +46,8 @@ class TensorBase:
     def _set(self, array: NDArray[Any], storage: Storage | None, requires_grad: bool) -> None:
         self._array = array
         self._storage = Storage(array) if storage is None else storage
-        self._requires_grad = requires_grad
-        self._grad_fn = None
-        self._output_nr = 0
-        self._base = None
-        self._generation = 0
-        self._hooks = None
-        self._post_accumulate_hooks = None
-        self._accumulator = None
-        self.grad = None
+        if requires_grad:
+            self._requires_grad = True
 
 
 def wrap(
@@ -76,7 +55,12 @@ def wrap(
 ) -> "Tensor":
     """Return a tensor over `array`; without `storage`, over memory of its own."""
     tensor = object.__new__(TensorBase.concrete)
-    tensor._set(array if type(array) is np.ndarray else np.asarray(array), storage, requires_grad)
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)
+    tensor._array = array
+    tensor._storage = Storage(array) if storage is None else storage
+    if requires_grad:
+        tensor._requires_grad = True
     return tensor
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
+from offgrad_storage import ZarrStore
+
 from offgrad.memory import parse_nbytes
 from offgrad.policies import POLICIES
 
@@ -77,20 +79,23 @@ def parse_policies(text: str, known: Iterable[str] = POLICIES) -> tuple[str, ...
     """Return the policies of a list such as ``"keep,disk,zarr:zstd"``.
 
     Raises:
-        ValueError: for an unknown name (the nearest known ones are named), one given twice, or none.
+        ValueError: for an unknown name, with the nearest known ones, or an unknown codec; for one given
+            twice; for none.
     """
     names = list(known)
     policies = [part.strip() for part in text.split(",") if part.strip()]
     if not policies:
         raise ValueError(f"--policies needs at least one of {', '.join(names)}")
     for policy in policies:
-        name, colon, _ = policy.partition(":")
+        name, colon, codec = policy.partition(":")
         if name not in names or (colon and name != "zarr"):
             near = difflib.get_close_matches(name, names, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
             raise ValueError(f"unknown policy {policy!r}; {hint}")
         if policies.count(policy) > 1:
             raise ValueError(f"--policies names {policy!r} twice")
+        if colon:
+            ZarrStore(codec=codec).close()
     return tuple(policies)
 
 

@@ -1,8 +1,8 @@
 """A byte-level GPT, written as for PyTorch: with ``torch`` in place of ``offgrad`` it runs there.
 
-The architecture is GPT-2's (Radford et al., 2019): token and position embeddings, pre-norm blocks of
-causal attention and a GELU MLP four times as wide, a final LayerNorm, the token embedding
-again as the head.
+The architecture is GPT-2's (Radford et al., 2019): token and position embeddings, pre-norm blocks
+of causal attention and a GELU MLP four times as wide, a final LayerNorm, the token embedding again
+as the head.
 """
 
 from dataclasses import dataclass
@@ -47,12 +47,12 @@ class Attention(nn.Module):
     def forward(self, x: Any) -> Any:
         """Return what each token gathers from itself and those before it."""
         batch, tokens, width = x.shape
-        heads = (
+        q, k, v = (
             part.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
             for part in self.qkv(x).split(width, dim=2)
         )
         gathered = F.scaled_dot_product_attention(
-            *heads, dropout_p=self.dropout if self.training else 0.0, is_causal=True
+            q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True
         )
         return self.projection(gathered.transpose(1, 2).reshape(batch, tokens, width))
 
@@ -89,7 +89,7 @@ class GPT(nn.Module):
         self._initialise(config.layers)
 
     def _initialise(self, layers: int) -> None:
-        """Draw weights from N(0, 0.02); what is added to the residual stream from less, by depth."""
+        """Draw weights from N(0, 0.02); those that add to the residual stream smaller."""
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:
                 continue
@@ -108,5 +108,5 @@ class GPT(nn.Module):
         return F.linear(self.norm(x), self.tokens.weight)
 
     def loss(self, tokens: Any, targets: Any) -> Any:
-        """Return the mean cross-entropy of the logits with the bytes that do follow, `targets` [B, T]."""
-        return F.cross_entropy(self(tokens).view(-1, VOCABULARY), targets.view(-1))
+        """Return the mean cross-entropy of the logits with `targets` [B, T], which follow."""
+        return F.cross_entropy(self(tokens).view(-1, VOCABULARY), targets.reshape(-1))

@@ -21,8 +21,8 @@ def load_text(path: Path | None) -> Bytes:
     """Return the bytes of a file, of all files of a folder, or of Python's own library.
 
     Args:
-        path: a file; a folder, whose files are taken in sorted order, without hidden ones; or None for
-            the source of the running interpreter's standard library, without its tests.
+        path: a file; a folder, whose files are taken in sorted order, without hidden ones; or None
+            for the source of the running interpreter's standard library, without its tests.
 
     Raises:
         ValueError: if there is nothing to read, or it cannot be read.
@@ -52,7 +52,7 @@ def batch(text: Bytes, step: int, batch: int, context: int, seed: int) -> tuple[
     random = np.random.default_rng([seed, step])
     starts = random.integers(0, text.size - context, batch)
     windows = text[starts[:, None] + np.arange(context + 1)].astype(np.int64)
-    return windows[:, :-1], windows[:, 1:]
+    return np.ascontiguousarray(windows[:, :-1]), np.ascontiguousarray(windows[:, 1:])
 
 
 def _sources(root: Path) -> Iterator[Path]:

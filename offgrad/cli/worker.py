@@ -1,17 +1,18 @@
 """The worker: one training under one policy, in a process of its own.
 
-It reads its job, one line of JSON, from standard input and reports by lines of JSON on standard
-output. Standard input stays open as long as the parent lives: its end tells the worker to go.
+It reads its job, a line of JSON and the text, from standard input and reports by lines of JSON on
+standard output. Standard input stays open as long as the parent lives: its end tells the worker to
+go.
 """
 
 import dataclasses
 import json
-import mmap
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NoReturn
 
@@ -35,22 +36,25 @@ def main() -> None:
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, _leave)
-    job = json.loads(sys.stdin.readline())
+    job = json.loads(sys.stdin.buffer.readline())
+    text = np.frombuffer(sys.stdin.buffer.read(job["text_nbytes"]), np.uint8)
     threading.Thread(target=_watch_parent, name="watch-parent", daemon=True).start()
 
     def report(event: str, **values: Any) -> None:
         reports.write(json.dumps({"event": event, **values}) + "\n")
         reports.flush()
 
-    _work(job, report)
+    try:
+        _work(job, text, report)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGTERM)
 
 
-def _work(job: dict[str, Any], report: Any) -> None:
+def _work(job: dict[str, Any], text: Bytes, report: Callable[..., None]) -> None:
     config = Config.from_dict(job["config"])
     limit = config.memory_limit if job["limited"] else None
-    text = _read_text(job["text_descriptor"])
+    warm_up(job["policy"])
     if config.hard_limit and limit is not None:
-        warm_up(job["policy"])
         allowed = limit_address_space(limit)
         report("hard limit", nbytes=allowed)
     session = offload(job["policy"])
@@ -84,16 +88,10 @@ def _figures(profile: MemoryProfile) -> dict[str, Any]:
     return profile.as_dict(most_points=_TIMELINE_POINTS)
 
 
-def _read_text(descriptor: int) -> Bytes:
-    """Return the file the parent left open, which all workers share in memory."""
-    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
-        return np.frombuffer(mapped, np.uint8).copy()
-
-
 def _leave(signum: int, frame: object) -> NoReturn:
-    # Once is enough: what follows is the cleaning up.
+    # Once is enough: what follows is the cleaning up, for which kernels know this exception.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise SystemExit(128 + signum)
+    raise KeyboardInterrupt
 
 
 def _watch_parent() -> None:

@@ -96,9 +96,11 @@ def _softmax_loop(x: Any, out: Any, start: int, stop: int) -> None:
         highest = row_max(row)
         total = number(0)
         for j in range(row.size):
-            power = exp(row[j] - highest)
-            powers[j] = power
-            total += power
+            powers[j] = exp(row[j] - highest)
+        # Apart from the stores: LLVM keeps a loop with both scalar when the arrays lie so close that
+        # they might overlap, and then sums in another order.
+        for j in range(row.size):
+            total += powers[j]
         share = number(1) / total
         for j in range(row.size):
             powers[j] *= share

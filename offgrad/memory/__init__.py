@@ -1,6 +1,7 @@
 """Memory of tensors: where it comes from, how much there is, and how much there may be."""
 
 from offgrad.memory.allocator import (
+    POOL_THRESHOLD,
     OutOfMemoryError,
     allocated,
     contiguous,
@@ -14,10 +15,11 @@ from offgrad.memory.allocator import (
     reset_peak,
     zeros,
 )
-from offgrad.memory.storage import Storage, holders
+from offgrad.memory.storage import Storage, holders, remember_saver
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 __all__ = [
+    "POOL_THRESHOLD",
     "OutOfMemoryError",
     "Storage",
     "allocated",
@@ -32,6 +34,7 @@ __all__ = [
     "on_pressure",
     "parse_nbytes",
     "pool",
+    "remember_saver",
     "reset_peak",
     "zeros",
 ]

@@ -40,25 +40,9 @@ class _Counter:
         self.relievers: list[WeakMethod[Callable[[], None]]] = []
         self.describe: Callable[[], str] = str
 
-    def change(self, delta: int) -> None:
+    def change(self, delta: int, *, relieved: bool = False) -> None:
         """Count `delta` bytes more or, if negative, less."""
-        allocated = self._add(delta)
-        if allocated is None:
-            # Perhaps something only waits to be let go of: a tensor whose write is pending.
-            for reference in list(self.relievers):
-                relieve = reference()
-                if relieve is None:
-                    self.relievers.remove(reference)
-                else:
-                    relieve()
-            allocated = self._add(delta)
-            if allocated is None:
-                raise self._exceeded(delta)
-        for observer in self.observers:
-            observer(allocated)
-
-    def _add(self, delta: int) -> int | None:
-        """Return the bytes allocated then, or None if that would exceed the limit."""
+        exceeded = False
         with self.lock:
             # One statement without a call in it: a collection cannot run between load and store.
             self.allocated += delta
@@ -66,10 +50,26 @@ class _Counter:
             if delta > 0:
                 if self.limit is not None and allocated > self.limit:
                     self.allocated -= delta
-                    return None
-                if allocated > self.peak:
+                    exceeded = True
+                elif allocated > self.peak:
                     self.peak = allocated
-            return allocated
+        if exceeded:
+            if relieved:
+                raise self._exceeded(delta)
+            self._relieve()
+            self.change(delta, relieved=True)
+            return
+        for observer in self.observers:
+            observer(allocated)
+
+    def _relieve(self) -> None:
+        """Have those let go who only wait to: tensors whose write is pending."""
+        for reference in list(self.relievers):
+            relieve = reference()
+            if relieve is None:
+                self.relievers.remove(reference)
+            else:
+                relieve()
 
     def _exceeded(self, wanted: int) -> OutOfMemoryError:
         return OutOfMemoryError(

@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from numpy.typing import NDArray
@@ -13,6 +13,19 @@ from offgrad.memory.units import format_nbytes
 
 _uids = itertools.count()
 _large: "WeakSet[Storage]" = WeakSet()
+
+
+class Saver(Protocol):
+    """What keeps memory for backward."""
+
+    def kept_storage(self) -> "Storage | None":
+        """Return the storage it keeps, None once it has let go."""
+
+    def who(self) -> str:
+        """Return the node and slot, for an error message."""
+
+
+_savers: "WeakSet[Saver]" = WeakSet()
 
 
 class Storage:
@@ -27,39 +40,28 @@ class Storage:
         version: how many in-place operations changed the memory.
         changed_by: the operation that changed it last.
         role: what the memory is for, in the words of an `OutOfMemoryError`.
-        saved_by: the node and slot that keeps it for backward, while `saves` is positive.
         writers: waits to be done before the memory may change: `write()` calls them.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_counted",
-        "changed_by",
-        "role",
-        "root",
-        "saved_by",
-        "saves",
-        "uid",
-        "version",
-        "writers",
-    )
+    # Defaults are the class's: most storages are never changed and have no role.
+    version = 0
+    changed_by = ""
+    role = "tensors"
+    writers: tuple[Callable[[], None], ...] = ()
+    _counted = 0
 
     def __init__(self, root: NDArray[Any], *, foreign: bool = False) -> None:
         """Count `root` as tensor memory, unless the pool does or it is `foreign` (the user's)."""
-        nbytes: int = root.nbytes
-        self._counted = 0
-        if nbytes >= POOL_THRESHOLD:
-            _large.add(self)
-            foreign = foreign or pool.owns(root)
         self.root = root
         self.uid = next(_uids)
-        self.version = 0
-        self.changed_by = ""
-        self.role = "tensors"
-        self.saves = 0
-        self.saved_by = ""
-        self.writers: tuple[Callable[[], None], ...] = ()
-        if not foreign and nbytes:
+        if foreign:
+            return
+        nbytes: int = root.nbytes
+        if nbytes >= POOL_THRESHOLD:
+            _large.add(self)
+            if pool.owns(root):
+                return
+        if nbytes:
             counter.change(nbytes)
             self._counted = nbytes
 
@@ -77,14 +79,25 @@ class Storage:
         self.changed_by = operation
 
 
+def remember_saver(saver: Saver, nbytes: int) -> None:
+    """Have an `OutOfMemoryError` name `saver`, if what it keeps is large."""
+    if nbytes >= POOL_THRESHOLD:
+        _savers.add(saver)
+
+
 def holders() -> dict[str, int]:
-    """Return the bytes held by each role, largest first; what is saved for backward names its
-    node.
+    """Return the bytes held by each role, largest first.
+
+    What is saved for backward goes by the node and slot that saved it.
     """
+    saved_by = {}
+    for saver in list(_savers):
+        storage = saver.kept_storage()
+        if storage is not None:
+            saved_by[storage.uid] = f"saved for backward by {saver.who()}"
     held: Counter[str] = Counter()
     for storage in list(_large):
-        role = f"saved for backward by {storage.saved_by}" if storage.saves else storage.role
-        held[role] += storage.root.nbytes
+        held[saved_by.get(storage.uid, storage.role)] += storage.root.nbytes
     rest = counter.allocated - held.total()
     if rest > 0:
         held["buffers in use and small tensors"] += rest

@@ -13,8 +13,6 @@ class Parameter(Tensor):
     It shares memory with `data` and requires grad by default.
     """
 
-    __slots__ = ()
-
     def __init__(self, data: Any = (), requires_grad: bool = True) -> None:
         source = data if isinstance(data, TensorBase) else ops.tensor(data)
         self._set(source._array, source._storage, False)

@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 
 def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Array:
-    """Return ``ufunc(*arrays)`` in tensor memory, C-ordered; `dtype` defaults to the first
-    array's.
-    """
-    shape = arrays[0].shape
+    """Return ``ufunc(*arrays)`` in tensor memory, C-ordered, of `dtype` or that of the arrays."""
+    first = arrays[0]
+    shape = first.shape
     for each in arrays[1:]:
         if each.shape != shape:
             shape = np.broadcast_shapes(shape, each.shape)
-    out = memory.empty(shape, arrays[0].dtype if dtype is None else dtype)
+    if first.nbytes < memory.POOL_THRESHOLD and shape == first.shape and type(ufunc) is np.ufunc:
+        result: Array = ufunc(*arrays, order="C")
+        return result
+    out = memory.empty(shape, first.dtype if dtype is None else dtype)
     ufunc(*arrays, out=out)
     return out
 

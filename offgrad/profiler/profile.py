@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from offgrad import memory
 from offgrad.autograd import engine
-from offgrad.profiler.recorder import Recorder
+from offgrad.profiler.recorder import Recorder, extremes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -107,18 +108,25 @@ class MemoryProfile:
 
     @property
     def held_nbytes(self) -> int | None:
-        """What forward left in memory for backward, at most: what it grew by. None without backward."""
+        """By how much forward grew memory, at most; None if no backward followed."""
         phases = self.phases
         grown = [
             following.start_nbytes - phase.start_nbytes
-            for phase, following in zip(phases, phases[1:], strict=False)
+            for phase, following in pairwise(phases)
             if following.name == "backward"
         ]
         return max(grown, default=None)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as numbers, lists and dicts, ready for JSON."""
+    def as_dict(self, most_points: int | None = None) -> dict[str, Any]:
+        """Return all of it as numbers, lists and dicts, ready for JSON.
+
+        Args:
+            most_points: thin the timeline to about so many points, the extremes among them.
+        """
         timeline = self.timeline
+        if most_points is not None:
+            kept = extremes(timeline.nbytes, max(1, most_points // 2))
+            timeline = Timeline(timeline.seconds[kept], timeline.nbytes[kept])
         return {
             "start_nbytes": self.start_nbytes,
             "peak_nbytes": self.peak_nbytes,
@@ -161,8 +169,8 @@ def profile_memory() -> Iterator[MemoryProfile]:
         print(profile)
         profile.plot("memory.png")
 
-    All threads' tensors count, and all backward passes of the process are marked. What is before the
-    first pass and between two counts as forward, the optimiser's step included.
+    All threads' tensors count, and all backward passes of the process are marked. What is before
+    the first pass and between two counts as forward, the optimiser's step included.
     """
     recorder = Recorder()
     with memory.observe(recorder.changed):

@@ -16,9 +16,9 @@ _MOST_POINTS = 100_000
 class Points:
     """Pairs of time and bytes; thinned, when there are very many, to each stretch's extremes.
 
-    `add` is called at every change of memory, from any thread and from inside garbage collections: it
-    takes no lock. A pair is one complex number, so that appending it is a single, atomic step and gives
-    the collector nothing to track.
+    `add` is called at every change of memory, from any thread and from inside garbage collections:
+    it takes no lock. A pair is one complex number, so that appending it is one atomic step, and
+    gives the collector nothing to track.
     """
 
     def __init__(self, most: int = _MOST_POINTS) -> None:
@@ -85,7 +85,7 @@ class Stretch:
 
 
 class Recorder:
-    """Takes memory changes and the engine's marks, each stretch by itself, so that its peak is exact."""
+    """Takes memory changes and the engine's marks; each stretch apart, so that peaks are exact."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,0 +1,90 @@
+"""The command line: ``offgrad compare``."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+import click
+
+import offgrad
+from offgrad.cli.compare import compare
+
+__all__ = ["main"]
+
+# Sysexits has none for these; shells report 128 and the signal's number.
+_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+class _Stopped(BaseException):
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(offgrad.__version__, prog_name="offgrad")
+def _commands() -> None:
+    """Train models whose saved tensors can live in RAM, on disk or in Zarr."""
+
+
+_commands.add_command(compare)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit.
+
+    The status is 0 for success, 1 for results that are not as they must be, 2 for bad values, 130
+    after Ctrl-C and 143 after SIGTERM. Options may also come from the environment: --steps of
+    compare, for one, from OFFGRAD_COMPARE_STEPS.
+    """
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        with _signals():
+            status = _commands.main(
+                arguments,
+                prog_name="offgrad",
+                standalone_mode=False,
+                auto_envvar_prefix="OFFGRAD",
+            )
+            sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except _Stopped as stopped:
+        click.echo(f"offgrad: {_SIGNALS[signal.Signals(stopped.signum)]}", err=True)
+        return 128 + stopped.signum
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
+    except click.ClickException as error:
+        message = " ".join(error.format_message().split())
+        click.echo(f"offgrad: {message}", err=True)
+        return error.exit_code
+    except BrokenPipeError:
+        # Whoever read our output has gone; what Python flushes at its exit must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM raise, once: what follows is the cleaning up."""
+    before = {each: signal.getsignal(each) for each in _SIGNALS}
+
+    def stop(signum: int, frame: object) -> NoReturn:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise _Stopped(signum)
+
+    for each, handler in before.items():
+        # A shell that starts us in the background has us ignore Ctrl-C.
+        if handler != signal.SIG_IGN:
+            signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,39 @@
+"""The machine that figures were measured on."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return processor, cores, memory (bytes), system and versions."""
+    from threadpoolctl import threadpool_info
+
+    blas = [each for each in threadpool_info() if each["user_api"] == "blas"]
+    return {
+        "cpu": _cpu(),
+        "cores": psutil.cpu_count(logical=False),
+        "threads": psutil.cpu_count(),
+        "usable_threads": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "memory_nbytes": psutil.virtual_memory().total,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "blas": ", ".join(f"{each['internal_api']} {each['version']}" for each in blas),
+    }
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

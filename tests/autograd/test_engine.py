@@ -1,0 +1,398 @@
+"""The engine: what it computes, in which order, what it keeps and what it refuses."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import offgrad
+from offgrad import Tensor, memory
+from offgrad.autograd import grad
+
+
+def leaf(*values: float) -> Tensor:
+    return offgrad.tensor(values, dtype=offgrad.float64, requires_grad=True)
+
+
+def test_gradients_accumulate_over_calls() -> None:
+    x = leaf(1, 2, 3)
+    for times in (1, 2, 3):
+        (x * x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [2 * times, 4 * times, 6 * times]
+
+
+def test_diamond_sums_all_paths_before_going_on() -> None:
+    x = leaf(0.5)
+    a = x * 2
+    b, c = a.exp(), a.sin()
+    runs: list[Tensor] = []
+    a.register_hook(runs.append)
+    (b * c + b).sum().backward()
+    assert len(runs) == 1
+    value = np.exp(1.0) * np.sin(1.0) + np.exp(1.0) * np.cos(1.0) + np.exp(1.0)
+    np.testing.assert_allclose(runs[0].item(), value)
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.item(), 2 * value)
+
+
+def test_wide_graph_is_linear_in_its_paths() -> None:
+    """2^60 paths, 60 nodes."""
+    x = leaf(1.0)
+    y = x
+    for _ in range(60):
+        y = (y + y) * 0.5
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.item() == 1.0
+
+
+def test_derivatives_to_third_order() -> None:
+    x = leaf(0.3, 1.7)
+    y = x**4 + x.sin()
+    (first,) = grad(y.sum(), x, create_graph=True)
+    (second,) = grad(first.sum(), x, create_graph=True)
+    (third,) = grad(second.sum(), x)
+    v = x.detach().numpy()
+    np.testing.assert_allclose(first.detach().numpy(), 4 * v**3 + np.cos(v))
+    np.testing.assert_allclose(second.detach().numpy(), 12 * v**2 - np.sin(v))
+    np.testing.assert_allclose(third.numpy(), 24 * v - np.cos(v))
+    assert not third.requires_grad
+
+
+def test_backward_create_graph_leaves_a_differentiable_grad() -> None:
+    x = leaf(2.0)
+    (x**3).sum().backward(create_graph=True)
+    first = x.grad
+    assert first is not None
+    assert first.requires_grad
+    x.grad = None
+    first.sum().backward()
+    assert x.grad is not None
+    assert x.grad.item() == 12.0
+    x.grad = None
+
+
+def test_second_backward_says_what_to_do() -> None:
+    x = leaf(1, 2)
+    y = (x * x).sum()
+    y.backward()
+    with pytest.raises(RuntimeError, match=r"MulBackward0.*retain_graph=True"):
+        y.backward()
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        grad(y, x)
+
+
+def test_second_backward_without_saved_tensors_is_fine() -> None:
+    x = leaf(1, 2)
+    y = (x + x).sum()
+    y.backward()
+    y.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [4, 4]
+
+
+def test_retain_graph() -> None:
+    x = leaf(3.0)
+    y = x * x
+    y.backward(retain_graph=True)
+    y.backward(retain_graph=True)
+    y.backward()
+    assert x.grad is not None
+    assert x.grad.item() == 18.0
+    with pytest.raises(RuntimeError, match="freed"):
+        y.backward()
+
+
+def test_shared_part_of_two_graphs_is_freed_by_the_first() -> None:
+    x = leaf(3.0)
+    shared = x * x
+    a, b = shared * 2, shared * 3
+    a.backward()
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        b.backward()
+
+
+def test_backward_frees_the_saved_memory_at_once() -> None:
+    x = offgrad.ones(300, 300, requires_grad=True)
+    before = memory.allocated()
+    y = x.exp()
+    loss = (y * y).sum()
+    del y
+    held = memory.allocated()
+    assert held >= before + x.nbytes
+    loss.backward()
+    assert x.grad is not None
+    assert memory.allocated() == before + x.grad.nbytes + loss.nbytes
+
+
+def test_inputs_accumulates_only_there() -> None:
+    a, b = leaf(2.0), leaf(5.0)
+    y = a * b
+    y.backward(inputs=[a], retain_graph=True)
+    assert a.grad is not None
+    assert a.grad.item() == 5.0
+    assert b.grad is None
+    y.backward(inputs=b)
+    assert b.grad is not None
+    assert (a.grad.item(), b.grad.item()) == (5.0, 2.0)  # type: ignore[unreachable]
+
+
+def test_inputs_may_be_inside_the_graph() -> None:
+    x = leaf(2.0)
+    middle = x * 3
+    (middle * middle).backward(inputs=[middle])
+    assert middle.grad is not None
+    assert middle.grad.item() == 12.0
+    assert x.grad is None
+
+
+def test_partial_backward_leaves_the_rest_of_the_graph_alive() -> None:
+    x = leaf(2.0)
+    middle = x * x
+    top = middle * middle
+    assert grad(top, middle)[0].item() == 8.0  # type: ignore[union-attr]
+    assert grad(middle, x)[0].item() == 4.0  # type: ignore[union-attr]
+
+
+def test_grad_does_not_touch_dot_grad() -> None:
+    x, w = leaf(2.0), leaf(3.0)
+    (found,) = grad(x * w, x)
+    assert found is not None
+    assert found.item() == 3.0
+    assert x.grad is None
+    assert w.grad is None
+
+
+def test_unused_inputs() -> None:
+    x, unused = leaf(2.0), leaf(1, 2)
+    with pytest.raises(RuntimeError, match=r"input 1.*shape \[2\].*allow_unused"):
+        grad(x * x, [x, unused])
+    first, second = grad(x * x, [x, unused], allow_unused=True)
+    assert first is not None
+    assert second is None
+    _, zeros = grad(x * x, [x, unused], materialize_grads=True)
+    assert zeros is not None
+    assert zeros.tolist() == [0, 0]
+    assert zeros.dtype == unused.dtype
+    with pytest.raises(ValueError, match="allow_unused"):
+        grad(x * x, [x], materialize_grads=True, allow_unused=False)
+
+
+def test_grad_of_an_output_with_respect_to_itself() -> None:
+    x = leaf(2.0)
+    y = x * x
+    assert [each.item() for each in grad(y, [y, x])] == [1.0, 4.0]  # type: ignore[union-attr]
+    assert grad(x, x)[0].item() == 1.0  # type: ignore[union-attr]
+
+
+def test_same_input_twice() -> None:
+    x = leaf(2.0)
+    assert [each.item() for each in grad(x * x, [x, x])] == [4.0, 4.0]  # type: ignore[union-attr]
+
+
+def test_several_roots() -> None:
+    x = leaf(1, 2)
+    a, b = x * 2, x * x
+    offgrad.autograd.backward([a, b, a], [leaf(1, 0).detach(), leaf(1, 1).detach(), leaf(0, 5).detach()])
+    assert x.grad is not None
+    assert x.grad.tolist() == [2 + 2, 10 + 4]
+
+
+def test_starting_gradient_is_converted_and_checked() -> None:
+    x = leaf(1, 2)
+    (x * 2).backward(offgrad.ones(2, dtype=offgrad.float32))
+    assert x.grad is not None
+    assert x.grad.dtype == offgrad.float64
+    with pytest.raises(RuntimeError, match="shape"):
+        (x * 2).backward(offgrad.ones(3))
+    with pytest.raises(RuntimeError, match="2 tensors, got 1"):
+        offgrad.autograd.backward([x * 1, x * 2], [offgrad.ones(2)])
+    with pytest.raises(RuntimeError, match="at least one tensor"):
+        (x.sum()).backward(inputs=[])
+    with pytest.raises(RuntimeError, match="real"):
+        (x * 2).backward(offgrad.ones(2) * 1j)
+
+
+def test_outputs_that_are_not_used() -> None:
+    x = leaf(1, 2, 3, 4)
+    first, _, third = x.split([1, 2, 1])
+    (first * 2 + third * 3).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 0, 0, 3]
+    values, indices = leaf(3, 1).max(0)
+    assert not indices.requires_grad
+    assert values.grad_fn is not None
+
+
+def test_engine_ignores_grad_mode_of_the_caller() -> None:
+    x = leaf(2.0)
+    y = x * x
+    with offgrad.no_grad():
+        (found,) = grad(y, x, create_graph=True)
+    assert found is not None
+    assert found.requires_grad
+    assert offgrad.is_grad_enabled()
+
+
+def test_mode_and_graph_survive_an_error_in_backward() -> None:
+    x = leaf(2.0)
+    y = x * x
+
+    def fail(_: Tensor) -> None:
+        raise KeyError("hook")
+
+    handle = y.register_hook(fail)
+    with pytest.raises(KeyError, match="hook"):
+        (y * 2).backward(create_graph=True)
+    handle.remove()
+    assert offgrad.is_grad_enabled()
+    (x * x).backward()
+    assert x.grad is not None
+    assert x.grad.item() == 4.0
+
+
+@pytest.mark.parametrize("depth", [100_000])
+def test_deep_graph(depth: int) -> None:
+    """Forward, backward and freeing go without recursion."""
+    x = offgrad.ones(1, requires_grad=True)
+    y = x
+    for _ in range(depth):
+        y = y * 1.0
+    y.backward()
+    assert x.grad is not None
+    assert x.grad.item() == 1.0
+    z = x
+    for _ in range(depth):
+        z = z + 1.0
+    alive = weakref.ref(z)
+    del z, y
+    assert alive() is None
+
+
+def test_deep_graph_of_functions_is_freed_without_recursion() -> None:
+    class Same(offgrad.autograd.Function):
+        @staticmethod
+        def forward(ctx: offgrad.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: offgrad.autograd.function.FunctionCtx, *grads: Tensor) -> Tensor:
+            return grads[0]
+
+    x = offgrad.ones(1, requires_grad=True)
+    y = x
+    for _ in range(30_000):
+        y = Same.apply(y)
+    alive = weakref.ref(y)
+    del y
+    assert alive() is None
+
+
+def test_no_reference_cycles() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        x = offgrad.ones(4, 4, requires_grad=True)
+        before = memory.allocated()
+        y = (x.exp().softmax(-1).sqrt() @ x).sigmoid().relu().sum()
+        alive = weakref.ref(y)
+        del y
+        assert alive() is None
+        assert memory.allocated() == before
+        z = (x.exp() @ x).tanh().sum()
+        z.backward(retain_graph=True)
+        assert x.grad is not None
+        held = x.grad.nbytes
+        del z
+        assert memory.allocated() == before + held
+    finally:
+        gc.enable()
+
+
+def test_gradients_of_leaves_are_their_own_memory() -> None:
+    a, b = leaf(1, 2), leaf(3, 4)
+    start = offgrad.ones(2, dtype=offgrad.float64)
+    (a + b).backward(start)
+    arrays = [a.grad, b.grad, start]
+    for index, one in enumerate(arrays):
+        for other in arrays[index + 1 :]:
+            assert one is not None
+            assert other is not None
+            assert not np.may_share_memory(one._array, other._array)
+    assert a.grad is not None
+    a.grad.zero_()
+    assert b.grad is not None
+    assert b.grad.tolist() == [1, 1]
+    assert start.tolist() == [1, 1]
+
+
+def test_returned_gradients_of_two_inputs_may_be_changed_apart() -> None:
+    a, b = leaf(1, 2), leaf(3, 4)
+    start = offgrad.ones(2, dtype=offgrad.float64)
+    first, second = grad(a + b, [a, b], start)
+    assert first is not None
+    assert second is not None
+    (x,) = grad(a * 2 + a * 3, a, start)
+    assert x is not None
+    assert start.tolist() == [1, 1]
+
+
+def test_accumulating_does_not_write_into_what_a_hook_kept() -> None:
+    x = leaf(1, 2)
+    kept: list[Tensor] = []
+    a, b, c = x * 1, x * 2, x * 3
+    for each in (a, b, c):
+        each.register_hook(kept.append)
+    (a + b + c).sum().backward()
+    assert [each.tolist() for each in kept] == [[1, 1]] * 3
+    assert x.grad is not None
+    assert x.grad.tolist() == [6, 6]
+
+
+def test_retained_gradient_is_not_changed_by_what_follows() -> None:
+    x = leaf(1.0)
+    a = x * 2
+    a.retain_grad()
+    (a + a * 3 + a * 4).sum().backward()
+    assert a.grad is not None
+    assert a.grad.item() == 8
+    first = a.grad
+    (x * 5).sum().backward()
+    assert first.item() == 8
+
+
+def test_leaf_gradient_keeps_its_identity_while_accumulating() -> None:
+    x = leaf(1, 2)
+    (x * 2).sum().backward()
+    first = x.grad
+    (x * 2).sum().backward()
+    assert x.grad is first
+    assert x.grad is not None
+    assert x.grad.tolist() == [4, 4]
+
+
+def test_backward_from_several_threads_over_shared_leaves() -> None:
+    x = leaf(*range(8))
+    errors: list[BaseException] = []
+    results: list[list[float]] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                (found,) = grad(((x + 3) * (x + 4) * 0.5).sum(), x)
+                assert found is not None
+                results.append(found.tolist())
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert results == [[value + 3.5 for value in range(8)]] * 80

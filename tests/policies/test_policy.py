@@ -1,0 +1,265 @@
+"""Policies: pure decisions, by name or by class."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from offgrad_storage import PoolStore
+
+import offgrad
+from offgrad import nn
+from offgrad.policies import (
+    POLICIES,
+    Keep,
+    Offload,
+    OffloadSession,
+    Placement,
+    Policy,
+    SaveContext,
+    Store,
+)
+from offgrad.policies.policy import as_policy
+
+
+def context(**changes: Any) -> SaveContext:
+    facts: dict[str, Any] = {
+        "op": "GeluBackward0",
+        "slot": "self",
+        "module": "blocks.0.gelu",
+        "dtype": np.dtype(np.float32),
+        "shape": (256, 64),
+        "nbytes": 65536,
+        "is_parameter": False,
+        "is_output": False,
+        "storage": 7,
+        "step": 0,
+    }
+    return SaveContext(**facts | changes)
+
+
+def test_keep_keeps() -> None:
+    assert Keep().place(context()) == Keep()
+    assert Keep().place(context(nbytes=1 << 40)) == Keep()
+
+
+@pytest.mark.parametrize(
+    ("facts", "stored"),
+    [
+        ({"nbytes": 65536}, True),
+        ({"nbytes": 65535}, False),
+        ({"nbytes": 1 << 40}, True),
+        ({"nbytes": 0}, False),
+        ({"is_parameter": True}, False),
+        ({"is_output": True}, True),
+        ({"dtype": np.dtype(np.int64)}, True),
+    ],
+)
+def test_offload_stores_what_is_large_and_no_parameter(
+    facts: dict[str, Any], stored: bool
+) -> None:
+    assert Offload("disk").place(context(**facts)) == (Store("disk") if stored else Keep())
+
+
+def test_offload_from_a_size_of_ones_own() -> None:
+    policy = Offload("zarr:zstd", min_nbytes=100)
+    assert policy.place(context(nbytes=100)) == Store("zarr:zstd")
+    assert policy.place(context(nbytes=99)) == Keep()
+    assert policy.place(context(nbytes=100, is_parameter=True)) == Keep()
+    assert Offload("pool", min_nbytes=0).place(context(nbytes=1)) == Store("pool")
+
+
+class GeluInputs(Policy):
+    """To disk with what GELU saves in the first block; keep the rest."""
+
+    def place(self, context: SaveContext) -> Placement:
+        if context.op == "GeluBackward0" and context.module.startswith("0"):
+            return Store("pool")
+        return Keep()
+
+
+def test_a_policy_of_ones_own_sees_op_slot_and_module() -> None:
+    seen: list[SaveContext] = []
+
+    class Spy(GeluInputs):
+        def place(self, context: SaveContext) -> Placement:
+            seen.append(context)
+            return super().place(context)
+
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(4, 8), nn.GELU()), nn.Sequential(nn.Linear(8, 4), nn.GELU())
+    )
+    session = offgrad.offload(Spy())
+    x = offgrad.randn(3, 4, requires_grad=True)
+    for _ in range(2):
+        with session:
+            model(x).sum().backward()
+    gelus = [each for each in seen if each.op == "GeluBackward0"]
+    assert [each.module for each in gelus] == ["0.1", "1.1"] * 2
+    assert [each.slot for each in gelus] == ["self"] * 4
+    assert [each.step for each in gelus] == [0, 0, 1, 1]
+    assert gelus[0].shape == (3, 8)
+    assert gelus[0].dtype == np.float32
+    assert gelus[0].nbytes == 96
+    assert not gelus[0].is_parameter
+    weights = [each for each in seen if each.is_parameter]
+    assert {each.module for each in weights} == {"0.0", "1.0"}
+    assert session.ledger.kept_nbytes == session.ledger.logical_nbytes - 2 * 96
+
+
+def test_outputs_and_parameters_are_told_apart() -> None:
+    seen: dict[tuple[str, str], SaveContext] = {}
+
+    class Spy(Keep):
+        def place(self, context: SaveContext) -> Placement:
+            seen[context.op, context.slot] = context
+            return self
+
+    weight = offgrad.randn(4, 4, requires_grad=True)
+    data = offgrad.randn(4, 4)
+    with offgrad.offload(Spy()):
+        hidden = data @ weight.t()
+        hidden.tanh().exp().sin()
+    assert not seen["MmBackward0", "self"].is_parameter
+    assert seen["TanhBackward0", "result"].is_output
+    assert not seen["SinBackward0", "self"].is_output
+    with offgrad.offload(Spy()):
+        offgrad.randn(4, 4, requires_grad=True) @ weight.t()
+    assert seen["MmBackward0", "mat2"].is_parameter, "a view of a leaf stays in memory with it"
+    assert seen["MmBackward0", "self"].is_parameter
+
+
+def test_views_of_one_memory_share_its_number() -> None:
+    numbers: list[int] = []
+
+    class Spy(Keep):
+        def place(self, context: SaveContext) -> Placement:
+            numbers.append(context.storage)
+            return self
+
+    x = offgrad.randn(4, 4, requires_grad=True) * 1
+    other = offgrad.randn(4, 4, requires_grad=True) * 1
+    with offgrad.offload(Spy()):
+        x.sin()
+        x.t().sin()
+        x[1:3].sin()
+        other.sin()
+    assert len(set(numbers[:3])) == 1
+    assert numbers[3] != numbers[0]
+
+
+@pytest.mark.parametrize("name", ["pool", "disk", "zarr", "zarr:zstd", "zarr:none"])
+def test_names(name: str) -> None:
+    policy = as_policy(name)
+    assert policy == Offload(name)
+    assert policy.place(context()) == Store(name)
+    assert str(policy) == f"{name}, from 64.0 KiB"
+
+
+def test_every_listed_name_is_a_policy() -> None:
+    assert POLICIES == ("keep", "pool", "disk", "zarr")
+    assert as_policy("keep") == Keep()
+    for name in POLICIES:
+        assert isinstance(as_policy(name), Policy)
+
+
+def test_policies_and_stores_are_taken_as_they_are() -> None:
+    policy = GeluInputs()
+    assert as_policy(policy) is policy
+
+    class Duck:
+        def place(self, context: SaveContext) -> Placement:
+            return Keep()
+
+    duck: Any = Duck()
+    assert as_policy(duck) is duck
+    with PoolStore() as store:
+        assert as_policy(store) == Offload(store)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "tape", "Disk", "disk:", "disk:lz4", "keep:x", "pool:zstd", "zarr:", ":", " disk"]
+)
+def test_unknown_names_are_refused_with_those_known(name: str) -> None:
+    with pytest.raises(ValueError, match="keep, pool, disk, zarr") as caught:
+        offgrad.offload(name)
+    assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize("thing", [None, 5, 1.5, ("disk",), ["disk"], b"disk", {"place": 1}])
+def test_other_things_are_refused(thing: Any) -> None:
+    with pytest.raises(TypeError, match=type(thing).__name__):
+        offgrad.offload(thing)
+
+
+def test_a_pair_of_functions_is_sent_to_where_it_belongs() -> None:
+    pair: tuple[Callable[[Any], Any], ...] = (lambda x: x, lambda x: x)
+    with pytest.raises(TypeError, match="saved_tensors_hooks"):
+        offgrad.offload(pair)
+
+
+def test_an_unknown_codec_is_refused_before_anything_is_stored(named_stores: str) -> None:
+    x = offgrad.randn(256, 256, requires_grad=True)
+    with (
+        pytest.raises(ValueError, match="unknown codec 'nonsense'"),
+        offgrad.offload("zarr:nonsense", directory=named_stores),
+    ):
+        x.exp()
+
+
+@pytest.mark.parametrize("wrong", [None, "disk", True, Offload("disk")])
+def test_a_policy_that_returns_no_placement_is_named(wrong: Any) -> None:
+    class Wrong(Policy):
+        def place(self, context: SaveContext) -> Placement:
+            return wrong  # type: ignore[no-any-return]
+
+        def __str__(self) -> str:
+            return "the wrong one"
+
+    x = offgrad.randn(4, requires_grad=True)
+    with pytest.raises(TypeError, match=r"the wrong one.*ExpBackward0"), offgrad.offload(Wrong()):
+        x.exp()
+    x.exp().sum().backward()
+
+
+def test_printing() -> None:
+    assert str(Keep()) == "keep"
+    assert str(Store("zarr:zstd")) == "zarr:zstd"
+    assert str(Offload("disk", min_nbytes=1 << 20)) == "disk, from 1.0 MiB"
+    with PoolStore() as store:
+        assert str(Store(store)) == "PoolStore"
+        assert str(Offload(store)) == "PoolStore, from 64.0 KiB"
+    assert repr(offgrad.offload("keep")) == "<OffloadSession keep>"
+    assert repr(Offload("disk")) == "Offload(store='disk', min_nbytes=65536)"
+
+
+def test_equality_and_hash() -> None:
+    assert Keep() == Keep()
+    assert Offload("disk") == Offload("disk", 65536)
+    assert Offload("disk") != Offload("disk", 1)
+    assert Offload("disk") != Offload("zarr")
+    assert Offload("disk") != Store("disk")
+    assert len({Keep(), Keep(), Offload("disk"), Offload("disk"), Store("disk")}) == 3
+
+
+@pytest.mark.parametrize("policy", [Keep(), Offload("disk"), Offload("zarr:zstd", 5), Store("pool")])
+def test_pickling(policy: Any) -> None:
+    assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+def test_contexts_are_plain_facts() -> None:
+    facts = context()
+    assert pickle.loads(pickle.dumps(facts)) == facts
+    with pytest.raises(AttributeError):
+        facts.op = "other"  # type: ignore[misc]
+
+
+def test_offload_is_the_session() -> None:
+    assert offgrad.offload is OffloadSession
+
+
+@pytest.mark.parametrize("size", [0, -1, "", "many", "5 parsecs"])
+def test_prefetch_nbytes_must_be_a_size(size: Any) -> None:
+    with pytest.raises(ValueError, match="size"):
+        offgrad.offload("disk", prefetch_nbytes=size)
