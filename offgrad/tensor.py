@@ -1,7 +1,7 @@
 """Tensor: an array that remembers where it came from. Its methods are the operations."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,6 +148,22 @@ class Tensor(TensorBase):
         return self
 
     @property
+    def grad(self) -> "Tensor | None":
+        """The accumulated gradient of a leaf, or of a tensor that retains it; else None."""
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: "Tensor | None") -> None:
+        if value is not None and not isinstance(value, TensorBase):
+            raise TypeError(f"grad must be a tensor or None, got {type(value).__name__}")
+        if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
+            raise RuntimeError(
+                f"grad must have its tensor's shape and dtype, got a {describe(value)} for a "
+                f"{describe(self)}"
+            )
+        self._grad = value
+
+    @property
     def is_leaf(self) -> bool:
         """Whether no recorded operation made it: gradients end here."""
         return self._grad_fn is None
@@ -292,13 +308,18 @@ class Tensor(TensorBase):
         return bool(self._array.item())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._scalar())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._scalar())
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self._scalar())
+
+    def _scalar(self) -> Any:
+        if self._array.size != 1:
+            raise ValueError(f"only a tensor of one element is a number, got a {describe(self)}")
+        return self._array.item()
 
     def __index__(self) -> int:
         if self._array.dtype.kind not in "iu":
@@ -417,6 +438,8 @@ class Tensor(TensorBase):
     @property
     def mT(self) -> "Tensor":
         """The last two dimensions swapped."""
+        if self._array.ndim < 2:
+            raise RuntimeError(f"mT needs at least 2 dimensions, got a {describe(self)}")
         return ops.transpose(self, -2, -1)
 
     @property
@@ -558,10 +581,10 @@ class Tensor(TensorBase):
         return ops.pow(other, self)
 
     def __eq__(self, other: object) -> "Tensor":  # type: ignore[override]
-        return ops.eq(self, other)  # type: ignore[arg-type]
+        return ops.eq(self, other) if _comparable(other) else NotImplemented
 
     def __ne__(self, other: object) -> "Tensor":  # type: ignore[override]
-        return ops.ne(self, other)  # type: ignore[arg-type]
+        return ops.ne(self, other) if _comparable(other) else NotImplemented
 
     __getitem__ = ops.getitem
     __neg__ = ops.neg
@@ -691,6 +714,10 @@ class Tensor(TensorBase):
     var = ops.var
     view = ops.view
     conj = ops.conj_physical
+
+
+def _comparable(other: object) -> TypeGuard[Any]:
+    return isinstance(other, TensorBase | bool | int | float | complex | np.generic)
 
 
 def _rebuild(kind: type[Tensor], array: NDArray[Any], requires_grad: bool) -> Tensor:

@@ -50,11 +50,9 @@ def backward(
         _run(roots, grads, retain, create_graph, None)
         return
     edges = [_target_edge(target, index) for index, target in enumerate(targets)]
-    leaves = frozenset(node for node, _ in edges if isinstance(node, AccumulateGrad))
-    found = _run(roots, grads, retain, create_graph, edges, leaves)
-    for target, (node, _), grad in zip(targets, edges, found, strict=True):
-        if node not in leaves and grad is not None:
-            target.grad = grad if target.grad is None else target.grad + grad
+    for target in targets:
+        target.retain_grad()
+    _run(roots, grads, retain, create_graph, edges, accumulate=True)
 
 
 def grad(
@@ -185,19 +183,19 @@ def _run(
     retain_graph: bool,
     create_graph: bool,
     targets: Sequence[Edge] | None,
-    accumulate: frozenset[Node] = frozenset(),
+    accumulate: bool = False,
 ) -> "list[Tensor | None]":
-    """Run the graph; return the gradient at each of `targets`."""
+    """Run the graph; return the gradient at each of `targets`, which `accumulate` executes, too."""
     order = _order([node for node, _ in roots if node is not None], targets, accumulate)
-    _announce(order)
     captured: dict[Edge, Tensor | None] = dict.fromkeys(targets or ())
-    pending = _Pending(create_graph)
+    pending = _Pending({node for node, _ in order}, create_graph)
     for (node, output_nr), grad in zip(roots, grads, strict=True):
         if node is not None:
             pending.add(node, output_nr, grad)
     for observer in observers:
         observer(True)
     previous, grad_mode.state.grad_enabled = grad_mode.state.grad_enabled, create_graph
+    finish = _announce(order)
     try:
         for node, execute in order:
             inputs = pending.pop(node)
@@ -217,19 +215,19 @@ def _run(
             output, outputs = None, ()
     finally:
         grad_mode.state.grad_enabled = previous
+        for end in finish:
+            end()
         for observer in observers:
             observer(False)
     return [captured[edge] for edge in targets or ()]
 
 
-def _order(
-    roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: frozenset[Node]
-) -> Order:
+def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bool) -> Order:
     """Return the nodes in the order of their run, each with whether it is executed.
 
     Numbers count up as nodes are recorded, so descending order meets a node after all that lead to
     it. Leaves come right after the last node that contributes to them. With `targets`, only what
-    lies on a path to one of them is executed.
+    lies on a path to one of them is executed, and with `accumulate` they themselves.
     """
     seen = set(roots)
     stack = list(seen)
@@ -252,11 +250,11 @@ def _order(
     for leaf, node_before in last.items():
         due.setdefault(node_before, []).append(leaf)
 
-    wanted: frozenset[Node | None] = frozenset(edge[0] for edge in targets or ())
+    wanted = {node for node, _ in targets or () if node in seen}
     if targets is None:
         executed = seen
     else:
-        executed = set(accumulate & seen)
+        executed = set(wanted) if accumulate else set()
         for node in reversed(nodes):
             if any(
                 following in executed or following in wanted for following, _ in node.next_functions
@@ -270,8 +268,12 @@ def _order(
     return order
 
 
-def _announce(order: Order) -> None:
-    """Tell the hooks of saved tensors what will be unpacked, in the order it will."""
+def _announce(order: Order) -> list[Callable[[], None]]:
+    """Tell the hooks of saved tensors what will be unpacked, in the order it will.
+
+    Returns:
+        What to call when the pass is over.
+    """
     plans: dict[int, tuple[SaveHooks, list[Any]]] = {}
     for node, execute in order:
         if not execute:
@@ -280,8 +282,7 @@ def _announce(order: Order) -> None:
             packed = saved.packed
             if packed is not None:
                 plans.setdefault(id(packed[0]), (packed[0], []))[1].append(packed[1])
-    for hooks, sequence in plans.values():
-        hooks.plan(sequence)
+    return [hooks.plan(sequence) for hooks, sequence in plans.values()]
 
 
 def _step(
@@ -307,22 +308,37 @@ def _step(
     for hook in _values(node._pre_hooks):
         result = hook(tuple(grads))
         if result is not None:
-            grads = list(_as_tuple(result))
+            grads = list(_checked(result, grads, node, "pre-hook"))
     for output_nr, tensor in node.retainers():
         kept = grads[output_nr]
         if kept is not None:
-            tensor.grad = kept if tensor.grad is None else tensor.grad + kept
+            # A copy: others may hold the gradient, too.
+            tensor.grad = kept.clone() if tensor.grad is None else tensor.grad + kept
     if node._post_hooks:
         outputs = node.run(tuple(grads))
         for hook in _values(node._post_hooks):
             result = hook(outputs, tuple(grads))
             if result is not None:
-                outputs = _as_tuple(result)
+                outputs = _checked(result, outputs, node, "hook")
         return outputs
     final = tuple(grads)
     # The node holds the only references, so it may free a gradient when it is done with it.
     grads.clear()
     return node.run(final)
+
+
+def _checked(result: Any, replaced: "Sequence[Tensor | None]", node: Node, kind: str) -> Grads:
+    """Return the gradients that a node's hook put in place of others."""
+    given = _as_tuple(result)
+    if len(given) != len(replaced):
+        raise RuntimeError(
+            f"a {kind} of {node.name()} must return as many gradients as it got, {len(replaced)}, "
+            f"but one returned {len(given)}"
+        )
+    for before, after in zip(replaced, given, strict=True):
+        if before is not None and after is not None:
+            _check_hook_result(node, before, after)
+    return given
 
 
 def _values(hooks: dict[int, Any] | None) -> Iterable[Any]:
@@ -332,20 +348,21 @@ def _values(hooks: dict[int, Any] | None) -> Iterable[Any]:
 def _check_hook_result(node: Node, grad: "Tensor", result: Any) -> None:
     if not isinstance(result, TensorBase):
         raise TypeError(
-            f"a tensor hook must return None or a tensor, but one at {node.name()} returned "
+            f"a hook must return None or tensors, but one at {node.name()} returned "
             f"{type(result).__name__}"
         )
-    if result._array.shape != grad._array.shape:
+    if result._array.shape != grad._array.shape or result._array.dtype != grad._array.dtype:
         raise RuntimeError(
-            f"a tensor hook must keep the gradient's shape {list(grad._array.shape)}, but one at "
-            f"{node.name()} returned a {describe(result)}"
+            f"a hook must keep shape and dtype of a gradient, but one at {node.name()} returned a "
+            f"{describe(result)} for a {describe(grad)}"
         )
 
 
 class _Pending:
     """Gradients on their way: for each node, the sum so far for each of its outputs."""
 
-    def __init__(self, create_graph: bool) -> None:
+    def __init__(self, nodes: set[Node], create_graph: bool) -> None:
+        self._nodes = nodes
         self._grads: dict[Node, list[Tensor | None]] = {}
         # Sums made here belong to nobody else and may be added to in place.
         self._own: set[Edge] = set()
@@ -357,6 +374,8 @@ class _Pending:
     def add(
         self, node: Node, output_nr: int, grad: "Tensor", source: Node | None = None, index: int = 0
     ) -> None:
+        if node not in self._nodes:
+            return
         shape, dtype = node.output_metadata[output_nr]
         if grad._array.shape != shape:
             maker = source.name() if source else "the first gradient"

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd import grad_mode
-from offgrad.autograd.node import Grads, Node, connect, gradient_edge
+from offgrad.autograd.mutation import check_mutable
+from offgrad.autograd.node import Grads, Node, connect, gradient_edge, tensor_from_edge
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, view_of, wrap
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -166,14 +167,11 @@ class Function:
                     f"mark_dirty takes inputs of {cls.__name__}.forward, got another "
                     f"{describe(result)}"
                 )
-            if recorded and result._requires_grad and result._grad_fn is None:
-                raise RuntimeError(
-                    f"a leaf that requires grad must not be changed in place, but {cls.__name__} "
-                    f"marks as dirty such a {describe(result)}"
-                )
+            check_mutable(result, f"{cls.__name__} (mark_dirty)", recorded)
+            result._generation += recorded
             output: Any = result
         else:
-            output = result if not is_input else wrap(result._array, result._storage)
+            output = view_of(result._array, result) if is_input else result
         if not recorded:
             return output
         marked = any(result is each for each in ctx._non_differentiable)
@@ -220,19 +218,18 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     def run(ctx: FunctionCtx, *grads: Any) -> Any:
         with grad_mode.no_grad():
             result = backward(ctx, *grads)
-        needs = grad_mode.state.grad_enabled and any(
-            isinstance(each, TensorBase) and each._requires_grad for each in grads
-        )
-        if not needs:
+        if not grad_mode.state.grad_enabled:
             return result
-        results = result if isinstance(result, tuple) else (result,)
-        guarded = tuple(
-            _Once.apply(wrap(each._array, each._storage, True))
-            if isinstance(each, TensorBase)
-            else each
-            for each in results
-        )
-        return guarded if isinstance(result, tuple) else guarded[0]
+        # Whatever leads back to an input or an incoming gradient goes through a node that raises.
+        paths = [each for each in grads if isinstance(each, TensorBase) and each._requires_grad]
+
+        def guarded(each: Any) -> Any:
+            if not isinstance(each, TensorBase):
+                return each
+            inputs = [tensor_from_edge(each, edge) for edge in ctx.next_functions if edge[0]]
+            return _Once.apply(wrap(each._array, each._storage), *paths, *inputs)
+
+        return tuple(map(guarded, result)) if isinstance(result, tuple) else guarded(result)
 
     return run
 
@@ -241,7 +238,7 @@ class _Once(Function):
     """Passes a gradient on, and raises when it is differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, grad: "Tensor") -> "Tensor":
+    def forward(ctx: Any, grad: "Tensor", *paths: "Tensor") -> "Tensor":
         return grad
 
     @staticmethod

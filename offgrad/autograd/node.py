@@ -10,7 +10,7 @@ import numpy as np
 
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, is_stale, wrap
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -180,14 +180,14 @@ class AccumulateGrad(Node):
 
 def gradient_edge(tensor: "Tensor") -> Edge:
     """Return the node and output number that the gradient of `tensor` goes to."""
-    if not tensor._requires_grad:
-        return None, 0
-    if tensor._base is not None and tensor._generation != tensor._base._generation:
+    if is_stale(tensor):
         raise RuntimeError(
             "a view's history must match its base's, but the base (or another view of it) was "
             "changed in place by an operation that autograd recorded after this "
             f"{describe(tensor)} was taken; take the view again after the in-place operation"
         )
+    if not tensor._requires_grad:
+        return None, 0
     if tensor._grad_fn is not None:
         return tensor._grad_fn, tensor._output_nr
     return accumulator(tensor), 0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from offgrad.autograd import grad_mode
 from offgrad.autograd.node import Edge, Grads, Node, connect, gradient_edge
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import is_differentiable, wrap
+from offgrad.autograd.tensor_base import is_differentiable, is_stale, view_of, wrap
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -59,7 +59,10 @@ class Op(Node):
         return type(self).__name__ + self.suffix
 
     def save(self, /, **slots: Array | None) -> None:
-        """Save arrays for backward under the names of `slots`; None is passed over."""
+        """Save arrays for backward under the names of `slots`; None is passed over.
+
+        Their order is that in which backward will use them: offloaded, they are read ahead in it.
+        """
         self._saves = slots
 
     def saved(self, slot: str) -> "Tensor":
@@ -83,7 +86,9 @@ class Op(Node):
         node = cls()
         recorded = False
         if grad_mode.state.grad_enabled:
-            needs = tuple([tensor is not None and tensor._requires_grad for tensor in inputs])
+            needs = tuple(
+                [each is not None and (each._requires_grad or is_stale(each)) for each in inputs]
+            )
             recorded = True in needs
         node.needs_input_grad = needs if recorded else (False,) * len(inputs)
         arrays = [None if tensor is None else tensor._array for tensor in inputs]
@@ -92,7 +97,7 @@ class Op(Node):
         outputs: list[Any]
         if cls.is_view:
             bases = inputs if cls.views_each_input else inputs[:1] * len(results)
-            outputs = [_view(array, base) for array, base in zip(results, bases, strict=True)]  # type: ignore[arg-type]
+            outputs = [view_of(array, base) for array, base in zip(results, bases, strict=True)]  # type: ignore[arg-type]
         else:
             outputs = [None if array is None else wrap(array) for array in results]
         if recorded:
@@ -148,10 +153,3 @@ class Op(Node):
         """Run `backward`."""
         result = self.backward(*grads)
         return result if type(result) is tuple else (result,)
-
-
-def _view(array: Array, base: "Tensor") -> "Tensor":
-    tensor = wrap(array, base._storage)
-    tensor._base = base if base._base is None else base._base
-    tensor._generation = tensor._base._generation
-    return tensor

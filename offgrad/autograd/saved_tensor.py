@@ -44,8 +44,12 @@ class SaveHooks(Protocol):
     def unpack(self, packed: Any) -> "Tensor":
         """Return a tensor with the saved content. Called as often as backward needs it."""
 
-    def plan(self, packed: Sequence[Any]) -> None:
-        """Learn what will be unpacked next, in this order."""
+    def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
+        """Learn what a backward pass will unpack, in this order.
+
+        Returns:
+            What is to be called when the pass is over, however it ended.
+        """
 
 
 class PairHooks:
@@ -63,8 +67,13 @@ class PairHooks:
         """Return the tensor the pair's ``unpack`` makes of it."""
         return self._unpack(packed)
 
-    def plan(self, packed: Sequence[Any]) -> None:
+    def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         """Do nothing: a pair has no use for the order."""
+        return _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 class _State(threading.local):
@@ -101,6 +110,9 @@ class SavedTensor:
     _hooks: SaveHooks | None = None
     _packed: Any = None
     _storage: "ref[Storage]"
+    _detached: "ref[Tensor]"
+    _packed_version = 0
+    _uid: int
     _shape_dtype: tuple[tuple[int, ...], Any]
 
     def __init__(
@@ -142,9 +154,17 @@ class SavedTensor:
             tensor = self._tensor
             if tensor._storage.version != self._version:
                 raise self._changed(tensor)
+            if tensor._storage.uid != self._uid:
+                raise RuntimeError(
+                    "a tensor needed for backward must keep its memory, but that of the "
+                    f"{describe(tensor)} that {self.who()} saved was replaced, by .data or a "
+                    "conversion; replace it before forward or after backward"
+                )
             return self._rebuild(tensor) if self._is_output else tensor
         assert self._hooks is not None
+        self._check_packed()
         tensor = self._hooks.unpack(self._packed)
+        self._check_packed()
         self._check_unpacked(tensor)
         return self._rebuild(tensor)
 
@@ -191,6 +211,7 @@ class SavedTensor:
 
     def _keep(self, tensor: "Tensor") -> None:
         self._tensor = wrap(tensor._array, tensor._storage) if self._is_output else tensor
+        self._uid = tensor._storage.uid
         remember_saver(self, tensor._array.nbytes)
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor") -> bool:
@@ -217,8 +238,21 @@ class SavedTensor:
         self._hooks = hooks
         self._packed = packed
         self._storage = ref(tensor._storage)
+        self._detached = ref(detached)
+        if isinstance(packed, TensorBase):
+            self._packed_version = packed._storage.version
         self._shape_dtype = (tensor._array.shape, tensor._array.dtype)
         return True
+
+    def _check_packed(self) -> None:
+        """Raise if what the pack hook returned or holds was changed in place since."""
+        packed = self._packed
+        if isinstance(packed, TensorBase) and packed._storage.version != self._packed_version:
+            raise self._changed(packed, packed._storage.version, packed._storage.changed_by)
+        # A hook that holds the tensor it was given holds the memory that was saved.
+        detached = self._detached()
+        if detached is not None and detached._storage.version != self._version:
+            raise self._changed(detached)
 
     def _check_unpacked(self, tensor: Any) -> None:
         if not isinstance(tensor, TensorBase):

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class TensorBase:
-    """The data of a tensor.
-
-    Attributes:
-        grad: the accumulated gradient of a leaf (or of a tensor that retains it), else None.
-    """
+    """The data of a tensor."""
 
     concrete: ClassVar[type["Tensor"]]
 
@@ -37,7 +33,7 @@ class TensorBase:
     _hooks: "dict[int, Any] | None" = None
     _post_accumulate_hooks: "dict[int, Any] | None" = None
     _accumulator: "ref[AccumulateGrad] | None" = None
-    grad: "Tensor | None" = None
+    _grad: "Tensor | None" = None
 
     def __init_subclass__(cls) -> None:
         if not hasattr(TensorBase, "concrete"):
@@ -62,6 +58,20 @@ def wrap(
     if requires_grad:
         tensor._requires_grad = True
     return tensor
+
+
+def view_of(array: NDArray[Any], base: "Tensor") -> "Tensor":
+    """Return a tensor over `array`, which lies in the memory of `base`."""
+    tensor = wrap(array, base._storage)
+    tensor._base = base if base._base is None else base._base
+    tensor._generation = tensor._base._generation
+    return tensor
+
+
+def is_stale(tensor: TensorBase) -> bool:
+    """Return whether `tensor` is a view whose memory got another history since it was taken."""
+    base = tensor._base
+    return base is not None and tensor._generation != base._generation
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:

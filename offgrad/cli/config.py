@@ -79,8 +79,8 @@ def parse_policies(text: str, known: Iterable[str] = POLICIES) -> tuple[str, ...
     """Return the policies of a list such as ``"keep,disk,zarr:zstd"``.
 
     Raises:
-        ValueError: for an unknown name, with the nearest known ones, or an unknown codec; for one given
-            twice; for none.
+        ValueError: for an unknown name, with the nearest known ones, or an unknown codec; for one
+            given twice; for none.
     """
     names = list(known)
     policies = [part.strip() for part in text.split(",") if part.strip()]

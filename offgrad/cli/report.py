@@ -51,9 +51,9 @@ def _training(runs: list[Run], reference: Run) -> Table:
         "Training",
         "\nresult",
         "final\nloss",
-        "gradients\nand keep's",
+        "gradients\nvs keep",
         "median\nstep",
-        "time /\nkeep's",
+        "time vs\nkeep",
         "I/O stall\na step",
     )
     for run in runs:
@@ -73,7 +73,7 @@ def _memory(runs: list[Run], reference: Run) -> Table:
     table = _table(
         "Memory",
         "peak\ntensors",
-        "peak /\nkeep's",
+        "peak vs\nkeep",
         "peak\nRSS",
         "saved\na step",
         "stored\na step",

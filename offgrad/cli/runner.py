@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import IO, Any
 
+from offgrad_storage.directory import spill_directory, sweep
+
 from offgrad.cli.config import Config
 from offgrad.cli.text import Bytes
 
@@ -171,6 +173,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    if process.returncode:
+        # What it could not clean up itself.
+        with contextlib.suppress(OSError):
+            sweep(spill_directory())
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(OSError):

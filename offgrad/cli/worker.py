@@ -46,8 +46,12 @@ def main() -> None:
 
     try:
         _work(job, text, report)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):
+        # Stopped, or nobody listens any more.
         sys.exit(128 + signal.SIGTERM)
+    finally:
+        # The cleaning up at exit must not be broken off.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _work(job: dict[str, Any], text: Bytes, report: Callable[..., None]) -> None:
@@ -89,7 +93,7 @@ def _figures(profile: MemoryProfile) -> dict[str, Any]:
 
 
 def _leave(signum: int, frame: object) -> NoReturn:
-    # Once is enough: what follows is the cleaning up, for which kernels know this exception.
+    # Once is enough. Kernels know this exception, and wait for their threads.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -8,7 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.ops.arithmetic import compute
-from offgrad.ops.convert import check_tensor, floating
+from offgrad.ops.convert import check_ordered, check_tensor, floating
 from offgrad.ops.higher_order import differentiate
 from offgrad.ops.math import erf, exp, sigmoid, tanh
 
@@ -100,7 +100,10 @@ def _gelu_slope_tanh(x: "Tensor") -> "Tensor":
 
 def relu(input: "Tensor") -> "Tensor":
     """Return ``max(input, 0)``."""
-    return Relu.apply(check_tensor(input, "relu"))
+    check_ordered(check_tensor(input, "relu"), "relu")
+    if input._array.dtype == np.bool_:
+        raise RuntimeError("relu is not defined for bool tensors; convert to a number")
+    return Relu.apply(input)
 
 
 def gelu(input: "Tensor", approximate: str = "none") -> "Tensor":

@@ -7,15 +7,17 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops.convert import (
     TensorLike,
     as_tensor_of,
     category,
+    check_broadcastable,
+    check_ordered,
     check_tensor,
     get_default_dtype,
     promote,
     result_type,
-    shape_error,
 )
 from offgrad.ops.reduce import sum_to_size
 
@@ -108,10 +110,9 @@ class Mul(_Broadcasting):
     def backward(self, grad: "Tensor") -> Any:
         """d(ab) = b da + a db."""
         need_a, need_b = self.needs_input_grad
-        return self.reduced(
-            grad * conj(self.saved("other")) if need_a else None,
-            grad * conj(self.saved("self")) if need_b else None,
-        )
+        grad_b = grad * conj(self.saved("self")) if need_b else None
+        grad_a = grad * conj(self.saved("other")) if need_a else None
+        return self.reduced(grad_a, grad_b)
 
 
 class Div(_Broadcasting):
@@ -127,11 +128,12 @@ class Div(_Broadcasting):
     def backward(self, grad: "Tensor") -> Any:
         """d(a/b) = da / b - a / b^2 db."""
         need_a, need_b = self.needs_input_grad
+        dividend = conj(self.saved("self")) if need_b else None
         other = conj(self.saved("other"))
         quotient = grad / other
         return self.reduced(
             quotient if need_a else None,
-            -quotient * (conj(self.saved("self")) / other) if need_b else None,
+            None if dividend is None else -quotient * (dividend / other),
         )
 
 
@@ -222,28 +224,33 @@ class Extremum(_Broadcasting):
         )
 
 
-def _broadcastable(a: "Tensor", b: "Tensor", where: str) -> None:
-    if a._array.shape == b._array.shape:
-        return
-    for m, n in zip(reversed(a._array.shape), reversed(b._array.shape), strict=False):
-        if m != n and m != 1 and n != 1:
-            raise shape_error(
-                where,
-                "shapes must be equal, or 1 where they differ, counted from the last dimension",
-                a,
-                b,
-            )
-
-
 def _operands(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
     x, y = promote(a, b, where)
-    _broadcastable(x, y, where)
+    if x._array.shape != y._array.shape:
+        check_broadcastable(where, x, y)
     return x, y
+
+
+def _no_bools(where: str, *operands: TensorLike) -> None:
+    for each in operands:
+        if isinstance(each, bool) or getattr(each, "dtype", None) == np.bool_:
+            raise RuntimeError(f"{where} is not defined for bools; convert them, or use ^ or ~")
+
+
+def _real_numbers(where: str, dtype: np.dtype[Any], *, bools: bool = False) -> None:
+    if category(dtype) == 3 or (category(dtype) == 0 and not bools):
+        raise RuntimeError(f"{where} is not defined for {dtype.name}; convert the operands")
+
+
+def _check_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> None:
+    if category(dtype) < 2 and not isinstance(alpha, int | np.integer):
+        raise RuntimeError(f"{where}: for {dtype.name} alpha must be an integer, got {alpha}")
 
 
 def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     """Return ``input + alpha * other``."""
     a, b = _operands(input, other, "add")
+    _check_alpha(alpha, a._array.dtype, "add")
     return Add.apply(a, b, alpha=alpha)
 
 
@@ -251,13 +258,11 @@ def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     """Return ``input - alpha * other``.
 
     Raises:
-        RuntimeError: for two bool tensors.
+        RuntimeError: for bools.
     """
+    _no_bools("sub", input, other)
     a, b = _operands(input, other, "sub")
-    if a._array.dtype == np.bool_:
-        raise RuntimeError(
-            "sub is not defined for bool tensors; use ^ or logical_not(), or convert one"
-        )
+    _check_alpha(alpha, a._array.dtype, "sub")
     return Sub.apply(a, b, alpha=alpha)
 
 
@@ -285,7 +290,7 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
     if category(dtype) < 2:
         dtype = get_default_dtype()
     a, b = as_tensor_of(input, dtype, "div"), as_tensor_of(other, dtype, "div")
-    _broadcastable(a, b, "div")
+    check_broadcastable("div", a, b)
     return Div.apply(a, b)
 
 
@@ -294,7 +299,8 @@ def floor_divide(input: TensorLike, other: TensorLike) -> "Tensor":
     from offgrad.ops.math import floor
 
     dtype = result_type(input, other)
-    if category(dtype) >= 2:
+    _real_numbers("floor_divide", dtype)
+    if category(dtype) == 2:
         return floor(div(input, other))
     a, b = _operands(input, other, "floor_divide")
     if not b._array.all():
@@ -307,6 +313,7 @@ def floor_divide(input: TensorLike, other: TensorLike) -> "Tensor":
 def remainder(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input - other * floor(input / other)``: the remainder with the sign of `other`."""
     a, b = _operands(input, other, "remainder")
+    _real_numbers("remainder", a._array.dtype)
     if category(a._array.dtype) < 2:
         if not b._array.all():
             raise RuntimeError(
@@ -329,12 +336,13 @@ def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
     """Return ``input ** exponent``; one of them may be a number.
 
     Raises:
-        RuntimeError: for integers to a negative power.
+        RuntimeError: for integers to the power of a negative number.
     """
-    from offgrad.autograd.tensor_base import TensorBase
-
     if isinstance(exponent, TensorBase):
-        return Pow.apply(*_operands(input, exponent, "pow"))
+        a, b = _operands(input, exponent, "pow")
+        if category(a._array.dtype) < 2:
+            return wrap(_integer_power(a._array, b._array))
+        return Pow.apply(a, b)
     base = check_tensor(input, "pow")
     dtype = result_type(base, exponent)
     if category(dtype) == 1 and exponent < 0:  # type: ignore[operator]
@@ -342,14 +350,30 @@ def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
             f"pow: integers to a negative power are not integers, got {dtype.name} ** {exponent}; "
             "convert to float"
         )
+    if dtype == np.bool_:
+        return wrap(_integer_power(base._array, np.asarray(exponent)))
     return PowScalar.apply(as_tensor_of(base, dtype, "pow"), exponent=exponent)
+
+
+def _integer_power(base: Array, exponent: Array) -> Array:
+    """Return a power of integers or bools; to a negative exponent only 1 and -1 are not 0."""
+    if base.dtype == np.bool_:
+        return np.asarray(base | ~exponent.astype(np.bool_))
+    magnitude = np.power(base, np.abs(exponent))
+    return np.asarray(np.where((exponent >= 0) | (np.abs(base) == 1), magnitude, 0)).astype(
+        base.dtype
+    )
 
 
 def maximum(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return the elementwise larger of two tensors; NaN if either is."""
-    return Extremum.apply(*_operands(input, other, "maximum"), ufunc=np.maximum)
+    a, b = _operands(input, other, "maximum")
+    check_ordered(a, "maximum")
+    return Extremum.apply(a, b, ufunc=np.maximum)
 
 
 def minimum(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return the elementwise smaller of two tensors; NaN if either is."""
-    return Extremum.apply(*_operands(input, other, "minimum"), ufunc=np.minimum)
+    a, b = _operands(input, other, "minimum")
+    check_ordered(a, "minimum")
+    return Extremum.apply(a, b, ufunc=np.minimum)

@@ -9,7 +9,15 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops.arithmetic import compute
-from offgrad.ops.convert import TensorLike, as_tensor_of, check_tensor, promote, result_type
+from offgrad.ops.convert import (
+    TensorLike,
+    as_tensor_of,
+    check_broadcastable,
+    check_ordered,
+    check_tensor,
+    promote,
+    result_type,
+)
 from offgrad.ops.reduce import sum_to_size
 
 if TYPE_CHECKING:
@@ -18,6 +26,9 @@ if TYPE_CHECKING:
 
 def _compare(ufunc: Callable[..., Any], a: TensorLike, b: TensorLike, where: str) -> "Tensor":
     x, y = promote(a, b, where)
+    check_broadcastable(where, x, y)
+    if ufunc not in (np.equal, np.not_equal):
+        check_ordered(x, where)
     return wrap(compute(ufunc, x._array, y._array, dtype=np.bool_))
 
 
@@ -57,6 +68,7 @@ def _bits(ufunc: Callable[..., Any], a: TensorLike, b: TensorLike, where: str) -
         raise RuntimeError(
             f"{where} is defined for bool and integer tensors, got {x._array.dtype.name}"
         )
+    check_broadcastable(where, x, y)
     return wrap(compute(ufunc, x._array, y._array))
 
 
@@ -77,7 +89,11 @@ def bitwise_xor(input: TensorLike, other: TensorLike) -> "Tensor":
 
 def bitwise_not(input: "Tensor") -> "Tensor":
     """Return ``~input`` of bools or integers."""
-    return wrap(compute(np.invert, check_tensor(input, "bitwise_not")._array))
+    if check_tensor(input, "bitwise_not")._array.dtype.kind not in "biu":
+        raise TypeError(
+            f"bitwise_not is defined for bool and integer tensors, got {input._array.dtype.name}"
+        )
+    return wrap(compute(np.invert, input._array))
 
 
 def logical_not(input: "Tensor") -> "Tensor":
@@ -87,11 +103,13 @@ def logical_not(input: "Tensor") -> "Tensor":
 
 def logical_and(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return where both are nonzero, as bool."""
+    check_broadcastable("logical_and", input, other)
     return wrap(compute(np.logical_and, input._array, other._array, dtype=np.bool_))
 
 
 def logical_or(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return where either is nonzero, as bool."""
+    check_broadcastable("logical_or", input, other)
     return wrap(compute(np.logical_or, input._array, other._array, dtype=np.bool_))
 
 
@@ -163,4 +181,5 @@ def where(condition: "Tensor", input: TensorLike, other: TensorLike) -> "Tensor"
     else:
         dtype = result_type(input, other)
         a, b = as_tensor_of(input, dtype, "where"), as_tensor_of(other, dtype, "where")
+    check_broadcastable("where", condition, a, b)
     return Where.apply(condition, a, b)

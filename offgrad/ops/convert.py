@@ -49,7 +49,9 @@ def _promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
     if a == b:
         return a
     rank_a, rank_b = category(a), category(b)
-    if rank_a == rank_b or {rank_a, rank_b} == {2, 3}:
+    if {rank_a, rank_b} == {2, 3}:
+        return np.promote_types(a, _complex_of(b)) if rank_a == 3 else _promote_dtypes(b, a)
+    if rank_a == rank_b:
         if "bfloat16" in (a.name, b.name):
             other = b if a.name == "bfloat16" else a
             return np.dtype(np.float32) if other.itemsize <= 2 else other
@@ -61,14 +63,18 @@ def _promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
 def _scalar_dtype(value: Any, like: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of a Python number next to a tensor of dtype `like`."""
     if isinstance(value, bool | np.bool_):
-        return like
+        return like  # also next to bools
     if isinstance(value, int | np.integer):
         return like if category(like) >= 1 else np.dtype(np.int64)
     if isinstance(value, float | np.floating):
         return like if category(like) >= 2 else _default_dtype
-    if category(like) == 3:
-        return like
-    return np.dtype(np.complex128 if like == np.float64 else np.complex64)
+    return like if category(like) == 3 else _complex_of(like)
+
+
+def _complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the complex dtype with parts like `dtype`, or of the default dtype for integers."""
+    real = dtype if category(dtype) == 2 else _default_dtype
+    return np.dtype(np.complex128 if real == np.float64 else np.complex64)
 
 
 def result_type(*operands: Any) -> np.dtype[Any]:
@@ -91,7 +97,8 @@ def result_type(*operands: Any) -> np.dtype[Any]:
             numbers.append(each)
     result = dimensioned
     if zero_dim is not None and (result is None or category(zero_dim) > category(result)):
-        result = zero_dim
+        floats = result is not None and category(result) == 2
+        result = _complex_of(result) if floats and result is not None else zero_dim
     for number in numbers:
         result = _scalar_dtype(number, np.dtype(np.bool_) if result is None else result)
     assert result is not None
@@ -104,12 +111,20 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
         if value._array.dtype == dtype:
             return value
         return Cast.apply(value, dtype=dtype)
+    if isinstance(value, int) and dtype.kind in "iu":
+        return wrap(np.asarray(_wrapped(value, dtype), dtype))
     if isinstance(value, bool | int | float | complex | np.generic):
         return wrap(np.asarray(value, dtype))
     raise TypeError(
         f"{where} takes tensors and numbers, got {type(value).__name__}; convert it with "
         "offgrad.tensor()"
     )
+
+
+def _wrapped(value: int, dtype: np.dtype[Any]) -> int:
+    """Return `value` modulo the range of an integer dtype, as PyTorch computes."""
+    low, bits = int(np.iinfo(dtype).min), 8 * dtype.itemsize
+    return (value - low) % 2**bits + low
 
 
 def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
@@ -169,6 +184,23 @@ def cast(input: "Tensor", dtype: Any) -> "Tensor":
     if input._array.dtype == dtype:
         return input
     return Cast.apply(input, dtype=dtype)
+
+
+def check_ordered(tensor: TensorBase, where: str) -> None:
+    """Raise RuntimeError for complex numbers, which have no order."""
+    if tensor._array.dtype.kind == "c":
+        raise RuntimeError(
+            f"{where} needs an order, which complex numbers lack, got {describe(tensor)}"
+        )
+
+
+def check_broadcastable(where: str, *tensors: TensorBase) -> None:
+    """Raise RuntimeError unless the shapes broadcast."""
+    try:
+        np.broadcast_shapes(*(each._array.shape for each in tensors))
+    except ValueError:
+        rule = "shapes must be equal, or 1 where they differ, counted from the last dimension"
+        raise shape_error(where, rule, *tensors) from None
 
 
 def shape_error(where: str, rule: str, *tensors: TensorBase) -> RuntimeError:

@@ -168,6 +168,10 @@ def arange(
     if dtype is None:
         integers = all(isinstance(each, int | np.integer) for each in (start, end, step))
         dtype = np.int64 if integers else get_default_dtype()
+    if not step or (end - start) / step < 0:
+        raise RuntimeError(
+            f"arange: step must lead from start to end, got start {start}, end {end}, step {step}"
+        )
     return _requiring(wrap(np.arange(start, end, step).astype(dtype)), requires_grad)
 
 
@@ -175,6 +179,8 @@ def linspace(
     start: float, end: float, steps: int, *, dtype: Any = None, requires_grad: bool = False
 ) -> "Tensor":
     """Return `steps` evenly spaced numbers from `start` to `end`, both included."""
+    if steps < 0:
+        raise RuntimeError(f"linspace: steps must not be negative, got {steps}")
     array = np.linspace(start, end, steps).astype(dtype or get_default_dtype())
     return _requiring(wrap(array), requires_grad)
 

@@ -7,7 +7,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops.convert import as_tensor_of, check_tensor
+from offgrad.ops.convert import as_tensor_of, check_broadcastable, check_tensor, shape_error
 from offgrad.ops.reduce import normalize_dim
 
 if TYPE_CHECKING:
@@ -183,6 +183,8 @@ def _unwrap(index: Any) -> tuple[Any, bool]:
                 raise IndexError(
                     f"tensors used as indices must be integer or bool, got a {describe(item)}"
                 )
+            if array.dtype == np.uint8:
+                array = array.astype(np.bool_)  # PyTorch's masks before it had bools
             if array.ndim == 0 and array.dtype != np.bool_:
                 result.append(int(array))
             else:
@@ -201,7 +203,7 @@ def _unwrap(index: Any) -> tuple[Any, bool]:
             bounds = (item.start, item.stop, item.step)
             result.append(slice(*(each if each is None else int(each) for each in bounds)))
         else:
-            raise IndexError(
+            raise TypeError(
                 "an index is made of ints, slices, None, ..., tensors and lists, got "
                 f"{type(item).__name__}"
             )
@@ -239,7 +241,9 @@ def index_put(input: "Tensor", index: Any, values: Any) -> "Tensor":
         ) from None
 
 
-def _check_index(input: "Tensor", axis: int, index: "Tensor", where: str) -> None:
+def _check_index(
+    input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor"
+) -> None:
     if index._array.dtype.kind not in "iu":
         raise RuntimeError(f"{where}: the index must be an integer tensor, got a {describe(index)}")
     if index._array.ndim != max(input._array.ndim, 1):
@@ -247,9 +251,13 @@ def _check_index(input: "Tensor", axis: int, index: "Tensor", where: str) -> Non
             f"{where}: index and tensor must have as many dimensions, got a {describe(index)} for "
             f"a {describe(input)}"
         )
-    size = input._array.shape[axis]
+    size = input._array.shape[axis] if input._array.ndim else 1
+    for other in others:
+        for at, (have, room) in enumerate(zip(index._array.shape, other._array.shape, strict=True)):
+            if have > room and (at != axis or other is not input):
+                raise shape_error(where, "the index must not be larger", index, other)
     if index._array.size and (index._array.min() < 0 or index._array.max() >= size):
-        raise IndexError(
+        raise RuntimeError(
             f"{where}: indices must be from 0 to {size - 1}, got {index._array.min()} to "
             f"{index._array.max()}"
         )
@@ -258,14 +266,16 @@ def _check_index(input: "Tensor", axis: int, index: "Tensor", where: str) -> Non
 def gather(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
     """Return ``out[i][j] = input[index[i][j]][j]`` (for dim 0), of the shape of `index`."""
     axis = normalize_dim(dim, check_tensor(input, "gather")._array.ndim, "gather")
-    _check_index(input, axis, index, "gather")
+    _check_index(input, axis, index, "gather", input)
     return Gather.apply(input, index, dim=axis)
 
 
 def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "Tensor":
     """Return `input` with `src` added at `index` along `dim`; repeated indices are summed."""
     axis = normalize_dim(dim, check_tensor(input, "scatter_add")._array.ndim, "scatter_add")
-    _check_index(input, axis, index, "scatter_add")
+    if src._array.dtype != input._array.dtype:
+        raise shape_error("scatter_add", "dtypes must be equal", input, src)
+    _check_index(input, axis, index, "scatter_add", input, src)
     return ScatterAdd.apply(input, index, src, dim=axis)
 
 
@@ -299,6 +309,7 @@ def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
     """Return a copy of `input` with the number `value` where `mask`, a bool tensor, holds."""
     if check_tensor(mask, "masked_fill")._array.dtype != np.bool_:
         raise RuntimeError(f"masked_fill needs a bool mask, got a {describe(mask)}")
+    check_broadcastable("masked_fill", input, mask)
     if isinstance(value, TensorBase):
         value = value.item()  # type: ignore[attr-defined]
     return MaskedFill.apply(check_tensor(input, "masked_fill"), mask, value=value)

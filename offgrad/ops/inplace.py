@@ -7,6 +7,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd import grad_mode
+from offgrad.autograd.mutation import adopt_history, check_mutable
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops.convert import as_tensor_of, category, check_tensor
@@ -23,7 +24,7 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
         RuntimeError: as `overwrite`; before anything changed.
     """
     name = f"{operation.__name__}_" if operation.__name__ != "apply" else "copy_"
-    _check_target(target, name, recorded=False)
+    check_mutable(target, name, recorded=False)
     return overwrite(target, operation(target, *args, **kwargs), name)
 
 
@@ -36,7 +37,7 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     """
     array = target._array
     recorded = grad_mode.is_grad_enabled() and result._requires_grad
-    _check_target(target, name, recorded)
+    check_mutable(target, name, recorded)
     if result._array.shape != array.shape:
         raise RuntimeError(
             f"{name}: the result must have the target's shape, got a {describe(result)} for a "
@@ -51,49 +52,8 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     np.copyto(array, result._array, casting="unsafe")
     if recorded:
         result = as_tensor_of(result, array.dtype, name)
-        target._requires_grad = True
-        target._grad_fn, target._output_nr = result._grad_fn, result._output_nr
-        # Views taken before now know by this that their history is not the memory's any more.
-        target._generation += 1
+        adopt_history(target, result._grad_fn, result._output_nr)
     return target
-
-
-def _check_target(target: "Tensor", name: str, recorded: bool) -> None:
-    check_tensor(target, name)
-    array = target._array
-    if not array.flags.writeable:
-        raise RuntimeError(
-            f"{name}: the memory of this {describe(target)} is read-only; clone it first"
-        )
-    if (
-        0 in array.strides
-        and array.size > 1
-        and any(
-            stride == 0 and size > 1
-            for stride, size in zip(array.strides, array.shape, strict=True)
-        )
-    ):
-        raise RuntimeError(
-            f"{name}: elements of this expanded {describe(target)} share memory; clone() it first"
-        )
-    if not grad_mode.is_grad_enabled():
-        return
-    owner = target if target._base is None else target._base
-    if target._requires_grad and target._grad_fn is None:
-        raise RuntimeError(
-            f"{name}: a leaf that requires grad cannot be changed in place, got a "
-            f"{describe(target)}; do it under no_grad(), or change a clone"
-        )
-    if target._base is not None and (recorded or target._requires_grad or owner._requires_grad):
-        if owner._requires_grad and owner._grad_fn is None:
-            raise RuntimeError(
-                f"{name}: a view of a leaf that requires grad cannot be changed in place, got a "
-                f"{describe(target)}; do it under no_grad(), or change a clone"
-            )
-        raise NotImplementedError(
-            f"{name}: changing a view in place is not recorded yet, got a view of a "
-            f"{describe(owner)}; use the out-of-place form, or index_put for assignments"
-        )
 
 
 class CopyBackwards(Op):
@@ -122,9 +82,6 @@ class CopyBackwards(Op):
 def copy_(target: "Tensor", source: Any) -> "Tensor":
     """Write `source`, a tensor or a number, broadcast and converted, over `target`."""
     value = as_tensor_of(source, target._array.dtype, "copy_")
-    if grad_mode.is_grad_enabled() and (target._requires_grad or value._requires_grad):
-        return inplace(CopyBackwards.apply, target, value)
-    _check_target(target, "copy_", recorded=False)
     try:
         view = np.broadcast_to(value._array, target._array.shape)
     except ValueError:
@@ -132,6 +89,9 @@ def copy_(target: "Tensor", source: Any) -> "Tensor":
             f"copy_: the source must broadcast to the target, got a {describe(value)} for a "
             f"{describe(target)}"
         ) from None
+    if grad_mode.is_grad_enabled() and (target._requires_grad or value._requires_grad):
+        return inplace(CopyBackwards.apply, target, value)
+    check_mutable(target, "copy_", recorded=False)
     target._storage.write("copy_")
     np.copyto(target._array, view)
     return target

@@ -60,10 +60,10 @@ class Matmul(Op):
         """dA = G B^H, dB = A^H G."""
         need_a, need_b = self.needs_input_grad
         grad_a = grad_b = None
-        if need_a:
-            grad_a = sum_to_size(grad @ conj(self.saved("mat2")).mT, self.shapes[0])
         if need_b:
             grad_b = sum_to_size(conj(self.saved("self")).mT @ grad, self.shapes[1])
+        if need_a:
+            grad_a = sum_to_size(grad @ conj(self.saved("mat2")).mT, self.shapes[0])
         return grad_a, grad_b
 
 
@@ -94,10 +94,10 @@ class Linear(Op):
         grad_x = grad_weight = grad_bias = None
         count = prod(self.shape[:-1])
         rows = grad.reshape(count, grad.shape[-1])
-        if need_x:
-            grad_x = (rows @ conj(self.saved("weight"))).reshape(self.shape)
         if need_weight:
             grad_weight = rows.mT @ conj(self.saved("input")).reshape(count, self.shape[-1])
+        if need_x:
+            grad_x = (rows @ conj(self.saved("weight"))).reshape(self.shape)
         if need_bias:
             grad_bias = SumRows.apply(rows)
         return grad_x, grad_weight, grad_bias

@@ -156,12 +156,15 @@ def cross_entropy(
         return _soft_cross_entropy(logits, target, weight, reduction, label_smoothing, class_dim)
     expected = logits._array.shape[:class_dim] + logits._array.shape[class_dim + 1 :]
     if target._array.shape != expected:
-        raise shape_error(
-            "cross_entropy",
-            f"classes must have shape {list(expected)}, the logits' without their dimension of "
-            "classes",
-            logits,
-            target,
+        raise ValueError(
+            f"cross_entropy: classes must have shape {list(expected)}, the logits' without their "
+            f"dimension of classes, got a {describe(target)} for {describe(logits)}"
+        )
+    if weight is not None and weight._array.shape != (logits._array.shape[class_dim],):
+        raise RuntimeError(
+            f"cross_entropy: the weight must have shape [{logits._array.shape[class_dim]}], one "
+            "for "
+            f"each class, got a {describe(weight)}"
         )
     if logits._array.ndim > 2:
         # [N, C, d1, ..., dk] to [N, d1, ..., dk, C].

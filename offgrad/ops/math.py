@@ -10,7 +10,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.ops.arithmetic import compute, conj
-from offgrad.ops.convert import check_tensor, floating
+from offgrad.ops.convert import as_tensor_of, check_ordered, check_tensor, floating, result_type
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -406,12 +406,15 @@ def sigmoid(input: "Tensor") -> "Tensor":
 
 def erf(input: "Tensor") -> "Tensor":
     """Return the error function."""
+    check_ordered(check_tensor(input, "erf"), "erf")
     return Erf.apply(floating(input, "erf"))
 
 
 def abs(input: "Tensor") -> "Tensor":
     """Return the absolute value."""
-    return Abs.apply(check_tensor(input, "abs"))
+    if check_tensor(input, "abs")._array.dtype == np.bool_:
+        raise RuntimeError("abs is not defined for bool tensors; convert to a number")
+    return Abs.apply(input)
 
 
 def sgn(input: "Tensor") -> "Tensor":
@@ -430,24 +433,31 @@ def sign(input: "Tensor") -> "Tensor":
     return Sgn.apply(input)
 
 
+def _steppable(input: "Tensor", where: str) -> "Tensor":
+    check_ordered(check_tensor(input, where), where)
+    if input._array.dtype == np.bool_:
+        raise RuntimeError(f"{where} is not defined for bool tensors; convert to a number")
+    return input
+
+
 def floor(input: "Tensor") -> "Tensor":
     """Return the largest integer not above `input`, as the same dtype."""
-    return Stepwise.apply(check_tensor(input, "floor"), ufunc=np.floor, kind="floor")
+    return Stepwise.apply(_steppable(input, "floor"), ufunc=np.floor, kind="floor")
 
 
 def ceil(input: "Tensor") -> "Tensor":
     """Return the smallest integer not below `input`, as the same dtype."""
-    return Stepwise.apply(check_tensor(input, "ceil"), ufunc=np.ceil, kind="ceil")
+    return Stepwise.apply(_steppable(input, "ceil"), ufunc=np.ceil, kind="ceil")
 
 
 def round(input: "Tensor") -> "Tensor":
     """Return the nearest integer, halves to even, as the same dtype."""
-    return Stepwise.apply(check_tensor(input, "round"), ufunc=np.rint, kind="round")
+    return Stepwise.apply(_steppable(input, "round"), ufunc=np.rint, kind="round")
 
 
 def trunc(input: "Tensor") -> "Tensor":
     """Return the integer part, as the same dtype."""
-    return Stepwise.apply(check_tensor(input, "trunc"), ufunc=np.trunc, kind="trunc")
+    return Stepwise.apply(_steppable(input, "trunc"), ufunc=np.trunc, kind="trunc")
 
 
 def conj_physical(input: "Tensor") -> "Tensor":
@@ -483,4 +493,8 @@ def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
     """
     if min is None and max is None:
         raise RuntimeError("clamp needs min, max or both, got neither")
-    return Clamp.apply(check_tensor(input, "clamp"), min=min, max=max)
+    bounds = [each for each in (min, max) if each is not None]
+    x = check_tensor(input, "clamp")
+    check_ordered(x, "clamp")
+    x = as_tensor_of(x, result_type(x, *bounds), "clamp")
+    return Clamp.apply(x, min=min, max=max)

@@ -10,7 +10,14 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
-from offgrad.ops.convert import cast, category, check_tensor, floating, get_default_dtype
+from offgrad.ops.convert import (
+    cast,
+    category,
+    check_ordered,
+    check_tensor,
+    floating,
+    get_default_dtype,
+)
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -45,7 +52,8 @@ def normalize_dims(dim: Dim, ndim: int, where: str) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(ndim))
     if isinstance(dim, int | np.integer):
-        return (normalize_dim(int(dim), ndim, where),) if ndim else ()
+        axis = normalize_dim(int(dim), ndim, where)
+        return (axis,) if ndim else ()
     dims = tuple(normalize_dim(int(each), ndim, where) for each in dim)
     if len(set(dims)) != len(dims):
         raise RuntimeError(f"{where}: a dimension must be given once, got dim={tuple(dim)}")
@@ -244,8 +252,10 @@ def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
 
 def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -> "Tensor":
     dims = normalize_dims(dim, check_tensor(input, where)._array.ndim, where)
+    check_ordered(input, where)
     if input._array.size == 0 and builtins.any(input._array.shape[axis] == 0 for axis in dims):
-        raise IndexError(f"{where}: there is none of no elements, got shape {list(input.shape)}")
+        kind = RuntimeError if dim is None else IndexError
+        raise kind(f"{where}: there is none of no elements, got shape {list(input.shape)}")
     return Amax.apply(input, dims=dims, keepdim=keepdim, ufunc=ufunc)
 
 
@@ -270,6 +280,7 @@ def _max_or_min(
     if isinstance(dim, TensorBase):
         return (maximum if largest else minimum)(input, dim)  # type: ignore[arg-type]
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
+    check_ordered(input, where)
     if input._array.ndim and input._array.shape[axis] == 0:
         raise IndexError(f"{where}: there is none of no elements, got shape {list(input.shape)}")
     return Extreme(*MaxDim.apply_all(input, dim=axis, keepdim=keepdim, largest=largest))
@@ -285,26 +296,44 @@ def min(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
     return _max_or_min(input, dim, keepdim, False, "min")
 
 
+def _arg_extreme(
+    find: Any, input: "Tensor", dim: int | None, keepdim: bool, where: str
+) -> "Tensor":
+    array = check_tensor(input, where)._array
+    check_ordered(input, where)
+    axis = None if dim is None else normalize_dim(dim, array.ndim, where)
+    if not (array.size if axis is None or not array.ndim else array.shape[axis]):
+        raise IndexError(f"{where}: there is none of no elements, got shape {list(array.shape)}")
+    return wrap(np.asarray(find(array, axis=axis if array.ndim else None, keepdims=keepdim)))
+
+
 def argmax(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
     """Return the index of the largest element along `dim`, or in the flattened tensor."""
-    return wrap(np.argmax(check_tensor(input, "argmax")._array, axis=dim, keepdims=keepdim))
+    return _arg_extreme(np.argmax, input, dim, keepdim, "argmax")
 
 
 def argmin(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
     """Return the index of the smallest element along `dim`, or in the flattened tensor."""
-    return wrap(np.argmin(check_tensor(input, "argmin")._array, axis=dim, keepdims=keepdim))
+    return _arg_extreme(np.argmin, input, dim, keepdim, "argmin")
+
+
+def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) -> "Tensor":
+    array = check_tensor(input, where)._array
+    result = np.asarray(
+        reduce(array, axis=normalize_dims(dim, array.ndim, where), keepdims=keepdim)
+    )
+    # PyTorch's answer for uint8, which were its bools once.
+    return wrap(result.astype(np.uint8) if array.dtype == np.uint8 else result)
 
 
 def all(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
     """Return whether all elements over `dim` are nonzero, as bool."""
-    dims = normalize_dims(dim, check_tensor(input, "all")._array.ndim, "all")
-    return wrap(np.asarray(np.all(input._array, axis=dims, keepdims=keepdim)))
+    return _truth(np.all, input, dim, keepdim, "all")
 
 
 def any(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
     """Return whether any element over `dim` is nonzero, as bool."""
-    dims = normalize_dims(dim, check_tensor(input, "any")._array.ndim, "any")
-    return wrap(np.asarray(np.any(input._array, axis=dims, keepdims=keepdim)))
+    return _truth(np.any, input, dim, keepdim, "any")
 
 
 def prod(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
@@ -320,6 +349,7 @@ def prod(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
 def cumsum(input: "Tensor", dim: int) -> "Tensor":
     """Return the running sum along `dim`."""
     axis = normalize_dim(dim, check_tensor(input, "cumsum")._array.ndim, "cumsum")
+    input = cast(input, _sum_dtype(input, None))
     if not input._array.ndim:
         return input.clone()
     return Cumsum.apply(input, dim=axis)
@@ -348,6 +378,8 @@ def logsumexp(input: "Tensor", dim: Dim, keepdim: bool = False) -> "Tensor":
     dims = normalize_dims(dim, x._array.ndim, "logsumexp")
     if not dims:
         return x.clone()
+    if not product(x._array.shape[axis] for axis in dims):
+        return sum(x.exp(), dims, keepdim).log()
     top = amax(x.detach(), dims, keepdim=True)
     top = top.masked_fill(wrap(~np.isfinite(top._array)), 0)
     result = (x - top).exp().sum(dims, keepdim=True).log() + top

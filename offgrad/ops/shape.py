@@ -256,7 +256,7 @@ def t(input: "Tensor") -> "Tensor":
         raise RuntimeError(
             f"t: a tensor of at most 2 dimensions is needed, got a {describe(input)}"
         )
-    return transpose(input, 0, 1) if input._array.ndim == 2 else input
+    return permute(input, *reversed(range(input._array.ndim)))
 
 
 def expand(input: "Tensor", *shape: Any) -> "Tensor":
@@ -320,7 +320,7 @@ def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors joined along `dim`; their other sizes must be equal."""
     tensors = [check_tensor(each, "cat") for each in tensors]
     if not tensors:
-        raise RuntimeError("cat needs at least one tensor, got none")
+        raise ValueError("cat needs at least one tensor, got none")
     dtype = result_type(*tensors)
     if len(tensors) > 1:
         # PyTorch lets an empty vector join anything.
@@ -362,7 +362,9 @@ def split(
     """Return views of consecutive pieces along `dim`, of one size (the last may be less) or of
     several.
     """
-    axis = normalize_dim(dim, check_tensor(tensor, "split")._array.ndim, "split")
+    if not check_tensor(tensor, "split")._array.ndim:
+        raise RuntimeError("split: a tensor without dimensions has no pieces; use reshape(1) first")
+    axis = normalize_dim(dim, tensor._array.ndim, "split")
     length = tensor._array.shape[axis]
     if isinstance(split_size_or_sections, int):
         size = split_size_or_sections
@@ -392,14 +394,20 @@ def unbind(input: "Tensor", dim: int = 0) -> "tuple[Tensor, ...]":
     return tuple(squeeze(piece, axis) for piece in split(input, 1, axis)[: input.shape[axis]])
 
 
+def _matrices(input: "Tensor", where: str) -> "Tensor":
+    if check_tensor(input, where)._array.ndim < 2:
+        raise RuntimeError(f"{where}: at least 2 dimensions are needed, got a {describe(input)}")
+    return input
+
+
 def tril(input: "Tensor", diagonal: int = 0) -> "Tensor":
     """Return the lower triangle of matrices, zero above `diagonal`."""
-    return Tril.apply(check_tensor(input, "tril"), diagonal=diagonal, lower=True)
+    return Tril.apply(_matrices(input, "tril"), diagonal=diagonal, lower=True)
 
 
 def triu(input: "Tensor", diagonal: int = 0) -> "Tensor":
     """Return the upper triangle of matrices, zero below `diagonal`."""
-    return Tril.apply(check_tensor(input, "triu"), diagonal=diagonal, lower=False)
+    return Tril.apply(_matrices(input, "triu"), diagonal=diagonal, lower=False)
 
 
 def detach(input: "Tensor") -> "Tensor":

@@ -153,6 +153,18 @@ class AbstractArrayStore(ABC):
         """
 
     @abstractmethod
+    def cancel_prefetch(self, handle: Handle) -> None:
+        """Forget a prefetch that no ``get`` has taken; its array is free when this returns.
+
+        Waits if the read is under way. Does nothing if there is none.
+        """
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether ``prefetch`` does anything."""
+        return True
+
+    @abstractmethod
     def close(self) -> None:
         """Free everything; handles become useless. Pending writes are waited for or cancelled.
 

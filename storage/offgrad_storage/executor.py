@@ -124,6 +124,21 @@ class Executor(States):
                 raise self._deliver(fetch.error)
             return fetch.array, fetch.done
 
+    def cancel_prefetch(self, entry: Entry) -> None:
+        """Forget the prefetch under way, if any; wait while a thread fills its array."""
+        self._check_process(entry)
+        with self._lock:
+            fetch = entry.fetch
+            if fetch is None:
+                return
+            if self._reads.pop(entry, self) is not None:
+                while not fetch.done:
+                    self._lock.wait()
+            if entry.fetch is fetch:
+                entry.fetch = None
+            if fetch.error in self._undelivered:  # it comes again when somebody wants the array
+                self._undelivered.remove(fetch.error)
+
     def fetching(self, entry: Entry) -> Array | None:
         """The array that a prefetch of ``entry`` goes into, if there is one."""
         self._check_process(entry)

@@ -105,6 +105,15 @@ class BackendStore(AbstractArrayStore):
             if self._executor.prefetch(entry, target):
                 return
 
+    def cancel_prefetch(self, handle: Handle) -> None:
+        """Forget a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
+        self._executor.cancel_prefetch(self._entry_of(handle))
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether there are threads to read ahead."""
+        return bool(self._threads)
+
     def close(self) -> None:
         """Free everything: see ``AbstractArrayStore.close``."""
         self._executor.close()

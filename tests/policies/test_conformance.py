@@ -16,6 +16,9 @@ from offgrad.cli.gpt import GPT, GPTConfig
 from offgrad.nn import functional as F
 from tests.policies.graphs import CURVED, Bits, Offload, bits, normal
 
+gradient: Any = offgrad.autograd.grad
+"""The gradients of tensors that do depend on each other are never None."""
+
 
 def mlp(offload: Offload) -> Bits:
     """Two steps of training; activations of 128 KiB."""
@@ -116,7 +119,7 @@ def shared_parts(offload: Offload) -> Bits:
     for head in (heads[2], heads[0], heads[1]):
         head.backward(retain_graph=True)
         found += bits(head, x.grad, w.grad)
-    found += bits(*offgrad.autograd.grad([heads[0], heads[2]], [trunk, x]))
+    found += bits(*gradient([heads[0], heads[2]], [trunk, x]))
     return found
 
 
@@ -218,7 +221,7 @@ def functions(offload: Offload) -> Bits:
     x, y = normal(1, 9, 9), normal(2, 9, 9)
     with offload():
         out = Cubic.apply(x * 1, y).sin()
-        (first,) = offgrad.autograd.grad(out.sum(), x, create_graph=True)
+        (first,) = gradient(out.sum(), x, create_graph=True)
         loss = first.square().sum()
     loss.backward()
     return bits(first, x.grad, y.grad)
@@ -245,8 +248,8 @@ def backward_inside(offload: Offload) -> Bits:
     x = normal(1, 12, 12)
     with offload():
         y = (x.t() @ x).tanh().sum()
-        (g,) = offgrad.autograd.grad(y, x, create_graph=True)
-        (h,) = offgrad.autograd.grad((g * g).sum(), x, create_graph=True)
+        (g,) = gradient(y, x, create_graph=True)
+        (h,) = gradient((g * g).sum(), x, create_graph=True)
         h.sin().sum().backward()
     return bits(y, g, h, x.grad)
 
@@ -296,8 +299,8 @@ def test_double_backward(name: str, offload: Offload) -> None:
         with offload():
             y = CURVED[name](x * 1)
             weight = normal(8, *y.shape, grad=False)
-            (first,) = offgrad.autograd.grad((y * weight).sum(), x, create_graph=True)
-            (second,) = offgrad.autograd.grad(first.square().sum(), x, retain_graph=True)
+            (first,) = gradient((y * weight).sum(), x, create_graph=True)
+            (second,) = gradient(first.square().sum(), x, retain_graph=True)
         # The same graphs again, now that what they read is back in memory.
         first.square().sum().backward()
         return bits(y, first, second, x.grad)
@@ -387,13 +390,17 @@ def test_a_session_inside_hooks_counts_there(offload: Offload) -> None:
 def test_an_exception_in_forward_leaves_nothing(offload: Offload) -> None:
     session = offload()
     x = normal(1, 150, 150)
-    with pytest.raises(ZeroDivisionError), session:
-        y = x.exp().sin()
-        1 / 0  # noqa: B018
+
+    def fail() -> None:
+        with session:
+            x.exp().sin()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with session:
         loss = (x.exp() * x).sum()
     loss.backward()
-    del y
     expected = normal(1, 150, 150)
     (expected.exp() * expected).sum().backward()
     assert bits(x.grad) == bits(expected.grad)
@@ -451,12 +458,12 @@ def test_changed_in_place_after_saving(how: str, size: int, offload: Offload) ->
         else:
             x.detach().copy_(normal(5, size, size, grad=False))
         try:
-            (grad,) = offgrad.autograd.grad(y.sum(), w)
+            (grad,) = gradient(y.sum(), w)
         except RuntimeError as error:
             text = str(error)
-            assert "MulBackward0.self" in text  # noqa: PT017
-            assert f"[{size}, {size}]" in text  # noqa: PT017
-            assert "at version 0 is at version 1" in text  # noqa: PT017
+            assert "MulBackward0.self" in text
+            assert f"[{size}, {size}]" in text
+            assert "at version 0 is at version 1" in text
         else:
             assert np.array_equal(grad.numpy(), kept)
 
@@ -475,7 +482,7 @@ def test_saved_again_after_a_change(offload: Offload) -> None:
         try:
             loss.backward()
         except RuntimeError as error:
-            assert "changed in place" in str(error)  # noqa: PT017
+            assert "changed in place" in str(error)
         else:
             assert np.array_equal(each.grad.numpy(), value)
 
@@ -493,7 +500,7 @@ def test_an_optimizer_step_between_forward_and_backward(offload: Offload) -> Non
     try:
         loss.backward()
     except RuntimeError as error:
-        assert "SGD" in str(error)  # noqa: PT017
+        assert "SGD" in str(error)
     else:
         expected = offgrad.ones(200, 200) @ offgrad.tensor(weight)
         assert np.array_equal(x.grad.numpy(), expected.numpy())
@@ -595,7 +602,7 @@ def test_two_threads_go_back_through_one_retained_graph(offload: Offload) -> Non
 
     def work() -> None:
         for _ in range(5):
-            found.append(bits(*offgrad.autograd.grad(loss, x, retain_graph=True)))
+            found.append(bits(*gradient(loss, x, retain_graph=True)))
 
     in_threads(work, work)
     assert len(found) == 10
@@ -616,4 +623,4 @@ def test_saved_attributes_can_be_read(offload: Offload) -> None:
     z.sum().backward()
     assert first == bits(offgrad.tensor(value.T.copy()))
     with pytest.raises(RuntimeError, match="freed"):
-        saved._saved_self  # noqa: B018
+        saved._saved_self

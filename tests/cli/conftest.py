@@ -1,0 +1,60 @@
+"""The command line as users run it: a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Offgrad = Callable[..., "subprocess.Popen[str]"]
+
+TINY = (
+    *("--layers", "2", "--width", "16", "--heads", "2", "--context", "32", "--batch", "2"),
+    *("--steps", "3", "--memory-limit", "none"),
+)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Offgrad:
+    """Start ``offgrad`` in an empty folder that also takes what is spilled."""
+    (tmp_path / "spill").mkdir()
+
+    def begin(*arguments: str, **variables: str) -> "subprocess.Popen[str]":
+        environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+        environment |= {
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "OFFGRAD_SPILL_DIR": str(tmp_path / "spill"),
+            "PYTHONUNBUFFERED": "1",
+            **variables,
+        }
+        return subprocess.Popen(
+            [sys.executable, "-c", "from offgrad.cli import main; main()", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+
+    return begin
+
+
+@pytest.fixture
+def run(start: Offgrad) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Run ``offgrad`` to its end."""
+
+    def finish(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        process = start(*arguments, **variables)
+        try:
+            output, errors = process.communicate(timeout=240)
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    return finish
