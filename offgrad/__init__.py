@@ -42,3 +42,46 @@ def __getattr__(name: str) -> NoReturn:
     raise AttributeError(
         f"offgrad has no attribute {name!r}; if PyTorch has, it is not supported yet"
     )
+
+
+__all__ = [
+    "OutOfMemoryError",
+    "Tensor",
+    "autograd",
+    "bfloat16",
+    "bool",
+    "cdouble",
+    "cfloat",
+    "complex64",
+    "complex128",
+    "double",
+    "e",
+    "enable_grad",
+    "float",
+    "float16",
+    "float32",
+    "float64",
+    "half",
+    "inf",
+    "int",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_grad_enabled",
+    "is_tensor",
+    "long",
+    "memory",
+    "nan",
+    "nn",
+    "no_grad",
+    "offload",
+    "ops",
+    "optim",
+    "pi",
+    "policies",
+    "set_grad_enabled",
+    "short",
+    "uint8",
+]
+__all__ += ops.__all__

@@ -1,6 +1,7 @@
 """Tensor: an array that remembers where it came from. Its methods are the operations."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -347,7 +348,9 @@ class Tensor(TensorBase):
         memo[id(self)] = copy
         if self.grad is not None:
             copy.grad = self.grad.detach().clone()
-        copy.__dict__.update(self.__dict__)
+        for name, value in self.__dict__.items():
+            if name not in TensorBase.__annotations__:
+                setattr(copy, name, deepcopy(value, memo))
         return copy
 
     def __reduce__(self) -> Any:

@@ -42,8 +42,8 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     assert _settings() == before, "a setting was not put back"
     if memory.allocated() != held:
-        # Cycles, such as a caught exception's, are garbage only after a collection. Less may be held
-        # than before: what a test that failed left to its traceback.
+        # Cycles, such as a caught exception's, are garbage only after a collection. Less may be
+        # held than before: what a test that failed left to its traceback.
         gc.collect()
         assert memory.allocated() <= held, "tensors outlived the test"
 

@@ -3,13 +3,17 @@
 from offgrad.autograd import graph
 from offgrad.autograd.engine import backward, grad
 from offgrad.autograd.function import Function, once_differentiable
+from offgrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from offgrad.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 
 __all__ = [
     "Function",
+    "GradcheckError",
     "backward",
     "enable_grad",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "graph",
     "is_grad_enabled",
     "no_grad",

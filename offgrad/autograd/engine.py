@@ -195,8 +195,9 @@ def _run(
     for observer in observers:
         observer(True)
     previous, grad_mode.state.grad_enabled = grad_mode.state.grad_enabled, create_graph
-    finish = _announce(order)
+    finish: list[Callable[[], None]] = []
     try:
+        _announce(order, finish)
         for node, execute in order:
             inputs = pending.pop(node)
             if inputs is None and not (execute and node.runs_without_grad):
@@ -268,11 +269,10 @@ def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bo
     return order
 
 
-def _announce(order: Order) -> list[Callable[[], None]]:
+def _announce(order: Order, finish: list[Callable[[], None]]) -> None:
     """Tell the hooks of saved tensors what will be unpacked, in the order it will.
 
-    Returns:
-        What to call when the pass is over.
+    What is to be called when the pass is over is added to `finish`.
     """
     plans: dict[int, tuple[SaveHooks, list[Any]]] = {}
     for node, execute in order:
@@ -282,7 +282,8 @@ def _announce(order: Order) -> list[Callable[[], None]]:
             packed = saved.packed
             if packed is not None:
                 plans.setdefault(id(packed[0]), (packed[0], []))[1].append(packed[1])
-    return [hooks.plan(sequence) for hooks, sequence in plans.values()]
+    for hooks, sequence in plans.values():
+        finish.append(hooks.plan(sequence))
 
 
 def _step(
@@ -392,7 +393,8 @@ class _Pending:
         if sum_so_far is None:
             grads[output_nr] = grad
         elif (node, output_nr) in self._own:
-            np.add(sum_so_far._array, grad._array, out=sum_so_far._array)
+            with np.errstate(all="ignore"):
+                np.add(sum_so_far._array, grad._array, out=sum_so_far._array)
         else:
             grads[output_nr] = sum_so_far + grad
             if not self._recorded:

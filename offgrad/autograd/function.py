@@ -154,12 +154,13 @@ class Function:
         return outputs if isinstance(output, tuple) else outputs[0]
 
     @classmethod
-    def _output(cls, ctx: FunctionCtx, result: Any, tensors: list[Any], recorded: bool) -> Any:
-        """Return `result` as an output of the node."""
-        if not isinstance(result, TensorBase):
+    def _output(cls, ctx: FunctionCtx, value: Any, tensors: list[Any], recorded: bool) -> Any:
+        """Return `value` as an output of the node."""
+        if not isinstance(value, TensorBase):
             if recorded:
                 ctx.output_metadata += (((), None),)
-            return result
+            return value
+        result: Any = value
         is_input = any(result is each for each in tensors)
         if any(result is each for each in ctx._dirty):
             if not is_input:
@@ -168,8 +169,9 @@ class Function:
                     f"{describe(result)}"
                 )
             check_mutable(result, f"{cls.__name__} (mark_dirty)", recorded)
+            result._storage.write(ctx.name())
             result._generation += recorded
-            output: Any = result
+            output = result
         else:
             output = view_of(result._array, result) if is_input else result
         if not recorded:

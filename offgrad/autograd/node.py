@@ -172,7 +172,8 @@ class AccumulateGrad(Node):
             leaf.grad = leaf.grad + grad
         else:
             leaf.grad._storage.write(self.name())
-            np.add(leaf.grad._array, grad._array, out=leaf.grad._array)
+            with np.errstate(all="ignore"):
+                np.add(leaf.grad._array, grad._array, out=leaf.grad._array)
         for hook in list((leaf._post_accumulate_hooks or {}).values()):
             hook(leaf)
         return ()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from offgrad.autograd import grad_mode
@@ -92,7 +93,9 @@ class Op(Node):
             recorded = True in needs
         node.needs_input_grad = needs if recorded else (False,) * len(inputs)
         arrays = [None if tensor is None else tensor._array for tensor in inputs]
-        result = node.forward(*arrays, **parameters)
+        # As PyTorch, silent about infinities and NaN, which the results tell of.
+        with np.errstate(all="ignore"):
+            result = node.forward(*arrays, **parameters)
         results = result if type(result) is tuple else (result,)
         outputs: list[Any]
         if cls.is_view:

@@ -160,7 +160,7 @@ class SavedTensor:
                     f"{describe(tensor)} that {self.who()} saved was replaced, by .data or a "
                     "conversion; replace it before forward or after backward"
                 )
-            return self._rebuild(tensor) if self._is_output else tensor
+            return tensor if self._leads_where_it_did(tensor) else self._rebuild(tensor)
         assert self._hooks is not None
         self._check_packed()
         tensor = self._hooks.unpack(self._packed)
@@ -243,6 +243,15 @@ class SavedTensor:
             self._packed_version = packed._storage.version
         self._shape_dtype = (tensor._array.shape, tensor._array.dtype)
         return True
+
+    def _leads_where_it_did(self, tensor: "Tensor") -> bool:
+        """Return whether the kept tensor itself still has the edge it was saved with."""
+        node = self._edge[0]
+        if self._is_output:
+            return False
+        if node is None or tensor._grad_fn is None:
+            return (node is None) == (not tensor._requires_grad)
+        return tensor._grad_fn is node
 
     def _check_packed(self) -> None:
         """Raise if what the pack hook returned or holds was changed in place since."""

@@ -183,7 +183,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _tail(errors: IO[bytes], most: int = 4000) -> str:
+def _tail(errors: IO[bytes], most: int = 10_000) -> str:
     """Return the end of what the worker wrote to standard error."""
     size = errors.seek(0, 2)
     errors.seek(max(0, size - most))

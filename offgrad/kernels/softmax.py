@@ -97,8 +97,8 @@ def _softmax_loop(x: Any, out: Any, start: int, stop: int) -> None:
         total = number(0)
         for j in range(row.size):
             powers[j] = exp(row[j] - highest)
-        # Apart from the stores: LLVM keeps a loop with both scalar when the arrays lie so close that
-        # they might overlap, and then sums in another order.
+        # Apart from the stores: a loop with both runs unvectorised, and so sums in another order,
+        # where the arrays lie so close that LLVM's check cannot tell them apart.
         for j in range(row.size):
             total += powers[j]
         share = number(1) / total

@@ -7,9 +7,10 @@ when it is taken and when its last view dies. Smaller arrays are NumPy's own and
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from weakref import WeakMethod
+from typing import Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -27,6 +28,16 @@ class OutOfMemoryError(MemoryError):
     """Tensor memory would exceed its limit, or the system has none left."""
 
 
+class Borrower(Protocol):
+    """Who holds tensor memory that is no tensor's, and can perhaps do without."""
+
+    def relieve(self) -> None:
+        """Give back what can be done without; may wait. The allocation is then tried once more."""
+
+    def holdings(self) -> Mapping[str, int]:
+        """Return the bytes held, by what for."""
+
+
 class _Counter:
     """The bytes of live tensor data, their peak and their limit, for the whole process."""
 
@@ -37,7 +48,7 @@ class _Counter:
         self.peak = 0
         self.limit: int | None = None
         self.observers: tuple[Observer, ...] = ()
-        self.relievers: list[WeakMethod[Callable[[], None]]] = []
+        self.borrowers: WeakSet[Borrower] = WeakSet()
         self.describe: Callable[[], str] = str
 
     def change(self, delta: int, *, relieved: bool = False) -> None:
@@ -56,20 +67,13 @@ class _Counter:
         if exceeded:
             if relieved:
                 raise self._exceeded(delta)
-            self._relieve()
+            # Perhaps something only waits to be let go of.
+            for borrower in list(self.borrowers):
+                borrower.relieve()
             self.change(delta, relieved=True)
             return
         for observer in self.observers:
             observer(allocated)
-
-    def _relieve(self) -> None:
-        """Have those let go who only wait to: tensors whose write is pending."""
-        for reference in list(self.relievers):
-            relieve = reference()
-            if relieve is None:
-                self.relievers.remove(reference)
-            else:
-                relieve()
 
     def _exceeded(self, wanted: int) -> OutOfMemoryError:
         return OutOfMemoryError(
@@ -185,9 +189,11 @@ def observe(observer: Observer) -> Iterator[None]:
             counter.observers = tuple(each for each in counter.observers if each is not observer)
 
 
-def on_pressure(relieve: Callable[[], None]) -> None:
-    """Call the method `relieve` before an allocation fails for the limit, while its object lives.
+def register_borrower(borrower: Borrower) -> None:
+    """Ask `borrower`, while it lives, to give memory back before an allocation fails."""
+    counter.borrowers.add(borrower)
 
-    It may wait for tensors to be let go of; then the allocation is tried once more.
-    """
-    counter.relievers.append(WeakMethod(relieve))
+
+def fits(nbytes: int) -> bool:
+    """Return whether an allocation of `nbytes` would be within the limit as things are."""
+    return counter.limit is None or counter.allocated + nbytes <= counter.limit

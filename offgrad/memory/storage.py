@@ -1,10 +1,11 @@
 """Storage: the memory behind a tensor and all its views."""
 
 import itertools
+import os
+import threading
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from numpy.typing import NDArray
 
@@ -25,6 +26,19 @@ class Saver(Protocol):
         """Return the node and slot, for an error message."""
 
 
+class Writer(Protocol):
+    """A write of some memory to a store."""
+
+    @property
+    def captured(self) -> bool:
+        """Whether it is done with the memory."""
+
+    def wait_captured(self) -> None:
+        """Wait until the memory may change."""
+
+
+# Taken for a moment only, never by a finalizer.
+_writers_lock = threading.Lock()
 _savers: "WeakSet[Saver]" = WeakSet()
 
 
@@ -40,14 +54,14 @@ class Storage:
         version: how many in-place operations changed the memory.
         changed_by: the operation that changed it last.
         role: what the memory is for, in the words of an `OutOfMemoryError`.
-        writers: waits to be done before the memory may change: `write()` calls them.
+        writers: pending writes of the memory to a store, which `write()` waits for.
     """
 
     # Defaults are the class's: most storages are never changed and have no role.
     version = 0
     changed_by = ""
     role = "tensors"
-    writers: tuple[Callable[[], None], ...] = ()
+    writers: "tuple[ref[Writer], ...]" = ()
     _counted = 0
 
     def __init__(self, root: NDArray[Any], *, foreign: bool = False) -> None:
@@ -69,14 +83,32 @@ class Storage:
         if self._counted:
             counter.change(-self._counted)
 
+    def add_writer(self, writer: Writer) -> None:
+        """Have `write` wait for `writer`."""
+        with _writers_lock:
+            waiting = [each for each in self.writers if (one := each()) and not one.captured]
+            self.writers = (*waiting, ref(writer))
+
     def write(self, operation: str) -> None:
         """Announce that `operation` is about to change the memory in place."""
         if self.writers:
-            writers, self.writers = self.writers, ()
-            for wait in writers:
-                wait()
+            with _writers_lock:
+                writers, self.writers = self.writers, ()
+            for reference in writers:
+                writer = reference()
+                if writer is not None:
+                    writer.wait_captured()
         self.version += 1
         self.changed_by = operation
+
+
+def _renew_lock() -> None:
+    global _writers_lock
+    _writers_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def remember_saver(saver: Saver, nbytes: int) -> None:
@@ -98,10 +130,12 @@ def holders() -> dict[str, int]:
     held: Counter[str] = Counter()
     for storage in list(_large):
         held[saved_by.get(storage.uid, storage.role)] += storage.root.nbytes
+    for borrower in list(counter.borrowers):
+        held.update(borrower.holdings())
     rest = counter.allocated - held.total()
     if rest > 0:
-        held["buffers in use and small tensors"] += rest
-    return dict(held.most_common())
+        held["buffers in use, pending writes and small tensors"] += rest
+    return {role: nbytes for role, nbytes in held.most_common() if nbytes}
 
 
 def describe() -> str:

@@ -21,9 +21,9 @@ class Linear(Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(ops.empty(out_features, in_features, dtype=dtype))
-        self.bias = Parameter(ops.empty(out_features, dtype=dtype)) if bias else None
-        if not bias:
-            self.register_parameter("bias", None)
+        self.register_parameter(
+            "bias", Parameter(ops.empty(out_features, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

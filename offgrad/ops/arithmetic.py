@@ -122,8 +122,7 @@ class Div(_Broadcasting):
         """Return the quotient."""
         self.shapes = a.shape, b.shape
         self.save(self=a if self.needs_input_grad[1] else None, other=b)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return compute(np.true_divide, a, b)
+        return compute(np.true_divide, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """d(a/b) = da / b - a / b^2 db."""
@@ -143,8 +142,7 @@ class Pow(_Broadcasting):
     def forward(self, a: Array, b: Array) -> Array:
         """Return the power."""
         self.shapes = a.shape, b.shape
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            result = compute(np.power, a, b)
+        result = compute(np.power, a, b)
         self.save(self=a, exponent=b, result=result if self.needs_input_grad[1] else None)
         return result
 
@@ -181,10 +179,8 @@ class PowScalar(Op):
         if exponent == 2:
             return compute(np.multiply, x, x)
         if exponent == 0.5:
-            with np.errstate(invalid="ignore"):
-                return compute(np.sqrt, x)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return compute(np.power, x, np.asarray(exponent, x.dtype))
+            return compute(np.sqrt, x)
+        return compute(np.power, x, np.asarray(exponent, x.dtype))
 
     def backward(self, grad: "Tensor") -> Any:
         """d(x^n) = n x^(n-1) dx."""

@@ -124,7 +124,7 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
 def _wrapped(value: int, dtype: np.dtype[Any]) -> int:
     """Return `value` modulo the range of an integer dtype, as PyTorch computes."""
     low, bits = int(np.iinfo(dtype).min), 8 * dtype.itemsize
-    return (value - low) % 2**bits + low
+    return int((value - low) % 2**bits + low)
 
 
 def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":

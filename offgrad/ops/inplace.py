@@ -10,7 +10,7 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.mutation import adopt_history, check_mutable
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.ops.convert import as_tensor_of, category, check_tensor
+from offgrad.ops.convert import as_tensor_of, category
 from offgrad.ops.reduce import sum_to_size
 
 if TYPE_CHECKING:

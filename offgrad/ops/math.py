@@ -24,8 +24,7 @@ class _Unary(Op):
 
     def forward(self, x: Array) -> Array:
         """Return f(x)."""
-        with np.errstate(all="ignore"):
-            result = compute(type(self).ufunc, x)
+        result = compute(type(self).ufunc, x)
         self.save(**{self.keeps: x if self.keeps == "self" else result})
         return result
 

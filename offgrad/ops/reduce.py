@@ -108,8 +108,7 @@ class Mean(_Reduction):
         """Return the mean; NaN over nothing."""
         out = memory.empty(self.reduced_shape(x, dims, keepdim), x.dtype)
         np.sum(x, axis=dims, keepdims=keepdim, out=out)
-        with np.errstate(invalid="ignore"):
-            np.divide(out, x.dtype.type(self.count), out=out)
+        np.divide(out, x.dtype.type(self.count), out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -216,11 +215,9 @@ class Cumsum(Op):
 
 def _sum_dtype(input: "Tensor", dtype: Any) -> np.dtype[Any]:
     if dtype is not None:
-        return np.dtype(dtype)
-    result: np.dtype[Any] = input._array.dtype
-    if category(result) < 2:
-        result = np.dtype(np.int64)
-    return result
+        chosen: np.dtype[Any] = np.dtype(dtype)
+        return chosen
+    return input._array.dtype if category(input._array.dtype) >= 2 else np.dtype(np.int64)
 
 
 def sum(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":

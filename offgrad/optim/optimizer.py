@@ -74,7 +74,12 @@ class Optimizer:
             for param in group["params"]:
                 if param.grad is not None:
                     state = self.state.setdefault(param, {})
-                    self.update(param, param.grad, state, group)
+                    # Kernels want contiguous memory.
+                    work = param.detach().contiguous()
+                    self.update(work, param.grad, state, group)
+                    if work._storage is not param._storage:
+                        with grad_mode.no_grad():
+                            param.copy_(work)
         return loss
 
     def update(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from offgrad.memory import format_nbytes
+from offgrad.policies.policy import SaveContext
 
 
 @dataclass
@@ -32,6 +33,13 @@ class Ledger:
     read_nbytes: int = 0
     stall_seconds: float = 0.0
     by_slot: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def record(self, context: SaveContext, unique_nbytes: int) -> None:
+        """Count one save, of which `unique_nbytes` were not saved before."""
+        self.saves += 1
+        self.logical_nbytes += context.nbytes
+        self.unique_nbytes += unique_nbytes
+        self.by_slot[context.op, context.slot] += context.nbytes
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures; `by_slot` with keys such as ``"GeluBackward0.self"``."""

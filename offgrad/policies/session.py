@@ -7,20 +7,19 @@ will be wanted in which order; reads run ahead of it. `unpack` gives the tensors
 
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
 from offgrad_storage import AbstractArrayStore, Handle, PoolStore, StoreStats
 
 from offgrad import memory
 from offgrad.autograd.saved_tensor import KEEP, Save, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
-from offgrad.memory import OutOfMemoryError, Storage
+from offgrad.memory import Storage
 from offgrad.nn.module import current_module_name
+from offgrad.policies.entry import Entry, ReadAhead
 from offgrad.policies.layout import Array, Layout, address, compact
 from offgrad.policies.ledger import Ledger
 from offgrad.policies.policy import Keep, SaveContext, Store, as_policy
@@ -30,44 +29,22 @@ if TYPE_CHECKING:
     from offgrad.tensor import Tensor
 
 
-class _Entry:
-    """One stored array, shared by all saved tensors over the same bytes.
-
-    Attributes:
-        handle: its place in the store; the array goes when the last saved tensor does.
-        reading: the buffer a prefetch is filling.
-        resident: the storage, with its version, that holds the same bytes in memory, and where
-            they begin.
-    """
-
-    __slots__ = ("__weakref__", "handle", "reading", "resident")
-
-    def __init__(self, handle: Handle, storage: Storage, offset: int) -> None:
-        self.handle = handle
-        self.reading: Array | None = None
-        self.resident = (ref(storage), storage.version, offset)
-
-    def in_memory(self) -> tuple[Storage, int] | None:
-        """Return the storage that still holds the bytes and where they begin in it, if there is
-        one.
-        """
-        reference, version, offset = self.resident
-        storage = reference()
-        if storage is None or storage.version != version or not storage.root.flags.c_contiguous:
-            return None
-        return storage, offset
-
-
 class _Packed(NamedTuple):
     """What a saved tensor holds in place of its data."""
 
-    entry: _Entry
+    entry: Entry
     layout: Layout
 
 
-# The bytes a save covers: version of the storage, first byte, number of bytes, dtype and, for
-# elements with gaps between them, shape and strides.
-_Range = tuple[Any, ...]
+class _Saves:
+    """What was saved of one storage at one version: a range of bytes each, stored or kept."""
+
+    __slots__ = ("entries", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        # By first byte, dtype, and the shape and strides of the elements.
+        self.entries: dict[tuple[Any, ...], ref[Entry] | None] = {}
 
 
 class OffloadSession:
@@ -77,7 +54,6 @@ class OffloadSession:
 
     Attributes:
         policy: what decides.
-        ledger: the figures so far.
     """
 
     def __init__(
@@ -98,13 +74,10 @@ class OffloadSession:
         self._steps = 0
         self._ledger = Ledger()
         self._baselines: dict[AbstractArrayStore, StoreStats] = {}
-        # What is stored of each storage, while anything still wants it.
-        self._ranges: WeakKeyDictionary[Storage, dict[_Range, ref[_Entry] | None]]
-        self._ranges = WeakKeyDictionary()
-        self._pending: WeakSet[Handle] = WeakSet()
-        self._upcoming: deque[ref[_Entry]] = deque()
-        self._ahead: WeakSet[_Entry] = WeakSet()
-        memory.on_pressure(self.relieve)
+        self._saves: WeakKeyDictionary[Storage, _Saves] = WeakKeyDictionary()
+        self._pending: list[ref[Handle]] = []
+        self._passes: list[ReadAhead] = []
+        memory.register_borrower(self)
 
     def __enter__(self) -> "OffloadSession":
         push_hooks(self)
@@ -127,7 +100,7 @@ class OffloadSession:
         """The figures so far. Those of a store that others use too include their part."""
         ledger = self._ledger
         ledger.stored_nbytes = ledger.written_nbytes = ledger.read_nbytes = 0
-        for store, before in self._baselines.items():
+        for store, before in list(self._baselines.items()):
             now = store.stats()
             ledger.stored_nbytes += now.written_nbytes - before.written_nbytes
             ledger.read_nbytes += now.read_nbytes - before.read_nbytes
@@ -139,8 +112,7 @@ class OffloadSession:
 
     def pack(self, save: Save) -> Any:
         """Place the tensor; return what stands for it, or `KEEP`."""
-        tensor = save.tensor
-        array, storage = tensor._array, tensor._storage
+        array, storage = save.tensor._array, save.tensor._storage
         context = SaveContext(
             op=save.op,
             slot=save.slot,
@@ -154,46 +126,34 @@ class OffloadSession:
             step=self._steps - 1,
         )
         placement = self.policy.place(context)
+        if not isinstance(placement, Keep | Store):
+            raise TypeError(
+                f"a policy must return Keep or Store, but {self.policy} returned "
+                f"{type(placement).__name__} for {context}"
+            )
         data, layout, dense = compact(array)
         begin = address(data) - address(storage.root)
-        key: _Range = (storage.version, begin, data.nbytes, data.dtype)
-        if not dense:
-            key += (array.shape, array.strides)
+        key = (begin, data.dtype, data.nbytes if dense else (data.shape, data.strides))
         with self._lock:
-            ranges = self._ranges.setdefault(storage, {})
-            known = ranges.get(key)
-            self._record(context, 0 if key in ranges else data.nbytes)
+            saves = self._saves.get(storage)
+            if saves is None or saves.version != storage.version:
+                saves = self._saves[storage] = _Saves(storage.version)
+            self._ledger.record(context, 0 if key in saves.entries else data.nbytes)
             if isinstance(placement, Keep) or not data.nbytes:
                 self._ledger.kept_nbytes += array.nbytes
-                ranges.setdefault(key, None)
+                saves.entries.setdefault(key, None)
                 return KEEP
-            if not isinstance(placement, Store):
-                raise TypeError(
-                    f"a policy must return Keep or Store, but {self.policy} returned "
-                    f"{type(placement).__name__} for {context}"
-                )
+            known = saves.entries.get(key)
             entry = None if known is None else known()
         if entry is None:
-            entry = self._store(placement, data, dense, storage, begin, context)
-            with self._lock:
-                ranges[key] = ref(entry)
+            entry = self._store(placement, data, dense, context)
+            if dense:
+                entry.is_also_in(storage, begin)
+                self._hold_until_written(storage, entry.handle)
+            saves.entries[key] = ref(entry)
         return _Packed(entry, layout)
 
-    def _record(self, context: SaveContext, unique_nbytes: int) -> None:
-        self._ledger.saves += 1
-        self._ledger.logical_nbytes += context.nbytes
-        self._ledger.unique_nbytes += unique_nbytes
-        self._ledger.by_slot[context.op, context.slot] += context.nbytes
-
-    def _store(
-        self,
-        placement: Store,
-        data: Array,
-        dense: bool,
-        storage: Storage,
-        begin: int,
-        context: SaveContext,
-    ) -> _Entry:
+    def _store(self, placement: Store, data: Array, dense: bool, context: SaveContext) -> Entry:
         store = open_store(placement.store, self._directory)
         if store not in self._baselines:
             self._baselines[store] = store.stats()
@@ -204,87 +164,78 @@ class OffloadSession:
             "shape": list(context.shape),
             "step": context.step,
         }
-        began = time.perf_counter()
-        handle = store.put(data if dense else memory.copy(data), attributes=facts)
-        self._stalled(began)
-        entry = _Entry(handle, storage, begin)
         if not dense:
-            # The bytes in memory have gaps, those in the store have none.
-            entry.resident = (ref(storage), -1, 0)
-        elif not handle.captured:
-            self._pending.add(handle)
-            storage.writers = (*storage.writers[-64:], partial(_wait_captured, ref(handle)))
-        return entry
+            data = memory.copy(data)
+        began = time.perf_counter()
+        handle = store.put(data, attributes=facts)
+        self._count_stall(began)
+        return Entry(handle)
 
-    def relieve(self) -> None:
-        """Wait until no tensor is held for a pending write, so that its memory can be freed."""
-        for handle in list(self._pending):
-            handle.wait_captured()
-            self._pending.discard(handle)
+    def _hold_until_written(self, storage: Storage, handle: Handle) -> None:
+        """Have a change of `storage` in place wait for the write."""
+        if not handle.captured:
+            storage.add_writer(handle)
+            with self._lock:
+                pending = [each for each in self._pending if (one := each()) and not one.captured]
+                self._pending = [*pending, ref(handle)]
 
-    # Backward
-
-    def plan(self, packed: Sequence[Any]) -> None:
-        """Learn the order of unpacking, and begin to read."""
-        with self._lock:
-            fresh = dict.fromkeys(each.entry for each in packed)
-            self._upcoming.extendleft(ref(entry) for entry in reversed(fresh))
-        self._read_ahead()
-
-    def _read_ahead(self) -> None:
-        """Begin reads until as many bytes are ahead of backward as may be."""
-        with self._lock:
-            ahead = sum(entry.handle.nbytes for entry in self._ahead)
-            while self._upcoming:
-                entry = self._upcoming[0]()
-                if entry is not None and entry.reading is None and entry.in_memory() is None:
-                    nbytes = entry.handle.nbytes
-                    if ahead and ahead + nbytes > self._prefetch_nbytes:
-                        return
-                    try:
-                        buffer = memory.empty(entry.handle.shape, entry.handle.dtype)
-                    except OutOfMemoryError:
-                        # Not now: whoever wants it will allocate, and hear if there is no room.
-                        return
-                    entry.handle.prefetch(buffer)
-                    entry.reading = buffer
-                    self._ahead.add(entry)
-                    ahead += nbytes
-                self._upcoming.popleft()
-
-    def unpack(self, packed: _Packed) -> "Tensor":
-        """Return the saved tensor: from memory if it is still or again there, else from its
-        store.
-        """
-        entry, layout = packed
-        with self._lock:
-            found = entry.in_memory()
-            if found is None:
-                self._ahead.discard(entry)
-                buffer, entry.reading = entry.reading, None
-                began = time.perf_counter()
-                data = (
-                    entry.handle.get()
-                    if buffer is not None
-                    else entry.handle.get(memory.empty(entry.handle.shape, entry.handle.dtype))
-                )
-                del buffer
-                self._stalled(began)
-                storage = Storage(data)
-                entry.resident = (ref(storage), 0, 0)
-            else:
-                storage, offset = found
-                flat = storage.root.reshape(-1).view("u1")
-                data = flat[offset : offset + entry.handle.nbytes]
-        self._read_ahead()
-        return wrap(layout.view(data), storage)
-
-    def _stalled(self, began: float) -> None:
+    def _count_stall(self, began: float) -> None:
         with self._lock:
             self._ledger.stall_seconds += time.perf_counter() - began
 
+    # Memory
 
-def _wait_captured(reference: "ref[Handle]") -> None:
-    handle = reference()
-    if handle is not None:
-        handle.wait_captured()
+    def relieve(self) -> None:
+        """Give back memory held for pending writes, once written, and for reads ahead."""
+        # Another thread may hold the lock and wait for memory: then it is relieved itself.
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            pending = [handle for each in self._pending if (handle := each()) is not None]
+            for reads in self._passes:
+                reads.give_back()
+        finally:
+            self._lock.release()
+        for handle in pending:
+            handle.wait_captured()
+
+    def holdings(self) -> Mapping[str, int]:
+        """Return the bytes held besides tensors, by what for."""
+        ahead = sum(reads.held_nbytes() for reads in list(self._passes))
+        return {"read ahead for backward": ahead}
+
+    # Backward
+
+    def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
+        """Learn the order of unpacking, and begin to read; return what ends the pass."""
+        reads = ReadAhead((each.entry for each in packed), self._prefetch_nbytes)
+        with self._lock:
+            self._passes.append(reads)
+            reads.advance()
+
+        def finish() -> None:
+            with self._lock:
+                self._passes.remove(reads)
+                reads.close()
+
+        return finish
+
+    def unpack(self, packed: _Packed) -> "Tensor":
+        """Return the saved tensor: from memory if it is there, still or again, or its store."""
+        entry, layout = packed
+        with self._lock:
+            found = entry.in_memory()
+            buffer = entry.take_buffer() if found is None else None
+        if found is None:
+            began = time.perf_counter()
+            data = entry.read(buffer)
+            self._count_stall(began)
+            found = Storage(data), data
+            entry.is_also_in(found[0], 0)
+        storage, data = found
+        tensor = wrap(layout.view(data), storage)
+        with self._lock:
+            for reads in self._passes:
+                reads.used(entry, storage)
+                reads.advance()
+        return tensor

@@ -40,6 +40,12 @@ class Backend(ABC):
         self.quota = quota
         self.used_nbytes = 0
 
+    def prepare(self, entry: Entry) -> None:  # noqa: B027 (most have nothing to prepare)
+        """Get ready for ``entry``, before its space is reserved and without the store's lock held.
+
+        Here, and not in ``reserve``, a backend may call what may wait or call the store in turn.
+        """
+
     def reserve(self, entry: Entry) -> int:
         """Make room for ``entry``, perhaps set ``entry.place``; return the most bytes it may take.
 

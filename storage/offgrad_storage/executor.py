@@ -53,6 +53,7 @@ class Executor(States):
     def write(self, entry: Entry, array: Array) -> None:
         """Take ``array`` as the value of ``entry``; wait while too much is in flight."""
         self.check(entry)
+        self.backend.prepare(entry)
         with self._lock:
             self._grow(entry)
             while self._workers and not self._fits(entry):
@@ -147,7 +148,8 @@ class Executor(States):
 
     def wait_captured(self, entry: Entry) -> None:
         """Wait until the source of ``entry`` may change; its write goes first."""
-        self._check_process(entry)
+        if os.getpid() != self._pid:
+            return  # a fork has memory of its own, which nobody is reading from
         with self._lock:
             if entry in self._writes:
                 self._writes.move_to_end(entry, last=False)

@@ -44,9 +44,13 @@ class _PoolBackend(Backend):
         self._hold = hold
         self._kept: dict[int, Array] = {}
 
+    def prepare(self, entry: Entry) -> None:
+        # The allocator may ask this store what it holds, or wait for other stores.
+        entry.place = self._hold(entry.shape, entry.dtype)
+
     def reserve(self, entry: Entry) -> int:
         nbytes = super().reserve(entry)
-        self._kept[entry.serial] = self._hold(entry.shape, entry.dtype)
+        self._kept[entry.serial], entry.place = entry.place, None
         return nbytes
 
     def write(self, entry: Entry, array: Array) -> int:

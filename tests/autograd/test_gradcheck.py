@@ -94,9 +94,7 @@ def test_right_gradients_pass() -> None:
 
 def test_wrong_gradient_is_named() -> None:
     inputs = (leaf(2), leaf(2))
-    with pytest.raises(
-        GradcheckError, match=r"(?s)output 0.*input 1.*numerical.*analytical"
-    ):
+    with pytest.raises(GradcheckError, match=r"(?s)output 0.*input 1.*numerical.*analytical"):
         gradcheck(WrongScale.apply, inputs)
     assert gradcheck(WrongScale.apply, inputs, raise_exception=False) is False
     assert gradcheck(WrongScale.apply, inputs, rtol=0.1)

@@ -8,7 +8,9 @@ import pytest
 
 import offgrad
 from offgrad import Tensor
-from offgrad.autograd import grad
+
+# Without the optional results: a test says itself what it expects.
+grad: Any = offgrad.autograd.grad
 
 
 def leaf(*values: float) -> Tensor:
@@ -44,7 +46,10 @@ INPLACE: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor], Tensor]]] =
         lambda t: t.masked_fill_(t.detach() > 1, 0.0),
         lambda t: t.masked_fill(t.detach() > 1, 0.0),
     ),
-    "setitem": (lambda t: t.__setitem__(0, 5.0), lambda t: t * offgrad.tensor([0, 1]) + offgrad.tensor([5.0, 0])),
+    "setitem": (
+        lambda t: t.__setitem__(0, 5.0),
+        lambda t: t * offgrad.tensor([0, 1]) + offgrad.tensor([5.0, 0]),
+    ),
 }  # fmt: skip
 
 
@@ -87,7 +92,11 @@ def test_views_with_history_are_right_or_refused(name: str) -> None:
     try:
         change(y[:2])
     except (NotImplementedError, RuntimeError) as error:
-        assert "view" in str(error)
+        refused = str(error)
+    else:
+        refused = ""
+    if refused:
+        assert "view" in refused
         assert y.tolist() == [0.5, 2, 3]
         assert y._version == 0
         return
@@ -105,10 +114,12 @@ def test_view_taken_before_is_right_or_stale(take: Callable[[Tensor], Tensor]) -
     try:
         found = gradient(view, x)
     except RuntimeError as error:
-        assert "take the view again" in str(error)  # noqa: PT017
-        assert gradient(take(y), x) == gradient(take(x * 3), x)
+        refused = str(error)
+    else:
+        assert found == gradient(take(x * 3), x)
         return
-    assert found == gradient(take(x * 3), x)
+    assert "take the view again" in refused
+    assert gradient(take(y), x) == gradient(take(x * 3), x)
 
 
 @pytest.mark.parametrize("take", [lambda b: b[0], lambda b: b.view(2, 1), lambda b: b.expand(3, 2)])
@@ -123,9 +134,11 @@ def test_view_of_a_constant_that_became_part_of_the_graph(
     try:
         found = gradient(view * 3 + x.sum() * 0, x)
     except RuntimeError as error:
-        assert "take the view again" in str(error)  # noqa: PT017
+        refused = str(error)
+    else:
+        assert found == gradient(take(x * 3), x)
         return
-    assert found == gradient(take(x * 3), x)
+    assert "take the view again" in refused
 
 
 def test_views_of_views_and_siblings_are_stale_too() -> None:
@@ -223,6 +236,7 @@ def test_dtype_of_the_target_stays() -> None:
 def test_failed_operation_changes_nothing() -> None:
     y = leaf(1, 2) * 1
     history = y.grad_fn
+    wrong: Any
     for wrong in (lambda: y.add_(zeros(3)), lambda: y.add_(zeros(2, 2)), lambda: y.copy_(zeros(3))):
         with pytest.raises(RuntimeError):
             wrong()

@@ -72,17 +72,18 @@ def test_keep_runs_out_of_memory_where_disk_does_not(run: Run, tmp_path: Path) -
     done = run(
         "compare",
         *LIMITED,
-        *("--memory-limit", str(limit), "--policies", "keep,disk", "--hard-limit"),
+        *("--memory-limit", str(limit), "--policies", "keep,pool,disk", "--hard-limit"),
         *("--output", "results/here"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "keep: OutOfMemoryError in step 1: tensor memory is limited to 8.0 MiB" in done.stdout
     assert "saved for" in done.stdout
     figures = _figures(tmp_path / "results" / "here")
-    reference, keep, disk = figures["runs"]
+    reference, keep, pool, disk = figures["runs"]
     assert (reference["name"], reference["limited"]) == ("keep, no limit", False)
     assert reference["peak_tensor_nbytes"] > limit
     assert (keep["status"], keep["error"]) == ("out of memory", "OutOfMemoryError")
+    assert pool["status"] == "out of memory"
     assert keep["failed_step"] == 0
     assert keep["final_loss"] is None
     assert keep["identical_to_reference"] is None

@@ -71,7 +71,7 @@ def test_signals(
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_spilled_data_goes_with_the_worker(start: Offgrad, tmp_path: Path, signum: int) -> None:
     spill = tmp_path / "spill"
-    steps = [each if each != "100000" else "40" for each in LONG]
+    steps = [each if each != "100000" else "12" for each in LONG]
     process = start("compare", *steps, "--policies", "zarr")
     assert process.stdout is not None
     for line in process.stdout:

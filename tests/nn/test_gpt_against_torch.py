@@ -20,7 +20,9 @@ def make_gpt(m: Any, vocabulary: int, width: int, heads: int, layers: int, conte
             self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
             self.qkv = nn.Linear(width, 3 * width)
             self.out = nn.Linear(width, width, bias=False)
-            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            self.mlp = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
 
         def forward(self, x: Any) -> Any:
             batch, time, _ = x.shape
@@ -110,7 +112,9 @@ def test_second_order_in_float64() -> None:
             penalty = sum((each * each).sum() for each in first)
             found.append((first, m.autograd.grad(penalty, parameters)))
     for order in range(2):
-        for (name, _), p, q in zip(theirs.named_parameters(), *(each[order] for each in found), strict=True):
+        for (name, _), p, q in zip(
+            theirs.named_parameters(), *(each[order] for each in found), strict=True
+        ):
             assert p.shape == tuple(q.shape)
             assert distance(p, q) < 1e-8, f"{name}, derivative {order + 1}"
 
@@ -138,6 +142,4 @@ def test_checkpoint_of_torch_is_understood() -> None:
     assert list(mine.state_dict()) == list(theirs.state_dict())
     for value, want in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True):
         np.testing.assert_array_equal(value.numpy(), want.numpy())
-    assert sum(p.numel() for p in mine.parameters()) == sum(
-        p.numel() for p in theirs.parameters()
-    )
+    assert sum(p.numel() for p in mine.parameters()) == sum(p.numel() for p in theirs.parameters())

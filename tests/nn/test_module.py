@@ -175,7 +175,9 @@ def test_conversion_keeps_the_parameters() -> None:
 def test_apply_visits_children_first() -> None:
     seen: list[str] = []
     Net().apply(lambda module: seen.append(type(module).__name__))
-    assert seen == ["Linear", "GELU", "LayerNorm", "Sequential", "Linear", "Dropout", "ModuleList", "Net"]  # fmt: skip
+    assert seen == [
+        "Linear", "GELU", "LayerNorm", "Sequential", "Linear", "Dropout", "ModuleList", "Net"
+    ]  # fmt: skip
 
 
 def _same(a: nn.Module, b: nn.Module) -> None:
@@ -251,7 +253,7 @@ def test_containers() -> None:
     assert [name for name, _ in table.named_parameters()] == ["y.weight", "y.bias"]
     with pytest.raises(NotImplementedError, match="one by one"):
         nn.ModuleList([nn.Identity()])(1)
-    assert len(nn.ModuleList().append(nn.Identity()).extend([nn.Identity()])) == 2  # type: ignore[attr-defined]
+    assert len(nn.ModuleList().append(nn.Identity()).extend([nn.Identity()])) == 2
 
 
 def test_repr() -> None:

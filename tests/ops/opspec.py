@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import offgrad
+from offgrad import Tensor
 from offgrad.autograd.op import Op
 
 Array: TypeAlias = NDArray[Any]
@@ -87,7 +88,7 @@ def is_floating(array: Array) -> bool:
     return array.dtype.kind in "fc"
 
 
-def tensors(arrays: Sequence[Array], requires_grad: bool = True) -> list[offgrad.Tensor]:
+def tensors(arrays: Sequence[Array], requires_grad: bool = True) -> list[Tensor]:
     """Return copies of `arrays` as tensors; the floating ones require grad."""
     return [
         offgrad.tensor(each, requires_grad=requires_grad and is_floating(each)) for each in arrays
@@ -114,15 +115,15 @@ def nonzero(values: Array) -> Array:
 
 def inside(values: Array) -> Array:
     """Between -0.9 and 0.9."""
-    return 0.9 * np.tanh(values)
+    return np.asarray(0.9 * np.tanh(values))
 
 
 def between_integers(values: Array) -> Array:
     """Neither near an integer nor near a half."""
-    return np.floor(values * 3) + 0.15 + 0.2 * (np.abs(values) % 1)
+    return np.asarray(np.floor(values * 3) + 0.15 + 0.2 * (np.abs(values) % 1))
 
 
 def apart(values: Array) -> Array:
     """All different, by 0.1 and more."""
     order = np.argsort(np.argsort(values, axis=None)).reshape(values.shape)
-    return (order - values.size / 2) * 0.31 + 0.05
+    return np.asarray((order - values.size / 2) * 0.31 + 0.05)

@@ -70,9 +70,7 @@ def _differentiate(m: Any, spec: OpSpec, sample: tuple[Array, ...]) -> tuple[lis
     again = [each for each in first if each is not None and each.requires_grad]
     second: Any = []
     if again and spec.twice:
-        second = m.autograd.grad(
-            again, leaves, [random(each) for each in again], allow_unused=True
-        )
+        second = m.autograd.grad(again, leaves, [random(each) for each in again], allow_unused=True)
     return _arrays(outputs), _arrays(first), _arrays(second), flags
 
 

@@ -111,7 +111,7 @@ REDUCTIONS: list[Callable[[Any], Any]] = [
     lambda x: x.sigmoid(),
     lambda x: x / 2,
     lambda x: x.float().mean(),
-    lambda x: x.argmax(),
+    lambda x: x.float().argmax(),
     lambda x: x.sum(dtype=x.float().dtype),
 ]
 

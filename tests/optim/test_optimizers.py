@@ -1,6 +1,7 @@
 """Optimisers: groups, options, state, and what they leave alone."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ KINDS: list[type[Optimizer]] = [SGD, Adam, AdamW]
 
 
 def parameter(*values: float) -> Tensor:
-    return nn.Parameter(offgrad.tensor(values))
+    return nn.Parameter(offgrad.tensor(values, dtype=offgrad.float32))
 
 
-def take_steps(optimizer: Any, params: list[Tensor], count: int) -> None:
+def take_steps(optimizer: Any, params: Sequence[Tensor], count: int) -> None:
     for _ in range(count):
         optimizer.zero_grad()
         sum(((p - 3) ** 2).sum() for p in params).backward()  # type: ignore[union-attr]

@@ -1,7 +1,8 @@
 """Lossless means identical: under every lossless policy, the bits of a run without any."""
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -197,6 +198,32 @@ def embedding_and_norms(offload: Offload) -> Bits:
     return bits(loss, table.weight.grad, norm.weight.grad, norm.bias.grad)
 
 
+def foreign(offload: Offload) -> Bits:
+    """Memory of the user's: reversed, read-only, repeated, offset, in Fortran order."""
+    base = np.random.default_rng(5).standard_normal((40, 40)).astype(np.float32)
+    frozen = base.copy()
+    frozen.flags.writeable = False
+    arrays = [base[::-1], frozen, np.asfortranarray(base), base[3:, ::-2], base.T[1:]]
+    arrays += [np.broadcast_to(base[:1], (40, 40)), base.reshape(-1)[5:1565].reshape(-1, 40)[:39]]
+    weights = [normal(k, *each.shape) for k, each in enumerate(arrays)]
+    with offload():
+        inputs = [offgrad.from_numpy(each) for each in arrays]
+        pairs = zip(inputs, weights, strict=True)
+        loss = sum((x * w + x.t().exp().t() * w).sum() for x, w in pairs)
+    del inputs
+    loss.backward()
+    return bits(loss, *(each.grad for each in weights))
+
+
+def brain_floats(offload: Offload) -> Bits:
+    """bfloat16, which neither NumPy nor Zarr knows."""
+    x = normal(1, 9, 9, dtype=offgrad.bfloat16)
+    with offload():
+        loss = (x.tanh() * x.t()).sum() + (x * 2)[::2].exp().sum()
+    loss.backward()
+    return bits(loss, x.grad)
+
+
 class Cubic(Function):
     """x^3 + y, saving an input, an output and something in between, and None."""
 
@@ -266,6 +293,8 @@ SCENARIOS: list[Callable[[Offload], Bits]] = [
     reused,
     dtypes,
     embedding_and_norms,
+    foreign,
+    brain_floats,
     functions,
     twenty_steps,
     backward_inside,
@@ -482,7 +511,8 @@ def test_saved_again_after_a_change(offload: Offload) -> None:
         try:
             loss.backward()
         except RuntimeError as error:
-            assert "changed in place" in str(error)
+            text = str(error)
+            assert "changed in place" in text
         else:
             assert np.array_equal(each.grad.numpy(), value)
 
@@ -500,10 +530,80 @@ def test_an_optimizer_step_between_forward_and_backward(offload: Offload) -> Non
     try:
         loss.backward()
     except RuntimeError as error:
-        assert "SGD" in str(error)
+        text = str(error)
+        assert "SGD" in text
     else:
         expected = offgrad.ones(200, 200) @ offgrad.tensor(weight)
         assert np.array_equal(x.grad.numpy(), expected.numpy())
+
+
+def test_data_replaced_after_saving(offload: Offload) -> None:
+    """A change like any other: the value as saved, or an error."""
+    w, x = normal(1, 150, 150), normal(2, 150, 150)
+    value = w.detach().numpy().copy()
+    with offload():
+        loss = (w * x).sum()
+    w.data = normal(3, 150, 150, grad=False)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        text = str(error)
+        assert "MulBackward0" in text
+    else:
+        assert np.array_equal(x.grad.numpy(), value)
+
+
+def test_detached_in_place_after_saving(offload: Offload) -> None:
+    """The second derivative goes through what was saved, or is an error."""
+
+    def second(detach: bool) -> Any:
+        x = normal(1, 130, 130)
+        with offload():
+            y = x.sin()
+            loss = (y * y * y.sin()).sum()
+        if detach:
+            y.detach_()
+        (first,) = gradient(loss, x, create_graph=True)
+        return gradient(first.sum(), x)[0]
+
+    expected = second(False)
+    try:
+        found = second(True)
+    except RuntimeError as error:
+        text = str(error)
+        assert "detach" in text
+    else:
+        assert bits(found) == bits(expected)
+
+
+@pytest.fixture
+def constant_collections() -> Iterator[None]:
+    """Have the garbage collector run at almost any moment, also in the middle of a session."""
+    before = gc.get_threshold()
+    gc.set_threshold(7, 1, 1)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("constant_collections")
+def test_collections_at_any_moment(offload: Offload) -> None:
+    """Graphs that are garbage in cycles die in the middle of the next step."""
+
+    def steps() -> Bits:
+        found: Bits = []
+        for seed in range(4):
+            x = normal(seed, 130, 130)
+            with offload():
+                loss = (x.sin() * x).exp().t().tanh().sum()
+                cycle: list[Any] = [loss, x.cos().exp()]
+            cycle.append(cycle)
+            if seed % 2:
+                loss.backward(retain_graph=True)
+            found += bits(loss, x.grad)
+        return found
+
+    found = steps()
+    assert found == steps()
 
 
 def in_threads(*functions: Callable[[], None]) -> None:

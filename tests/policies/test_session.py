@@ -849,16 +849,19 @@ class Alternating:
         return Store(self.places[self.count % len(self.places)])
 
 
-@pytest.mark.parametrize("kind", ["one store", "mixed"])
+@pytest.mark.usefixtures("eager_switching")
+@pytest.mark.parametrize("kind", ["one store", "mixed", "a session each", "a pool each"])
 def test_pressure_from_several_threads(kind: str, every_store: Any) -> None:
     """Some wait for memory while others hold what they wait for: no error but one, no deadlock."""
     errors: list[BaseException] = []
     finished: list[int] = []
     with memory_store(MemoryBackend(delay=0.0005), threads=2) as store:
-        places = (store,) if kind == "one store" else (store, every_store["pool"])
-        session = offgrad.offload(Alternating(*places))
+        pool = every_store["pool"]
+        places = {"one store": (store,), "a pool each": (pool,)}.get(kind, (store, pool))
+        shared = offgrad.offload(Alternating(*places))
 
         def work(seed: int) -> None:
+            session = offgrad.offload(Alternating(*places)) if "each" in kind else shared
             for step in range(6):
                 try:
                     x = normal(seed + step, 128, 128)
@@ -872,11 +875,12 @@ def test_pressure_from_several_threads(kind: str, every_store: Any) -> None:
                     errors.append(error)
 
         threads = [threading.Thread(target=work, args=(k * 100,), daemon=True) for k in range(3)]
-        with memory.limit(alive() + (24 if kind == "one store" else 50) * 65536):
+        rooms = {"one store": 24, "a pool each": 70}
+        with memory.limit(alive() + rooms.get(kind, 50) * 65536):
             for each in threads:
                 each.start()
             for each in threads:
-                each.join(60)
+                each.join(20)
         assert not any(each.is_alive() for each in threads), "a deadlock"
         assert errors == []
         assert finished

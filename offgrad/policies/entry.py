@@ -1,0 +1,163 @@
+"""One stored array of a session, and the reading of it ahead of its use."""
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+from weakref import ref
+
+from offgrad_storage import Handle, StoreError
+
+from offgrad import memory
+from offgrad.memory import Storage
+from offgrad.policies.layout import Array
+
+
+class Entry:
+    """One stored array, shared by all saved tensors over the same bytes.
+
+    Attributes:
+        handle: its place in the store; the array goes when the last saved tensor does.
+        buffer: what a read ahead is filling.
+    """
+
+    __slots__ = ("__weakref__", "_resident", "buffer", "handle")
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.buffer: Array | None = None
+        self._resident: tuple[ref[Storage], int, int] | None = None
+
+    def is_also_in(self, storage: Storage, offset: int) -> None:
+        """Note that `storage`, as it is now, holds the same bytes from `offset` on."""
+        if storage.root.flags.c_contiguous:
+            self._resident = (ref(storage), storage.version, offset)
+
+    def in_memory(self) -> tuple[Storage, Array] | None:
+        """Return a storage that still holds the bytes, and them; None if there is none."""
+        if self._resident is None:
+            return None
+        reference, version, offset = self._resident
+        storage = reference()
+        if storage is None or storage.version != version:
+            return None
+        flat = storage.root.reshape(-1).view("u1")
+        return storage, flat[offset : offset + self.handle.nbytes]
+
+    def take_buffer(self) -> Array | None:
+        """Return what a read ahead is filling, for `read` alone."""
+        buffer, self.buffer = self.buffer, None
+        return buffer
+
+    def read(self, buffer: Array | None) -> Array:
+        """Return the array from the store, in the buffer taken or else a new one."""
+        if buffer is None:
+            buffer = memory.empty(self.handle.shape, self.handle.dtype)
+        return self.handle.get(buffer)
+
+    def read_ahead(self) -> None:
+        """Begin to read in the background."""
+        buffer = memory.empty(self.handle.shape, self.handle.dtype)
+        self.handle.prefetch(buffer)
+        self.buffer = buffer
+
+    def give_back(self) -> None:
+        """Drop what was read ahead."""
+        if self.buffer is not None:
+            with contextlib.suppress(StoreError):
+                self.handle.store.cancel_prefetch(self.handle)
+            self.buffer = None
+
+
+class _Ahead:
+    """An entry that is in memory, or on its way there, for its next uses."""
+
+    __slots__ = ("entry", "pinned", "uses")
+
+    def __init__(self, entry: Entry, pinned: Storage | None) -> None:
+        self.entry = ref(entry)
+        self.pinned = pinned
+        self.uses = 1
+
+
+class ReadAhead:
+    """The reads of one backward pass: in the order of use, as far ahead as a window allows.
+
+    What is in memory already when its turn comes is held there until its use. Its methods are called
+    with the session's lock held.
+
+    Attributes:
+        window_nbytes: most bytes in memory ahead of their use; one larger array may go alone.
+    """
+
+    def __init__(self, uses: Iterable[Entry], window_nbytes: int) -> None:
+        # Weakly: an array goes with the last saved tensor that wants it.
+        self._upcoming = deque(ref(entry) for entry in uses)
+        self._ahead: dict[int, _Ahead] = {}
+        self.window_nbytes = window_nbytes
+
+    def held_nbytes(self) -> int:
+        """Return the bytes in memory, or on their way there, ahead of their use."""
+        held = 0
+        for key, ahead in list(self._ahead.items()):
+            entry = ahead.entry()
+            if entry is None:
+                del self._ahead[key]
+            else:
+                held += entry.handle.nbytes
+        return held
+
+    def advance(self) -> None:
+        """Begin as many reads as may be: within the window, and within the memory's limit."""
+        held = self.held_nbytes()
+        while self._upcoming:
+            entry = self._upcoming[0]()
+            if entry is not None and not self._joins(entry):
+                nbytes = entry.handle.nbytes
+                found = entry.in_memory()
+                if held and held + nbytes > self.window_nbytes:
+                    return
+                if found is None and entry.handle.store.reads_ahead:
+                    if not memory.fits(nbytes):
+                        return
+                    # An error of the store is for whoever wants the array: it comes there again.
+                    with contextlib.suppress(StoreError):
+                        entry.read_ahead()
+                if found is not None or entry.buffer is not None:
+                    self._ahead[id(entry)] = _Ahead(entry, found[0] if found else None)
+                    held += nbytes
+            self._upcoming.popleft()
+
+    def _joins(self, entry: Entry) -> bool:
+        """Return whether `entry` is ahead already, for an earlier use, and count this one."""
+        ahead = self._ahead.get(id(entry))
+        if ahead is None or ahead.entry() is not entry:
+            return False
+        ahead.uses += 1
+        return True
+
+    def used(self, entry: Entry, storage: Storage) -> None:
+        """Note one use of `entry`, whose bytes are in `storage` now."""
+        ahead = self._ahead.get(id(entry))
+        if ahead is None:
+            return
+        ahead.uses -= 1
+        ahead.pinned = storage
+        if not ahead.uses:
+            del self._ahead[id(entry)]
+
+    def give_back(self) -> None:
+        """Drop what is ahead; read it again later, and only half as far ahead."""
+        given: list[ref[Entry]] = []
+        for ahead in self._ahead.values():
+            entry = ahead.entry()
+            if entry is not None:
+                entry.give_back()
+                given += [ahead.entry] * ahead.uses
+        self._ahead.clear()
+        self._upcoming.extendleft(reversed(given))
+        self.window_nbytes //= 2
+
+    def close(self) -> None:
+        """The pass is over: drop what it did not use."""
+        self.give_back()
+        self._upcoming.clear()

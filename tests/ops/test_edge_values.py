@@ -1,0 +1,31 @@
+"""Infinity, NaN and overflow are values like others."""
+
+from typing import Any
+
+import offgrad
+from offgrad.nn import functional as F
+
+
+def test_no_warnings_from_values_at_the_edge() -> None:
+    """As in torch; warnings are errors in this suite."""
+    edge = [float("inf"), float("-inf"), float("nan"), 0.0, -1.0, 3e38]
+    x = offgrad.tensor(edge, requires_grad=True)
+    call: Any
+    for call in (
+        lambda x: x * 0, lambda x: x + x, lambda x: x - x, lambda x: x * x, lambda x: x / x,
+        lambda x: x % 2, lambda x: x // 2, lambda x: x**2, lambda x: x**0.5, lambda x: x**x,
+        lambda x: x.sum(), lambda x: x.mean(), lambda x: x.prod(), lambda x: x.cumsum(0),
+        lambda x: x.var(), lambda x: x.norm(), lambda x: x @ x, lambda x: x.exp(),
+        lambda x: x.log(), lambda x: x.sqrt(), lambda x: x.rsqrt(), lambda x: x.sin(),
+        lambda x: x.tanh(), lambda x: x.sigmoid(), lambda x: x.abs(), lambda x: x.max(),
+        lambda x: x.softmax(0), lambda x: x.log_softmax(0), lambda x: x.logsumexp(0),
+        lambda x: x.half(), lambda x: x.to(offgrad.bfloat16), lambda x: x.clamp(-1, 1),
+        lambda x: x.round(), lambda x: x.reciprocal(), lambda x: F.gelu(x),
+        lambda x: F.layer_norm(x, (6,)), lambda x: F.mse_loss(x, x * 2),
+    ):  # fmt: skip
+        call(x).sum().backward()
+    for dtype in (offgrad.int32, offgrad.uint8, offgrad.bool):
+        x.detach().to(dtype)
+    offgrad.tensor([2**31 - 1], dtype=offgrad.int32) * 2
+    offgrad.tensor(2**31 - 1, dtype=offgrad.int32) * 2
+    offgrad.tensor(3e38) * offgrad.tensor(3e38)

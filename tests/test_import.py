@@ -1,0 +1,62 @@
+"""What importing offgrad costs and offers."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import offgrad
+
+
+def _run(code: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-Werror", "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_import_is_light() -> None:
+    heavy = ("numba", "zarr", "matplotlib", "rich", "torch", "numcodecs", "psutil")
+    code = f"import sys, offgrad; print([name for name in {heavy!r} if name in sys.modules])"
+    assert _run(code).strip() == "[]"
+
+
+def test_import_starts_no_threads_and_leaves_no_files() -> None:
+    code = (
+        "import threading, os, offgrad\nprint(threading.active_count(), offgrad.memory.allocated())"
+    )
+    assert _run(code).split() == ["1", "0"]
+
+
+def test_missing_name_says_what_it_may_be() -> None:
+    with pytest.raises(AttributeError, match=r"'nonexistent'.*PyTorch.*not supported"):
+        offgrad.nonexistent
+    assert not hasattr(offgrad, "cuda_is_here")
+
+
+def test_public_names_exist() -> None:
+    for module in (offgrad.ops, offgrad.nn, offgrad.nn.functional, offgrad.optim, offgrad.memory):
+        for name in module.__all__:
+            assert hasattr(module, name), f"{module.__name__}.{name}"
+    for name in offgrad.ops.__all__:
+        assert hasattr(offgrad, name), name
+
+
+def test_pytorch_names() -> None:
+    """`import offgrad as torch` finds what ordinary code uses."""
+    names = (
+        "Tensor tensor zeros ones randn arange float32 float64 int64 bool no_grad enable_grad "
+        "set_grad_enabled is_grad_enabled is_tensor manual_seed matmul cat stack where exp log "
+        "softmax autograd nn optim from_numpy inf pi get_default_dtype set_default_dtype Generator"
+    )
+    for name in names.split():
+        assert hasattr(offgrad, name), name
+    for name in ("Function", "grad", "backward", "gradcheck", "gradgradcheck", "graph"):
+        assert hasattr(offgrad.autograd, name), name
