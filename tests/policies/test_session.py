@@ -525,8 +525,8 @@ def test_the_ledger_by_hand(tmp_path: Path) -> None:
         del a, b, c, d, e, y
         loss.backward()
         ledger = session.ledger
-        # y for sin, and again for cos: nobody held it in between.
-        assert ledger.read_nbytes == 3 * 40000 + 20000
+        # y was read once: after its use by one node it was held for that by the next.
+        assert ledger.read_nbytes == 2 * 40000 + 20000
         assert ledger.stall_seconds > 0
         figures = ledger.as_dict()
         assert figures["by_slot"]["SinBackward0.self"] == 100000
