@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import ml_dtypes as _ml_dtypes
 import numpy as _np
 
-from offgrad import autograd, memory, nn, ops, optim, policies
+from offgrad import autograd, memory, nn, ops, optim, policies, profiler, storage
 from offgrad.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
@@ -80,8 +80,10 @@ __all__ = [
     "optim",
     "pi",
     "policies",
+    "profiler",
     "set_grad_enabled",
     "short",
+    "storage",
     "uint8",
 ]
 __all__ += ops.__all__

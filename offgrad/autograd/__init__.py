@@ -3,8 +3,8 @@
 from offgrad.autograd import graph
 from offgrad.autograd.engine import backward, grad
 from offgrad.autograd.function import Function, once_differentiable
-from offgrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from offgrad.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from offgrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 __all__ = [
     "Function",

@@ -1,7 +1,7 @@
 """Arithmetic of two tensors, broadcasting as NumPy does, promoting types as PyTorch does."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -65,36 +65,30 @@ class _Broadcasting(Op):
 class Add(_Broadcasting):
     """a + alpha * b; keeps nothing."""
 
+    ufunc: ClassVar[Any] = np.add
+    sign: ClassVar[int] = 1
+
     def forward(self, a: Array, b: Array, alpha: Any = 1) -> Array:
         """Return the sum."""
         self.shapes = a.shape, b.shape
         self.alpha = alpha
         if alpha != 1:
             b = b * b.dtype.type(alpha)
-        return compute(np.add, a, b)
+        return compute(self.ufunc, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Pass the gradient to both."""
+        """Pass the gradient to a, and times the factor to b."""
         need_a, need_b = self.needs_input_grad
-        grad_b = grad if self.alpha == 1 else grad * self.alpha
+        factor = self.sign * self.alpha
+        grad_b = grad if factor == 1 else grad * factor
         return self.reduced(grad if need_a else None, grad_b if need_b else None)
 
 
-class Sub(_Broadcasting):
+class Sub(Add):
     """a - alpha * b; keeps nothing."""
 
-    def forward(self, a: Array, b: Array, alpha: Any = 1) -> Array:
-        """Return the difference."""
-        self.shapes = a.shape, b.shape
-        self.alpha = alpha
-        if alpha != 1:
-            b = b * b.dtype.type(alpha)
-        return compute(np.subtract, a, b)
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Pass the gradient to a, its negative to b."""
-        need_a, need_b = self.needs_input_grad
-        return self.reduced(grad if need_a else None, grad * -self.alpha if need_b else None)
+    ufunc = np.subtract
+    sign = -1
 
 
 class Mul(_Broadcasting):

@@ -82,8 +82,8 @@ class _Ahead:
 class ReadAhead:
     """The reads of one backward pass: in the order of use, as far ahead as a window allows.
 
-    What is in memory already when its turn comes is held there until its use. Its methods are called
-    with the session's lock held.
+    What is in memory already when its turn comes is held there until its use. The methods are
+    called with the session's lock held.
 
     Attributes:
         window_nbytes: most bytes in memory ahead of their use; one larger array may go alone.

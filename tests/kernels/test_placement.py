@@ -31,8 +31,8 @@ def _attention(q: Any, out: Any, lse: Any) -> None:
     kernels.attention(q4, q4, q4, out4, lse[None, None], 0.3, causal=True)
 
 
-# For each kernel: how to call it, and which arrays (x: the shape, r: rows, c: columns) it takes, the
-# last of them written.
+# For each kernel: how to call it, the arrays it takes (x: the shape, r: rows, c: columns), and how
+# many of them, the last, it writes.
 CASES: dict[str, tuple[Callable[..., Any], str, int]] = {
     "softmax": (kernels.softmax, "xx", 1),
     "softmax_backward": (kernels.softmax_backward, "xxx", 1),
@@ -62,9 +62,7 @@ CASES: dict[str, tuple[Callable[..., Any], str, int]] = {
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", CASES)
-def test_bits_do_not_depend_on_addresses(
-    name: str, dtype: Any, rng: np.random.Generator
-) -> None:
+def test_bits_do_not_depend_on_addresses(name: str, dtype: Any, rng: np.random.Generator) -> None:
     call, kinds, written = CASES[name]
     for rows, columns in SHAPES:
         shapes = {"x": (rows, columns), "r": (rows,), "c": (columns,)}
