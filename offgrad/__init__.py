@@ -4,7 +4,12 @@
 for backward passes through a policy: ``with offgrad.offload("disk"): loss = model(x)``.
 """
 
+import os as _os
 from typing import Any, NoReturn
+
+# Before NumPy starts OpenBLAS's threads: by default they spin for tens of milliseconds after each
+# product and take that time from the kernels' threads (docs/adr/0007).
+_os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 import ml_dtypes as _ml_dtypes
 import numpy as _np

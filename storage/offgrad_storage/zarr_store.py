@@ -82,6 +82,10 @@ class _ZarrBackend(Backend):
     """
 
     def __init__(self, directory: Path, codec: str, keep: bool, quota: int | None) -> None:
+        # A codec's first use imports it in a thread; a process forked just then would inherit the
+        # import lock, and wait for it for ever.
+        import multiprocessing.synchronize  # noqa: F401
+
         import zarr  # takes half a second, so only who wants it pays
 
         super().__init__(f"ZarrStore in {directory}", quota)
