@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from offgrad_storage import BufferPool
 
+from offgrad.memory.registry import WeakRegistry
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 POOL_THRESHOLD = 64 * 1024
@@ -48,7 +48,7 @@ class _Counter:
         self.peak = 0
         self.limit: int | None = None
         self.observers: tuple[Observer, ...] = ()
-        self.borrowers: WeakSet[Borrower] = WeakSet()
+        self.borrowers: WeakRegistry[Borrower] = WeakRegistry()
         self.describe: Callable[[], str] = str
 
     def change(self, delta: int, *, relieved: bool = False) -> None:
@@ -68,7 +68,7 @@ class _Counter:
             if relieved:
                 raise self._exceeded(delta)
             # Perhaps something only waits to be let go of.
-            for borrower in list(self.borrowers):
+            for borrower in self.borrowers:
                 borrower.relieve()
             self.change(delta, relieved=True)
             return

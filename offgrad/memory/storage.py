@@ -5,15 +5,16 @@ import os
 import threading
 from collections import Counter
 from typing import Any, Protocol
-from weakref import WeakSet, ref
+from weakref import ref
 
 from numpy.typing import NDArray
 
 from offgrad.memory.allocator import POOL_THRESHOLD, counter, pool
+from offgrad.memory.registry import WeakRegistry
 from offgrad.memory.units import format_nbytes
 
 _uids = itertools.count()
-_large: "WeakSet[Storage]" = WeakSet()
+_large: "WeakRegistry[Storage]" = WeakRegistry()
 
 
 class Saver(Protocol):
@@ -39,7 +40,7 @@ class Writer(Protocol):
 
 # Taken for a moment only, never by a finalizer.
 _writers_lock = threading.Lock()
-_savers: "WeakSet[Saver]" = WeakSet()
+_savers: WeakRegistry[Saver] = WeakRegistry()
 
 
 class Storage:
@@ -123,14 +124,14 @@ def holders() -> dict[str, int]:
     What is saved for backward goes by the node and slot that saved it.
     """
     saved_by = {}
-    for saver in list(_savers):
+    for saver in _savers:
         storage = saver.kept_storage()
         if storage is not None:
             saved_by[storage.uid] = f"saved for backward by {saver.who()}"
     held: Counter[str] = Counter()
-    for storage in list(_large):
+    for storage in _large:
         held[saved_by.get(storage.uid, storage.role)] += storage.root.nbytes
-    for borrower in list(counter.borrowers):
+    for borrower in counter.borrowers:
         held.update(borrower.holdings())
     rest = counter.allocated - held.total()
     if rest > 0:
