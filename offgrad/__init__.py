@@ -5,7 +5,7 @@ for backward passes through a policy: ``with offgrad.offload("disk"): loss = mod
 """
 
 import os as _os
-from typing import Any, NoReturn
+from typing import Any
 
 # Before NumPy starts OpenBLAS's threads: by default they spin for tens of milliseconds after each
 # product and take that time from the kernels' threads (docs/adr/0007).
@@ -17,6 +17,7 @@ import numpy as _np
 from offgrad import autograd, memory, nn, ops, optim, policies, profiler, storage
 from offgrad.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from offgrad.memory import OutOfMemoryError
+from offgrad.missing import missing as _missing
 from offgrad.ops import *  # noqa: F403
 from offgrad.policies import offload
 from offgrad.tensor import Tensor
@@ -35,6 +36,8 @@ int16 = short = _np.dtype(_np.int16)
 int32 = int = _np.dtype(_np.int32)
 int64 = long = _np.dtype(_np.int64)
 bool = _np.dtype(_np.bool_)
+device = ops.Device
+finfo, iinfo = _np.finfo, _np.iinfo
 inf, nan, pi, e = _np.inf, _np.nan, _np.pi, _np.e
 
 
@@ -43,11 +46,7 @@ def is_tensor(obj: Any) -> Any:
     return isinstance(obj, Tensor)
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(
-        f"offgrad has no attribute {name!r}; if PyTorch has, it is not supported yet"
-    )
-
+__getattr__ = _missing("offgrad")
 
 __all__ = [
     "OutOfMemoryError",
@@ -59,14 +58,17 @@ __all__ = [
     "cfloat",
     "complex64",
     "complex128",
+    "device",
     "double",
     "e",
     "enable_grad",
+    "finfo",
     "float",
     "float16",
     "float32",
     "float64",
     "half",
+    "iinfo",
     "inf",
     "int",
     "int8",

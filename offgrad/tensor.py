@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from offgrad.autograd import engine
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.node import AccumulateGrad, Node, gradient_edge
 from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.missing import no_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +28,13 @@ class Tensor(TensorBase):
     # NumPy leaves binary operations with tensors to the tensor.
     __array_ufunc__ = None
 
-    def __init__(self, data: Any = (), *, dtype: Any = None, requires_grad: bool = False) -> None:
-        source = ops.tensor(data, dtype=dtype)
+    def __init__(self, *data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
+        """Copy one sequence or array, as the default dtype; or, given sizes, take any memory."""
+        dtype = ops.get_default_dtype() if dtype is None else dtype
+        if data and all(isinstance(each, int) for each in data):
+            source = ops.empty(*data, dtype=dtype)
+        else:
+            source = ops.tensor(*(data or ((),)), dtype=dtype)
         self._set(source._array, source._storage, False)
         if requires_grad:
             self.requires_grad_()
@@ -120,6 +126,11 @@ class Tensor(TensorBase):
         return ", ".join(parts) + ")"
 
     __hash__ = object.__hash__
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute("Tensor", name)
 
     # Its place in the graph
 
@@ -365,19 +376,26 @@ class Tensor(TensorBase):
             self._requires_grad,
         )
 
-    def to(self, dtype: Any = None, *, copy: bool = False) -> "Tensor":
-        """Return the tensor converted to `dtype`, or to that of a tensor; itself if it has it.
+    def to(
+        self,
+        *target: Any,
+        device: Any = None,
+        dtype: Any = None,
+        copy: bool = False,
+        non_blocking: bool = False,
+    ) -> "Tensor":
+        """Return the tensor converted to a dtype, or to that of a tensor; itself if it has it.
 
         The device ``"cpu"`` is accepted: there is no other.
         """
-        if isinstance(dtype, str) and dtype.partition(":")[0] in ("cpu", "cuda", "mps"):
-            if not dtype.startswith("cpu"):
-                raise RuntimeError(f"there is only the device 'cpu', got {dtype!r}")
-            dtype = None
-        if isinstance(dtype, TensorBase):
-            dtype = dtype._array.dtype
+        dtype = ops.conversion(target, device, dtype)
         result = self if dtype is None else ops.cast(self, dtype)
         return result.clone() if copy and result is self else result
+
+    @property
+    def device(self) -> ops.Device:
+        """Where it is: the CPU."""
+        return ops.Device("cpu")
 
     def type_as(self, other: "Tensor") -> "Tensor":
         """Return the tensor converted to the dtype of `other`."""
@@ -394,6 +412,10 @@ class Tensor(TensorBase):
     def double(self) -> "Tensor":
         """Return the tensor as float64."""
         return ops.cast(self, np.float64)
+
+    def bfloat16(self) -> "Tensor":
+        """Return the tensor as bfloat16."""
+        return ops.cast(self, "bfloat16")
 
     def half(self) -> "Tensor":
         """Return the tensor as float16."""
@@ -470,6 +492,8 @@ class Tensor(TensorBase):
     # In place
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        while isinstance(value, Tensor) and value.ndim and value.shape[0] == 1:
+            value = value[0]  # as PyTorch: sizes of 1 in front do not count
         if not self._requires_grad and not getattr(value, "_requires_grad", False):
             part = ops.getitem(self, index)
             if part._base is not None:

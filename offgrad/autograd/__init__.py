@@ -5,6 +5,7 @@ from offgrad.autograd.engine import backward, grad
 from offgrad.autograd.function import Function, once_differentiable
 from offgrad.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from offgrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from offgrad.missing import missing
 
 __all__ = [
     "Function",
@@ -20,3 +21,5 @@ __all__ = [
     "once_differentiable",
     "set_grad_enabled",
 ]
+
+__getattr__ = missing("offgrad.autograd")

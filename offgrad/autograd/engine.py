@@ -3,6 +3,7 @@ complete.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,6 +115,10 @@ def grad(
 
 
 def _as_tuple(tensors: Any) -> "tuple[Tensor, ...]":
+    if not isinstance(tensors, TensorBase | Iterable):
+        raise TypeError(
+            f"a tensor or a sequence of tensors is needed, got {type(tensors).__name__}"
+        )
     return (tensors,) if isinstance(tensors, TensorBase) else tuple(tensors)  # type: ignore[return-value]
 
 
@@ -129,6 +134,10 @@ def _roots(tensors: Any, grad_tensors: Any, caller: str) -> "tuple[list[Edge], l
         raise RuntimeError(
             f"{caller}() needs one gradient for each of {len(roots)} tensors, got {len(grads)}"
         )
+    for kind, given_tensors in (("tensors", roots), ("gradients", grads)):
+        for each in given_tensors:
+            if each is not None and not isinstance(each, TensorBase):
+                raise TypeError(f"{caller}() takes tensors as {kind}, got {type(each).__name__}")
     edges, first = [], []
     for index, (root, given) in enumerate(zip(roots, grads, strict=True)):
         if not root._requires_grad:
@@ -192,12 +201,12 @@ def _run(
     for (node, output_nr), grad in zip(roots, grads, strict=True):
         if node is not None:
             pending.add(node, output_nr, grad)
-    for observer in observers:
-        observer(True)
-    previous, grad_mode.state.grad_enabled = grad_mode.state.grad_enabled, create_graph
-    finish: list[Callable[[], None]] = []
-    try:
-        _announce(order, finish)
+    with ExitStack() as ends:
+        for observer in observers:
+            observer(True)
+            ends.callback(observer, False)
+        ends.enter_context(grad_mode.set_grad_enabled(create_graph))
+        _announce(order, ends)
         for node, execute in order:
             inputs = pending.pop(node)
             if inputs is None and not (execute and node.runs_without_grad):
@@ -214,12 +223,6 @@ def _run(
                 if target is not None and output is not None:
                     pending.add(target, output_nr, output, node, index)
             output, outputs = None, ()
-    finally:
-        grad_mode.state.grad_enabled = previous
-        for end in finish:
-            end()
-        for observer in observers:
-            observer(False)
     return [captured[edge] for edge in targets or ()]
 
 
@@ -269,10 +272,10 @@ def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bo
     return order
 
 
-def _announce(order: Order, finish: list[Callable[[], None]]) -> None:
+def _announce(order: Order, ends: ExitStack) -> None:
     """Tell the hooks of saved tensors what will be unpacked, in the order it will.
 
-    What is to be called when the pass is over is added to `finish`.
+    What is to be called when the pass is over is added to `ends`.
     """
     plans: dict[int, tuple[SaveHooks, list[Any]]] = {}
     for node, execute in order:
@@ -283,7 +286,7 @@ def _announce(order: Order, finish: list[Callable[[], None]]) -> None:
             if packed is not None:
                 plans.setdefault(id(packed[0]), (packed[0], []))[1].append(packed[1])
     for hooks, sequence in plans.values():
-        finish.append(hooks.plan(sequence))
+        ends.callback(hooks.plan(sequence))
 
 
 def _step(

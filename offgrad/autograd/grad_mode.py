@@ -30,6 +30,14 @@ class _GradMode:
 
     _mode: bool
 
+    def __new__(cls, *args: Any) -> Any:
+        """Return the mode; or, used as a decorator without parentheses, the decorated function."""
+        mode = super().__new__(cls)
+        if args and callable(args[0]):
+            mode.__init__()  # type: ignore[misc]
+            return mode(args[0])
+        return mode
+
     def __init__(self) -> None:
         self._previous: list[bool] = []
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from offgrad.autograd import saved_tensor
 from offgrad.autograd.node import Node
 from offgrad.autograd.saved_tensor import PairHooks, SavedTensor, pop_hooks, push_hooks
+from offgrad.missing import missing
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -69,3 +70,6 @@ class disable_saved_tensors_hooks:
         traceback: TracebackType | None,
     ) -> None:
         saved_tensor.state.disabled = self._previous.pop()
+
+
+__getattr__ = missing("offgrad.autograd.graph")

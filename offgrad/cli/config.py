@@ -110,7 +110,7 @@ def parse_limit(text: str) -> int | None:
     try:
         return parse_nbytes(text)
     except ValueError as error:
-        raise ValueError(f"--memory-limit: {error}, or none") from None
+        raise ValueError(f"--memory-limit: {error}; none for no limit") from None
 
 
 def _option(name: str) -> str:

@@ -46,6 +46,7 @@ class _Counter:
         self.lock = threading.RLock()
         self.allocated = 0
         self.peak = 0
+        self.limits: list[int] = []
         self.limit: int | None = None
         self.observers: tuple[Observer, ...] = ()
         self.borrowers: WeakRegistry[Borrower] = WeakRegistry()
@@ -74,6 +75,12 @@ class _Counter:
             return
         for observer in self.observers:
             observer(allocated)
+
+    def change_limits(self, change: Callable[[int], object], nbytes: int) -> None:
+        """Add or remove a limit; the tightest counts."""
+        with self.lock:
+            change(nbytes)
+            self.limit = min(self.limits, default=None)
 
     def _exceeded(self, wanted: int) -> OutOfMemoryError:
         return OutOfMemoryError(
@@ -169,17 +176,19 @@ def limit(size: int | str) -> Iterator[None]:
         size: bytes, or text such as ``"512MiB"``.
     """
     nbytes = parse_nbytes(size)
-    previous = counter.limit
-    counter.limit = nbytes if previous is None else min(previous, nbytes)
+    counter.change_limits(counter.limits.append, nbytes)
     try:
         yield
     finally:
-        counter.limit = previous
+        counter.change_limits(counter.limits.remove, nbytes)
 
 
 @contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Call `observer` with the bytes allocated after every change, from any thread."""
+    """Call `observer` with the bytes allocated after every change, from any thread.
+
+    It may be called while a tensor is being freed, so it must neither wait nor raise.
+    """
     with counter.lock:
         counter.observers = (*counter.observers, observer)
     try:

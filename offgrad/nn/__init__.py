@@ -1,5 +1,6 @@
 """Modules: layers, containers, and what they are built from."""
 
+from offgrad.missing import missing
 from offgrad.nn import functional, init
 from offgrad.nn.activation import (
     GELU,
@@ -40,3 +41,5 @@ __all__ = [
     "functional",
     "init",
 ]
+
+__getattr__ = missing("offgrad.nn")

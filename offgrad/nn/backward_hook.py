@@ -60,13 +60,15 @@ class BackwardHook:
 
     def watch_outputs(self, output: Any) -> Any:
         """Return the output with tensors seen through the node after the module."""
-        outputs = output if isinstance(output, tuple) else (output,)
+        outputs = output if isinstance(output, tuple | list) else (output,)
         self._output_count = len(outputs)
         views, self._output_places, node = _watch(outputs)
         if node is None:
             return output
         node.register_prehook(self._before_outputs)
-        return type(output)(views) if type(output) in (tuple, list) else _same(output, views)
+        if hasattr(output, "_fields"):
+            return type(output)(*views)
+        return type(output)(views) if isinstance(output, tuple | list) else views[0]
 
     def _before_outputs(self, grads: "tuple[Tensor | None, ...]") -> Any:
         full = _spread(grads, self._output_places, self._output_count)
@@ -127,9 +129,3 @@ def _as_tuple(result: Any, count: int, hook: str) -> tuple[Any, ...]:
             f"{len(given)}"
         )
     return given
-
-
-def _same(output: Any, views: list[Any]) -> Any:
-    if isinstance(output, tuple):  # a named tuple
-        return type(output)(*views)
-    return views[0]

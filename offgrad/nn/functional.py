@@ -1,5 +1,6 @@
 """The functions behind the modules."""
 
+from offgrad.missing import missing
 from offgrad.ops import (
     cross_entropy,
     dropout,
@@ -35,3 +36,5 @@ __all__ = [
     "softmax",
     "tanh",
 ]
+
+__getattr__ = missing("offgrad.nn.functional")

@@ -5,6 +5,7 @@ from math import prod, sqrt
 from offgrad import ops
 from offgrad.autograd.grad_mode import no_grad
 from offgrad.autograd.tensor_base import describe
+from offgrad.missing import missing
 from offgrad.ops import Generator
 from offgrad.tensor import Tensor
 
@@ -117,3 +118,6 @@ def kaiming_normal_(
 ) -> Tensor:
     """Fill normally so that variances stay through rectifiers (He et al., 2015)."""
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
+
+
+__getattr__ = missing("offgrad.nn.init")

@@ -24,7 +24,8 @@ class _Calls(threading.local):
 
 
 _calls = _Calls()
-_names: "WeakKeyDictionary[Module, dict[int, str]]" = WeakKeyDictionary()
+# For each outermost module, the names of those below; a module it does not know goes by its class.
+_names: "WeakKeyDictionary[Module, WeakKeyDictionary[Module, str]]" = WeakKeyDictionary()
 
 
 def current_module_name() -> str:
@@ -37,12 +38,13 @@ def current_module_name() -> str:
     if len(stack) < 2:
         return ""
     root, current = stack[0], stack[-1]
-    name = _names.get(root, {}).get(id(current))
-    if name is None or _lookup(root, name) is not current:
-        table = {id(module): path for path, module in root.named_modules()}
-        _names[root] = table
-        name = table.get(id(current), type(current).__name__)
-    return name
+    names = _names.get(root)
+    if names is None or current not in names:
+        names = _names[root] = WeakKeyDictionary(
+            {module: name for name, module in root.named_modules()}
+        )
+        names.setdefault(current, type(current).__name__)
+    return names[current]
 
 
 def _lookup(root: "Module", name: str) -> "Module | None":
@@ -222,6 +224,7 @@ class Module:
         for registry in (self._parameters, self._buffers, self._modules):
             if name in registry:
                 del registry[name]
+                self._persistent.discard(name)
                 return
         super().__delattr__(name)
 
@@ -239,8 +242,7 @@ class Module:
         """Add a tensor that is no parameter; it is part of the state dict if `persistent`."""
         self._check_name(name, self._buffers)
         self._buffers[name] = tensor
-        if persistent:
-            self._persistent.add(name)
+        (self._persistent.add if persistent else self._persistent.discard)(name)
 
     def add_module(self, name: str, module: "Module | None") -> None:
         """Add a module."""
@@ -350,9 +352,13 @@ class Module:
             elif parameter.grad is not None:
                 parameter.grad.detach_().zero_()
 
-    def to(self: M, dtype: Any) -> M:
-        """Convert floating point parameters and buffers to `dtype`, in place."""
-        if isinstance(dtype, str) and dtype.startswith("cpu"):
+    def to(self: M, *target: Any, device: Any = None, dtype: Any = None) -> M:
+        """Convert floating point parameters and buffers to a dtype, in place.
+
+        The device ``"cpu"`` is accepted: there is no other.
+        """
+        dtype = ops.conversion(target, device, dtype)
+        if dtype is None:
             return self
         kind = np.dtype(dtype)
         for _, tensor in (*self.named_parameters(), *self.named_buffers()):
@@ -364,6 +370,18 @@ class Module:
                 if tensor.grad is not None:
                     tensor.grad = ops.cast(tensor.grad, kind)
         return self
+
+    def cpu(self: M) -> M:
+        """Return this module: it is there already."""
+        return self
+
+    def half(self: M) -> M:
+        """Convert to float16."""
+        return self.to(np.float16)
+
+    def bfloat16(self: M) -> M:
+        """Convert to bfloat16."""
+        return self.to("bfloat16")
 
     def float(self: M) -> M:
         """Convert to float32."""

@@ -52,6 +52,7 @@ from offgrad.ops.create import (
     zeros,
     zeros_like,
 )
+from offgrad.ops.device import Device, conversion
 from offgrad.ops.embedding import embedding
 from offgrad.ops.index import (
     gather,
@@ -156,6 +157,7 @@ from offgrad.ops.shape import (
 from offgrad.ops.softmax import log_softmax, softmax
 
 __all__ = [
+    "Device",
     "Generator",
     "abs",
     "add",
@@ -184,6 +186,7 @@ __all__ = [
     "clone",
     "conj_physical",
     "contiguous",
+    "conversion",
     "copy_",
     "cos",
     "cross_entropy",

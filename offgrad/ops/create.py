@@ -9,6 +9,7 @@ from offgrad import memory
 from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
 from offgrad.memory import Storage
 from offgrad.ops.convert import cast, get_default_dtype
+from offgrad.ops.device import check_device
 from offgrad.ops.shape import sizes
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def _as_lists(data: Any) -> Any:
     return [_as_lists(each) for each in data] if isinstance(data, list | tuple) else data
 
 
-def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> "Tensor":
     """Return a tensor with a copy of `data`: numbers, sequences, arrays or a tensor.
 
     Python floats become the default dtype, integers int64.
@@ -87,6 +90,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False) -> "Ten
         TypeError: if the elements are not numbers.
         RuntimeError: if integers or bools are to require grad.
     """
+    check_device(device)
     return _requiring(wrap(memory.copy(_array_of(data, dtype))), requires_grad)
 
 
@@ -109,60 +113,113 @@ def from_numpy(array: np.ndarray[Any, Any]) -> "Tensor":
     return wrap(_checked(array, "from_numpy()"), Storage(array, foreign=True))
 
 
-def empty(*size: Any, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+def empty(
+    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> "Tensor":
     """Return a tensor with whatever is in its memory."""
+    check_device(device)
     dtype = get_default_dtype() if dtype is None else dtype
     return _requiring(wrap(memory.empty(sizes(size), dtype)), requires_grad)
 
 
 def full(
-    size: Sequence[int], fill_value: Any, *, dtype: Any = None, requires_grad: bool = False
+    size: Sequence[int],
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Return a tensor of `fill_value`, whose type chooses the dtype."""
+    check_device(device)
     kind = np.dtype(dtype) if dtype is not None else _array_of(fill_value, None).dtype
     out = memory.empty(sizes((size,)), kind)
     out[...] = fill_value
     return _requiring(wrap(out), requires_grad)
 
 
-def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+def zeros(
+    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> "Tensor":
     """Return a tensor of zeros."""
-    return full(sizes(size), 0, dtype=dtype or get_default_dtype(), requires_grad=requires_grad)
+    return full(
+        sizes(size),
+        0,
+        dtype=dtype or get_default_dtype(),
+        device=device,
+        requires_grad=requires_grad,
+    )
 
 
-def ones(*size: Any, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+def ones(
+    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> "Tensor":
     """Return a tensor of ones."""
-    return full(sizes(size), 1, dtype=dtype or get_default_dtype(), requires_grad=requires_grad)
+    return full(
+        sizes(size),
+        1,
+        dtype=dtype or get_default_dtype(),
+        device=device,
+        requires_grad=requires_grad,
+    )
 
 
-def empty_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+def empty_like(
+    input: "Tensor", *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> "Tensor":
     """Return `empty` of the shape and dtype of `input`."""
-    return empty(input.shape, dtype=dtype or input._array.dtype, requires_grad=requires_grad)
+    return empty(
+        input.shape, dtype=dtype or input._array.dtype, device=device, requires_grad=requires_grad
+    )
 
 
-def zeros_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+def zeros_like(
+    input: "Tensor", *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> "Tensor":
     """Return `zeros` of the shape and dtype of `input`."""
-    return zeros(input.shape, dtype=dtype or input._array.dtype, requires_grad=requires_grad)
+    return zeros(
+        input.shape, dtype=dtype or input._array.dtype, device=device, requires_grad=requires_grad
+    )
 
 
-def ones_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
+def ones_like(
+    input: "Tensor", *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> "Tensor":
     """Return `ones` of the shape and dtype of `input`."""
-    return ones(input.shape, dtype=dtype or input._array.dtype, requires_grad=requires_grad)
+    return ones(
+        input.shape, dtype=dtype or input._array.dtype, device=device, requires_grad=requires_grad
+    )
 
 
 def full_like(
-    input: "Tensor", fill_value: Any, *, dtype: Any = None, requires_grad: bool = False
+    input: "Tensor",
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Return `full` of the shape and dtype of `input`."""
     return full(
-        input.shape, fill_value, dtype=dtype or input._array.dtype, requires_grad=requires_grad
+        input.shape,
+        fill_value,
+        dtype=dtype or input._array.dtype,
+        device=device,
+        requires_grad=requires_grad,
     )
 
 
 def arange(
-    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, requires_grad: bool = False
+    start: Any,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Return the numbers from `start` (0 if left out) to below `end` by `step`."""
+    check_device(device)
     if end is None:
         start, end = 0, start
     if dtype is None:
@@ -176,9 +233,16 @@ def arange(
 
 
 def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, requires_grad: bool = False
+    start: float,
+    end: float,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Return `steps` evenly spaced numbers from `start` to `end`, both included."""
+    check_device(device)
     if steps < 0:
         raise RuntimeError(f"linspace: steps must not be negative, got {steps}")
     array = np.linspace(start, end, steps).astype(dtype or get_default_dtype())
@@ -186,9 +250,15 @@ def linspace(
 
 
 def eye(
-    n: int, m: int | None = None, *, dtype: Any = None, requires_grad: bool = False
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> "Tensor":
     """Return the matrix [n, m] with ones on the diagonal; `m` defaults to `n`."""
+    check_device(device)
     return _requiring(wrap(np.eye(n, m, dtype=dtype or get_default_dtype())), requires_grad)
 
 

@@ -8,7 +8,7 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops.convert import as_tensor_of, check_broadcastable, check_tensor, shape_error
-from offgrad.ops.reduce import normalize_dim
+from offgrad.ops.reduce import normalize_dim, sum_to_size
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -45,57 +45,89 @@ class Embed(Op):
         return Slice.apply(grad, index=self.index)
 
 
-class Index(Op):
-    """Elements at an advanced index, a copy; keeps nothing but the index."""
+class _Place(int):
+    """Stands in an index for one of the index arrays, by its number."""
 
-    def forward(self, x: Array, index: Any) -> Array:
+
+class _Indexed(Op):
+    """An operation at an advanced index, given as a template and the arrays in its places.
+
+    The arrays are saved as any tensor is: offloaded by policies, and checked for later changes.
+    """
+
+    template: tuple[Any, ...]
+    count: int
+
+    def index(self, template: tuple[Any, ...], arrays: tuple[Array, ...]) -> tuple[Any, ...]:
+        """Save the index; return it for NumPy."""
+        self.template, self.count = template, len(arrays)
+        self.save(**{f"index_{number}": array for number, array in enumerate(arrays)})
+        return tuple([arrays[each] if type(each) is _Place else each for each in template])
+
+    def indices(self) -> "list[Tensor]":
+        """Return the index tensors."""
+        return [self.saved(f"index_{number}") for number in range(self.count)]
+
+    def with_none(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
+        """Return the gradients, and None for each index."""
+        return *grads, *(None,) * self.count
+
+
+class Index(_Indexed):
+    """Elements at an advanced index, a copy; keeps the index."""
+
+    def forward(self, x: Array, *arrays: Array, template: tuple[Any, ...]) -> Array:
         """Return the gathered copy."""
-        self.index, self.shape = index, x.shape
-        result = x[index]
+        self.shape = x.shape
+        result = x[self.index(template, arrays)]
         out = memory.empty(result.shape, result.dtype)
         np.copyto(out, result)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient to where it was taken from."""
-        return IndexAdd.apply(grad, index=self.index, shape=self.shape)
+        options = {"template": self.template, "shape": self.shape}
+        return self.with_none(IndexAdd.apply(grad, *self.indices(), **options))
 
 
-class IndexAdd(Op):
+class IndexAdd(_Indexed):
     """Zeros with a tensor added at an advanced index, repeated indices summed; keeps the index."""
 
-    def forward(self, x: Array, index: Any, shape: tuple[int, ...]) -> Array:
+    def forward(
+        self, x: Array, *arrays: Array, template: tuple[Any, ...], shape: tuple[int, ...]
+    ) -> Array:
         """Return the scattered sum."""
-        self.index = index
         out = memory.zeros(shape, x.dtype)
-        np.add.at(out, index, x)
+        np.add.at(out, self.index(template, arrays), x)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Gather."""
-        return Index.apply(grad, index=self.index)
+        return self.with_none(Index.apply(grad, *self.indices(), template=self.template))
 
 
-class IndexPut(Op):
-    """x with values put at an index; keeps nothing but the index."""
+class IndexPut(_Indexed):
+    """x with values put at an index; keeps the index."""
 
-    def forward(self, x: Array, values: Array, index: Any) -> Array:
+    def forward(self, x: Array, values: Array, *arrays: Array, template: tuple[Any, ...]) -> Array:
         """Return the changed copy."""
-        self.index, self.shape = index, values.shape
+        self.shape = values.shape
         out = memory.copy(x)
-        out[index] = values
+        out[self.index(template, arrays)] = values
         return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Values get the gradient at the index, x gets it elsewhere."""
-        from offgrad.ops.reduce import sum_to_size
-
-        need_x, need_values = self.needs_input_grad
-        zero = grad.new_zeros(())
-        return (
-            IndexPut.apply(grad, zero, index=self.index) if need_x else None,
-            sum_to_size(getitem(grad, _rewrap(self.index)), self.shape) if need_values else None,
-        )
+        need_x, need_values = self.needs_input_grad[:2]
+        indices = self.indices()
+        grad_x = grad_values = None
+        if need_x:
+            zero = grad.new_zeros(())
+            grad_x = IndexPut.apply(grad, zero, *indices, template=self.template)
+        if need_values:
+            taken = _at(grad, self.template, indices)
+            grad_values = sum_to_size(taken, self.shape)
+        return self.with_none(grad_x, grad_values)
 
 
 class Gather(Op):
@@ -153,8 +185,6 @@ class MaskedFill(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """No gradient where it was filled."""
-        from offgrad.ops.reduce import sum_to_size
-
         return sum_to_size(masked_fill(grad, self.saved("mask"), 0), self.shape), None
 
 
@@ -164,19 +194,16 @@ def _grid(index: Array, dim: int) -> tuple[Array, ...]:
     return tuple(grid)
 
 
-def _rewrap(index: Any) -> Any:
-    """Return an index of arrays as one of tensors."""
-    if isinstance(index, tuple):
-        return tuple(_rewrap(each) for each in index)
-    return wrap(index) if isinstance(index, np.ndarray) else index
+def _parse(index: Any) -> "tuple[tuple[Any, ...], list[Tensor]]":
+    """Return `index` with places for its arrays, and these; a basic index has none."""
+    template: list[Any] = []
+    arrays: list[Tensor] = []
 
+    def place(tensor: "Tensor") -> None:
+        template.append(_Place(len(arrays)))
+        arrays.append(tensor)
 
-def _unwrap(index: Any) -> tuple[Any, bool]:
-    """Return `index` for NumPy and whether it is basic."""
-    items = index if isinstance(index, tuple) else (index,)
-    result: list[Any] = []
-    basic = True
-    for item in items:
+    for item in index if isinstance(index, tuple) else (index,):
         if isinstance(item, TensorBase):
             array = item._array
             if array.dtype.kind not in "biu":
@@ -184,33 +211,38 @@ def _unwrap(index: Any) -> tuple[Any, bool]:
                     f"tensors used as indices must be integer or bool, got a {describe(item)}"
                 )
             if array.dtype == np.uint8:
-                array = array.astype(np.bool_)  # PyTorch's masks before it had bools
-            if array.ndim == 0 and array.dtype != np.bool_:
-                result.append(int(array))
+                place(wrap(array.astype(np.bool_)))  # PyTorch's masks before it had bools
+            elif array.ndim == 0 and array.dtype != np.bool_:
+                template.append(int(array))
             else:
-                result.append(array)
-                basic = False
+                place(item)  # type: ignore[arg-type]
         elif isinstance(item, list | np.ndarray | bool):
-            result.append(np.asarray(item))
-            basic = False
+            # A copy: the caller may change it before backward.
+            place(wrap(np.array(item)))
         elif item is None or item is Ellipsis or isinstance(item, int | np.integer):
-            result.append(item)
+            template.append(item)
         elif isinstance(item, slice):
             if item.step is not None and item.step <= 0:
                 raise ValueError(
                     f"the step of a slice must be positive, got {item.step}; use flip()"
                 )
             bounds = (item.start, item.stop, item.step)
-            result.append(slice(*(each if each is None else int(each) for each in bounds)))
+            template.append(slice(*(each if each is None else int(each) for each in bounds)))
         else:
             raise TypeError(
                 "an index is made of ints, slices, None, ..., tensors and lists, got "
                 f"{type(item).__name__}"
             )
-    if basic and not any(each is Ellipsis for each in result):
+    if not arrays and not any(each is Ellipsis for each in template):
         # Even a single element is an array then, and a view.
-        result.append(Ellipsis)
-    return tuple(result), basic
+        template.append(Ellipsis)
+    return tuple(template), arrays
+
+
+def _at(input: "Tensor", template: tuple[Any, ...], arrays: "list[Tensor]") -> "Tensor":
+    if arrays:
+        return Index.apply(input, *arrays, template=template)
+    return Slice.apply(input, index=template)
 
 
 def getitem(input: "Tensor", index: Any) -> "Tensor":
@@ -220,19 +252,19 @@ def getitem(input: "Tensor", index: Any) -> "Tensor":
     Raises:
         IndexError: if the index does not fit.
     """
-    unwrapped, basic = _unwrap(index)
+    template, arrays = _parse(index)
     try:
-        return (Slice if basic else Index).apply(input, index=unwrapped)
+        return _at(input, template, arrays)
     except IndexError as error:
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
 
 
 def index_put(input: "Tensor", index: Any, values: Any) -> "Tensor":
     """Return a copy of `input` with `values` at `index`, broadcast to fit."""
-    unwrapped, _ = _unwrap(index)
+    template, arrays = _parse(index)
     source = as_tensor_of(values, input._array.dtype, "index_put")
     try:
-        return IndexPut.apply(input, source, index=unwrapped)
+        return IndexPut.apply(input, source, *arrays, template=template)
     except IndexError as error:
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
     except ValueError as error:

@@ -9,7 +9,8 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.ops.arithmetic import compute, conj
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.ops.arithmetic import compute, conj, maximum, minimum
 from offgrad.ops.convert import as_tensor_of, check_ordered, check_tensor, floating, result_type
 
 if TYPE_CHECKING:
@@ -322,13 +323,7 @@ class Clamp(Op):
             inside &= x >= self.min
         if self.max is not None:
             inside &= x <= self.max
-        return grad.masked_fill(_constant(~inside), 0)
-
-
-def _constant(array: Array) -> "Tensor":
-    from offgrad.autograd.tensor_base import wrap
-
-    return wrap(array)
+        return grad.masked_fill(wrap(~inside), 0)
 
 
 def neg(input: "Tensor") -> "Tensor":
@@ -485,7 +480,7 @@ def imag(input: "Tensor") -> "Tensor":
 
 
 def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
-    """Return `input` limited to numbers `min` and `max`; one may be None.
+    """Return `input` limited to `min` and `max`, numbers or tensors; one may be None.
 
     Raises:
         RuntimeError: if both are None.
@@ -495,5 +490,8 @@ def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
     bounds = [each for each in (min, max) if each is not None]
     x = check_tensor(input, "clamp")
     check_ordered(x, "clamp")
+    if any(isinstance(each, TensorBase) for each in bounds):
+        x = x if min is None else maximum(x, as_tensor_of(min, result_type(x, min), "clamp"))
+        return x if max is None else minimum(x, as_tensor_of(max, result_type(x, max), "clamp"))
     x = as_tensor_of(x, result_type(x, *bounds), "clamp")
     return Clamp.apply(x, min=min, max=max)

@@ -12,6 +12,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
 from offgrad.ops.convert import floating, get_default_dtype
+from offgrad.ops.device import check_device
 from offgrad.ops.shape import sizes
 
 if TYPE_CHECKING:
@@ -145,16 +146,26 @@ def _sample(
 
 
 def rand(
-    *size: Any, dtype: Any = None, requires_grad: bool = False, generator: Generator | None = None
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> "Tensor":
     """Return numbers uniform on [0, 1)."""
+    check_device(device)
     return _sample(sizes(size), dtype, requires_grad, "random", generator, "rand")
 
 
 def randn(
-    *size: Any, dtype: Any = None, requires_grad: bool = False, generator: Generator | None = None
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> "Tensor":
     """Return normal numbers of mean 0 and variance 1."""
+    check_device(device)
     return _sample(sizes(size), dtype, requires_grad, "standard_normal", generator, "randn")
 
 
@@ -174,9 +185,11 @@ def randint(
     size: Sequence[int] | None = None,
     *,
     dtype: Any = np.int64,
+    device: Any = None,
     generator: Generator | None = None,
 ) -> "Tensor":
     """Return integers from `low` (0 if left out) to below `high`, of shape `size`."""
+    check_device(device)
     if size is None:
         low, high, size = 0, low, high
     if size is None or high <= low:

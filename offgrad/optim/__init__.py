@@ -1,7 +1,10 @@
 """Optimisers."""
 
+from offgrad.missing import missing
 from offgrad.optim.adamw import Adam, AdamW
 from offgrad.optim.optimizer import Optimizer
 from offgrad.optim.sgd import SGD
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+
+__getattr__ = missing("offgrad.optim")

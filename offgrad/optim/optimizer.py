@@ -101,7 +101,8 @@ class Optimizer:
         for group in self.param_groups:
             indices = [numbers.setdefault(id(each), len(numbers)) for each in group["params"]]
             groups.append({**group, "params": indices})
-        state = {numbers[id(param)]: dict(values) for param, values in self.state.items()}
+        # What belongs to no group any more goes by the tensor itself.
+        state = {numbers.get(id(each), each): dict(values) for each, values in self.state.items()}
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -122,6 +123,7 @@ class Optimizer:
         self.state = {
             by_number[number]: {key: _copied(value) for key, value in values.items()}
             for number, values in state_dict["state"].items()
+            if number in by_number
         }
 
     def __repr__(self) -> str:

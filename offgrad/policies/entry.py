@@ -54,9 +54,8 @@ class Entry:
             buffer = memory.empty(self.handle.shape, self.handle.dtype)
         return self.handle.get(buffer)
 
-    def read_ahead(self) -> None:
-        """Begin to read in the background."""
-        buffer = memory.empty(self.handle.shape, self.handle.dtype)
+    def read_ahead(self, buffer: Array) -> None:
+        """Begin to read into `buffer` in the background."""
         self.handle.prefetch(buffer)
         self.buffer = buffer
 
@@ -119,9 +118,15 @@ class ReadAhead:
                 if found is None and entry.handle.store.reads_ahead:
                     if not memory.fits(nbytes):
                         return
+                    try:
+                        buffer = memory.empty(entry.handle.shape, entry.handle.dtype)
+                    except memory.OutOfMemoryError:
+                        return
+                    if self._upcoming[0]() is not entry:  # given back to make that room
+                        return
                     # An error of the store is for whoever wants the array: it comes there again.
                     with contextlib.suppress(StoreError):
-                        entry.read_ahead()
+                        entry.read_ahead(buffer)
                 if found is not None or entry.buffer is not None:
                     self._ahead[id(entry)] = _Ahead(entry, found[0] if found else None)
                     held += nbytes

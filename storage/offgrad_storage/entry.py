@@ -28,11 +28,10 @@ class State(enum.Enum):
 class Fetch:
     """A read in the background: where it goes, and how far it is."""
 
-    __slots__ = ("array", "done", "error", "started")
+    __slots__ = ("array", "done", "error")
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        self.started = False
         self.done = False
         self.error: StoreError | None = None
 

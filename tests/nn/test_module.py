@@ -114,18 +114,18 @@ def test_state_dict_round_trip() -> None:
 def test_load_state_dict_changes_nothing_when_it_fails() -> None:
     net = Net()
     state = {name: value.clone() * 0 + 7 for name, value in net.state_dict().items()}
-    before = net.first.bias.detach().clone()  # type: ignore[union-attr]
+    before = net.first.bias.detach().clone()
     wrong = dict(state)
     del wrong["scale"]
     wrong["extra"] = offgrad.ones(1)
     wrong["blocks.0.weight"] = offgrad.ones(2, 2)
     with pytest.raises(RuntimeError, match=r"(?s)missing.*scale.*unexpected.*extra.*blocks\.0"):
         net.load_state_dict(wrong)
-    assert net.first.bias.equal(before)  # type: ignore[union-attr]
+    assert net.first.bias.equal(before)
     del wrong["blocks.0.weight"]
     missing, unexpected = net.load_state_dict(wrong, strict=False)
     assert (missing, unexpected) == (["scale", "blocks.0.weight"], ["extra"])
-    assert net.first.bias.tolist() == [7] * 4  # type: ignore[union-attr]
+    assert net.first.bias.tolist() == [7] * 4
     net.load_state_dict({name: value.numpy() for name, value in state.items()})
 
 

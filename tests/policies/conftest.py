@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,18 +16,11 @@ from offgrad_storage import BackendStore, DiskStore, PoolStore, StoreError, Zarr
 import offgrad
 from offgrad import memory
 from offgrad.policies import Keep, Offload, Placement, SaveContext, Store, stores
-from tests.policies.backends import SECONDS, MemoryBackend, memory_store
+from tests.policies.backends import MemoryBackend, RecordingStore, memory_store
+from tests.policies.helpers import wait_until
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 Stores = dict[str, BackendStore]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what I/O threads are still to do."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
 
 
 class Mixed:
@@ -175,3 +167,19 @@ def child_environment(folder: Path) -> dict[str, str]:
     """Return the environment for a Python that spills into `folder`."""
     path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
     return os.environ | {"PYTHONPATH": path, "OFFGRAD_SPILL_DIR": str(folder)}
+
+
+@pytest.fixture
+def store() -> Iterator[RecordingStore]:
+    """A store that logs."""
+    with RecordingStore() as made:
+        yield made
+
+
+@pytest.fixture
+def eager_switching() -> Iterator[None]:
+    """Have threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)

@@ -1,7 +1,7 @@
 """What the tests of policies compute: graphs that save tensors in many ways, and their bits."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,3 +66,21 @@ CURVED: dict[str, Callable[[Any], Any]] = {
     "linear": lambda x: F.linear(x, x * 2, x[:, 0]),
 }
 """Functions of a [12, 8] tensor with a second derivative."""
+
+gradient: Any = offgrad.autograd.grad
+"""The gradients of tensors that do depend on each other are never None."""
+
+_expected: dict[Any, Bits] = {}
+
+
+def check(key: Any, run: Callable[[Offload], Bits], offload: Offload) -> None:
+    """Assert that `run` gives the same bits as without a session."""
+    if key not in _expected:
+        offgrad.manual_seed(11)
+        _expected[key] = run(nullcontext)
+    offgrad.manual_seed(11)
+    found = run(offload)
+    assert len(found) == len(_expected[key])
+    for index, (mine, theirs) in enumerate(zip(found, _expected[key], strict=True)):
+        assert mine[:2] == theirs[:2], f"shape or dtype of result {index}"
+        assert mine == theirs, f"bits of result {index}"

@@ -11,7 +11,8 @@ from typing import IO
 import pytest
 from offgrad_storage import ZarrStore, sweep
 
-from tests.policies.conftest import RunPython, child_environment, wait_until
+from tests.policies.conftest import RunPython, child_environment
+from tests.policies.helpers import wait_until
 
 TRAIN = """
     import sys

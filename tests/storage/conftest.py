@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from tests.storage.gate import Setup
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,3 +30,21 @@ def run_python() -> RunPython:
         )
 
     return run
+
+
+@pytest.fixture
+def setups() -> Iterator[list[Setup]]:
+    """Gates that are opened, and stores that are closed, afterwards."""
+    made: list[Setup] = []
+    yield made
+    for setup in made:
+        setup.backend.open.set()
+        setup.store.close()
+        assert setup.backend.closed
+
+
+@pytest.fixture
+def setup(setups: list[Setup]) -> Setup:
+    """A store with one thread behind a gate."""
+    setups.append(Setup())
+    return setups[0]
