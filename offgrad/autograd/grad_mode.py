@@ -32,13 +32,11 @@ class _GradMode:
 
     def __new__(cls, *args: Any) -> Any:
         """Return the mode; or, used as a decorator without parentheses, the decorated function."""
-        mode = super().__new__(cls)
         if args and callable(args[0]):
-            mode.__init__()  # type: ignore[misc]
-            return mode(args[0])
-        return mode
+            return cls()(args[0])
+        return super().__new__(cls)
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
         self._previous: list[bool] = []
 
     def __enter__(self) -> None:
