@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad import ops
-from offgrad.autograd import engine
+from offgrad.autograd import gradients
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.node import AccumulateGrad, Node, gradient_edge
 from offgrad.autograd.tensor_base import TensorBase, describe
@@ -222,7 +222,7 @@ class Tensor(TensorBase):
         """Accumulate into ``.grad`` of the leaves the gradients of this tensor; see
         `autograd.backward`.
         """
-        engine.backward(self, gradient, retain_graph, create_graph, inputs)
+        gradients.backward(self, gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook: "Callable[[Tensor], Tensor | None]") -> RemovableHandle:
         """Call ``hook(grad)`` whenever the gradient of this tensor is computed.

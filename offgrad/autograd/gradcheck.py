@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad import memory
-from offgrad.autograd.engine import grad as gradients
+from offgrad.autograd.gradients import grad as gradients
 from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
 
 if TYPE_CHECKING:

@@ -1,9 +1,7 @@
 """Module: layers that hold parameters and other modules, with hooks around their calls."""
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.nn.backward_hook import BackwardHook
+from offgrad.nn.calls import calls, lookup
 from offgrad.nn.parameter import Parameter
 from offgrad.tensor import Tensor
 
@@ -19,58 +18,14 @@ M = TypeVar("M", bound="Module")
 _UNSET = object()
 
 
-class _Calls(threading.local):
-    stack: "tuple[Module, ...]" = ()
-
-
-_calls = _Calls()
-# For each outermost module, the names of those below; a module it does not know goes by its class.
-_names: "WeakKeyDictionary[Module, WeakKeyDictionary[Module, str]]" = WeakKeyDictionary()
-
-
-def current_module_name() -> str:
-    """Return the qualified name of the module this thread is in, below the outermost one called.
-
-    The outermost itself, and no module at all, is ``""``. A module that is not registered below the
-    outermost goes by its class.
-    """
-    stack = _calls.stack
-    if len(stack) < 2:
-        return ""
-    root, current = stack[0], stack[-1]
-    names = _names.get(root)
-    if names is None or current not in names:
-        names = _names[root] = WeakKeyDictionary(
-            {module: name for name, module in root.named_modules()}
-        )
-        names.setdefault(current, type(current).__name__)
-    return names[current]
-
-
-def _lookup(root: "Module", name: str) -> "Module | None":
-    module: Module | None = root
-    for part in name.split(".") if name else ():
-        module = module._modules.get(part) if module is not None else None
-    return module
-
-
-class IncompatibleKeys(tuple[list[str], list[str]]):
+class IncompatibleKeys(NamedTuple):
     """What `Module.load_state_dict` did not find, and did not expect."""
 
-    __slots__ = ()
-
-    @property
-    def missing_keys(self) -> list[str]:
-        """Names in the module but not in the state dict."""
-        return self[0]
-
-    @property
-    def unexpected_keys(self) -> list[str]:
-        """Names in the state dict but not in the module."""
-        return self[1]
+    missing_keys: list[str]
+    unexpected_keys: list[str]
 
     def __repr__(self) -> str:
-        if not self[0] and not self[1]:
+        if not any(self):
             return "<All keys matched successfully>"
         return f"IncompatibleKeys(missing_keys={self[0]}, unexpected_keys={self[1]})"
 
@@ -110,8 +65,8 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward`, with the hooks if there are any."""
-        previous = _calls.stack
-        _calls.stack = (*previous, self)
+        previous = calls.stack
+        calls.stack = (*previous, self)
         try:
             if (
                 self._forward_pre_hooks
@@ -122,7 +77,7 @@ class Module:
                 return self._call_with_hooks(args, kwargs)
             return self.forward(*args, **kwargs)
         finally:
-            _calls.stack = previous
+            calls.stack = previous
 
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for hook in list(self._forward_pre_hooks.values()):
@@ -314,7 +269,7 @@ class Module:
 
     def get_submodule(self, target: str) -> "Module":
         """Return the module of a qualified name; ``""`` is this one."""
-        module = _lookup(self, target)
+        module = lookup(self, target)
         if module is None:
             raise AttributeError(f"{type(self).__name__} has no module {target!r}")
         return module
@@ -439,7 +394,7 @@ class Module:
                 if name in state_dict:
                     value = state_dict[name]
                     tensor.copy_(value if isinstance(value, TensorBase) else ops.tensor(value))
-        return IncompatibleKeys((missing, unexpected))
+        return IncompatibleKeys(missing, unexpected)
 
     # Printing
 

@@ -34,6 +34,7 @@ from offgrad.ops.compare import (
     ne,
     where,
 )
+from offgrad.ops.complex import abs, conj_physical, imag, real, sgn, sign
 from offgrad.ops.convert import cast, get_default_dtype, result_type, set_default_dtype
 from offgrad.ops.create import (
     arange,
@@ -65,30 +66,25 @@ from offgrad.ops.index import (
     select,
 )
 from offgrad.ops.inplace import copy_, inplace
+from offgrad.ops.join import cat, chunk, split, stack, unbind
 from offgrad.ops.linalg import bmm, dot, linear, matmul, mm, outer
 from offgrad.ops.loss import cross_entropy, mse_loss, nll_loss
 from offgrad.ops.math import (
-    abs,
     ceil,
     clamp,
-    conj_physical,
     cos,
     erf,
     exp,
     expm1,
     floor,
-    imag,
     log,
     log1p,
     log2,
     neg,
-    real,
     reciprocal,
     round,
     rsqrt,
-    sgn,
     sigmoid,
-    sign,
     sin,
     sqrt,
     square,
@@ -120,21 +116,15 @@ from offgrad.ops.reduce import (
     argmax,
     argmin,
     cumsum,
-    logsumexp,
     max,
     mean,
     min,
-    norm,
     prod,
-    std,
     sum,
     sum_to_size,
-    var,
 )
 from offgrad.ops.shape import (
     broadcast_to,
-    cat,
-    chunk,
     clone,
     contiguous,
     detach,
@@ -143,18 +133,16 @@ from offgrad.ops.shape import (
     flip,
     permute,
     reshape,
-    split,
     squeeze,
-    stack,
     t,
     transpose,
     tril,
     triu,
-    unbind,
     unsqueeze,
     view,
 )
 from offgrad.ops.softmax import log_softmax, softmax
+from offgrad.ops.statistics import logsumexp, norm, std, var
 
 __all__ = [
     "Device",

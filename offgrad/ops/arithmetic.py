@@ -44,7 +44,7 @@ def conj(tensor: "Tensor") -> "Tensor":
     """Return the complex conjugate; a real tensor is its own."""
     if tensor._array.dtype.kind != "c":
         return tensor
-    from offgrad.ops.math import conj_physical
+    from offgrad.ops.complex import conj_physical
 
     return conj_physical(tensor)
 

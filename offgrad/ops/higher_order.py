@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd import grad_mode
-from offgrad.autograd.engine import grad as gradients
+from offgrad.autograd.gradients import grad as gradients
 from offgrad.ops.shape import View
 
 if TYPE_CHECKING:

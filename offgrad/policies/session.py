@@ -18,7 +18,7 @@ from offgrad import memory
 from offgrad.autograd.saved_tensor import KEEP, Save, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
-from offgrad.nn.module import current_module_name
+from offgrad.nn.calls import current_module_name
 from offgrad.policies.entry import Entry, ReadAhead
 from offgrad.policies.layout import Array, Layout, address, compact
 from offgrad.policies.ledger import Ledger

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import activation, arithmetic, compare, convert, math
+from offgrad.ops import activation, arithmetic, compare, complex, convert, math
 from offgrad.ops.inplace import CopyBackwards
 from tests.ops.opspec import OpSpec, apart, between_integers, inside, nonzero, positive
 
@@ -56,16 +56,16 @@ SPECS = [
     one("tanh", math.Tanh, np.tanh, complex=True, third=True),
     one("sigmoid", math.Sigmoid, lambda x: 1 / (1 + np.exp(-x)), complex=True),
     one("erf", math.Erf, _erf, third=True),
-    one("abs", math.Abs, np.abs, domain=nonzero, complex=True),
-    one("sgn", math.Sgn, _sign, domain=nonzero, complex=True),
-    one("sign", math.Sgn, np.sign, domain=nonzero),
+    one("abs", complex.Abs, np.abs, domain=nonzero, complex=True),
+    one("sgn", complex.Sgn, _sign, domain=nonzero, complex=True),
+    one("sign", complex.Sgn, np.sign, domain=nonzero),
     one("floor", math.Stepwise, np.floor, domain=between_integers),
     one("ceil", math.Stepwise, np.ceil, domain=between_integers),
     one("round", math.Stepwise, np.round, domain=between_integers),
     one("trunc", math.Stepwise, np.trunc, domain=between_integers),
-    one("conj_physical", math.ConjPhysical, np.conj, complex=True, real=False),
-    one("real", math.Real, np.real, complex=True, real=False, view=True),
-    one("imag", math.Imag, np.imag, complex=True, real=False, view=True),
+    one("conj_physical", complex.ConjPhysical, np.conj, complex=True, real=False),
+    one("real", complex.Real, np.real, complex=True, real=False, view=True),
+    one("imag", complex.Imag, np.imag, complex=True, real=False, view=True),
     one("square", arithmetic.PowScalar, np.square, complex=True),
     one("relu", activation.Relu, lambda x: np.maximum(x, 0), domain=nonzero),
     OpSpec(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.nn import backward_hook
-from offgrad.ops import index, reduce, shape
+from offgrad.ops import index, join, reduce, shape
 from tests.ops.opspec import OpSpec, apart, nonzero, positive
 
 MATRIX = [((2, 3),)]
@@ -115,21 +115,21 @@ SHAPES = [
            view=True),
     OpSpec("clone", (shape.Clone,), lambda m, x: x.clone(), ANY, np.copy, complex=True),
     OpSpec("flip", (shape.Flip,), lambda m, x: x.flip(0, -1), CUBE, lambda x: np.flip(x, (0, -1))),
-    OpSpec("cat", (shape.Cat,), lambda m, a, b: m.cat([a, b, a], 1),
+    OpSpec("cat", (join.Cat,), lambda m, a, b: m.cat([a, b, a], 1),
            [((2, 3), (2, 1)), ((2, 0), (2, 2))], lambda a, b: np.concatenate([a, b, a], 1),
            complex=True),
-    OpSpec("stack", (shape.Cat,), lambda m, a, b: m.stack((a, b), -1),
+    OpSpec("stack", (join.Cat,), lambda m, a, b: m.stack((a, b), -1),
            [((2, 3), (2, 3)), ((), ()), ((0,), (0,))], lambda a, b: np.stack([a, b], -1)),
-    OpSpec("split", (shape.Split,), lambda m, x: x.split(2, -1), [((2, 5),), ((2, 4),)],
+    OpSpec("split", (join.Split,), lambda m, x: x.split(2, -1), [((2, 5),), ((2, 4),)],
            lambda x: [x[:, i : i + 2] for i in range(0, x.shape[1], 2)], view=True),
-    OpSpec("split_sections", (shape.Split,), lambda m, x: m.split(x, [1, 0, 2]), [((3, 2),)],
+    OpSpec("split_sections", (join.Split,), lambda m, x: m.split(x, [1, 0, 2]), [((3, 2),)],
            lambda x: [x[:1], x[1:1], x[1:]], view=True),
-    OpSpec("split_one_used", (shape.Split,), lambda m, x: x.split(1)[1] * 2, [((3, 2),)],
+    OpSpec("split_one_used", (join.Split,), lambda m, x: x.split(1)[1] * 2, [((3, 2),)],
            lambda x: x[1:2] * 2),
-    OpSpec("chunk", (shape.Split,), lambda m, x: x.chunk(3), [((5, 2),), ((2, 2),)],
+    OpSpec("chunk", (join.Split,), lambda m, x: x.chunk(3), [((5, 2),), ((2, 2),)],
            lambda x: np.split(x, [2, 4] if len(x) == 5 else [1]),
            view=True),
-    OpSpec("unbind", (shape.Split,), lambda m, x: x.unbind(1), MATRIX,
+    OpSpec("unbind", (join.Split,), lambda m, x: x.unbind(1), MATRIX,
            lambda x: [x[:, i] for i in range(x.shape[1])], view=True),
     OpSpec("tril", (shape.Tril,), lambda m, x: x.tril(), [((3, 3),), ((2, 2, 3),), ((0, 2),)],
            np.tril, complex=True),
