@@ -23,7 +23,8 @@ class WeakRegistry(Generic[T]):
         references[key] = ref(item, lambda _: references.pop(key, None))
 
     def __iter__(self) -> Iterator[T]:
-        for reference in list(self._references.values()):
+        # A copy is one step; list() is not: a garbage collection within it may remove what died.
+        for reference in self._references.copy().values():
             item = reference()
             if item is not None:
                 yield item

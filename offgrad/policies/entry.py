@@ -95,15 +95,12 @@ class ReadAhead:
         self.window_nbytes = window_nbytes
 
     def held_nbytes(self) -> int:
-        """Return the bytes in memory, or on their way there, ahead of their use."""
-        held = 0
-        for key, ahead in list(self._ahead.items()):
-            entry = ahead.entry()
-            if entry is None:
-                del self._ahead[key]
-            else:
-                held += entry.handle.nbytes
-        return held
+        """Return the bytes in memory, or on their way there, ahead of their use.
+
+        This one may be called without the lock.
+        """
+        entries = [ahead.entry() for ahead in self._ahead.copy().values()]
+        return sum(entry.handle.nbytes for entry in entries if entry is not None)
 
     def advance(self) -> None:
         """Begin as many reads as may be: within the window, and within the memory's limit."""
@@ -153,12 +150,12 @@ class ReadAhead:
     def give_back(self) -> None:
         """Drop what is ahead; read it again later, and only half as far ahead."""
         given: list[ref[Entry]] = []
-        for ahead in self._ahead.values():
+        dropped, self._ahead = self._ahead, {}
+        for ahead in dropped.values():
             entry = ahead.entry()
             if entry is not None:
                 entry.give_back()
                 given += [ahead.entry] * ahead.uses
-        self._ahead.clear()
         self._upcoming.extendleft(reversed(given))
         self.window_nbytes //= 2
 

@@ -204,16 +204,16 @@ class BufferPool:
     @property
     def in_use_nbytes(self) -> int:
         """Exact bytes of all living arrays."""
-        return sum(nbytes for nbytes, _ in list(self._live.values()))
+        return sum(nbytes for nbytes, _ in self._live.copy().values())
 
     @property
     def cached_nbytes(self) -> int:
         """Bytes of buffers kept for reuse."""
-        return sum(size * len(blocks) for size, blocks in list(self._free.items()))
+        return sum(size * len(blocks) for size, blocks in self._free.copy().items())
 
     def stats(self) -> BufferPoolStats:
         """A snapshot of the pool's figures."""
-        live = list(self._live.values())
+        live = list(self._live.copy().values())
         return BufferPoolStats(
             in_use_nbytes=sum(nbytes for nbytes, _ in live),
             reserved_nbytes=self._reserved(),
@@ -235,7 +235,7 @@ class BufferPool:
         freed = 0
         while nbytes is None or freed < nbytes:
             oldest = min(
-                (blocks for blocks in list(self._free.values()) if blocks),
+                (blocks for blocks in self._free.copy().values() if blocks),
                 key=lambda blocks: _age(blocks),
                 default=None,
             )
@@ -284,7 +284,7 @@ class BufferPool:
             ) from None
 
     def _reserved(self) -> int:
-        return sum(size for _, size in list(self._live.values()))
+        return sum(size for _, size in self._live.copy().values())
 
     def _take_back(self, lease: _Lease) -> None:
         # From __del__: no waiting, and each step atomic.
