@@ -1,6 +1,4 @@
-"""The engine: runs nodes from the roots to the leaves, each once, when its gradients are
-complete.
-"""
+"""The engine: runs nodes from roots to leaves, each once, when its gradients are complete."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack

@@ -41,7 +41,6 @@ class Node:
     # Nodes of user-defined Functions run even when no gradient reached them.
     runs_without_grad = False
     _saved: Mapping[str, SavedTensor] = MappingProxyType({})
-    _released = False
     _pre_hooks: Hooks | None = None
     _post_hooks: Hooks | None = None
     _tensor_hooks: dict[int, Hooks] | None = None
@@ -75,7 +74,6 @@ class Node:
 
     def release(self) -> None:
         """Drop what was saved for backward."""
-        self._released = True
         for saved in self._saved.values():
             saved.release()
 

@@ -81,9 +81,7 @@ class Op(Node):
 
     @classmethod
     def apply_all(cls, *inputs: "Tensor | None", **parameters: Any) -> "tuple[Any, ...]":
-        """Run the operation as `apply` does; return all outputs, None where forward returned
-        None.
-        """
+        """Run the operation as `apply` does; return all outputs, None where forward did."""
         node = cls()
         recorded = False
         if grad_mode.state.grad_enabled:

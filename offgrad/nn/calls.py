@@ -34,11 +34,3 @@ def current_module_name() -> str:
         )
         names.setdefault(current, type(current).__name__)
     return names[current]
-
-
-def lookup(root: "Module", name: str) -> "Module | None":
-    """Return the module of a qualified name below `root`, None if there is none."""
-    module: Module | None = root
-    for part in name.split(".") if name else ():
-        module = module._modules.get(part) if module is not None else None
-    return module

@@ -10,7 +10,7 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.nn.backward_hook import BackwardHook
-from offgrad.nn.calls import calls, lookup
+from offgrad.nn.calls import calls
 from offgrad.nn.parameter import Parameter
 from offgrad.tensor import Tensor
 
@@ -269,7 +269,9 @@ class Module:
 
     def get_submodule(self, target: str) -> "Module":
         """Return the module of a qualified name; ``""`` is this one."""
-        module = lookup(self, target)
+        module: Module | None = self
+        for name in target.split(".") if target else ():
+            module = None if module is None else module._modules.get(name)
         if module is None:
             raise AttributeError(f"{type(self).__name__} has no module {target!r}")
         return module
