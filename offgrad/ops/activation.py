@@ -1,4 +1,4 @@
-"""Activation functions."""
+"""Activation functions with kernels of their own."""
 
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
@@ -7,10 +7,13 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe
 from offgrad.ops.arithmetic import compute
-from offgrad.ops.convert import check_ordered, check_tensor, floating
+from offgrad.ops.convert import category, check_tensor, real_floating
 from offgrad.ops.higher_order import differentiate
-from offgrad.ops.math import erf, exp, sigmoid, tanh
+from offgrad.ops.math import exp
+from offgrad.ops.special import erf
+from offgrad.ops.trigonometry import tanh
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -41,7 +44,8 @@ class ReluBackward(Op):
         """Return the masked gradient."""
         self.save(result=result)
         out = memory.empty(grad.shape, grad.dtype)
-        np.multiply(grad, result > 0, out=out)
+        # The result is never negative; where it is NaN, so that it stays, the gradient passes.
+        np.multiply(grad, result != 0, out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -100,9 +104,8 @@ def _gelu_slope_tanh(x: "Tensor") -> "Tensor":
 
 def relu(input: "Tensor") -> "Tensor":
     """Return ``max(input, 0)``."""
-    check_ordered(check_tensor(input, "relu"), "relu")
-    if input._array.dtype == np.bool_:
-        raise RuntimeError("relu is not defined for bool tensors; convert to a number")
+    if category(check_tensor(input, "relu")._array.dtype) not in (1, 2):
+        raise NotImplementedError(f"relu is defined for real numbers, got a {describe(input)}")
     return Relu.apply(input)
 
 
@@ -110,9 +113,4 @@ def gelu(input: "Tensor", approximate: str = "none") -> "Tensor":
     """Return the Gaussian error linear unit, exact or by its ``"tanh"`` approximation."""
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
-    return Gelu.apply(floating(input, "gelu"), approximate=approximate)
-
-
-def silu(input: "Tensor") -> "Tensor":
-    """Return ``input * sigmoid(input)``."""
-    return input * sigmoid(input)
+    return Gelu.apply(real_floating(input, "gelu"), approximate=approximate)

@@ -7,16 +7,14 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops.convert import (
     TensorLike,
     as_tensor_of,
+    cast,
     category,
     check_broadcastable,
-    check_ordered,
-    check_tensor,
     get_default_dtype,
-    promote,
     result_type,
 )
 from offgrad.ops.reduce import sum_to_size
@@ -40,48 +38,86 @@ def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Arr
     return out
 
 
+def converted(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return `array` as `dtype`, itself if it is."""
+    if array.dtype == dtype:
+        return array
+    out = memory.empty(array.shape, dtype)
+    np.copyto(out, array, casting="unsafe")
+    return out
+
+
 def conj(tensor: "Tensor") -> "Tensor":
     """Return the complex conjugate; a real tensor is its own."""
     if tensor._array.dtype.kind != "c":
         return tensor
-    from offgrad.ops.complex import conj_physical
+    from offgrad.ops.complex_numbers import conj_physical
 
     return conj_physical(tensor)
 
 
-class _Broadcasting(Op):
-    """An operation on two arrays of broadcastable shapes."""
+class Broadcasting(Op):
+    """An operation on arrays of broadcastable shapes, which it converts to one dtype.
 
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    What is saved are the arrays as they came: tensors of the user's, not converted copies.
+    """
 
-    def reduced(self, grad_a: "Tensor | None", grad_b: "Tensor | None") -> Any:
-        """Return the gradients summed over the broadcast dimensions."""
-        return (
-            None if grad_a is None else sum_to_size(grad_a, self.shapes[0]),
-            None if grad_b is None else sum_to_size(grad_b, self.shapes[1]),
+    shapes: tuple[tuple[int, ...], ...]
+    # The dtypes of the operands, where one differs from that of the result.
+    dtypes: tuple[np.dtype[Any], ...] | None = None
+
+    def operands(self, dtype: np.dtype[Any], *arrays: Array) -> tuple[Array, ...]:
+        """Return the arrays as `dtype`; remember what they were."""
+        self.shapes = tuple([each.shape for each in arrays])
+        for each in arrays:
+            if each.dtype != dtype:
+                self.dtypes = tuple([each.dtype for each in arrays])
+                return tuple([converted(each, dtype) for each in arrays])
+        return arrays
+
+    def reduced(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
+        """Return the gradients summed over the broadcast dimensions, in the operands' dtypes."""
+        found = tuple(
+            [
+                None if grad is None else sum_to_size(grad, shape)
+                for grad, shape in zip(grads, self.shapes, strict=True)
+            ]
+        )
+        if self.dtypes is None:
+            return found
+        return tuple(
+            [
+                None if grad is None else cast(grad, dtype)
+                for grad, dtype in zip(found, self.dtypes, strict=True)
+            ]
         )
 
 
-class Add(_Broadcasting):
+class Add(Broadcasting):
     """a + alpha * b; keeps nothing."""
 
     ufunc: ClassVar[Any] = np.add
     sign: ClassVar[int] = 1
 
-    def forward(self, a: Array, b: Array, alpha: Any = 1) -> Array:
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any = 1) -> Array:
         """Return the sum."""
-        self.shapes = a.shape, b.shape
+        a, b = self.operands(dtype, a, b)
         self.alpha = alpha
         if alpha != 1:
-            b = b * b.dtype.type(alpha)
+            b = b * dtype.type(alpha)
         return compute(self.ufunc, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """Pass the gradient to a, and times the factor to b."""
         need_a, need_b = self.needs_input_grad
+        return self.reduced(grad if need_a else None, self.scaled(grad) if need_b else None)
+
+    def scaled(self, grad: "Tensor") -> "Tensor":
+        """Return the gradient times the factor of b."""
         factor = self.sign * self.alpha
-        grad_b = grad if factor == 1 else grad * factor
-        return self.reduced(grad if need_a else None, grad_b if need_b else None)
+        if isinstance(factor, complex):
+            factor = factor.conjugate()
+        return grad if factor == 1 else grad * factor
 
 
 class Sub(Add):
@@ -91,15 +127,37 @@ class Sub(Add):
     sign = -1
 
 
-class Mul(_Broadcasting):
+class Rsub(Sub):
+    """b - alpha * a; keeps nothing."""
+
+    def name(self) -> str:
+        """Return PyTorch's name, which tells a number from a tensor."""
+        return "RsubBackward1" if self.other_is_number else "RsubBackward0"
+
+    def forward(  # type: ignore[override]
+        self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any, other_is_number: bool
+    ) -> Array:
+        """Return the difference."""
+        self.other_is_number = other_is_number
+        result = super().forward(b, a, dtype, alpha)
+        self.shapes = self.shapes[::-1]
+        self.dtypes = None if self.dtypes is None else self.dtypes[::-1]
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Pass the gradient to b, and times the factor to a."""
+        need_a, need_b = self.needs_input_grad
+        return self.reduced(self.scaled(grad) if need_a else None, grad if need_b else None)
+
+
+class Mul(Broadcasting):
     """a * b; keeps each factor whose partner needs a gradient."""
 
-    def forward(self, a: Array, b: Array) -> Array:
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         """Return the product."""
-        self.shapes = a.shape, b.shape
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, other=b if need_a else None)
-        return compute(np.multiply, a, b)
+        return compute(np.multiply, *self.operands(dtype, a, b))
 
     def backward(self, grad: "Tensor") -> Any:
         """d(ab) = b da + a db."""
@@ -109,139 +167,96 @@ class Mul(_Broadcasting):
         return self.reduced(grad_a, grad_b)
 
 
-class Div(_Broadcasting):
-    """a / b; keeps b, and a where b needs a gradient."""
+def _truncating_division(a: Array, b: Array, out: Array) -> None:
+    if a.dtype.kind in "iu":
+        # Exact for integers of any size, unlike the quotient of floats.
+        np.floor_divide(a, b, out=out)
+        np.add(out, 1, out=out, where=(out < 0) & (out * b != a), casting="unsafe")
+    else:
+        np.true_divide(a, b, out=out)
+        np.trunc(out, out=out)
 
-    def forward(self, a: Array, b: Array) -> Array:
+
+class Div(Broadcasting):
+    """a / b; keeps b, and a where b needs a gradient. Rounded it keeps nothing: gradient zero."""
+
+    def name(self) -> str:
+        """Return PyTorch's name, which tells whether the quotient is rounded."""
+        return "DivBackward0" if self.rounding_mode is None else "DivBackward2"
+
+    def forward(
+        self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str | None = None
+    ) -> Array:
         """Return the quotient."""
-        self.shapes = a.shape, b.shape
-        self.save(self=a if self.needs_input_grad[1] else None, other=b)
-        return compute(np.true_divide, a, b)
+        self.rounding_mode = rounding_mode
+        if rounding_mode is None:
+            self.save(self=a if self.needs_input_grad[1] else None, other=b)
+            return compute(np.true_divide, *self.operands(dtype, a, b))
+        ufunc = np.floor_divide if rounding_mode == "floor" else _truncating_division
+        return compute(ufunc, *self.operands(dtype, a, b))
 
     def backward(self, grad: "Tensor") -> Any:
         """d(a/b) = da / b - a / b^2 db."""
         need_a, need_b = self.needs_input_grad
-        dividend = conj(self.saved("self")) if need_b else None
+        if self.rounding_mode is not None:
+            zero = grad.new_zeros(grad.shape)
+            return self.reduced(zero if need_a else None, zero if need_b else None)
         other = conj(self.saved("other"))
         quotient = grad / other
-        return self.reduced(
-            quotient if need_a else None,
-            None if dividend is None else -quotient * (dividend / other),
-        )
+        grad_b = -quotient * (conj(self.saved("self")) / other) if need_b else None
+        return self.reduced(quotient if need_a else None, grad_b)
 
 
-class Pow(_Broadcasting):
-    """a ** b for tensors; keeps a, b, and the result where b needs a gradient."""
+def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
+    """Return both as tensors, numbers in the dtype to compute in, and that dtype.
 
-    def forward(self, a: Array, b: Array) -> Array:
-        """Return the power."""
-        self.shapes = a.shape, b.shape
-        result = compute(np.power, a, b)
-        self.save(self=a, exponent=b, result=result if self.needs_input_grad[1] else None)
-        return result
-
-    def backward(self, grad: "Tensor") -> Any:
-        """d(a^b) = b a^(b-1) da + a^b log(a) db; 0 where b is 0, and where a is 0 and b > 0."""
-        from offgrad.ops.compare import where
-        from offgrad.ops.math import log
-
-        need_a, need_b = self.needs_input_grad
-        base, exponent = self.saved("self"), self.saved("exponent")
-        grad_a = grad_b = None
-        if need_a:
-            slope = exponent * base ** (exponent - 1)
-            grad_a = grad * conj(where(exponent == 0, slope.new_zeros(()), slope))
-        if need_b:
-            at_zero = (base == 0) & (exponent.real >= 0)
-            grad_b = grad * conj(
-                where(at_zero, base.new_zeros(()), self.saved("result") * log(base))
-            )
-        return self.reduced(grad_a, grad_b)
-
-
-class PowScalar(Op):
-    """x ** exponent for a number; keeps x unless the exponent is 0."""
-
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "PowBackward0"
-
-    def forward(self, x: Array, exponent: Any) -> Array:
-        """Return the power."""
-        self.exponent = exponent
-        self.save(self=None if exponent == 0 else x)
-        if exponent == 2:
-            return compute(np.multiply, x, x)
-        if exponent == 0.5:
-            return compute(np.sqrt, x)
-        return compute(np.power, x, np.asarray(exponent, x.dtype))
-
-    def backward(self, grad: "Tensor") -> Any:
-        """d(x^n) = n x^(n-1) dx."""
-        if self.exponent == 0:
-            return grad.new_zeros(grad.shape)
-        x = self.saved("self")
-        slope = (
-            x * self.exponent if self.exponent == 2 else x ** (self.exponent - 1) * self.exponent
-        )
-        return grad * conj(slope)
-
-
-class Extremum(_Broadcasting):
-    """The larger or smaller of two; keeps both. Where they are equal each gets half the
-    gradient.
+    Raises:
+        TypeError: for what is neither tensor nor number.
+        RuntimeError: if the shapes do not broadcast.
     """
-
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return f"{self.ufunc.__name__.capitalize()}Backward0"
-
-    def forward(self, a: Array, b: Array, ufunc: Any) -> Array:
-        """Return the elementwise extremum."""
-        self.shapes = a.shape, b.shape
-        self.ufunc = ufunc
-        self.save(self=a, other=b)
-        return compute(ufunc, a, b)
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Give the gradient to the winner."""
-        a, b = self.saved("self"), self.saved("other")
-        better = a > b if self.ufunc is np.maximum else a < b
-        share = better.to(grad.dtype) + (a == b).to(grad.dtype) * 0.5
-        need_a, need_b = self.needs_input_grad
-        return self.reduced(
-            grad * share if need_a else None, grad * (1 - share) if need_b else None
-        )
-
-
-def _operands(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
-    x, y = promote(a, b, where)
-    if x._array.shape != y._array.shape:
-        check_broadcastable(where, x, y)
-    return x, y
+    if isinstance(a, TensorBase) and isinstance(b, TensorBase):
+        dtype = a._array.dtype
+        if dtype != b._array.dtype:
+            dtype = result_type(a, b)
+        if a._array.shape != b._array.shape:
+            check_broadcastable(where, a, b)
+        return a, b, dtype
+    for each in (a, b):
+        if not isinstance(each, TensorBase | bool | int | float | complex | np.generic):
+            raise TypeError(
+                f"{where} takes tensors and numbers, got {type(each).__name__}; convert it with "
+                "offgrad.tensor()"
+            )
+    if isinstance(a, TensorBase):
+        dtype = result_type(a, b)
+        return a, as_tensor_of(b, dtype, where), dtype
+    if isinstance(b, TensorBase):
+        dtype = result_type(a, b)
+        return as_tensor_of(a, dtype, where), b, dtype
+    dtype = result_type(a, b)
+    return as_tensor_of(a, dtype, where), as_tensor_of(b, dtype, where), dtype
 
 
-def _no_bools(where: str, *operands: TensorLike) -> None:
+def no_bools(where: str, *operands: TensorLike) -> None:
+    """Raise RuntimeError for bools, tensors or numbers."""
     for each in operands:
         if isinstance(each, bool) or getattr(each, "dtype", None) == np.bool_:
             raise RuntimeError(f"{where} is not defined for bools; convert them, or use ^ or ~")
 
 
-def _real_numbers(where: str, dtype: np.dtype[Any], *, bools: bool = False) -> None:
-    if category(dtype) == 3 or (category(dtype) == 0 and not bools):
-        raise RuntimeError(f"{where} is not defined for {dtype.name}; convert the operands")
-
-
 def _check_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> None:
     if category(dtype) < 2 and not isinstance(alpha, int | np.integer):
         raise RuntimeError(f"{where}: for {dtype.name} alpha must be an integer, got {alpha}")
+    if isinstance(alpha, complex) and category(dtype) != 3:
+        raise RuntimeError(f"{where}: for {dtype.name} alpha must be real, got {alpha}")
 
 
 def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     """Return ``input + alpha * other``."""
-    a, b = _operands(input, other, "add")
-    _check_alpha(alpha, a._array.dtype, "add")
-    return Add.apply(a, b, alpha=alpha)
+    a, b, dtype = operands("add", input, other)
+    if alpha != 1:
+        _check_alpha(alpha, dtype, "add")
+    return Add.apply(a, b, dtype=dtype, alpha=alpha)
 
 
 def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
@@ -250,120 +265,51 @@ def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     Raises:
         RuntimeError: for bools.
     """
-    _no_bools("sub", input, other)
-    a, b = _operands(input, other, "sub")
-    _check_alpha(alpha, a._array.dtype, "sub")
-    return Sub.apply(a, b, alpha=alpha)
+    if not isinstance(input, TensorBase) and isinstance(other, TensorBase) and alpha == 1:
+        return rsub(other, input)
+    no_bools("sub", input, other)
+    a, b, dtype = operands("sub", input, other)
+    if alpha != 1:
+        _check_alpha(alpha, dtype, "sub")
+    return Sub.apply(a, b, dtype=dtype, alpha=alpha)
+
+
+def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":
+    """Return ``other - alpha * input``.
+
+    Raises:
+        RuntimeError: for bools.
+    """
+    no_bools("rsub", input, other)
+    a, b, dtype = operands("rsub", input, other)
+    if alpha != 1:
+        _check_alpha(alpha, dtype, "rsub")
+    number = not isinstance(other, TensorBase)
+    return Rsub.apply(a, b, dtype=dtype, alpha=alpha, other_is_number=number)
 
 
 def mul(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * other``."""
-    return Mul.apply(*_operands(input, other, "mul"))
+    a, b, dtype = operands("mul", input, other)
+    return Mul.apply(a, b, dtype=dtype)
 
 
 def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = None) -> "Tensor":
-    """Return ``input / other``, true division unless `rounding_mode` is ``"floor"`` or
-    ``"trunc"``.
+    """Return ``input / other``: true division, or the quotient rounded down (`rounding_mode`
+    ``"floor"``) or towards zero (``"trunc"``) in the common dtype, whose gradient is zero.
     """
-    from offgrad.ops.math import trunc
-
-    if rounding_mode == "floor":
-        return floor_divide(input, other)
-    if rounding_mode == "trunc":
-        quotient = div(input, other)
-        return trunc(quotient).to(result_type(input, other))
     if rounding_mode is not None:
-        raise RuntimeError(
-            f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}"
-        )
-    dtype = result_type(input, other)
+        from offgrad.ops.division import rounded_div
+
+        return rounded_div(input, other, rounding_mode)
+    if not isinstance(input, TensorBase) and isinstance(other, TensorBase):
+        from offgrad.ops.math import reciprocal
+
+        return mul(reciprocal(other), input)  # as PyTorch, to the last bit
+    a, b, dtype = operands("div", input, other)
     if category(dtype) < 2:
         dtype = get_default_dtype()
-    a, b = as_tensor_of(input, dtype, "div"), as_tensor_of(other, dtype, "div")
-    check_broadcastable("div", a, b)
-    return Div.apply(a, b)
+    return Div.apply(a, b, dtype=dtype)
 
 
-def floor_divide(input: TensorLike, other: TensorLike) -> "Tensor":
-    """Return ``floor(input / other)`` in their common dtype; its gradient is zero."""
-    from offgrad.ops.math import floor
-
-    dtype = result_type(input, other)
-    _real_numbers("floor_divide", dtype)
-    if category(dtype) == 2:
-        return floor(div(input, other))
-    a, b = _operands(input, other, "floor_divide")
-    if not b._array.all():
-        raise RuntimeError(
-            "floor_divide: an integer was divided by zero; mask the zeros or use floats"
-        )
-    return IntegerDivide.apply(a, b, ufunc=np.floor_divide)
-
-
-def remainder(input: TensorLike, other: TensorLike) -> "Tensor":
-    """Return ``input - other * floor(input / other)``: the remainder with the sign of `other`."""
-    a, b = _operands(input, other, "remainder")
-    _real_numbers("remainder", a._array.dtype)
-    if category(a._array.dtype) < 2:
-        if not b._array.all():
-            raise RuntimeError(
-                "remainder: an integer was divided by zero; mask the zeros or use floats"
-            )
-        return IntegerDivide.apply(a, b, ufunc=np.remainder)
-    return a - b * floor_divide(a, b)
-
-
-class IntegerDivide(_Broadcasting):
-    """Quotient or remainder of integers; not differentiable."""
-
-    def forward(self, a: Array, b: Array, ufunc: Any) -> Array:
-        """Return the result."""
-        self.shapes = a.shape, b.shape
-        return compute(ufunc, a, b)
-
-
-def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
-    """Return ``input ** exponent``; one of them may be a number.
-
-    Raises:
-        RuntimeError: for integers to the power of a negative number.
-    """
-    if isinstance(exponent, TensorBase):
-        a, b = _operands(input, exponent, "pow")
-        if category(a._array.dtype) < 2:
-            return wrap(_integer_power(a._array, b._array))
-        return Pow.apply(a, b)
-    base = check_tensor(input, "pow")
-    dtype = result_type(base, exponent)
-    if category(dtype) == 1 and exponent < 0:  # type: ignore[operator]
-        raise RuntimeError(
-            f"pow: integers to a negative power are not integers, got {dtype.name} ** {exponent}; "
-            "convert to float"
-        )
-    if dtype == np.bool_:
-        return wrap(_integer_power(base._array, np.asarray(exponent)))
-    return PowScalar.apply(as_tensor_of(base, dtype, "pow"), exponent=exponent)
-
-
-def _integer_power(base: Array, exponent: Array) -> Array:
-    """Return a power of integers or bools; to a negative exponent only 1 and -1 are not 0."""
-    if base.dtype == np.bool_:
-        return np.asarray(base | ~exponent.astype(np.bool_))
-    magnitude = np.power(base, np.abs(exponent))
-    return np.asarray(np.where((exponent >= 0) | (np.abs(base) == 1), magnitude, 0)).astype(
-        base.dtype
-    )
-
-
-def maximum(input: "Tensor", other: "Tensor") -> "Tensor":
-    """Return the elementwise larger of two tensors; NaN if either is."""
-    a, b = _operands(input, other, "maximum")
-    check_ordered(a, "maximum")
-    return Extremum.apply(a, b, ufunc=np.maximum)
-
-
-def minimum(input: "Tensor", other: "Tensor") -> "Tensor":
-    """Return the elementwise smaller of two tensors; NaN if either is."""
-    a, b = _operands(input, other, "minimum")
-    check_ordered(a, "minimum")
-    return Extremum.apply(a, b, ufunc=np.minimum)
+subtract, multiply, divide, true_divide = sub, mul, div, div

@@ -8,7 +8,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops import random
-from offgrad.ops.convert import check_tensor, shape_error
+from offgrad.ops.convert import real_floating, shape_error
 from offgrad.ops.higher_order import differentiate
 from offgrad.ops.linalg import matmul
 from offgrad.ops.softmax import softmax
@@ -23,17 +23,29 @@ class ScaledDotProductAttention(Op):
     Keeps q, k, v, the result and each query's log-sum-exp; dropout keeps its seed.
     """
 
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return "ScaledDotProductFlashAttentionForCpuBackward0"
+
     def forward(
-        self, q: Array, k: Array, v: Array, mask: Array | None, options: dict[str, Any]
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: Array | None,
+        options: dict[str, Any],
+        scale: float | None,
     ) -> Array:
         """Return [B, H, T, Dv] of q [B, H, T, D], k [B, H, S, D], v [B, H, S, Dv]."""
         self.options = options
+        self.scale, self.is_causal = scale, options["causal"]
+        self.dropout_p = options["dropout_p"]
         # Heads beside their values, as the projection that follows wants them: no copy there.
         batch, heads, rows = q.shape[:3]
         out = memory.empty((batch, rows, heads, v.shape[3]), q.dtype).transpose(0, 2, 1, 3)
         lse = memory.empty(q.shape[:3], q.dtype)
         kernels.attention(q, k, v, out, lse, mask=mask, **options)
-        self.save(query=q, key=k, value=v, attn_mask=mask, result=out, logsumexp=lse)
+        self.save(query=q, key=k, value=v, attn_mask=mask, output=out, logsumexp=lse)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -44,7 +56,7 @@ class ScaledDotProductAttention(Op):
             self.saved("key"),
             self.saved("value"),
             self.saved("attn_mask") if "attn_mask" in self._saved else None,
-            result=self.saved("result")._array,
+            result=self.saved("output")._array,
             lse=self.saved("logsumexp")._array,
             options=self.options,
             needs=self.needs_input_grad,
@@ -152,7 +164,7 @@ def scaled_dot_product_attention(
         RuntimeError: if shapes or dtypes do not fit.
     """
     where = "scaled_dot_product_attention"
-    q, k, v = (check_tensor(each, where) for each in (query, key, value))
+    q, k, v = (real_floating(each, where) for each in (query, key, value))
     for each in (k, v):
         if q._array.ndim < 2 or each._array.ndim != q._array.ndim:
             raise shape_error(
@@ -192,13 +204,15 @@ def scaled_dot_product_attention(
         kept = _kept(probabilities, options)
         result = matmul(probabilities if kept is None else probabilities * kept, v)
     else:
-        result = ScaledDotProductAttention.apply(q, k, v, mask, options=options)
-    return result.reshape(*batch, *result.shape[-2:])
+        result = ScaledDotProductAttention.apply(q, k, v, mask, options=options, scale=scale)
+    shape = (*batch, *result._array.shape[-2:])
+    return result if result._array.shape == shape else result.reshape(shape)
 
 
 def _heads(x: "Tensor", batch: tuple[int, ...]) -> "Tensor":
     """Return `x` as [B, H, rows, columns]."""
-    x = x.expand(*batch, *x._array.shape[-2:])
+    shape = (*batch, *x._array.shape[-2:])
+    x = x if x._array.shape == shape else x.expand(shape)
     if len(batch) == 2:
         return x
     heads = batch[-1] if batch else 1

@@ -6,30 +6,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import memory
-from offgrad.autograd.op import Array, Op
+from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
-from offgrad.ops.arithmetic import compute
+from offgrad.ops.arithmetic import Broadcasting, compute, converted, operands
 from offgrad.ops.convert import (
     TensorLike,
     as_tensor_of,
+    category,
     check_broadcastable,
     check_ordered,
     check_tensor,
-    promote,
     result_type,
 )
-from offgrad.ops.reduce import sum_to_size
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
 
 
 def _compare(ufunc: Callable[..., Any], a: TensorLike, b: TensorLike, where: str) -> "Tensor":
-    x, y = promote(a, b, where)
-    check_broadcastable(where, x, y)
-    if ufunc not in (np.equal, np.not_equal):
-        check_ordered(x, where)
-    return wrap(compute(ufunc, x._array, y._array, dtype=np.bool_))
+    x, y, dtype = operands(where, a, b)
+    if dtype.kind == "c" and ufunc not in (np.equal, np.not_equal):
+        raise NotImplementedError(f"{where} needs an order, which complex numbers lack")
+    arrays = converted(x._array, dtype), converted(y._array, dtype)
+    return wrap(compute(ufunc, *arrays, dtype=np.bool_))
 
 
 def eq(input: TensorLike, other: TensorLike) -> "Tensor":
@@ -63,13 +62,12 @@ def ge(input: TensorLike, other: TensorLike) -> "Tensor":
 
 
 def _bits(ufunc: Callable[..., Any], a: TensorLike, b: TensorLike, where: str) -> "Tensor":
-    x, y = promote(a, b, where)
-    if x._array.dtype.kind not in "biu":
-        raise RuntimeError(
-            f"{where} is defined for bool and integer tensors, got {x._array.dtype.name}"
+    x, y, dtype = operands(where, a, b)
+    if dtype.kind not in "biu":
+        raise NotImplementedError(
+            f"{where} is defined for bool and integer tensors, got {dtype.name}"
         )
-    check_broadcastable(where, x, y)
-    return wrap(compute(ufunc, x._array, y._array))
+    return wrap(compute(ufunc, converted(x._array, dtype), converted(y._array, dtype)))
 
 
 def bitwise_and(input: TensorLike, other: TensorLike) -> "Tensor":
@@ -101,16 +99,24 @@ def logical_not(input: "Tensor") -> "Tensor":
     return wrap(compute(np.logical_not, check_tensor(input, "logical_not")._array, dtype=np.bool_))
 
 
+def _logical(ufunc: Callable[..., Any], a: "Tensor", b: "Tensor", where: str) -> "Tensor":
+    check_broadcastable(where, check_tensor(a, where), check_tensor(b, where))
+    return wrap(compute(ufunc, a._array != 0, b._array != 0))
+
+
 def logical_and(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return where both are nonzero, as bool."""
-    check_broadcastable("logical_and", input, other)
-    return wrap(compute(np.logical_and, input._array, other._array, dtype=np.bool_))
+    return _logical(np.logical_and, input, other, "logical_and")
 
 
 def logical_or(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return where either is nonzero, as bool."""
-    check_broadcastable("logical_or", input, other)
-    return wrap(compute(np.logical_or, input._array, other._array, dtype=np.bool_))
+    return _logical(np.logical_or, input, other, "logical_or")
+
+
+def logical_xor(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return where exactly one is nonzero, as bool."""
+    return _logical(np.logical_xor, input, other, "logical_xor")
 
 
 def isnan(input: "Tensor") -> "Tensor":
@@ -128,6 +134,55 @@ def isfinite(input: "Tensor") -> "Tensor":
     return wrap(np.isfinite(check_tensor(input, "isfinite")._array))
 
 
+def isposinf(input: "Tensor") -> "Tensor":
+    """Return where `input` is positive infinity, as bool."""
+    check_ordered(check_tensor(input, "isposinf"), "isposinf")
+    return wrap(np.asarray(input._array == np.inf))
+
+
+def isneginf(input: "Tensor") -> "Tensor":
+    """Return where `input` is negative infinity, as bool."""
+    check_ordered(check_tensor(input, "isneginf"), "isneginf")
+    return wrap(np.asarray(input._array == -np.inf))
+
+
+def isreal(input: "Tensor") -> "Tensor":
+    """Return where the imaginary part is zero, as bool: everywhere in real tensors."""
+    return wrap(np.isreal(check_tensor(input, "isreal")._array))
+
+
+def signbit(input: "Tensor") -> "Tensor":
+    """Return where the sign is negative, that of a zero included, as bool."""
+    check_ordered(check_tensor(input, "signbit"), "signbit")
+    array = input._array
+    return wrap(np.signbit(array) if category(array.dtype) == 2 else np.asarray(array < 0))
+
+
+def isclose(
+    input: "Tensor",
+    other: "Tensor",
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> "Tensor":
+    """Return where ``|input - other| <= atol + rtol * |other|``, as bool.
+
+    Raises:
+        RuntimeError: if the dtypes differ, or a tolerance is negative.
+    """
+    a, b = check_tensor(input, "isclose")._array, check_tensor(other, "isclose")._array
+    if a.dtype != b.dtype:
+        raise RuntimeError(
+            f"isclose needs two tensors of one dtype, got {a.dtype.name} and {b.dtype.name}; "
+            "convert one"
+        )
+    if rtol < 0 or atol < 0:
+        raise RuntimeError(f"isclose: tolerances must not be negative, got {rtol} and {atol}")
+    check_broadcastable("isclose", input, other)
+    with np.errstate(all="ignore"):
+        return wrap(np.asarray(np.isclose(a, b, rtol, atol, equal_nan)))
+
+
 def equal(input: "Tensor", other: "Tensor") -> bool:
     """Return whether the two have the same shape and the same elements."""
     return np.array_equal(input._array, other._array)
@@ -140,18 +195,18 @@ def allclose(
     atol: float = 1e-8,
     equal_nan: bool = False,
 ) -> bool:
-    """Return whether ``|input - other| <= atol + rtol * |other|`` everywhere."""
-    return np.allclose(input._array, other._array, rtol, atol, equal_nan)
+    """Return whether `isclose` holds everywhere."""
+    return bool(isclose(input, other, rtol, atol, equal_nan)._array.all())
 
 
-class Where(Op):
+class Where(Broadcasting):
     """a where the condition holds, else b; keeps the condition."""
 
-    def forward(self, condition: Array, a: Array, b: Array) -> Array:
+    def forward(self, condition: Array, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         """Return the mixture."""
         self.save(condition=condition)
-        self.shapes = a.shape, b.shape
-        out = memory.empty(np.broadcast_shapes(condition.shape, a.shape, b.shape), a.dtype)
+        a, b = self.operands(dtype, a, b)
+        out = memory.empty(np.broadcast_shapes(condition.shape, a.shape, b.shape), dtype)
         np.copyto(out, b)
         np.copyto(out, a, where=condition)
         return out
@@ -163,8 +218,10 @@ class Where(Op):
         _, need_a, need_b = self.needs_input_grad
         return (
             None,
-            sum_to_size(where(condition, grad, zero), self.shapes[0]) if need_a else None,
-            sum_to_size(where(condition, zero, grad), self.shapes[1]) if need_b else None,
+            *self.reduced(
+                where(condition, grad, zero) if need_a else None,
+                where(condition, zero, grad) if need_b else None,
+            ),
         )
 
 
@@ -172,14 +229,19 @@ def where(condition: "Tensor", input: TensorLike, other: TensorLike) -> "Tensor"
     """Return `input` where `condition`, a bool tensor, holds, and `other` elsewhere.
 
     Raises:
-        TypeError: if the condition is not a bool tensor.
+        RuntimeError: if the condition is not a bool tensor.
     """
-    if check_tensor(condition, "where")._array.dtype != np.bool_:
-        raise TypeError(f"where needs a bool condition, got {condition._array.dtype.name}")
+    if check_tensor(condition, "where")._array.dtype == np.uint8:
+        condition = ne(condition, 0)  # PyTorch's bools, once
+    if condition._array.dtype != np.bool_:
+        raise RuntimeError(f"where needs a bool condition, got {condition._array.dtype.name}")
     if isinstance(input, TensorBase) or isinstance(other, TensorBase):
-        a, b = promote(input, other, "where")
+        a, b, dtype = operands("where", input, other)
     else:
         dtype = result_type(input, other)
         a, b = as_tensor_of(input, dtype, "where"), as_tensor_of(other, dtype, "where")
     check_broadcastable("where", condition, a, b)
-    return Where.apply(condition, a, b)
+    return Where.apply(condition, a, b, dtype=dtype)
+
+
+greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne

@@ -150,6 +150,21 @@ def floating(input: TensorLike, where: str) -> "Tensor":
     return as_tensor_of(input, _default_dtype, where)
 
 
+def real_floating(input: TensorLike, where: str) -> "Tensor":
+    """Return `input`, which must be a tensor of real floating point numbers.
+
+    Raises:
+        NotImplementedError: if it holds something else.
+    """
+    tensor = check_tensor(input, where)
+    if category(tensor._array.dtype) != 2:
+        raise NotImplementedError(
+            f"{where} is defined for real floating point numbers, got a {describe(tensor)}; "
+            "convert with .float()"
+        )
+    return tensor
+
+
 def check_tensor(value: Any, where: str) -> "Tensor":
     """Return `value`, which must be a tensor."""
     if not isinstance(value, TensorBase):

@@ -222,6 +222,8 @@ def arange(
     check_device(device)
     if end is None:
         start, end = 0, start
+    if any(isinstance(each, complex) for each in (start, end, step)):
+        raise RuntimeError(f"arange: real numbers are needed, got {start}, {end} and {step}")
     if dtype is None:
         integers = all(isinstance(each, int | np.integer) for each in (start, end, step))
         dtype = np.int64 if integers else get_default_dtype()
@@ -233,8 +235,8 @@ def arange(
 
 
 def linspace(
-    start: float,
-    end: float,
+    start: complex,
+    end: complex,
     steps: int,
     *,
     dtype: Any = None,
@@ -245,6 +247,8 @@ def linspace(
     check_device(device)
     if steps < 0:
         raise RuntimeError(f"linspace: steps must not be negative, got {steps}")
+    if dtype is None and isinstance(start + end, complex):
+        dtype = np.complex128 if get_default_dtype() == np.float64 else np.complex64
     array = np.linspace(start, end, steps).astype(dtype or get_default_dtype())
     return _requiring(wrap(array), requires_grad)
 

@@ -18,7 +18,8 @@ class Embedding(Op):
 
     def forward(self, weight: Array, index: Array, padding_idx: int) -> Array:
         """Return the rows."""
-        self.rows, self.padding_idx = weight.shape[0], padding_idx
+        self.weight_sym_argsize_0, self.padding_idx = weight.shape[0], padding_idx
+        self.scale_grad_by_freq = self.sparse = False
         self.save(indices=index)
         out = memory.empty((*index.shape, weight.shape[1]), weight.dtype)
         np.take(weight, index, axis=0, out=out)
@@ -26,12 +27,8 @@ class Embedding(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient to its row."""
-        return (
-            EmbeddingBackward.apply(
-                grad, self.saved("indices"), rows=self.rows, padding_idx=self.padding_idx
-            ),
-            None,
-        )
+        options = {"rows": self.weight_sym_argsize_0, "padding_idx": self.padding_idx}
+        return EmbeddingBackward.apply(grad, self.saved("indices"), **options), None
 
 
 class EmbeddingBackward(Op):

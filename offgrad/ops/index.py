@@ -1,4 +1,8 @@
-"""Indexing: slices are views; indices and masks gather copies; both have their inverse."""
+"""Indexing by tensors and lists gathers copies; assigning by them scatters.
+
+An index has two parts: ints, slices, None and ``...`` come first and give a view; tensors and lists
+then index the view. So PyTorch does it, where NumPy takes an int beside an array for an array.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,42 +11,13 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops.convert import as_tensor_of, check_broadcastable, check_tensor, shape_error
-from offgrad.ops.reduce import normalize_dim, sum_to_size
+from offgrad.ops.convert import as_tensor_of
+from offgrad.ops.reduce import sum_to_size
+from offgrad.ops.select import ALL, basic, slice_of
 
 if TYPE_CHECKING:
+    from offgrad.autograd.saved_tensor import SavedTensor
     from offgrad.tensor import Tensor
-
-
-class Slice(Op):
-    """Elements at a basic index, a view; keeps nothing."""
-
-    is_view = True
-
-    def forward(self, x: Array, index: Any) -> Array:
-        """Return the view."""
-        self.index, self.shape = index, x.shape
-        view: Array = x[index]
-        return view
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Put the gradient where the slice was."""
-        return Embed.apply(grad, index=self.index, shape=self.shape)
-
-
-class Embed(Op):
-    """Zeros with a tensor put at a basic index; keeps nothing."""
-
-    def forward(self, x: Array, index: Any, shape: tuple[int, ...]) -> Array:
-        """Return the padded copy."""
-        self.index = index
-        out = memory.zeros(shape, x.dtype)
-        out[index] = x
-        return out
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Take the slice."""
-        return Slice.apply(grad, index=self.index)
 
 
 class _Place(int):
@@ -68,6 +43,18 @@ class _Indexed(Op):
         """Return the index tensors."""
         return [self.saved(f"index_{number}") for number in range(self.count)]
 
+    @property
+    def _saved_indices(self) -> "tuple[Tensor | None, ...]":
+        """What PyTorch calls the indices: for each dimension up to the last indexed, or None."""
+        return tuple(None if raw is None else raw.unpack() for raw in self._raw_saved_indices)
+
+    @property
+    def _raw_saved_indices(self) -> "tuple[SavedTensor | None, ...]":
+        """The same, as saved."""
+        return tuple(
+            self._saved[f"index_{each}"] if type(each) is _Place else None for each in self.template
+        )
+
     def with_none(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
         """Return the gradients, and None for each index."""
         return *grads, *(None,) * self.count
@@ -78,7 +65,7 @@ class Index(_Indexed):
 
     def forward(self, x: Array, *arrays: Array, template: tuple[Any, ...]) -> Array:
         """Return the gathered copy."""
-        self.shape = x.shape
+        self.self_sym_sizes = x.shape
         result = x[self.index(template, arrays)]
         out = memory.empty(result.shape, result.dtype)
         np.copyto(out, result)
@@ -86,12 +73,16 @@ class Index(_Indexed):
 
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient to where it was taken from."""
-        options = {"template": self.template, "shape": self.shape}
-        return self.with_none(IndexAdd.apply(grad, *self.indices(), **options))
+        options = {"template": self.template, "shape": self.self_sym_sizes}
+        return self.with_none(IndexBackward.apply(grad, *self.indices(), **options))
 
 
-class IndexAdd(_Indexed):
+class IndexBackward(_Indexed):
     """Zeros with a tensor added at an advanced index, repeated indices summed; keeps the index."""
+
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return "IndexPutBackward0"
 
     def forward(
         self, x: Array, *arrays: Array, template: tuple[Any, ...], shape: tuple[int, ...]
@@ -107,99 +98,68 @@ class IndexAdd(_Indexed):
 
 
 class IndexPut(_Indexed):
-    """x with values put at an index; keeps the index."""
+    """x with values put at an index, or added there; keeps the index.
 
-    def forward(self, x: Array, values: Array, *arrays: Array, template: tuple[Any, ...]) -> Array:
+    `view` is the basic part of the index, `template` the advanced part; either may be empty.
+    """
+
+    def forward(
+        self,
+        x: Array,
+        values: Array,
+        *arrays: Array,
+        view: tuple[Any, ...],
+        template: tuple[Any, ...],
+        accumulate: bool,
+    ) -> Array:
         """Return the changed copy."""
-        self.shape = values.shape
+        self.shape, self.view, self.accumulate = values.shape, view, accumulate
         out = memory.copy(x)
-        out[self.index(template, arrays)] = values
+        part, index = out[view], self.index(template, arrays)
+        if accumulate and index:
+            np.add.at(part, index, values)
+        elif accumulate:
+            part += values
+        else:
+            part[index] = values
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Values get the gradient at the index, x gets it elsewhere."""
+        """Values get the gradient at the index; x gets it elsewhere, or everywhere if added to."""
         need_x, need_values = self.needs_input_grad[:2]
         indices = self.indices()
         grad_x = grad_values = None
         if need_x:
-            zero = grad.new_zeros(())
-            grad_x = IndexPut.apply(grad, zero, *indices, template=self.template)
+            grad_x = grad
+            if not self.accumulate:
+                where: Any = {"view": self.view, "template": self.template, "accumulate": False}
+                grad_x = IndexPut.apply(grad, grad.new_zeros(()), *indices, **where)
         if need_values:
-            taken = _at(grad, self.template, indices)
+            taken = _at(grad, self.view, self.template, indices)
             grad_values = sum_to_size(taken, self.shape)
         return self.with_none(grad_x, grad_values)
 
 
-class Gather(Op):
-    """Elements at an index tensor along a dimension; keeps the index."""
+def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]":
+    """Return the two parts of an index, and the tensors of the second.
 
-    def forward(self, x: Array, index: Array, dim: int) -> Array:
-        """Return the gathered copy."""
-        self.dim, self.shape = dim, x.shape
-        self.save(index=index)
-        return x[_grid(index, dim)]
+    Returns:
+        An index that gives a view; a template for what then indexes the view, in which the tensors
+        have places, empty if there are none; the tensors.
 
-    def backward(self, grad: "Tensor") -> Any:
-        """Add each gradient to where it was taken from."""
-        index = self.saved("index")
-        return scatter_add(grad.new_zeros(self.shape), self.dim, index, grad), None
-
-
-class ScatterAdd(Op):
-    """x with a source added at an index tensor along a dimension; keeps the index."""
-
-    def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
-        """Return the sum."""
-        self.dim, self.shape = dim, source.shape
-        self.save(index=index)
-        out = memory.copy(x)
-        part = source[tuple(slice(size) for size in index.shape)]
-        np.add.at(out, _grid(index, dim), part)
-        return out
-
-    def backward(self, grad: "Tensor") -> Any:
-        """x gets the gradient; the source gathers it."""
-        need_x, _, need_source = self.needs_input_grad
-        index = self.saved("index")
-        grad_source = None
-        if need_source:
-            grad_source = gather(grad, self.dim, index)
-            if index.shape != self.shape:
-                grad_source = Embed.apply(
-                    grad_source, index=tuple(slice(n) for n in index.shape), shape=self.shape
-                )
-        return grad if need_x else None, None, grad_source
-
-
-class MaskedFill(Op):
-    """x with a number where the mask holds; keeps the mask."""
-
-    def forward(self, x: Array, mask: Array, value: Any) -> Array:
-        """Return the filled copy."""
-        self.save(mask=mask)
-        self.shape = x.shape
-        out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
-        np.copyto(out, x)
-        out[np.broadcast_to(mask, out.shape)] = value
-        return out
-
-    def backward(self, grad: "Tensor") -> Any:
-        """No gradient where it was filled."""
-        return sum_to_size(masked_fill(grad, self.saved("mask"), 0), self.shape), None
-
-
-def _grid(index: Array, dim: int) -> tuple[Array, ...]:
-    grid = list(np.ogrid[tuple(slice(size) for size in index.shape)])
-    grid[dim] = index
-    return tuple(grid)
-
-
-def _parse(index: Any) -> "tuple[tuple[Any, ...], list[Tensor]]":
-    """Return `index` with places for its arrays, and these; a basic index has none."""
+    Raises:
+        TypeError: for what is no index.
+        IndexError: for tensors that are neither integer nor bool.
+        ValueError: for slices that go backwards.
+    """
+    view: list[Any] = []
     template: list[Any] = []
     arrays: list[Tensor] = []
 
     def place(tensor: "Tensor") -> None:
+        # In the view, whole dimensions stand for those the tensor indexes.
+        is_mask = tensor._array.dtype == np.bool_
+        view.extend([ALL] * tensor._array.ndim if is_mask else [ALL])
         template.append(_Place(len(arrays)))
         arrays.append(tensor)
 
@@ -213,36 +173,56 @@ def _parse(index: Any) -> "tuple[tuple[Any, ...], list[Tensor]]":
             if array.dtype == np.uint8:
                 place(wrap(array.astype(np.bool_)))  # PyTorch's masks before it had bools
             elif array.ndim == 0 and array.dtype != np.bool_:
-                template.append(int(array))
+                view.append(int(array))
             else:
                 place(item)  # type: ignore[arg-type]
         elif isinstance(item, list | np.ndarray | bool):
             # A copy: the caller may change it before backward.
-            place(wrap(np.array(item)))
+            array = np.array(item)
+            place(wrap(array if array.size else array.astype(np.int64)))
         elif item is None or item is Ellipsis or isinstance(item, int | np.integer):
-            template.append(item)
+            view.append(item)
+            if item is None or item is Ellipsis:
+                template.append(ALL if item is None else item)
         elif isinstance(item, slice):
             if item.step is not None and item.step <= 0:
                 raise ValueError(
                     f"the step of a slice must be positive, got {item.step}; use flip()"
                 )
             bounds = (item.start, item.stop, item.step)
-            template.append(slice(*(each if each is None else int(each) for each in bounds)))
+            view.append(slice(*(each if each is None else int(each) for each in bounds)))
+            template.append(ALL)
         else:
             raise TypeError(
                 "an index is made of ints, slices, None, ..., tensors and lists, got "
                 f"{type(item).__name__}"
             )
-    if not arrays and not any(each is Ellipsis for each in template):
-        # Even a single element is an array then, and a view.
-        template.append(Ellipsis)
-    return tuple(template), arrays
+    if not arrays:
+        return tuple(view), (), []
+    return tuple(view), tuple(template), arrays
 
 
-def _at(input: "Tensor", template: tuple[Any, ...], arrays: "list[Tensor]") -> "Tensor":
-    if arrays:
-        return Index.apply(input, *arrays, template=template)
-    return Slice.apply(input, index=template)
+def _at(
+    input: "Tensor", view: tuple[Any, ...], template: tuple[Any, ...], arrays: "list[Tensor]"
+) -> "Tensor":
+    if not arrays:
+        return basic(input, view)
+    if any(item is not ALL and item != ALL and item is not Ellipsis for item in view):
+        input = basic(input, view)
+    return Index.apply(input, *arrays, template=_written_out(template, arrays, input._array.ndim))
+
+
+def _written_out(template: tuple[Any, ...], arrays: "list[Tensor]", ndim: int) -> tuple[Any, ...]:
+    """Return `template` up to its last tensor, with ``...`` as the dimensions it stands for."""
+    masks = [each._array.ndim - 1 for each in arrays if each._array.dtype == np.bool_]
+    missing = ndim - (len(template) - (Ellipsis in template)) - sum(masks)
+    if missing < 0:
+        raise IndexError(f"too many indices: {ndim} dimensions can be indexed")
+    if Ellipsis in template:
+        at = template.index(Ellipsis)
+        template = (*template[:at], *[ALL] * missing, *template[at + 1 :])
+    end = max(place for place, item in enumerate(template) if type(item) is _Place)
+    return template[: end + 1]
 
 
 def getitem(input: "Tensor", index: Any) -> "Tensor":
@@ -252,96 +232,43 @@ def getitem(input: "Tensor", index: Any) -> "Tensor":
     Raises:
         IndexError: if the index does not fit.
     """
-    template, arrays = _parse(index)
+    view, template, arrays = parse(index)
     try:
-        return _at(input, template, arrays)
+        if type(index) is slice:
+            return slice_of(input, 0, index)
+        return _at(input, view, template, arrays)
     except IndexError as error:
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
 
 
-def index_put(input: "Tensor", index: Any, values: Any) -> "Tensor":
-    """Return a copy of `input` with `values` at `index`, broadcast to fit."""
-    template, arrays = _parse(index)
+def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = False) -> "Tensor":
+    """Return a copy of `input` with `values` at `indices`, broadcast to fit.
+
+    Args:
+        input: the tensor.
+        indices: a tuple of tensors, or anything that indexes a tensor.
+        values: a tensor or a number.
+        accumulate: add the values to what is there; repeated indices are summed.
+
+    Raises:
+        IndexError: if the index does not fit.
+        RuntimeError: if the values do not fit.
+    """
+    if isinstance(indices, list) and all(isinstance(each, TensorBase) for each in indices):
+        indices = tuple(indices)
+    view, template, arrays = parse(indices)
     source = as_tensor_of(values, input._array.dtype, "index_put")
+    if Ellipsis not in view:
+        # Even a single element is an array then, and can be written to.
+        view = (*view, Ellipsis)
     try:
-        return IndexPut.apply(input, source, *arrays, template=template)
+        if arrays:
+            template = _written_out(template, arrays, input._array[view].ndim)
+        parts: Any = {"view": view, "template": template, "accumulate": accumulate}
+        return IndexPut.apply(input, source, *arrays, **parts)
     except IndexError as error:
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
     except ValueError as error:
         raise RuntimeError(
             f"cannot put a {describe(source)} into a {describe(input)}: {error}"
         ) from None
-
-
-def _check_index(
-    input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor"
-) -> None:
-    if index._array.dtype.kind not in "iu":
-        raise RuntimeError(f"{where}: the index must be an integer tensor, got a {describe(index)}")
-    if index._array.ndim != max(input._array.ndim, 1):
-        raise RuntimeError(
-            f"{where}: index and tensor must have as many dimensions, got a {describe(index)} for "
-            f"a {describe(input)}"
-        )
-    size = input._array.shape[axis] if input._array.ndim else 1
-    for other in others:
-        for at, (have, room) in enumerate(zip(index._array.shape, other._array.shape, strict=True)):
-            if have > room and (at != axis or other is not input):
-                raise shape_error(where, "the index must not be larger", index, other)
-    if index._array.size and (index._array.min() < 0 or index._array.max() >= size):
-        raise RuntimeError(
-            f"{where}: indices must be from 0 to {size - 1}, got {index._array.min()} to "
-            f"{index._array.max()}"
-        )
-
-
-def gather(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
-    """Return ``out[i][j] = input[index[i][j]][j]`` (for dim 0), of the shape of `index`."""
-    axis = normalize_dim(dim, check_tensor(input, "gather")._array.ndim, "gather")
-    _check_index(input, axis, index, "gather", input)
-    return Gather.apply(input, index, dim=axis)
-
-
-def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "Tensor":
-    """Return `input` with `src` added at `index` along `dim`; repeated indices are summed."""
-    axis = normalize_dim(dim, check_tensor(input, "scatter_add")._array.ndim, "scatter_add")
-    if src._array.dtype != input._array.dtype:
-        raise shape_error("scatter_add", "dtypes must be equal", input, src)
-    _check_index(input, axis, index, "scatter_add", input, src)
-    return ScatterAdd.apply(input, index, src, dim=axis)
-
-
-def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
-    """Return the entries `index`, a vector, along `dim`."""
-    axis = normalize_dim(dim, check_tensor(input, "index_select")._array.ndim, "index_select")
-    return getitem(input, (slice(None),) * axis + (index,))
-
-
-def narrow(input: "Tensor", dim: int, start: int, length: int) -> "Tensor":
-    """Return a view of `length` entries along `dim` from `start`."""
-    axis = normalize_dim(dim, check_tensor(input, "narrow")._array.ndim, "narrow")
-    size = input._array.shape[axis]
-    if start < 0:
-        start += size
-    if length < 0 or not 0 <= start <= size - length:
-        raise RuntimeError(
-            f"narrow: start and length must lie within the size {size} of dim {axis}, got {start} "
-            f"and {length}"
-        )
-    return getitem(input, (slice(None),) * axis + (slice(start, start + length),))
-
-
-def select(input: "Tensor", dim: int, index: int) -> "Tensor":
-    """Return a view of entry `index` along `dim`, without that dimension."""
-    axis = normalize_dim(dim, check_tensor(input, "select")._array.ndim, "select")
-    return getitem(input, (slice(None),) * axis + (int(index),))
-
-
-def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
-    """Return a copy of `input` with the number `value` where `mask`, a bool tensor, holds."""
-    if check_tensor(mask, "masked_fill")._array.dtype != np.bool_:
-        raise RuntimeError(f"masked_fill needs a bool mask, got a {describe(mask)}")
-    check_broadcastable("masked_fill", input, mask)
-    if isinstance(value, TensorBase):
-        value = value.item()  # type: ignore[attr-defined]
-    return MaskedFill.apply(check_tensor(input, "masked_fill"), mask, value=value)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import memory
-from offgrad.autograd import grad_mode
-from offgrad.autograd.mutation import adopt_history, check_mutable
+from offgrad.autograd import grad_mode, saved_tensor
+from offgrad.autograd.mutation import check_mutable, rewrite_history
+from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops.convert import as_tensor_of, category
@@ -25,18 +26,36 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     """
     name = f"{operation.__name__}_" if operation.__name__ != "apply" else "copy_"
     check_mutable(target, name, recorded=False)
-    return overwrite(target, operation(target, *args, **kwargs), name)
+    outer, saved_tensor.state.target = saved_tensor.state.target, target._storage
+    try:
+        result = operation(_as_operand(target), *args, **kwargs)
+    finally:
+        saved_tensor.state.target = outer
+    return overwrite(target, result, name)
+
+
+def _as_operand(target: "Tensor") -> "Tensor":
+    """Return `target`; of a view with a history another one like it.
+
+    What was hooked to the view stays with the value it had, which nothing leads to any more.
+    """
+    base, derivation = target._base, target._derivation
+    if base is None or not (base._requires_grad and grad_mode.state.grad_enabled):
+        return target
+    assert derivation is not None
+    return derivation.take(base)
 
 
 def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     """Write `result` into the memory of `target`, which takes over its place in the graph.
 
     Raises:
-        RuntimeError: if `target` is a leaf that requires grad, a view with a history, or overlaps
-            itself; if the shapes differ or the dtype of the result does not convert.
+        RuntimeError: if `target` must not be changed in place (see `check_mutable`); if the shapes
+            differ or the dtype of the result does not convert.
     """
     array = target._array
-    recorded = grad_mode.is_grad_enabled() and result._requires_grad
+    base = target if target._base is None else target._base
+    recorded = grad_mode.state.grad_enabled and (result._requires_grad or base._requires_grad)
     check_mutable(target, name, recorded)
     if result._array.shape != array.shape:
         raise RuntimeError(
@@ -48,20 +67,19 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
             f"{name}: the result must convert to the target's dtype, got a {describe(result)} for "
             f"a {describe(target)}; use the out-of-place form"
         )
+    if recorded:
+        result = as_tensor_of(result, array.dtype, name)
     target._storage.write(name)
     np.copyto(array, result._array, casting="unsafe")
     if recorded:
-        result = as_tensor_of(result, array.dtype, name)
-        adopt_history(target, result._grad_fn, result._output_nr)
+        rewrite_history(target, gradient_edge(result))
     return target
 
 
 class CopyBackwards(Op):
     """A copy of the source in the target's shape and dtype; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "CopyBackwards"
+    suffix = ""
 
     def forward(self, target: Array, source: Array) -> Array:
         """Return the copy."""
@@ -89,8 +107,14 @@ def copy_(target: "Tensor", source: Any) -> "Tensor":
             f"copy_: the source must broadcast to the target, got a {describe(value)} for a "
             f"{describe(target)}"
         ) from None
-    if grad_mode.is_grad_enabled() and (target._requires_grad or value._requires_grad):
-        return inplace(CopyBackwards.apply, target, value)
+    base = target if target._base is None else target._base
+    if grad_mode.state.grad_enabled and (
+        target._requires_grad or base._requires_grad or value._requires_grad
+    ):
+        check_mutable(target, "copy_", recorded=True)
+        # The view of a base gets no gradient: CopySlices gives it to the rest of the base.
+        overwritten = target if target._base is None else target.detach()
+        return overwrite(target, CopyBackwards.apply(overwritten, value), "copy_")
     check_mutable(target, "copy_", recorded=False)
     target._storage.write("copy_")
     np.copyto(target._array, view)

@@ -1,4 +1,4 @@
-"""Joining tensors, which copies, and splitting them, which does not."""
+"""Joining tensors, which copies."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,42 +9,13 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops.convert import check_tensor, result_type
+from offgrad.ops.dims import broadcast_to
 from offgrad.ops.reduce import normalize_dim
-from offgrad.ops.shape import squeeze, unsqueeze
+from offgrad.ops.shape import atleast_1d, atleast_2d, atleast_3d, reshape
+from offgrad.ops.split import split, unbind
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
-
-
-class Split(Op):
-    """Consecutive pieces along a dimension, views; keeps nothing."""
-
-    is_view = True
-
-    def forward(self, x: Array, lengths: tuple[int, ...], dim: int) -> tuple[Array, ...]:
-        """Return the pieces."""
-        self.dim, self.shape = dim, x.shape
-        self.lengths = lengths
-        ends = np.cumsum(lengths)
-        lead = (slice(None),) * dim
-        return tuple(
-            x[(*lead, slice(end - length, end))] for end, length in zip(ends, lengths, strict=True)
-        )
-
-    def backward(self, *grads: "Tensor | None") -> Any:
-        """Join the gradients, with zeros for pieces without one."""
-        like = next(grad for grad in grads if grad is not None)
-        shapes = [
-            (*self.shape[: self.dim], length, *self.shape[self.dim + 1 :])
-            for length in self.lengths
-        ]
-        return cat(
-            [
-                like.new_zeros(shape) if grad is None else grad
-                for grad, shape in zip(grads, shapes, strict=True)
-            ],
-            self.dim,
-        )
 
 
 class Cat(Op):
@@ -63,6 +34,54 @@ class Cat(Op):
     def backward(self, grad: "Tensor") -> Any:
         """Give each its piece."""
         return tuple(split(grad, self.lengths, self.dim))
+
+
+class Stack(Op):
+    """Tensors side by side along a new dimension; keeps nothing."""
+
+    def forward(self, *arrays: Array, dim: int) -> Array:
+        """Return the joined copy."""
+        self.dim = dim
+        shape = arrays[0].shape
+        out = memory.empty((*shape[:dim], len(arrays), *shape[dim:]), arrays[0].dtype)
+        np.stack(arrays, axis=dim, out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give each its entry."""
+        return unbind(grad, self.dim)
+
+
+class BlockDiag(Op):
+    """Matrices along the diagonal of one that is else zero; keeps nothing."""
+
+    def forward(self, *arrays: Array) -> Array:
+        """Return the block-diagonal matrix."""
+        self.shapes = [each.shape for each in arrays]
+        blocks = [np.atleast_2d(each) for each in arrays]
+        shape = tuple(sum(each.shape[axis] for each in blocks) for axis in (0, 1))
+        out = memory.zeros(shape, arrays[0].dtype)
+        for block, place in zip(blocks, self._places(), strict=True):
+            out[place] = block
+        return out
+
+    def _places(self) -> list[tuple[slice, slice]]:
+        row = column = 0
+        places = []
+        for shape in self.shapes:
+            rows, columns = (1,) * (2 - len(shape)) + shape
+            places.append((slice(row, row + rows), slice(column, column + columns)))
+            row, column = row + rows, column + columns
+        return places
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give each its block."""
+        return tuple(
+            grad[place].reshape(shape) if needed else None
+            for place, shape, needed in zip(
+                self._places(), self.shapes, self.needs_input_grad, strict=True
+            )
+        )
 
 
 def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
@@ -90,6 +109,16 @@ def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     return Cat.apply(*(each.to(dtype) for each in tensors), dim=axis)
 
 
+def concat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
+    """Return tensors joined along `dim`; another name for `cat`."""
+    return cat(tensors, dim)
+
+
+def concatenate(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
+    """Return tensors joined along `dim`; another name for `cat`."""
+    return cat(tensors, dim)
+
+
 def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors of one shape joined along a new dimension `dim`."""
     tensors = [check_tensor(each, "stack") for each in tensors]
@@ -102,42 +131,76 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
                 f"tensor 0 a {describe(tensors[0])}"
             )
     axis = normalize_dim(dim, tensors[0]._array.ndim + 1, "stack")
-    return cat([unsqueeze(each, axis) for each in tensors], axis)
+    dtype = result_type(*tensors)
+    return Stack.apply(*(each.to(dtype) for each in tensors), dim=axis)
 
 
-def split(
-    tensor: "Tensor", split_size_or_sections: int | Sequence[int], dim: int = 0
-) -> "tuple[Tensor, ...]":
-    """Return views of consecutive pieces along `dim`, of one size (the last may be less) or of
-    several.
+def hstack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined beside each other: along dimension 1, of vectors 0."""
+    pieces = atleast_1d(list(tensors))
+    return cat(pieces, 0 if pieces and pieces[0].ndim == 1 else 1)
+
+
+def vstack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined below each other; vectors are rows."""
+    return cat(atleast_2d(list(tensors)), 0)
+
+
+def row_stack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined below each other; another name for `vstack`."""
+    return vstack(tensors)
+
+
+def dstack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined along dimension 2, which they get if they lack it."""
+    return cat(atleast_3d(list(tensors)), 2)
+
+
+def column_stack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined beside each other; vectors are columns."""
+    return hstack(
+        [each if each.ndim > 1 else reshape(each, each._array.size, 1) for each in tensors]
+    )
+
+
+def block_diag(*tensors: "Tensor") -> "Tensor":
+    """Return the matrix with `tensors` along its diagonal; scalars and vectors count as rows.
+
+    Raises:
+        RuntimeError: for more than two dimensions.
     """
-    if not check_tensor(tensor, "split")._array.ndim:
-        raise RuntimeError("split: a tensor without dimensions has no pieces; use reshape(1) first")
-    axis = normalize_dim(dim, tensor._array.ndim, "split")
-    length = tensor._array.shape[axis]
-    if isinstance(split_size_or_sections, int):
-        size = split_size_or_sections
-        if size <= 0 and length:
-            raise RuntimeError(f"split: the size of a piece must be positive, got {size}")
-        pieces = [min(size, length - start) for start in range(0, length, size or 1)] or [0]
-    else:
-        pieces = [int(each) for each in split_size_or_sections]
-        if sum(pieces) != length or min(pieces, default=0) < 0:
-            raise RuntimeError(
-                f"split: sections must add up to the size {length} of dim {axis}, got {pieces}"
-            )
-    return Split.apply_all(tensor, lengths=tuple(pieces), dim=axis)
+    for each in tensors:
+        if check_tensor(each, "block_diag")._array.ndim > 2:
+            raise RuntimeError(f"block_diag: at most 2 dimensions, got a {describe(each)}")
+    dtype = result_type(*tensors)
+    return BlockDiag.apply(*(each.to(dtype) for each in tensors))
 
 
-def chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, ...]":
-    """Return at most `chunks` views of equal length along `dim` (the last may be less)."""
-    if chunks <= 0:
-        raise RuntimeError(f"chunk: the number of chunks must be positive, got {chunks}")
-    axis = normalize_dim(dim, check_tensor(input, "chunk")._array.ndim, "chunk")
-    return split(input, max(1, -(-input._array.shape[axis] // chunks)), axis)
+def meshgrid(*tensors: Any, indexing: str = "ij") -> "tuple[Tensor, ...]":
+    """Return for each vector a view of the grid that all span, in which its coordinate is given.
 
+    Args:
+        *tensors: vectors or scalars, or one sequence of them.
+        indexing: ``"ij"``, or ``"xy"``, which swaps the first two dimensions.
 
-def unbind(input: "Tensor", dim: int = 0) -> "tuple[Tensor, ...]":
-    """Return a view of each index along `dim`, without that dimension."""
-    axis = normalize_dim(dim, check_tensor(input, "unbind")._array.ndim, "unbind")
-    return tuple(squeeze(piece, axis) for piece in split(input, 1, axis)[: input.shape[axis]])
+    Raises:
+        RuntimeError: for more than one dimension, or another `indexing`.
+    """
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    vectors = [check_tensor(each, "meshgrid") for each in given]
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
+    for each in vectors:
+        if each._array.ndim > 1:
+            raise RuntimeError(f"meshgrid: vectors are needed, got a {describe(each)}")
+    swap = indexing == "xy" and len(vectors) > 1
+    if swap:
+        vectors[:2] = vectors[1], vectors[0]
+    shape = [each._array.size for each in vectors]
+    grids = []
+    for axis, each in enumerate(vectors):
+        place = [size if at == axis else 1 for at, size in enumerate(shape)]
+        grids.append(broadcast_to(reshape(each, place), shape))
+    if swap:
+        grids[:2] = grids[1], grids[0]
+    return tuple(grids)

@@ -1,23 +1,22 @@
-"""Functions of one tensor, element by element."""
+"""Exponentials, logarithms, roots and the logistic function, element by element."""
 
 from collections.abc import Callable
-from math import pi
-from math import sqrt as sqrt_of
+from math import log as log_of
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, wrap
-from offgrad.ops.arithmetic import compute, conj, maximum, minimum
-from offgrad.ops.convert import as_tensor_of, check_ordered, check_tensor, floating, result_type
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops.arithmetic import compute, conj
+from offgrad.ops.convert import check_ordered, check_tensor, floating
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
 
 
-class _Unary(Op):
+class Unary(Op):
     """f(x) by a ufunc; keeps x, or the result where the derivative is simpler from it."""
 
     ufunc: ClassVar[Callable[..., Any]]
@@ -50,7 +49,7 @@ class Neg(Op):
         return -grad
 
 
-class Exp(_Unary):
+class Exp(Unary):
     """e^x; keeps the result, its own derivative."""
 
     ufunc = np.exp
@@ -61,7 +60,26 @@ class Exp(_Unary):
         return saved
 
 
-class Expm1(_Unary):
+def _exp2(x: Array, out: Array) -> None:
+    if x.dtype.kind == "c":
+        np.multiply(x, log_of(2), out=out)
+        np.exp(out, out=out)
+    else:
+        np.exp2(x, out=out)
+
+
+class Exp2(Unary):
+    """2^x; keeps the result."""
+
+    ufunc = _exp2
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 2^x log 2."""
+        return saved * log_of(2)
+
+
+class Expm1(Unary):
     """e^x - 1; keeps the result."""
 
     ufunc = np.expm1
@@ -72,7 +90,7 @@ class Expm1(_Unary):
         return saved + 1
 
 
-class Log(_Unary):
+class Log(Unary):
     """log x; keeps x."""
 
     ufunc = np.log
@@ -82,27 +100,41 @@ class Log(_Unary):
         return reciprocal(saved)
 
 
-class Log1p(_Unary):
+class Log1p(Unary):
     """log(1 + x); keeps x."""
 
     ufunc = np.log1p
+
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return "Log1PBackward0"
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return 1/(1 + x)."""
         return reciprocal(saved + 1)
 
 
-class Log2(_Unary):
+class Log2(Unary):
     """log2 x; keeps x."""
 
     ufunc = np.log2
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return 1/(x log 2)."""
-        return reciprocal(saved * float(np.log(2)))
+        return reciprocal(saved * log_of(2))
 
 
-class Sqrt(_Unary):
+class Log10(Unary):
+    """log10 x; keeps x."""
+
+    ufunc = np.log10
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 1/(x log 10)."""
+        return reciprocal(saved * log_of(10))
+
+
+class Sqrt(Unary):
     """The square root; keeps the result."""
 
     ufunc = np.sqrt
@@ -118,7 +150,7 @@ def _rsqrt(x: Array, out: Array) -> None:
     np.reciprocal(out, out=out)
 
 
-class Rsqrt(_Unary):
+class Rsqrt(Unary):
     """1/sqrt x; keeps the result."""
 
     ufunc = _rsqrt
@@ -129,7 +161,7 @@ class Rsqrt(_Unary):
         return saved**3 * -0.5
 
 
-class Reciprocal(_Unary):
+class Reciprocal(Unary):
     """1/x; keeps the result."""
 
     ufunc = np.reciprocal
@@ -140,37 +172,6 @@ class Reciprocal(_Unary):
         return -(saved * saved)
 
 
-class Sin(_Unary):
-    """Sine; keeps x."""
-
-    ufunc = np.sin
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return cos x."""
-        return cos(saved)
-
-
-class Cos(_Unary):
-    """Cosine; keeps x."""
-
-    ufunc = np.cos
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return -sin x."""
-        return -sin(saved)
-
-
-class Tanh(_Unary):
-    """Hyperbolic tangent; keeps the result."""
-
-    ufunc = np.tanh
-    keeps = "result"
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 1 - tanh^2 x."""
-        return 1 - saved * saved
-
-
 def _sigmoid(x: Array, out: Array) -> None:
     # Through tanh nothing overflows: s(x) = (1 + tanh(x/2))/2.
     np.multiply(x, x.dtype.type(0.5), out=out)
@@ -179,7 +180,7 @@ def _sigmoid(x: Array, out: Array) -> None:
     np.multiply(out, x.dtype.type(0.5), out=out)
 
 
-class Sigmoid(_Unary):
+class Sigmoid(Unary):
     """1/(1 + e^-x); keeps the result."""
 
     ufunc = _sigmoid
@@ -190,61 +191,27 @@ class Sigmoid(_Unary):
         return saved * (1 - saved)
 
 
-def _erf(x: Array, out: Array) -> None:
-    from math import erf as scalar_erf
+class Logit(Op):
+    """log(x / (1 - x)), x limited to [eps, 1 - eps]; keeps x. The gradient beyond them is 0."""
 
-    out[...] = np.vectorize(scalar_erf, otypes=[np.float64])(x)
-
-
-class Erf(_Unary):
-    """The error function; keeps x."""
-
-    ufunc = _erf
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 2/sqrt(pi) e^(-x^2)."""
-        return exp(-(saved * saved)) * (2 / sqrt_of(pi))
-
-
-class Stepwise(Op):
-    """floor, ceil, round, trunc: piecewise constant, so the gradient is zero; keeps nothing."""
-
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return f"{self.kind.capitalize()}Backward0"
-
-    def forward(self, x: Array, ufunc: Any, kind: str) -> Array:
-        """Return the rounded value."""
-        self.kind, self.shape = kind, x.shape
-        return x.copy() if x.dtype.kind in "iub" else compute(ufunc, x)
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Return zeros."""
-        return grad.new_zeros(self.shape)
-
-
-class Clamp(Op):
-    """x limited to [min, max]; keeps x. The gradient is 1 inside, bounds included, else 0."""
-
-    def forward(self, x: Array, min: Any, max: Any) -> Array:
-        """Return the limited values; NaN stays."""
-        self.min, self.max = min, max
+    def forward(self, x: Array, eps: float | None) -> Array:
+        """Return the logit."""
+        self.eps = eps
         self.save(self=x)
-        low = None if min is None else np.asarray(min, x.dtype)
-        high = None if max is None else np.asarray(max, x.dtype)
-        out = memory.empty(x.shape, x.dtype)
-        np.clip(x, low, high, out=out)
+        out = memory.copy(x)
+        if eps is not None:
+            np.clip(x, eps, 1 - eps, out=out)
+        np.divide(out, 1 - out, out=out)
+        np.log(out, out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Mask."""
-        x = self.saved("self")._array
-        inside = np.ones(x.shape, np.bool_)
-        if self.min is not None:
-            inside &= x >= self.min
-        if self.max is not None:
-            inside &= x <= self.max
-        return grad.masked_fill(wrap(~inside), 0)
+        """d logit(x) = dx / (x (1 - x)); NaN beyond [0, 1] without limits."""
+        x = self.saved("self")
+        low = 0 if self.eps is None else self.eps
+        outside = wrap(~((x._array >= low) & (x._array <= 1 - low)))
+        slope = grad / (x * (1 - x))
+        return slope.masked_fill(outside, float("nan") if self.eps is None else 0)
 
 
 def neg(input: "Tensor") -> "Tensor":
@@ -254,9 +221,25 @@ def neg(input: "Tensor") -> "Tensor":
     return Neg.apply(input)
 
 
+def positive(input: "Tensor") -> "Tensor":
+    """Return `input` itself.
+
+    Raises:
+        RuntimeError: for bools.
+    """
+    if check_tensor(input, "positive")._array.dtype == np.bool_:
+        raise RuntimeError("positive is not defined for bool tensors; convert to a number")
+    return input
+
+
 def exp(input: "Tensor") -> "Tensor":
     """Return e to the power of `input`."""
     return Exp.apply(floating(input, "exp"))
+
+
+def exp2(input: "Tensor") -> "Tensor":
+    """Return 2 to the power of `input`."""
+    return Exp2.apply(floating(input, "exp2"))
 
 
 def expm1(input: "Tensor") -> "Tensor":
@@ -279,6 +262,11 @@ def log2(input: "Tensor") -> "Tensor":
     return Log2.apply(floating(input, "log2"))
 
 
+def log10(input: "Tensor") -> "Tensor":
+    """Return the logarithm to base 10."""
+    return Log10.apply(floating(input, "log10"))
+
+
 def sqrt(input: "Tensor") -> "Tensor":
     """Return the square root."""
     return Sqrt.apply(floating(input, "sqrt"))
@@ -294,77 +282,15 @@ def reciprocal(input: "Tensor") -> "Tensor":
     return Reciprocal.apply(floating(input, "reciprocal"))
 
 
-def square(input: "Tensor") -> "Tensor":
-    """Return the square."""
-    return input**2
-
-
-def sin(input: "Tensor") -> "Tensor":
-    """Return the sine of an angle in radians."""
-    return Sin.apply(floating(input, "sin"))
-
-
-def cos(input: "Tensor") -> "Tensor":
-    """Return the cosine of an angle in radians."""
-    return Cos.apply(floating(input, "cos"))
-
-
-def tanh(input: "Tensor") -> "Tensor":
-    """Return the hyperbolic tangent."""
-    return Tanh.apply(floating(input, "tanh"))
-
-
 def sigmoid(input: "Tensor") -> "Tensor":
     """Return ``1 / (1 + exp(-input))``."""
     return Sigmoid.apply(floating(input, "sigmoid"))
 
 
-def erf(input: "Tensor") -> "Tensor":
-    """Return the error function."""
-    check_ordered(check_tensor(input, "erf"), "erf")
-    return Erf.apply(floating(input, "erf"))
+def logit(input: "Tensor", eps: float | None = None) -> "Tensor":
+    """Return ``log(input / (1 - input))``, of `input` limited to ``[eps, 1 - eps]`` if given."""
+    check_ordered(check_tensor(input, "logit"), "logit")
+    return Logit.apply(floating(input, "logit"), eps=eps)
 
 
-def _steppable(input: "Tensor", where: str) -> "Tensor":
-    check_ordered(check_tensor(input, where), where)
-    if input._array.dtype == np.bool_:
-        raise RuntimeError(f"{where} is not defined for bool tensors; convert to a number")
-    return input
-
-
-def floor(input: "Tensor") -> "Tensor":
-    """Return the largest integer not above `input`, as the same dtype."""
-    return Stepwise.apply(_steppable(input, "floor"), ufunc=np.floor, kind="floor")
-
-
-def ceil(input: "Tensor") -> "Tensor":
-    """Return the smallest integer not below `input`, as the same dtype."""
-    return Stepwise.apply(_steppable(input, "ceil"), ufunc=np.ceil, kind="ceil")
-
-
-def round(input: "Tensor") -> "Tensor":
-    """Return the nearest integer, halves to even, as the same dtype."""
-    return Stepwise.apply(_steppable(input, "round"), ufunc=np.rint, kind="round")
-
-
-def trunc(input: "Tensor") -> "Tensor":
-    """Return the integer part, as the same dtype."""
-    return Stepwise.apply(_steppable(input, "trunc"), ufunc=np.trunc, kind="trunc")
-
-
-def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
-    """Return `input` limited to `min` and `max`, numbers or tensors; one may be None.
-
-    Raises:
-        RuntimeError: if both are None.
-    """
-    if min is None and max is None:
-        raise RuntimeError("clamp needs min, max or both, got neither")
-    bounds = [each for each in (min, max) if each is not None]
-    x = check_tensor(input, "clamp")
-    check_ordered(x, "clamp")
-    if any(isinstance(each, TensorBase) for each in bounds):
-        x = x if min is None else maximum(x, as_tensor_of(min, result_type(x, min), "clamp"))
-        return x if max is None else minimum(x, as_tensor_of(max, result_type(x, max), "clamp"))
-    x = as_tensor_of(x, result_type(x, *bounds), "clamp")
-    return Clamp.apply(x, min=min, max=max)
+negative = neg

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.ops.convert import floating
+from offgrad.ops.convert import real_floating
 from offgrad.ops.higher_order import differentiate
+from offgrad.ops.reduce import sum_to_size
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -24,14 +27,31 @@ class LayerNorm(Op):
         """Return PyTorch's name."""
         return "NativeLayerNormBackward0"
 
-    def forward(self, x: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
-        """Return the normalised rows of x [rows, columns]."""
+    def forward(
+        self,
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        normalized_shape: tuple[int, ...],
+        eps: float,
+    ) -> Array:
+        """Return x [..., *normalized_shape] with normalised rows."""
+        self.normalized_shape, self.eps = normalized_shape, eps
+        ndim = len(normalized_shape)
+        lead = (*x.shape[:-ndim], *(1,) * ndim)
         out = memory.empty(x.shape, x.dtype)
-        mean = memory.empty(x.shape[0], x.dtype)
-        rstd = memory.empty(x.shape[0], x.dtype)
-        kernels.layer_norm(memory.contiguous(x), weight, bias, eps, out, mean, rstd)
-        self.eps = eps
-        self.save(input=x, weight=weight, mean=mean, rstd=rstd)
+        mean, rstd = memory.empty(lead, x.dtype), memory.empty(lead, x.dtype)
+        rows = prod(lead), prod(normalized_shape)
+        kernels.layer_norm(
+            memory.contiguous(x).reshape(rows),
+            None if weight is None else weight.reshape(-1),
+            None if bias is None else bias.reshape(-1),
+            eps,
+            out.reshape(rows),
+            mean.reshape(-1),
+            rstd.reshape(-1),
+        )
+        self.save(input=x, weight=weight, result1=mean, result2=rstd)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -40,8 +60,9 @@ class LayerNorm(Op):
             grad,
             self.saved("input"),
             self.saved("weight") if "weight" in self._saved else None,
-            mean=self.saved("mean")._array,
-            rstd=self.saved("rstd")._array,
+            mean=self.saved("result1")._array,
+            rstd=self.saved("result2")._array,
+            normalized_shape=self.normalized_shape,
             eps=self.eps,
             needs=self.needs_input_grad,
         )
@@ -50,6 +71,10 @@ class LayerNorm(Op):
 class LayerNormBackward(Op):
     """The gradients of x, weight and bias; keeps the incoming gradient, x and the weight."""
 
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return "NativeLayerNormBackwardBackward0"
+
     def forward(
         self,
         grad: Array,
@@ -57,36 +82,46 @@ class LayerNormBackward(Op):
         weight: Array | None,
         mean: Array,
         rstd: Array,
+        normalized_shape: tuple[int, ...],
         eps: float,
         needs: tuple[bool, ...],
     ) -> tuple[Array | None, ...]:
         """Return those that are needed."""
-        self.eps, self.needs = eps, needs
-        self.save(grad=grad, input=x, weight=weight)
-        columns = x.shape[1:]
+        self.normalized_shape, self.eps, self.needs = normalized_shape, eps, needs
+        self.save(grad_out=grad, input=x, weight=weight)
+        rows = mean.size, prod(normalized_shape)
         dx = memory.empty(x.shape, x.dtype) if needs[0] else None
-        dweight = memory.empty(columns, x.dtype) if needs[1] else None
-        dbias = memory.empty(columns, x.dtype) if needs[2] else None
+        dweight = memory.empty(normalized_shape, x.dtype) if needs[1] else None
+        dbias = memory.empty(normalized_shape, x.dtype) if needs[2] else None
         kernels.layer_norm_backward(
-            memory.contiguous(grad), memory.contiguous(x), weight, mean, rstd, dx, dweight, dbias
+            memory.contiguous(grad).reshape(rows),
+            memory.contiguous(x).reshape(rows),
+            None if weight is None else weight.reshape(-1),
+            mean.reshape(-1),
+            rstd.reshape(-1),
+            None if dx is None else dx.reshape(rows),
+            None if dweight is None else dweight.reshape(-1),
+            None if dbias is None else dbias.reshape(-1),
         )
         return dx, dweight, dbias
 
     def backward(self, *grads: "Tensor | None") -> Any:
         """Differentiate the formula, the row statistics included."""
         has_weight = "weight" in self._saved
-        inputs = [self.saved("grad"), self.saved("input")]
+        inputs = [self.saved("grad_out"), self.saved("input")]
         if has_weight:
             inputs.append(self.saved("weight"))
+        shape = self.normalized_shape
+        dims = tuple(range(-len(shape), 0))
 
         def reference(g: "Tensor", x: "Tensor", weight: "Tensor | None" = None) -> Any:
-            centred = x - x.mean(-1, keepdim=True)
-            rstd = ((centred * centred).mean(-1, keepdim=True) + self.eps).rsqrt()
+            centred = x - x.mean(dims, keepdim=True)
+            rstd = ((centred * centred).mean(dims, keepdim=True) + self.eps).rsqrt()
             normal = centred * rstd
             scaled = g if weight is None else g * weight
-            along = (scaled * normal).mean(-1, keepdim=True)
-            dx = (scaled - scaled.mean(-1, keepdim=True) - normal * along) * rstd
-            results = dx, (g * normal).sum(0), g.sum(0)
+            along = (scaled * normal).mean(dims, keepdim=True)
+            dx = (scaled - scaled.mean(dims, keepdim=True) - normal * along) * rstd
+            results = dx, sum_to_size(g * normal, shape), sum_to_size(g, shape)
             return tuple(
                 each if needed else None for each, needed in zip(results, self.needs, strict=True)
             )
@@ -114,8 +149,9 @@ def layer_norm(
 
     Raises:
         RuntimeError: if shapes or dtypes do not fit.
+        NotImplementedError: if `input` does not hold real floating point numbers.
     """
-    x = floating(input, "layer_norm")
+    x = real_floating(input, "layer_norm")
     shape = tuple(normalized_shape)
     if not shape or x._array.shape[-len(shape) :] != shape:
         raise RuntimeError(
@@ -128,14 +164,34 @@ def layer_norm(
                 f"layer_norm: weight and bias must be {x._array.dtype.name} of shape "
                 f"{list(shape)}, got a {describe(each)}"
             )
-    columns = prod(shape)
-    rows = x.reshape(
-        x._array.size // columns if columns else prod(x._array.shape[: -len(shape)]), columns
-    )
-    result: Tensor = LayerNorm.apply(
-        rows,
-        None if weight is None else weight.reshape(columns),
-        None if bias is None else bias.reshape(columns),
-        eps=eps,
-    )
-    return result.reshape(x.shape)
+    return LayerNorm.apply(x, weight, bias, normalized_shape=shape, eps=eps)
+
+
+def rms_norm(
+    input: "Tensor",
+    normalized_shape: Sequence[int],
+    weight: "Tensor | None" = None,
+    eps: float | None = None,
+) -> "Tensor":
+    """Return `input` over the root of its mean square over its last dimensions, times weight.
+
+    Args:
+        input: shape [..., *normalized_shape].
+        normalized_shape: the last sizes.
+        weight: of that shape, or None for 1.
+        eps: added to the mean square; the dtype's resolution if None.
+
+    Raises:
+        RuntimeError: if the shapes do not fit.
+    """
+    x = real_floating(input, "rms_norm")
+    shape = tuple(normalized_shape)
+    if not shape or x._array.shape[-len(shape) :] != shape:
+        raise RuntimeError(
+            f"rms_norm: normalized_shape must be the last sizes of the input, got {list(shape)} "
+            f"for a {describe(x)}"
+        )
+    small = float(np.finfo(x._array.dtype).eps) if eps is None else eps
+    mean_square = (x * x).mean(tuple(range(-len(shape), 0)), keepdim=True)
+    result = x * (mean_square + small).rsqrt()
+    return result if weight is None else result * weight

@@ -1,33 +1,21 @@
-"""Reductions over dimensions."""
+"""Sums, means and products over dimensions."""
 
 import builtins
 from collections.abc import Sequence
 from math import prod as product
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
-from offgrad.ops.convert import (
-    cast,
-    category,
-    check_ordered,
-    check_tensor,
-)
+from offgrad.ops.convert import cast, category, check_ordered, check_tensor
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
 
 Dim: TypeAlias = int | Sequence[int] | None
-
-
-class Extreme(NamedTuple):
-    """The values and their indices along a dimension."""
-
-    values: "Tensor"
-    indices: "Tensor"
 
 
 def normalize_dim(dim: int, ndim: int, where: str) -> int:
@@ -58,40 +46,71 @@ def normalize_dims(dim: Dim, ndim: int, where: str) -> tuple[int, ...]:
     return dims if dims and ndim else tuple(range(ndim))
 
 
-class _Reduction(Op):
+class Reduction(Op):
     """A reduction over dimensions."""
 
-    dims: tuple[int, ...]
-    shape: tuple[int, ...]
+    # What PyTorch calls the sizes of the input and the dimensions; None: all, without being asked.
+    self_sym_sizes: tuple[int, ...]
+    dim: tuple[int, ...] | None
     keepdim: bool
+    dims: tuple[int, ...]
 
-    def reduced_shape(self, x: Array, dims: tuple[int, ...], keepdim: bool) -> tuple[int, ...]:
+    def reduced_shape(
+        self, x: Array, dim: tuple[int, ...] | None, keepdim: bool
+    ) -> tuple[int, ...]:
         """Remember the geometry; return the shape of the result."""
-        self.shape, self.dims, self.keepdim = x.shape, dims, keepdim
+        self.self_sym_sizes, self.dim, self.keepdim = x.shape, dim, keepdim
+        self.dims = tuple(range(x.ndim)) if dim is None else dim
         if keepdim:
-            return tuple(1 if axis in dims else size for axis, size in enumerate(x.shape))
-        return tuple(size for axis, size in enumerate(x.shape) if axis not in dims)
+            return tuple([1 if axis in self.dims else size for axis, size in enumerate(x.shape)])
+        if dim is None:
+            return ()
+        return tuple([size for axis, size in enumerate(x.shape) if axis not in dim])
+
+    def kept(self, reduced: "Tensor") -> "Tensor":
+        """Return a tensor of the result's shape with the reduced dimensions, of size 1."""
+        if self.keepdim:
+            return reduced
+        return reduced.reshape(
+            [1 if axis in self.dims else size for axis, size in enumerate(self.self_sym_sizes)]
+        )
 
     def expanded(self, reduced: "Tensor") -> "Tensor":
         """Return a tensor of the result's shape as a view that broadcasts to the input's."""
-        if not self.keepdim:
-            kept = [1 if axis in self.dims else size for axis, size in enumerate(self.shape)]
-            reduced = reduced.reshape(kept)
-        return reduced.expand(self.shape)
+        return self.kept(reduced).expand(self.self_sym_sizes)
+
+    @property
+    def self_sym_numel(self) -> int:
+        """How many elements the input has."""
+        return product(self.self_sym_sizes)
 
     @property
     def count(self) -> int:
         """How many elements go into one."""
-        return product(self.shape[axis] for axis in self.dims)
+        return product(self.self_sym_sizes[axis] for axis in self.dims)
 
 
-class Sum(_Reduction):
+def sum_into(out: Array, x: Array, dims: tuple[int, ...], keepdim: bool) -> None:
+    """Write the sum over `dims` into `out`; of 16-bit floats after adding up in float32."""
+    if out.dtype.itemsize == 2 and category(out.dtype) == 2:
+        out[...] = np.sum(x, axis=dims, keepdims=keepdim, dtype=np.float32)
+    else:
+        np.sum(x, axis=dims, keepdims=keepdim, dtype=out.dtype, out=out)
+
+
+class Sum(Reduction):
     """The sum over dimensions; keeps nothing."""
 
-    def forward(self, x: Array, dims: tuple[int, ...], keepdim: bool, dtype: Any) -> Array:
+    def name(self) -> str:
+        """Return PyTorch's name, which tells whether dimensions were given."""
+        return "SumBackward0" if self.dim is None else "SumBackward1"
+
+    def forward(
+        self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
+    ) -> Array:
         """Return the sum."""
-        out = memory.empty(self.reduced_shape(x, dims, keepdim), dtype)
-        np.sum(x, axis=dims, keepdims=keepdim, dtype=dtype, out=out)
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
+        sum_into(out, x, self.dims, keepdim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -99,13 +118,38 @@ class Sum(_Reduction):
         return self.expanded(grad)
 
 
-class Mean(_Reduction):
+class Nansum(Reduction):
+    """The sum over dimensions of what is not NaN; keeps x."""
+
+    def forward(
+        self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return the sum."""
+        self.save(self=x)
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
+        sum_into(out, np.where(np.isnan(x), x.dtype.type(0), x), self.dims, keepdim)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give every summand the gradient, NaN none."""
+        return self.expanded(grad).masked_fill(wrap(np.isnan(self.saved("self")._array)), 0)
+
+
+class Mean(Reduction):
     """The mean over dimensions; keeps nothing."""
 
-    def forward(self, x: Array, dims: tuple[int, ...], keepdim: bool) -> Array:
+    def name(self) -> str:
+        """Return PyTorch's name, which tells whether dimensions were given."""
+        return "MeanBackward0" if self.dim is None else "MeanBackward1"
+
+    def forward(self, x: Array, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
         """Return the mean; NaN over nothing."""
-        out = memory.empty(self.reduced_shape(x, dims, keepdim), x.dtype)
-        np.sum(x, axis=dims, keepdims=keepdim, out=out)
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
+        if out.dtype.itemsize == 2:
+            total = np.sum(x, axis=self.dims, keepdims=keepdim, dtype=np.float32)
+            out[...] = total / np.float32(self.count)
+            return out
+        sum_into(out, x, self.dims, keepdim)
         np.divide(out, x.dtype.type(self.count), out=out)
         return out
 
@@ -114,66 +158,21 @@ class Mean(_Reduction):
         return self.expanded(grad / self.count)
 
 
-class Amax(_Reduction):
-    """The largest or smallest over dimensions; keeps x and the result. Ties share the gradient."""
-
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "AmaxBackward0" if self.ufunc is np.maximum else "AminBackward0"
-
-    def forward(self, x: Array, dims: tuple[int, ...], keepdim: bool, ufunc: Any) -> Array:
-        """Return the extremum."""
-        self.ufunc = ufunc
-        out = memory.empty(self.reduced_shape(x, dims, keepdim), x.dtype)
-        ufunc.reduce(x, axis=dims, keepdims=keepdim, out=out)
-        self.save(self=x, result=out)
-        return out
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Share the gradient among those that attain the extremum."""
-        mask = (self.saved("self") == self.expanded(self.saved("result"))).to(grad.dtype)
-        ties = mask.sum(self.dims, keepdim=True) if self.dims else mask
-        return self.expanded(grad) * (mask / ties)
-
-
-class MaxDim(_Reduction):
-    """The largest or smallest along one dimension, with its index; keeps the index."""
-
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "MaxBackward0" if self.largest else "MinBackward0"
-
-    def forward(self, x: Array, dim: int, keepdim: bool, largest: bool) -> tuple[Array, Array]:
-        """Return values and the first indices that attain them."""
-        self.largest, self.dim = largest, dim
-        self.reduced_shape(x, (dim,) if x.ndim else (), keepdim)
-        if not x.ndim:
-            return x.copy(), np.zeros((), np.int64)
-        index = (np.argmax if largest else np.argmin)(x, axis=dim, keepdims=True)
-        values = np.take_along_axis(x, index, dim)
-        self.save(indices=index)
-        return (values, index) if keepdim else (values.squeeze(dim), index.squeeze(dim))
-
-    def backward(self, grad: "Tensor | None", _: Any = None) -> Any:
-        """Give the gradient to the element found."""
-        from offgrad.ops.index import scatter_add
-
-        if grad is None or not self.shape:
-            return grad
-        if not self.keepdim:
-            grad = grad.unsqueeze(self.dim)
-        return scatter_add(grad.new_zeros(self.shape), self.dim, self.saved("indices"), grad)
-
-
-class Prod(_Reduction):
+class Prod(Reduction):
     """The product over dimensions; keeps x and the result."""
 
-    def forward(self, x: Array, dims: tuple[int, ...], keepdim: bool, dtype: Any) -> Array:
+    def name(self) -> str:
+        """Return PyTorch's name, which tells whether dimensions were given."""
+        return "ProdBackward0" if self.dim is None else "ProdBackward1"
+
+    def forward(
+        self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
+    ) -> Array:
         """Return the product."""
-        shape = self.reduced_shape(x, dims, keepdim)
-        result = np.asarray(np.prod(x, axis=dims, keepdims=keepdim, dtype=dtype)).reshape(shape)
-        self.save(self=x, result=result)
-        return result
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
+        np.prod(x, axis=self.dims, keepdims=keepdim, dtype=dtype, out=out)
+        self.save(self=x, result=out)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Multiply by the product of the others."""
@@ -183,49 +182,60 @@ class Prod(_Reduction):
         return self.expanded(grad) * self._others(x).conj()
 
     def _others(self, x: "Tensor") -> "Tensor":
-        """Return for each element the product of the others, which a zero does not stop."""
+        """Return for each element the product of those before and after it, zeros or not."""
         from offgrad.ops.join import cat
+        from offgrad.ops.scan import cumprod
 
         order = [axis for axis in range(x.ndim) if axis not in self.dims] + list(self.dims)
         moved = x.permute(order)
         flat = moved.reshape(-1, self.count)
-        columns = [
-            prod(cat([flat[:, :column], flat[:, column + 1 :]], 1), 1, keepdim=True)
-            for column in range(self.count)
-        ]
-        return cat(columns, 1).reshape(moved.shape).permute(np.argsort(order).tolist())
+        one = flat.new_ones(flat.shape[0], 1)
+        before = cumprod(cat([one, flat[:, :-1]], 1), 1)
+        after = cumprod(cat([one, flat[:, 1:].flip(1)], 1), 1).flip(1)
+        return (before * after).reshape(moved.shape).permute(np.argsort(order).tolist())
 
 
-class Cumsum(Op):
-    """The running sum along a dimension; keeps nothing."""
-
-    def forward(self, x: Array, dim: int) -> Array:
-        """Return the running sum."""
-        self.dim = dim
-        out = memory.empty(x.shape, x.dtype)
-        np.cumsum(x, axis=dim, out=out)
-        return out
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Sum from the other end."""
-        return grad.flip(self.dim).cumsum(self.dim).flip(self.dim)
+def _dims(dim: Dim, input: "Tensor", where: str) -> tuple[int, ...] | None:
+    """Return the dimensions counted from the front, None if none is given."""
+    return None if dim is None else normalize_dims(dim, input._array.ndim, where)
 
 
-def _sum_dtype(input: "Tensor", dtype: Any) -> np.dtype[Any]:
+def accumulation_dtype(input: "Tensor", dtype: Any) -> np.dtype[Any]:
+    """Return the dtype to add up and multiply in: `dtype`, else int64 for integers and bools."""
     if dtype is not None:
         chosen: np.dtype[Any] = np.dtype(dtype)
         return chosen
     return input._array.dtype if category(input._array.dtype) >= 2 else np.dtype(np.int64)
 
 
-def sum(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
-    """Return the sum over `dim`, all dimensions by default; of integers and bools as int64."""
-    check_tensor(input, "sum")
-    result = _sum_dtype(input, dtype)
+def _accumulate(
+    cls: Any, where: str, input: "Tensor", dim: Dim, keepdim: bool, dtype: Any
+) -> "Tensor":
+    check_tensor(input, where)
+    result = accumulation_dtype(input, dtype)
     if result != input._array.dtype and category(result) >= 2:
         input = cast(input, result)
-    dims = normalize_dims(dim, input._array.ndim, "sum")
-    return Sum.apply(input, dims=dims, keepdim=keepdim, dtype=result)
+    tensor: Tensor = cls.apply(input, dim=_dims(dim, input, where), keepdim=keepdim, dtype=result)
+    return tensor
+
+
+def sum(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
+    """Return the sum over `dim`, all dimensions by default; of integers and bools as int64."""
+    return _accumulate(Sum, "sum", input, dim, keepdim, dtype)
+
+
+def nansum(
+    input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
+) -> "Tensor":
+    """Return the sum over `dim`, all dimensions by default, of what is not NaN."""
+    check_ordered(check_tensor(input, "nansum"), "nansum")
+    cls = Nansum if category(input._array.dtype) == 2 else Sum
+    return _accumulate(cls, "nansum", input, dim, keepdim, dtype)
+
+
+def prod(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
+    """Return the product over `dim`, all dimensions by default; of integers and bools as int64."""
+    return _accumulate(Prod, "prod", input, dim, keepdim, dtype)
 
 
 def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
@@ -241,75 +251,29 @@ def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
             "mean is defined for floating point and complex tensors, got "
             f"{input._array.dtype.name}; pass dtype=offgrad.float32"
         )
-    dims = normalize_dims(dim, input._array.ndim, "mean")
-    return Mean.apply(input, dims=dims, keepdim=keepdim)
+    return Mean.apply(input, dim=_dims(dim, input, "mean"), keepdim=keepdim)
 
 
-def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -> "Tensor":
-    dims = normalize_dims(dim, check_tensor(input, where)._array.ndim, where)
-    check_ordered(input, where)
-    if input._array.size == 0 and builtins.any(input._array.shape[axis] == 0 for axis in dims):
-        kind = RuntimeError if dim is None else IndexError
-        raise kind(f"{where}: there is none of no elements, got shape {list(input.shape)}")
-    return Amax.apply(input, dims=dims, keepdim=keepdim, ufunc=ufunc)
-
-
-def amax(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
-    """Return the largest over `dim`, all dimensions by default; ties share the gradient."""
-    return _extreme(input, dim, keepdim, np.maximum, "amax")
-
-
-def amin(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
-    """Return the smallest over `dim`, all dimensions by default; ties share the gradient."""
-    return _extreme(input, dim, keepdim, np.minimum, "amin")
-
-
-def _max_or_min(
-    input: "Tensor", dim: Any, keepdim: bool, largest: bool, where: str
-) -> "Tensor | Extreme":
-    from offgrad.autograd.tensor_base import TensorBase
-    from offgrad.ops.arithmetic import maximum, minimum
-
-    if dim is None:
-        return _extreme(input, None, False, np.maximum if largest else np.minimum, where)
-    if isinstance(dim, TensorBase):
-        return (maximum if largest else minimum)(input, dim)  # type: ignore[arg-type]
-    axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
-    check_ordered(input, where)
-    if input._array.ndim and input._array.shape[axis] == 0:
-        raise IndexError(f"{where}: there is none of no elements, got shape {list(input.shape)}")
-    return Extreme(*MaxDim.apply_all(input, dim=axis, keepdim=keepdim, largest=largest))
-
-
-def max(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the largest element; or, along `dim`, ``(values, indices)``; or of two tensors."""
-    return _max_or_min(input, dim, keepdim, True, "max")
-
-
-def min(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the smallest element; or, along `dim`, ``(values, indices)``; or of two tensors."""
-    return _max_or_min(input, dim, keepdim, False, "min")
-
-
-def _arg_extreme(
-    find: Any, input: "Tensor", dim: int | None, keepdim: bool, where: str
+def nanmean(
+    input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
 ) -> "Tensor":
-    array = check_tensor(input, where)._array
-    check_ordered(input, where)
-    axis = None if dim is None else normalize_dim(dim, array.ndim, where)
-    if not (array.size if axis is None or not array.ndim else array.shape[axis]):
-        raise IndexError(f"{where}: there is none of no elements, got shape {list(array.shape)}")
-    return wrap(np.asarray(find(array, axis=axis if array.ndim else None, keepdims=keepdim)))
+    """Return the mean over `dim`, all dimensions by default, of what is not NaN.
+
+    Raises:
+        RuntimeError: for integers, bools and complex numbers.
+    """
+    if category(check_tensor(input, "nanmean")._array.dtype) != 2:
+        raise RuntimeError(
+            f"nanmean is defined for floating point tensors, got {input._array.dtype.name}"
+        )
+    numbers = sum(wrap(~np.isnan(input._array)), dim, keepdim)
+    return nansum(input, dim, keepdim, dtype=dtype) / numbers
 
 
-def argmax(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
-    """Return the index of the largest element along `dim`, or in the flattened tensor."""
-    return _arg_extreme(np.argmax, input, dim, keepdim, "argmax")
-
-
-def argmin(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
-    """Return the index of the smallest element along `dim`, or in the flattened tensor."""
-    return _arg_extreme(np.argmin, input, dim, keepdim, "argmin")
+def count_nonzero(input: "Tensor", dim: Dim = None) -> "Tensor":
+    """Return how many elements over `dim`, all dimensions by default, are not zero."""
+    axes = normalize_dims(dim, check_tensor(input, "count_nonzero")._array.ndim, "count_nonzero")
+    return wrap(np.asarray(np.count_nonzero(input._array, axis=axes), np.int64))
 
 
 def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) -> "Tensor":
@@ -331,28 +295,9 @@ def any(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
     return _truth(np.any, input, dim, keepdim, "any")
 
 
-def prod(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
-    """Return the product over `dim`, all dimensions by default; of integers and bools as int64."""
-    check_tensor(input, "prod")
-    result = _sum_dtype(input, dtype)
-    if result != input._array.dtype and category(result) >= 2:
-        input = cast(input, result)
-    dims = normalize_dims(dim, input._array.ndim, "prod")
-    return Prod.apply(input, dims=dims, keepdim=keepdim, dtype=result)
-
-
-def cumsum(input: "Tensor", dim: int) -> "Tensor":
-    """Return the running sum along `dim`."""
-    axis = normalize_dim(dim, check_tensor(input, "cumsum")._array.ndim, "cumsum")
-    input = cast(input, _sum_dtype(input, None))
-    if not input._array.ndim:
-        return input.clone()
-    return Cumsum.apply(input, dim=axis)
-
-
-def sum_to_size(input: "Tensor", shape: Sequence[int]) -> "Tensor":
-    """Return `input` summed to `shape`, which must broadcast to its shape."""
-    shape = tuple(shape)
+def sum_to_size(input: "Tensor", *size: Any) -> "Tensor":
+    """Return `input` summed to a shape, which must broadcast to its own."""
+    shape = tuple(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     given = input._array.shape
     if given == shape:
         return input

@@ -1,4 +1,4 @@
-"""Views, which share memory, and joins, which copy."""
+"""Other shapes: views where memory allows, else copies."""
 
 from collections.abc import Sequence
 from math import prod
@@ -8,9 +8,9 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops.convert import check_tensor
-from offgrad.ops.reduce import normalize_dim, normalize_dims, sum_to_size
+from offgrad.ops.reduce import normalize_dim, normalize_dims
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -30,62 +30,80 @@ class View(Op):
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
         """Return the view."""
-        self.shape = x.shape
+        self.self_sym_sizes = x.shape
         return np.reshape(x, shape, copy=False)
 
     def backward(self, grad: "Tensor") -> Any:
         """Shape back."""
-        return grad.reshape(self.shape)
+        return grad.reshape(self.self_sym_sizes)
 
 
-class Permute(Op):
-    """Dimensions in another order; keeps nothing."""
+class UnsafeView(Op):
+    """The elements in another shape, a copy unless x is contiguous; keeps nothing.
 
-    is_view = True
-
-    def forward(self, x: Array, order: tuple[int, ...]) -> Array:
-        """Return the view."""
-        self.order = order
-        return x.transpose(order)
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Reorder back."""
-        return permute(grad, np.argsort(self.order).tolist())
-
-
-class Expand(Op):
-    """Dimensions of size 1 repeated without copying; keeps nothing."""
-
-    is_view = True
+    The result is no view to autograd: what is contiguous must be a result nobody else has or saved.
+    """
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Return the elements."""
+        self.self_sym_sizes = x.shape
+        return memory.contiguous(x).reshape(shape)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Shape back."""
+        return grad.reshape(self.self_sym_sizes)
+
+
+class _WithoutOnes(Op):
+    """A view without some dimensions of size 1; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dim: Any = None) -> Array:
         """Return the view."""
-        self.shape = x.shape
-        # Writable as PyTorch's; the memory is the base's and in-place operations refuse overlaps.
-        strides = (0,) * (len(shape) - x.ndim) + tuple(
-            0 if have == 1 and want != 1 else stride
-            for have, want, stride in zip(
-                x.shape, shape[len(shape) - x.ndim :], x.strides, strict=True
-            )
-        )
-        return np.lib.stride_tricks.as_strided(x, shape, strides)
+        self.self_sym_sizes = x.shape
+        self.dim = dim
+        dims = normalize_dims(dim, x.ndim, "squeeze") if dim != () else ()
+        return np.squeeze(x, tuple(axis for axis in dims if x.shape[axis] == 1))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Sum what was repeated."""
-        return sum_to_size(grad, self.shape)
+        """Shape back."""
+        return grad.reshape(self.self_sym_sizes)
 
 
-class Flip(Op):
-    """The order along dimensions reversed, a copy; keeps nothing."""
+class Squeeze(_WithoutOnes):
+    """A view without dimensions of size 1; keeps nothing."""
 
-    def forward(self, x: Array, dims: tuple[int, ...]) -> Array:
-        """Return the reversed copy."""
-        self.dims = dims
-        return memory.copy(np.flip(x, dims))
+
+class SqueezeDim(_WithoutOnes):
+    """A view without a dimension, if its size is 1; keeps nothing."""
+
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return "SqueezeBackward1"
+
+
+class SqueezeDims(_WithoutOnes):
+    """A view without those of some dimensions whose size is 1; keeps nothing."""
+
+    def name(self) -> str:
+        """Return PyTorch's name."""
+        return "SqueezeBackward2"
+
+
+class Unsqueeze(Op):
+    """A view with a dimension of size 1 inserted; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dim: int) -> Array:
+        """Return the view."""
+        self.dim = dim
+        return np.expand_dims(x, dim)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Reverse back."""
-        return flip(grad, self.dims)
+        """Shape back."""
+        return squeeze(grad, self.dim)
 
 
 class Clone(Op):
@@ -98,23 +116,6 @@ class Clone(Op):
     def backward(self, grad: "Tensor") -> Any:
         """Pass the gradient."""
         return grad
-
-
-class Tril(Op):
-    """The lower or upper triangle of matrices, the rest zero; keeps nothing."""
-
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "TrilBackward0" if self.lower else "TriuBackward0"
-
-    def forward(self, x: Array, diagonal: int, lower: bool) -> Array:
-        """Return the triangle."""
-        self.diagonal, self.lower = diagonal, lower
-        return (np.tril if lower else np.triu)(x, diagonal)
-
-    def backward(self, grad: "Tensor") -> Any:
-        """The gradient's triangle."""
-        return (tril if self.lower else triu)(grad, self.diagonal)
 
 
 def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, ...]:
@@ -163,11 +164,11 @@ def reshape(input: "Tensor", *shape: Any) -> "Tensor":
     """Return the elements in another shape: a view where possible, else a copy."""
     target = _resolve(sizes(shape), check_tensor(input, "reshape"), "reshape")
     result = _try_view(input, target)
-    return _try_view(clone(input), target) if result is None else result  # type: ignore[return-value]
+    return UnsafeView.apply(input, shape=target) if result is None else result
 
 
 def flatten(input: "Tensor", start_dim: int = 0, end_dim: int = -1) -> "Tensor":
-    """Return `input` with dimensions `start_dim` to `end_dim` made one."""
+    """Return `input` with dimensions `start_dim` to `end_dim` made one; itself if that is one."""
     shape = check_tensor(input, "flatten")._array.shape
     if not shape:
         return reshape(input, 1)
@@ -177,78 +178,92 @@ def flatten(input: "Tensor", start_dim: int = 0, end_dim: int = -1) -> "Tensor":
         raise RuntimeError(
             f"flatten: start_dim must not come after end_dim, got {first} and {last}"
         )
+    if first == last:
+        return input
     return reshape(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
 
 
-def permute(input: "Tensor", *dims: Any) -> "Tensor":
-    """Return a view with the dimensions in the order `dims`."""
-    ndim = check_tensor(input, "permute")._array.ndim
-    order = tuple(normalize_dim(dim, ndim, "permute") for dim in sizes(dims))
-    if sorted(order) != list(range(ndim)):
+def ravel(input: "Tensor") -> "Tensor":
+    """Return the elements as a vector: a view where possible, else a copy."""
+    return reshape(input, -1 if check_tensor(input, "ravel")._array.size else 0)
+
+
+def unflatten(input: "Tensor", dim: int, sizes: Sequence[int]) -> "Tensor":
+    """Return a view with dimension `dim` split into several of `sizes`; one may be -1.
+
+    Raises:
+        RuntimeError: if the sizes do not multiply to that of the dimension.
+    """
+    shape = check_tensor(input, "unflatten")._array.shape
+    axis = normalize_dim(dim, len(shape), "unflatten")
+    given = tuple(int(size) for size in sizes)
+    if not given or not shape:
         raise RuntimeError(
-            f"permute: dims must name each of {ndim} dimensions once, got {list(sizes(dims))}"
+            f"unflatten: a dimension and at least one size are needed, got sizes {list(given)} for "
+            f"a {describe(input)}"
         )
-    return Permute.apply(input, order=order)
-
-
-def transpose(input: "Tensor", dim0: int, dim1: int) -> "Tensor":
-    """Return a view with two dimensions swapped."""
-    ndim = check_tensor(input, "transpose")._array.ndim
-    order = list(range(ndim))
-    a, b = normalize_dim(dim0, ndim, "transpose"), normalize_dim(dim1, ndim, "transpose")
-    if ndim:
-        order[a], order[b] = order[b], order[a]
-    return Permute.apply(input, order=tuple(order))
-
-
-def t(input: "Tensor") -> "Tensor":
-    """Return the transposed matrix; vectors and scalars as they are."""
-    if check_tensor(input, "t")._array.ndim > 2:
+    rest = prod(size for size in given if size != -1)
+    if given.count(-1) == 1 and rest > 0 and shape[axis] % rest == 0:
+        given = tuple(shape[axis] // rest if size == -1 else size for size in given)
+    if min(given) < 0 or prod(given) != shape[axis]:
         raise RuntimeError(
-            f"t: a tensor of at most 2 dimensions is needed, got a {describe(input)}"
+            f"unflatten: sizes must multiply to the size {shape[axis]} of dim {axis} (one may be "
+            f"-1), got {list(given)}"
         )
-    return permute(input, *reversed(range(input._array.ndim)))
-
-
-def expand(input: "Tensor", *shape: Any) -> "Tensor":
-    """Return a view that repeats dimensions of size 1; -1 keeps a size."""
-    given = check_tensor(input, "expand")._array.shape
-    target = list(sizes(shape))
-    lead = len(target) - len(given)
-    for axis, size in enumerate(target):
-        have = given[axis - lead] if axis >= lead >= 0 else None
-        if size == -1 and have is not None:
-            target[axis] = have
-        elif lead < 0 or size < 0 or (have not in (None, 1) and have != size):
-            raise RuntimeError(
-                "expand: only dimensions of size 1 (and new ones in front) can be expanded, got "
-                f"size {list(sizes(shape))} for a {describe(input)}"
-            )
-    if lead < 0:
-        raise RuntimeError(
-            f"expand: dimensions cannot go, got size {target} for a {describe(input)}"
-        )
-    return Expand.apply(input, shape=tuple(target))
-
-
-def broadcast_to(input: "Tensor", shape: Sequence[int]) -> "Tensor":
-    """Return a view broadcast to `shape`."""
-    return expand(input, shape)
+    return view(input, *shape[:axis], *given, *shape[axis + 1 :])
 
 
 def squeeze(input: "Tensor", dim: int | Sequence[int] | None = None) -> "Tensor":
     """Return a view without dimensions of size 1: all of them, or those of `dim` that have it."""
-    shape = check_tensor(input, "squeeze")._array.shape
-    dims = normalize_dims(dim, len(shape), "squeeze")
-    kept = tuple(size for axis, size in enumerate(shape) if size != 1 or axis not in dims)
-    return View.apply(input, shape=kept)
+    ndim = check_tensor(input, "squeeze")._array.ndim
+    if dim is None:
+        return Squeeze.apply(input)
+    if isinstance(dim, int | np.integer):
+        return SqueezeDim.apply(input, dim=normalize_dim(int(dim), ndim, "squeeze"))
+    dims = normalize_dims(dim, ndim, "squeeze") if len(dim) else ()
+    return SqueezeDims.apply(input, dim=dims)
 
 
 def unsqueeze(input: "Tensor", dim: int) -> "Tensor":
     """Return a view with a dimension of size 1 inserted at `dim`."""
-    shape = check_tensor(input, "unsqueeze")._array.shape
-    axis = normalize_dim(dim, len(shape) + 1, "unsqueeze")
-    return View.apply(input, shape=(*shape[:axis], 1, *shape[axis:]))
+    ndim = check_tensor(input, "unsqueeze")._array.ndim
+    return Unsqueeze.apply(input, dim=normalize_dim(dim, ndim + 1, "unsqueeze"))
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """Return each tensor with at least one dimension."""
+    return _each(lambda x: x if x.ndim else reshape(x, 1), tensors)
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """Return each tensor with at least two dimensions; a vector becomes a row."""
+    return _each(
+        lambda x: x if x.ndim > 1 else unsqueeze(x, 0) if x.ndim else reshape(x, 1, 1), tensors
+    )
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """Return each tensor with at least three dimensions; new ones come last, and before a
+    vector.
+    """
+
+    def raised(x: "Tensor") -> "Tensor":
+        if x.ndim > 2:
+            return x
+        if x.ndim == 2:
+            return unsqueeze(x, -1)
+        return unsqueeze(unsqueeze(x, 0), -1) if x.ndim else reshape(x, 1, 1, 1)
+
+    return _each(raised, tensors)
+
+
+def _each(function: Any, tensors: tuple[Any, ...]) -> Any:
+    """Return what `function` makes of one tensor, or a tuple for a sequence of them."""
+    if len(tensors) == 1:
+        if isinstance(tensors[0], TensorBase):
+            return function(tensors[0])
+        tensors = tuple(tensors[0])
+    return tuple(function(check_tensor(each, "atleast")) for each in tensors)
 
 
 def contiguous(input: "Tensor") -> "Tensor":
@@ -259,28 +274,6 @@ def contiguous(input: "Tensor") -> "Tensor":
 def clone(input: "Tensor") -> "Tensor":
     """Return a copy in memory of its own, C-ordered."""
     return Clone.apply(check_tensor(input, "clone"))
-
-
-def flip(input: "Tensor", *dims: Any) -> "Tensor":
-    """Return a copy with the order along `dims` reversed."""
-    axes = normalize_dims(sizes(dims), check_tensor(input, "flip")._array.ndim, "flip")
-    return Flip.apply(input, dims=axes)
-
-
-def _matrices(input: "Tensor", where: str) -> "Tensor":
-    if check_tensor(input, where)._array.ndim < 2:
-        raise RuntimeError(f"{where}: at least 2 dimensions are needed, got a {describe(input)}")
-    return input
-
-
-def tril(input: "Tensor", diagonal: int = 0) -> "Tensor":
-    """Return the lower triangle of matrices, zero above `diagonal`."""
-    return Tril.apply(_matrices(input, "tril"), diagonal=diagonal, lower=True)
-
-
-def triu(input: "Tensor", diagonal: int = 0) -> "Tensor":
-    """Return the upper triangle of matrices, zero below `diagonal`."""
-    return Tril.apply(_matrices(input, "triu"), diagonal=diagonal, lower=False)
 
 
 def detach(input: "Tensor") -> "Tensor":

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import activation, arithmetic, compare, complex, convert, math
+from offgrad.ops import activation, arithmetic, compare, convert, division, math, power
 from offgrad.ops.inplace import CopyBackwards
-from tests.ops.opspec import OpSpec, apart, between_integers, inside, nonzero, positive
+from tests.ops.opspec import OpSpec, between_integers, nonzero, positive
 
 ONE = [((2, 3),), ((),), ((0, 3),)]
 TWO = [((2, 3), (2, 3)), ((2, 1), (3,)), ((), (2,)), ((2, 2), ()), ((0, 3), (1,))]
@@ -35,38 +35,9 @@ def _gelu_tanh(x: Any) -> Any:
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def _sign(x: Any) -> Any:
-    return x / np.abs(x)
-
-
 MASK = np.array([[True, False, True], [False, False, True]])
 
 SPECS = [
-    one("neg", math.Neg, np.negative, complex=True),
-    one("exp", math.Exp, np.exp, complex=True, third=True),
-    one("expm1", math.Expm1, np.expm1, complex=True),
-    one("log", math.Log, np.log, domain=positive, complex=True),
-    one("log1p", math.Log1p, np.log1p, domain=inside, complex=True),
-    one("log2", math.Log2, np.log2, domain=positive, complex=True),
-    one("sqrt", math.Sqrt, np.sqrt, domain=positive, complex=True),
-    one("rsqrt", math.Rsqrt, lambda x: 1 / np.sqrt(x), domain=positive, complex=True),
-    one("reciprocal", math.Reciprocal, lambda x: 1 / x, domain=nonzero, complex=True),
-    one("sin", math.Sin, np.sin, complex=True, third=True),
-    one("cos", math.Cos, np.cos, complex=True),
-    one("tanh", math.Tanh, np.tanh, complex=True, third=True),
-    one("sigmoid", math.Sigmoid, lambda x: 1 / (1 + np.exp(-x)), complex=True),
-    one("erf", math.Erf, _erf, third=True),
-    one("abs", complex.Abs, np.abs, domain=nonzero, complex=True),
-    one("sgn", complex.Sgn, _sign, domain=nonzero, complex=True),
-    one("sign", complex.Sgn, np.sign, domain=nonzero),
-    one("floor", math.Stepwise, np.floor, domain=between_integers),
-    one("ceil", math.Stepwise, np.ceil, domain=between_integers),
-    one("round", math.Stepwise, np.round, domain=between_integers),
-    one("trunc", math.Stepwise, np.trunc, domain=between_integers),
-    one("conj_physical", complex.ConjPhysical, np.conj, complex=True, real=False),
-    one("real", complex.Real, np.real, complex=True, real=False, view=True),
-    one("imag", complex.Imag, np.imag, complex=True, real=False, view=True),
-    one("square", arithmetic.PowScalar, np.square, complex=True),
     one("relu", activation.Relu, lambda x: np.maximum(x, 0), domain=nonzero),
     OpSpec(
         "relu_backward", (activation.ReluBackward,), lambda m, x: m.relu(x * x - 1) * x, ONE,
@@ -85,27 +56,29 @@ SPECS = [
         "silu", (math.Sigmoid, arithmetic.Mul), lambda m, x: m.nn.functional.silu(x), ONE,
         lambda x: x / (1 + np.exp(-x)),
     ),
-    OpSpec(
-        "clamp", (math.Clamp,), lambda m, x: m.clamp(x, -0.7, 0.9), ONE,
-        lambda x: np.clip(x, -0.7, 0.9), domain=apart,
-    ),
-    OpSpec(
-        "clamp_min", (math.Clamp,), lambda m, x: x.clamp(min=0.01), ONE,
-        lambda x: np.maximum(x, 0.01), domain=apart,
-    ),
-    OpSpec(
-        "clamp_max", (math.Clamp,), lambda m, x: x.clamp(max=0), ONE,
-        lambda x: np.minimum(x, 0), domain=nonzero,
-    ),
     # Two tensors
     two("add", arithmetic.Add, np.add, complex=True),
     two("sub", arithmetic.Sub, np.subtract, complex=True),
     two("mul", arithmetic.Mul, np.multiply, complex=True, third=True),
     two("div", arithmetic.Div, np.divide, domain=nonzero, complex=True),
-    two("pow", arithmetic.Pow, np.power, domain=positive, complex=True),
-    two("maximum", arithmetic.Extremum, np.maximum),
-    two("minimum", arithmetic.Extremum, np.minimum),
-    two("remainder", arithmetic.Mul, np.mod, domain=between_integers),
+    two("pow", power.Pow, np.power, domain=positive, complex=True),
+    two("remainder", division.Remainder, np.mod, domain=between_integers),
+    two("fmod", division.Remainder, np.fmod, domain=between_integers),
+    OpSpec("remainder_number", (division.Remainder,), lambda m, x: x % 2 + m.fmod(x, 3), ONE,
+           lambda x: x % 2 + np.fmod(x, 3), domain=between_integers),
+    OpSpec("number_remainder", (division.Remainder,), lambda m, x: 7.3 % x, ONE,
+           lambda x: np.mod(7.3, x), domain=between_integers, torch=False),
+    OpSpec("floor_divide", (arithmetic.Div,), lambda m, a, b: a // b, TWO, np.floor_divide,
+           domain=between_integers, torch=False),
+    OpSpec("div_floor", (arithmetic.Div,), lambda m, a, b: m.div(a, b, rounding_mode="floor"), TWO,
+           np.floor_divide, domain=between_integers),
+    OpSpec("div_trunc", (arithmetic.Div,), lambda m, a, b: m.div(a, b, rounding_mode="trunc"), TWO,
+           lambda a, b: np.trunc(a / b), domain=between_integers),
+    two("rsub", arithmetic.Rsub, lambda a, b: b - a, complex=True),
+    OpSpec("rsub_alpha", (arithmetic.Rsub,), lambda m, x: m.rsub(x, 2, alpha=3), ONE,
+           lambda x: 2 - 3 * x, complex=True),
+    OpSpec("float_power", (power.PowScalar,), lambda m, x: m.float_power(x, 3).to(x.dtype),
+           ONE, lambda x: x**3),
     OpSpec(
         "add_alpha", (arithmetic.Add,), lambda m, a, b: m.add(a, b, alpha=-1.5), TWO,
         lambda a, b: a - 1.5 * b,
@@ -119,23 +92,23 @@ SPECS = [
         lambda x: x * x + x / (x * x + 1),
     ),
     OpSpec(
-        "numbers", (arithmetic.Sub, arithmetic.Div),
+        "numbers", (arithmetic.Rsub, arithmetic.Div),
         lambda m, x: (2 - x) * 3 + 1 / (x + 5) - x / 4, ONE,
         lambda x: (2 - x) * 3 + 1 / (x + 5) - x / 4, complex=True,
     ),
     *(
         OpSpec(
-            f"pow_{exponent}", (arithmetic.PowScalar,), lambda m, x, n=exponent: x**n, ONE,
+            f"pow_{exponent}", (power.PowScalar,), lambda m, x, n=exponent: x**n, ONE,
             lambda x, n=exponent: x**n, domain=positive, complex=exponent != 0,
         )
         for exponent in (0, 1, 2, 3, -1, 0.5, -2.5)
     ),
     OpSpec(
-        "pow_negative_base", (arithmetic.PowScalar,), lambda m, x: x**3 + x**-2, ONE,
+        "pow_negative_base", (power.PowScalar,), lambda m, x: x**3 + x**-2, ONE,
         lambda x: x**3 + x**-2.0, domain=lambda x: -positive(x),
     ),
     OpSpec(
-        "number_pow", (arithmetic.Pow,), lambda m, x: 2.5**x, ONE, lambda x: 2.5**x, complex=True,
+        "number_pow", (power.NumberPow,), lambda m, x: 2.5**x, ONE, lambda x: 2.5**x, complex=True,
     ),
     OpSpec(
         "where", (compare.Where,),
@@ -155,6 +128,30 @@ SPECS = [
     OpSpec(
         "mixed_dtypes", (arithmetic.Mul,), lambda m, x: x * m.arange(3) + m.ones(3), ONE,
         lambda x: x * np.arange(3) + np.ones(3), domain=nonzero,
+    ),
+    *(
+        OpSpec(
+            f"{name}_real_and_complex", (cls,),
+            lambda m, x, y, f=f: (f(x, y * (1 + 0.5j)), f(x * (1 - 2j), y)),
+            [((2, 3), (3,)), ((), (2,))],
+            lambda x, y, f=f: (f(x, y * (1 + 0.5j)), f(x * (1 - 2j), y)), domain=nonzero,
+        )
+        for name, cls, f in (
+            ("add", arithmetic.Add, lambda a, b: a + b),
+            ("sub", arithmetic.Sub, lambda a, b: a - b),
+            ("mul", arithmetic.Mul, lambda a, b: a * b),
+            ("div", arithmetic.Div, lambda a, b: a / b),
+        )
+    ),
+    OpSpec(
+        "pow_real_and_complex", (power.Pow,), lambda m, x, y: (x ** (y * 1j), (x * 1j) ** y),
+        [((2, 3), (3,)), ((), (2,))], lambda x, y: (x ** (y * 1j), (x * 1j) ** y), domain=positive,
+    ),
+    OpSpec(
+        "complex_numbers", (arithmetic.Mul, arithmetic.Add, power.PowScalar, power.NumberPow),
+        lambda m, x: x * 2j + (x + 1j) / (2 - 1j) + 1j / x - x ** (1 + 0.5j) + (0.5 + 2j) ** x, ONE,
+        lambda x: x * 2j + (x + 1j) / (2 - 1j) + 1j / x - x ** (1 + 0.5j) + (0.5 + 2j) ** x,
+        domain=positive, complex=True,
     ),
     OpSpec(
         "copy", (CopyBackwards,), lambda m, a, b: a.clone().copy_(b),

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import attention, index, linalg, loss, random
+from offgrad.ops import affine, attention, linalg, loss, loss_pairs, random, shape
 from offgrad.ops.embedding import Embedding, EmbeddingBackward
 from offgrad.ops.norm import LayerNorm, LayerNormBackward
 from offgrad.ops.softmax import LogSoftmax, LogSoftmaxBackward, Softmax, SoftmaxBackward
+from tests.ops import specs_activations, specs_losses, specs_products
 from tests.ops.opspec import OpSpec, positive
 
 TARGETS = np.array([0, 2, 2, 1])
@@ -77,25 +78,27 @@ ENTROPY = (loss.CrossEntropy, loss.CrossEntropyBackward)
 LAYER_NORM = (LayerNorm, LayerNormBackward)
 
 SPECS = [
-    OpSpec("matmul", (linalg.Matmul,), lambda m, a, b: a @ b,
+    OpSpec("matmul", (linalg.Mm, linalg.Bmm, linalg.Mv, linalg.Dot, shape.UnsafeView),
+           lambda m, a, b: a @ b,
            [((2, 3), (3, 2)), ((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 2, 3), (3, 2)),
             ((2, 1, 2, 3), (2, 3, 2)), ((3,), (2, 3, 2)), ((2, 2, 3), (3,)),
             ((0, 3), (3, 2)), ((2, 0), (0, 3)), ((0, 2, 3), (0, 3, 1)), ((0,), (0,))],
            np.matmul, complex=True),
-    OpSpec("mm", (linalg.Matmul,), lambda m, a, b: m.mm(a, b.t()), [((2, 3), (4, 3))],
+    OpSpec("mm", (linalg.Mm,), lambda m, a, b: m.mm(a, b.t()), [((2, 3), (4, 3))],
            lambda a, b: a @ b.T),
-    OpSpec("bmm", (linalg.Matmul,), lambda m, a, b: m.bmm(a, b), [((2, 2, 3), (2, 3, 1))],
+    OpSpec("bmm", (linalg.Bmm,), lambda m, a, b: m.bmm(a, b), [((2, 2, 3), (2, 3, 1))],
            np.matmul),
-    OpSpec("dot", (linalg.Matmul,), lambda m, a, b: m.dot(a, b), [((3,), (3,))], np.dot,
+    OpSpec("dot", (linalg.Dot,), lambda m, a, b: m.dot(a, b), [((3,), (3,))], np.dot,
            complex=True),
     OpSpec("outer", (), lambda m, a, b: m.outer(a, b), [((2,), (3,))], np.outer),
-    OpSpec("linear", (linalg.Linear, linalg.SumRows),
+    OpSpec("linear", (affine.Linear, affine.SumRows),
            lambda m, x, w, b: m.nn.functional.linear(x, w, b),
            [((2, 3), (4, 3), (4,)), ((3,), (4, 3), (4,)), ((2, 2, 3), (1, 3), (1,)),
             ((0, 3), (2, 3), (2,)), ((2, 0, 3), (2, 3), (2,))],
            lambda x, w, b: x @ w.T + b, complex=True, third=True),
-    OpSpec("linear_no_bias", (linalg.Linear,), lambda m, x, w: m.nn.functional.linear(x, w),
-           [((2, 3), (4, 3)), ((2, 0), (3, 0))], lambda x, w: x @ w.T),
+    OpSpec("linear_no_bias", (affine.LinearWithoutBias,),
+           lambda m, x, w: m.nn.functional.linear(x, w), [((2, 3), (4, 3)), ((2, 0), (3, 0))],
+           lambda x, w: x @ w.T, complex=True),
     OpSpec("embedding", (Embedding, EmbeddingBackward),
            lambda m, i, w: m.nn.functional.embedding(i, w),
            [(TOKENS, (4, 2)), (np.array(2), (4, 2)), (TOKENS[:0], (4, 2))], lambda i, w: w[i]),
@@ -126,7 +129,7 @@ SPECS = [
                m, q, k, v, attn_mask=m.tensor(BIAS.tolist(), dtype=q.dtype)),
            [((1, 2, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2))],
            lambda q, k, v: _attend(q, k, v, bias=BIAS)),
-    OpSpec("attention_learned_bias", (linalg.Matmul, Softmax),
+    OpSpec("attention_learned_bias", (linalg.Bmm, Softmax),
            lambda m, q, k, v, b: _sdpa(m, q, k, v, attn_mask=b),
            [((1, 2, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2), (3, 3))],
            lambda q, k, v, b: _attend(q, k, v, bias=b)),
@@ -166,11 +169,15 @@ SPECS = [
     OpSpec("cross_entropy_soft", (), lambda m, x, t: m.nn.functional.cross_entropy(
                x, t, weight=m.tensor(WEIGHTS.tolist(), dtype=x.dtype), label_smoothing=0.1),
            [((4, 3), (4, 3)), ((2, 3, 2), (2, 3, 2))], domain=positive),
-    OpSpec("nll_loss", (index.Gather,), lambda m, x, t: m.nn.functional.nll_loss(
+    OpSpec("nll_loss", (loss.NllLoss, loss.NllLossBackward),
+           lambda m, x, t: m.nn.functional.nll_loss(
                x.log_softmax(1), t, m.tensor(WEIGHTS.tolist(), dtype=x.dtype), ignore_index=1),
            [((4, 3), TARGETS)], lambda x, t: _entropy(x, t, WEIGHTS, ignore=1)),
-    OpSpec("mse_loss", (), lambda m, a, b: m.nn.functional.mse_loss(a, b), [((2, 3), (2, 3))],
-           lambda a, b: ((a - b) ** 2).mean()),
-    OpSpec("mse_loss_none", (), lambda m, a, b: m.nn.functional.mse_loss(a, b, reduction="none"),
+    OpSpec("mse_loss", (loss_pairs.MseLoss,), lambda m, a, b: m.nn.functional.mse_loss(a, b),
+           [((2, 3), (2, 3))], lambda a, b: ((a - b) ** 2).mean()),
+    OpSpec("mse_loss_none", (loss_pairs.MseLoss,),
+           lambda m, a, b: m.nn.functional.mse_loss(a, b, reduction="none"),
            [((2, 3), (2, 3)), ((), ())], lambda a, b: (a - b) ** 2),
 ]  # fmt: skip
+
+SPECS += [*specs_products.SPECS, *specs_activations.SPECS, *specs_losses.SPECS]

@@ -1,0 +1,95 @@
+"""Values and gradients where a function has no derivative, or its input is no number: torch's."""
+
+from typing import Any
+
+import pytest
+
+import offgrad
+from tests.ops.calls import call
+
+torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+
+POINTS = [
+    -7.0, -6.0, -3.5, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0, 25.0,
+    float("nan"), float("inf"), float("-inf"),
+]  # fmt: skip
+FUNCTIONS = [
+    "relu", "leaky_relu", "elu", "selu", "celu", "softplus", "softsign", "hardtanh", "relu6",
+    "hardsigmoid", "hardswish", "mish", "logsigmoid", "tanhshrink", "softshrink", "hardshrink",
+    "silu",
+]  # fmt: skip
+PAIRS = ["l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss"]
+
+
+def _compare(mine: Any, theirs: Any) -> None:
+    for have, want in zip(mine, theirs, strict=True):
+        assert have.tolist() == pytest.approx(want.tolist(), rel=1e-5, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_activations(name: str) -> None:
+    def run(m: Any) -> Any:
+        x = m.tensor(POINTS, requires_grad=True)
+        y = call(m, f"F.{name}", x)
+        return y, *m.autograd.grad(y, x, m.ones(len(POINTS)))
+
+    _compare(run(offgrad), run(torch))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_losses_of_pairs(name: str) -> None:
+    def run(m: Any) -> Any:
+        x = m.tensor(POINTS[:-3], requires_grad=True)
+        target = m.tensor([float(round(each)) for each in POINTS[:-3]], requires_grad=True)
+        y = call(m, f"F.{name}", x, target, reduction="none")
+        return y, *m.autograd.grad(y, (x, target), m.ones(len(POINTS) - 3))
+
+    _compare(run(offgrad), run(torch))
+
+
+def test_binary_cross_entropy_at_the_ends() -> None:
+    def run(m: Any) -> Any:
+        x = m.tensor([0.0, 1.0, 0.0, 1.0, 0.5], requires_grad=True)
+        target = m.tensor([0.0, 0.0, 1.0, 1.0, 0.5])
+        y = call(m, "F.binary_cross_entropy", x, target, reduction="none")
+        return y, *m.autograd.grad(y, x, m.ones(5))
+
+    _compare(run(offgrad), run(torch))
+
+
+@pytest.mark.parametrize("name", ["cosine_similarity", "normalize", "pairwise_distance"])
+def test_distances_of_zeros(name: str) -> None:
+    def run(m: Any) -> Any:
+        x = m.zeros(2, 3, requires_grad=True)
+        y = call(m, f"F.{name}", *([x] if name == "normalize" else [x, m.ones(2, 3)]))
+        return y.detach().reshape(-1), m.autograd.grad(y.sum(), x)[0].reshape(-1)
+
+    _compare(run(offgrad), run(torch))
+
+
+def test_cdist_of_equal_rows() -> None:
+    for p in (1.0, 2.0, 3.0):
+
+        def run(m: Any, p: float = p) -> Any:
+            x = m.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+            y = m.cdist(x, x.detach(), p)
+            return y.detach().reshape(-1), m.autograd.grad(y.sum(), x)[0].reshape(-1)
+
+        _compare(run(offgrad), run(torch))
+
+
+def test_an_ignored_row_passes_no_nan() -> None:
+    def run(m: Any) -> Any:
+        x = m.tensor([[0.0, float("-inf")], [-1.0, -2.0]], requires_grad=True)
+        y = call(m, "F.nll_loss", x, m.tensor([1, 0]), ignore_index=1)
+        return y.reshape(1), m.autograd.grad(y, x)[0].reshape(-1)
+
+    _compare(run(offgrad), run(torch))
+
+
+def test_losses_warn_of_shapes_that_broadcast() -> None:
+    for m in (offgrad, torch):
+        for name in PAIRS:
+            with pytest.warns(UserWarning):
+                y = call(m, f"F.{name}", m.ones(2, 3), m.zeros(3))
+            assert y.item() in (0.5, 1)
