@@ -15,7 +15,15 @@ import ml_dtypes as _ml_dtypes
 import numpy as _np
 
 from offgrad import autograd, memory, nn, ops, optim, policies, profiler, storage
-from offgrad.autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from offgrad.autograd import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from offgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from offgrad.memory import OutOfMemoryError
 from offgrad.missing import missing as _missing
 from offgrad.ops import *  # noqa: F403
@@ -70,12 +78,16 @@ __all__ = [
     "half",
     "iinfo",
     "inf",
+    "inference_mode",
     "int",
     "int8",
     "int16",
     "int32",
     "int64",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
     "is_grad_enabled",
+    "is_inference_mode_enabled",
     "is_tensor",
     "long",
     "memory",

@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 from offgrad import ops
 from offgrad.autograd import gradients
+from offgrad.autograd.grad_mode import is_inference_mode_enabled
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.node import AccumulateGrad, Node, gradient_edge
 from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.views import is_stale, refresh
 from offgrad.missing import no_attribute
+from offgrad.ops.index import parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,10 +140,12 @@ class Tensor(TensorBase):
     @property
     def requires_grad(self) -> bool:
         """Whether gradients are computed for it."""
-        return self._requires_grad
+        return self._requires_grad or is_stale(self)
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, bool | np.bool_):
+            raise RuntimeError(f"requires_grad must be a bool, got {value!r}")
         self.requires_grad_(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
@@ -151,6 +156,11 @@ class Tensor(TensorBase):
         """
         if requires_grad:
             ops.check_requires_grad(self)
+            if self._storage.inference and not is_inference_mode_enabled():
+                raise RuntimeError(
+                    "an inference tensor can require grad only in inference_mode(), got a "
+                    f"{describe(self)}; use a clone()"
+                )
         elif self._grad_fn is not None:
             raise RuntimeError(
                 f"requires_grad can be switched off only on leaves, but this {describe(self)} was "
@@ -173,19 +183,25 @@ class Tensor(TensorBase):
                 f"grad must have its tensor's shape and dtype, got a {describe(value)} for a "
                 f"{describe(self)}"
             )
+        if value is self:
+            raise RuntimeError("a tensor cannot be its own grad; give it a clone()")
         self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
 
     @property
     def is_leaf(self) -> bool:
         """Whether no recorded operation made it: gradients end here."""
-        return self._grad_fn is None
+        return self.grad_fn is None
 
     @property
     def grad_fn(self) -> Node | None:
         """The node that made it; None for leaves."""
-        if self._grad_fn is None:
-            return None
-        return gradient_edge(self)[0]
+        if is_stale(self):
+            refresh(self)
+        return self._grad_fn
 
     @property
     def output_nr(self) -> int:
@@ -194,7 +210,13 @@ class Tensor(TensorBase):
 
     @property
     def _version(self) -> int:
+        if self._storage.inference:
+            raise RuntimeError("inference tensors do not track versions; use a clone()")
         return self._storage.version
+
+    def is_inference(self) -> bool:
+        """Return whether it was made in `inference_mode`: autograd refuses it then."""
+        return self._storage.inference
 
     def _is_view(self) -> bool:
         return self._base is not None
@@ -252,7 +274,7 @@ class Tensor(TensorBase):
         if not self._requires_grad or self._grad_fn is not None:
             raise RuntimeError(
                 "post-accumulate hooks are for leaves that require grad, whose .grad is "
-                f"accumulated; got a {describe(self)} that is not one"
+                f"accumulated; got a {describe(self)} that is not one; a result has register_hook"
             )
         if self._post_accumulate_hooks is None:
             self._post_accumulate_hooks = {}
@@ -494,12 +516,10 @@ class Tensor(TensorBase):
     def __setitem__(self, index: Any, value: Any) -> None:
         while isinstance(value, Tensor) and value.ndim and value.shape[0] == 1:
             value = value[0]  # as PyTorch: sizes of 1 in front do not count
-        if not self._requires_grad and not getattr(value, "_requires_grad", False):
-            part = ops.getitem(self, index)
-            if part._base is not None:
-                ops.copy_(part, value)
-                return
-        ops.inplace(ops.index_put, self, index, value)
+        if not parse(index)[2]:
+            ops.copy_(ops.getitem(self, index), value)
+        else:
+            ops.inplace(ops.index_put, self, index, value)
 
     def detach_(self) -> "Tensor":
         """Cut the tensor off from its history.

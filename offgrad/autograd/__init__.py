@@ -1,24 +1,40 @@
 """Automatic differentiation: graph, engine, saved tensors, and what users build on them."""
 
-from offgrad.autograd import graph
+from offgrad.autograd import functional, graph
+from offgrad.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from offgrad.autograd.function import Function, once_differentiable
-from offgrad.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from offgrad.autograd.grad_mode import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from offgrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from offgrad.autograd.gradients import backward, grad
+from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.missing import missing
 
 __all__ = [
     "Function",
     "GradcheckError",
+    "SavedTensor",
     "backward",
+    "detect_anomaly",
     "enable_grad",
+    "functional",
     "grad",
     "gradcheck",
     "gradgradcheck",
     "graph",
+    "inference_mode",
+    "is_anomaly_enabled",
     "is_grad_enabled",
+    "is_inference_mode_enabled",
     "no_grad",
     "once_differentiable",
+    "set_detect_anomaly",
     "set_grad_enabled",
 ]
 

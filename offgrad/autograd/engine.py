@@ -1,13 +1,14 @@
 """The engine: runs nodes from roots to leaves, each once, when its gradients are complete."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.autograd import grad_mode
-from offgrad.autograd.node import AccumulateGrad, Edge, Grads, Node
+from offgrad.autograd import anomaly, grad_mode
+from offgrad.autograd.node import AccumulateGrad, Edge, GradientEdge, Grads, Node
 from offgrad.autograd.saved_tensor import SaveHooks
 from offgrad.autograd.tensor_base import TensorBase, describe
 
@@ -21,13 +22,36 @@ observers: list[Callable[[bool], None]] = []
 Order = list[tuple[Node, bool]]
 
 
+class _Pass:
+    """One run of the graph, for hooks that ask.
+
+    Attributes:
+        nodes: those whose gradients are computed.
+        notes: what hooks keep as long as the run lasts.
+    """
+
+    def __init__(self, nodes: set[Node]) -> None:
+        self.nodes = nodes
+        self.notes: dict[object, Any] = {}
+
+
+class _State(threading.local):
+    """The runs of this thread, the innermost last: a hook or a Function may run another."""
+
+    passes: tuple[_Pass, ...] = ()
+
+
+state = _State()
+
+
 def as_tuple(tensors: Any) -> "tuple[Tensor, ...]":
     """Return one tensor, or several, as a tuple."""
     if not isinstance(tensors, TensorBase | Iterable):
         raise TypeError(
             f"a tensor or a sequence of tensors is needed, got {type(tensors).__name__}"
         )
-    return (tensors,) if isinstance(tensors, TensorBase) else tuple(tensors)  # type: ignore[return-value]
+    single = isinstance(tensors, TensorBase | GradientEdge)
+    return (tensors,) if single else tuple(tensors)
 
 
 def run(
@@ -41,7 +65,8 @@ def run(
     """Run the graph; return the gradient at each of `targets`, which `accumulate` executes, too."""
     order = _order([node for node, _ in roots if node is not None], targets, accumulate)
     captured: dict[Edge, Tensor | None] = dict.fromkeys(targets or ())
-    pending = _Pending({node for node, _ in order}, create_graph)
+    running = _Pass({node for node, _ in order})
+    pending = _Pending(running.nodes, create_graph)
     for (node, output_nr), grad in zip(roots, grads, strict=True):
         if node is not None:
             pending.add(node, output_nr, grad)
@@ -50,18 +75,23 @@ def run(
             observer(True)
             ends.callback(observer, False)
         ends.enter_context(grad_mode.set_grad_enabled(create_graph))
+        ends.callback(setattr, state, "passes", state.passes)
+        state.passes = (*state.passes, running)
         _announce(order, ends)
         for node, execute in order:
             inputs = pending.pop(node)
             if inputs is None and not (execute and node.runs_without_grad):
                 continue
-            outputs = _step(node, inputs, captured, execute)
-            # Nothing here may hold a gradient while the next node computes.
-            del inputs
-            if not execute:
-                continue
-            if not retain_graph:
-                node.release()
+            with node.lock:
+                outputs = _step(node, inputs, captured, execute)
+                # Nothing here may hold a gradient while the next node computes.
+                del inputs
+                if not execute:
+                    continue
+                if not retain_graph:
+                    node.release()
+            if anomaly.state.enabled:
+                anomaly.check(node, outputs)
             for index, (target, output_nr) in enumerate(node.next_functions):
                 output = outputs[index]
                 if target is not None and output is not None:
@@ -149,6 +179,12 @@ def _step(
             if result is not None:
                 _check_hook_result(node, grad, result)
                 grad = grads[output_nr] = result
+    for output_nr, tensor in node.retainers():
+        kept = grads[output_nr]
+        if kept is not None:
+            # A copy: others may hold the gradient, too.
+            tensor.grad = kept.clone() if tensor.grad is None else tensor.grad + kept
+    for output_nr, grad in enumerate(grads):
         if (node, output_nr) in captured:
             captured[node, output_nr] = grad
     if not execute:
@@ -157,13 +193,9 @@ def _step(
         result = hook(tuple(grads))
         if result is not None:
             grads = list(_checked(result, grads, node, "pre-hook"))
-    for output_nr, tensor in node.retainers():
-        kept = grads[output_nr]
-        if kept is not None:
-            # A copy: others may hold the gradient, too.
-            tensor.grad = kept.clone() if tensor.grad is None else tensor.grad + kept
+    run_node = anomaly.run if anomaly.state.enabled else _run
     if node._post_hooks:
-        outputs = node.run(tuple(grads))
+        outputs = run_node(node, tuple(grads))
         for hook in _values(node._post_hooks):
             result = hook(outputs, tuple(grads))
             if result is not None:
@@ -172,12 +204,21 @@ def _step(
     final = tuple(grads)
     # The node holds the only references, so it may free a gradient when it is done with it.
     grads.clear()
-    return node.run(final)
+    return run_node(node, final)
+
+
+def _run(node: Node, grads: Grads) -> Grads:
+    return node.run(grads)
 
 
 def _checked(result: Any, replaced: "Sequence[Tensor | None]", node: Node, kind: str) -> Grads:
     """Return the gradients that a node's hook put in place of others."""
-    given = as_tuple(result)
+    if not isinstance(result, tuple):
+        raise TypeError(
+            f"a {kind} of {node.name()} must return None or a tuple of gradients, but one returned "
+            f"a {type(result).__name__}"
+        )
+    given: Grads = result
     if len(given) != len(replaced):
         raise RuntimeError(
             f"a {kind} of {node.name()} must return as many gradients as it got, {len(replaced)}, "
@@ -206,6 +247,13 @@ def _check_hook_result(node: Node, grad: "Tensor", result: Any) -> None:
         )
 
 
+def _expands(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
 class _Pending:
     """Gradients on their way: for each node, the sum so far for each of its outputs."""
 
@@ -225,6 +273,8 @@ class _Pending:
         if node not in self._nodes:
             return
         shape, dtype = node.output_metadata[output_nr]
+        if grad._array.shape != shape and _expands(shape, grad._array.shape):
+            grad = grad.sum_to_size(shape)
         if grad._array.shape != shape:
             maker = source.name() if source else "the first gradient"
             raise RuntimeError(

@@ -14,7 +14,9 @@ R = TypeVar("R")
 
 
 class _State(threading.local):
+    # Whether operations are recorded: never in inference mode, whatever was set inside it.
     grad_enabled = True
+    inference = False
 
 
 state = _State()
@@ -25,23 +27,33 @@ def is_grad_enabled() -> bool:
     return state.grad_enabled
 
 
-class _GradMode:
-    """A grad mode as context manager and as decorator, of functions and of generators."""
+def is_inference_mode_enabled() -> bool:
+    """Return whether this thread is in `inference_mode`."""
+    return state.inference
 
-    _mode: bool
 
-    def __new__(cls, *args: Any) -> Any:
+class _Mode:
+    """A mode as context manager and as decorator, of functions and of generators."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return the mode; or, used as a decorator without parentheses, the decorated function."""
         if args and callable(args[0]):
             return cls()(args[0])
         return super().__new__(cls)
 
-    def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        self._previous: list[bool] = []
+    def __init__(self) -> None:
+        self._previous: list[tuple[bool, bool]] = []
+
+    def _set(self) -> None:
+        raise NotImplementedError
+
+    def _again(self) -> "_Mode":
+        """Return a mode like this one that is not in use."""
+        return type(self)()
 
     def __enter__(self) -> None:
-        self._previous.append(state.grad_enabled)
-        state.grad_enabled = self._mode
+        self._previous.append((state.grad_enabled, state.inference))
+        self._set()
 
     def __exit__(
         self,
@@ -49,10 +61,7 @@ class _GradMode:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        state.grad_enabled = self._previous.pop()
-
-    def _fresh(self) -> "_GradMode":
-        return type(self)()
+        state.grad_enabled, state.inference = self._previous.pop()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if inspect.isgeneratorfunction(function):
@@ -60,7 +69,7 @@ class _GradMode:
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._fresh():
+            with self._again():
                 return function(*args, **kwargs)
 
         return run
@@ -73,7 +82,7 @@ class _GradMode:
             resume: Callable[[], Any] = functools.partial(next, generator)
             while True:
                 try:
-                    with self._fresh():
+                    with self._again():
                         item = resume()
                 except StopIteration as stop:
                     return stop.value
@@ -81,13 +90,21 @@ class _GradMode:
                     sent = yield item
                     resume = functools.partial(generator.send, sent)
                 except GeneratorExit:
-                    with self._fresh():
+                    with self._again():
                         generator.close()
                     raise
                 except BaseException as error:
                     resume = functools.partial(generator.throw, error)
 
         return run
+
+
+class _GradMode(_Mode):
+    _mode: bool
+
+    def _set(self) -> None:
+        # What inference mode switched off stays so.
+        state.grad_enabled = self._mode and not state.inference
 
 
 class no_grad(_GradMode):
@@ -108,16 +125,45 @@ class set_grad_enabled(_GradMode):
     def __init__(self, mode: bool) -> None:
         super().__init__()
         self._mode = bool(mode)
-        self._previous.append(state.grad_enabled)
-        state.grad_enabled = self._mode
+        super().__enter__()
 
     def __enter__(self) -> None:
-        state.grad_enabled = self._mode
+        self._set()
 
-    def _fresh(self) -> "_GradMode":
+    def _again(self) -> "_Mode":
         return set_grad_enabled(self._mode)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate `function`; the mode set when this object was made is undone."""
-        state.grad_enabled = self._previous.pop()
+        state.grad_enabled, state.inference = self._previous.pop()
         return super().__call__(function)
+
+
+class inference_mode(_Mode):
+    """Record nothing, and make inference tensors, which no recorded operation may save later.
+
+    Context manager and decorator; with ``mode=False`` it switches an enclosing one off. Tensors
+    made before keep what they are, and so do views of them.
+    """
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__()
+        self._mode = bool(mode)
+
+    def _set(self) -> None:
+        state.inference = self._mode
+        state.grad_enabled = not self._mode
+
+    def _again(self) -> "_Mode":
+        return inference_mode(self._mode)
+
+
+__all__ = [
+    "enable_grad",
+    "inference_mode",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "no_grad",
+    "set_grad_enabled",
+    "state",
+]

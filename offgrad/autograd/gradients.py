@@ -1,33 +1,39 @@
 """backward and grad: what users ask the engine for, and the checking of what they ask."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from offgrad.autograd.engine import as_tuple, run
-from offgrad.autograd.node import Edge, gradient_edge
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.node import Edge, GradientEdge, gradient_edge
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.memory import zeros
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
 
+    TensorOrEdge: TypeAlias = Tensor | GradientEdge
+
 
 def backward(
-    tensors: "Tensor | Sequence[Tensor]",
+    tensors: "TensorOrEdge | Sequence[TensorOrEdge]",
     grad_tensors: "Tensor | Sequence[Tensor | None] | None" = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    inputs: "Tensor | Sequence[Tensor] | None" = None,
+    inputs: "TensorOrEdge | Sequence[TensorOrEdge] | None" = None,
 ) -> None:
     """Accumulate into ``.grad`` of the leaves the gradients of the sum of `tensors`.
 
     Args:
-        tensors: where to begin; each requires grad.
+        tensors: where to begin, tensors that require grad or gradient edges.
         grad_tensors: for each of them the gradient to begin with; may be None for one-element
             tensors.
         retain_graph: keep what was saved, so that another backward can follow; defaults to
             `create_graph`.
         create_graph: record the backward pass too, for gradients of gradients.
-        inputs: accumulate into these tensors only.
+        inputs: accumulate into these tensors, or the leaves at these gradient edges, only.
 
     Raises:
         RuntimeError: if a tensor does not require grad, has more than one element and no gradient,
@@ -41,15 +47,18 @@ def backward(
     if targets is None:
         run(roots, grads, retain, create_graph, None)
         return
-    edges = [_target_edge(target, index) for index, target in enumerate(targets)]
+    edges = [
+        _edge(target, index, "gradients exist for", "input") for index, target in enumerate(targets)
+    ]
     for target in targets:
-        target.retain_grad()
+        if isinstance(target, TensorBase):
+            target.retain_grad()
     run(roots, grads, retain, create_graph, edges, accumulate=True)
 
 
 def grad(
-    outputs: "Tensor | Sequence[Tensor]",
-    inputs: "Tensor | Sequence[Tensor]",
+    outputs: "TensorOrEdge | Sequence[TensorOrEdge]",
+    inputs: "TensorOrEdge | Sequence[TensorOrEdge]",
     grad_outputs: "Tensor | Sequence[Tensor | None] | None" = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
@@ -60,8 +69,8 @@ def grad(
     """Return the gradients of the sum of `outputs` with respect to each of `inputs`.
 
     Args:
-        outputs: where to begin; each requires grad.
-        inputs: what to differentiate by.
+        outputs: where to begin, tensors that require grad or gradient edges.
+        inputs: what to differentiate by, tensors that require grad or gradient edges.
         grad_outputs: for each output the gradient to begin with; may be None for one-element
             tensors.
         retain_graph: keep what was saved; defaults to `create_graph`.
@@ -85,24 +94,30 @@ def grad(
     roots, grads = _roots(outputs, grad_outputs, "grad")
     targets = as_tuple(inputs)
     if not targets:
-        raise ValueError("grad() needs at least one tensor in inputs, got none")
-    edges = [_target_edge(target, index) for index, target in enumerate(targets)]
+        raise RuntimeError("grad() needs at least one tensor in inputs, got none")
+    edges = [
+        _edge(target, index, "gradients exist for", "input") for index, target in enumerate(targets)
+    ]
     retain = create_graph if retain_graph is None else retain_graph
     found = run(roots, grads, retain, create_graph, edges)
     if materialize_grads:
         return tuple(
-            target.new_zeros(target.shape) if grad is None else grad
-            for target, grad in zip(targets, found, strict=True)
+            wrap(zeros(*node.output_metadata[output_nr])) if grad is None and node else grad
+            for (node, output_nr), grad in zip(edges, found, strict=True)
         )
     if not allow_unused:
         for index, each in enumerate(found):
             if each is None:
                 raise RuntimeError(
                     "every input of grad() must have been used to compute the outputs, but input "
-                    f"{index}, a {describe(targets[index])}, was not; pass allow_unused=True to "
-                    "get None for it"
+                    f"{index}{_described(targets[index])}, was not; pass allow_unused=True to get "
+                    "None for it"
                 )
     return tuple(found)
+
+
+def _described(target: Any) -> str:
+    return f", a {describe(target)}" if isinstance(target, TensorBase) else ""
 
 
 def _roots(tensors: Any, grad_tensors: Any, caller: str) -> "tuple[list[Edge], list[Tensor]]":
@@ -113,54 +128,67 @@ def _roots(tensors: Any, grad_tensors: Any, caller: str) -> "tuple[list[Edge], l
         grads = [None] * len(roots)
     else:
         grads = as_tuple(grad_tensors)
+    for given in grads:
+        if given is not None and not isinstance(given, TensorBase):
+            raise TypeError(f"{caller}() takes tensors as gradients, got {type(given).__name__}")
     if len(grads) != len(roots):
         raise RuntimeError(
             f"{caller}() needs one gradient for each of {len(roots)} tensors, got {len(grads)}"
         )
-    for kind, given_tensors in (("tensors", roots), ("gradients", grads)):
-        for each in given_tensors:
-            if each is not None and not isinstance(each, TensorBase):
-                raise TypeError(f"{caller}() takes tensors as {kind}, got {type(each).__name__}")
     edges, first = [], []
     for index, (root, given) in enumerate(zip(roots, grads, strict=True)):
-        if not root._requires_grad:
-            raise RuntimeError(
-                f"{caller}() begins at tensors that require grad and have a grad_fn, but tensor "
-                f"{index}, a {describe(root)}, does not require grad; was it computed under "
-                "no_grad(), or from tensors without requires_grad?"
-            )
-        edges.append(gradient_edge(root))
-        first.append(_first_gradient(root, given, index, caller))
+        edge = _edge(root, index, f"{caller}() begins at", "tensor")
+        edges.append(edge)
+        first.append(_first_gradient(edge, given, index, caller))
     return edges, first
 
 
-def _first_gradient(root: "Tensor", given: "Tensor | None", index: int, caller: str) -> "Tensor":
+def _edge(given: Any, index: int, rule: str, kind: str) -> Edge:
+    """Return where the gradient of a tensor, or of what stands for one, goes."""
+    if isinstance(given, GradientEdge):
+        return given.node, given.output_nr
+    if not isinstance(given, TensorBase):
+        raise (TypeError if kind == "tensor" else RuntimeError)(
+            f"{rule} tensors or gradient edges, but {kind} {index} is a {type(given).__name__}"
+        )
+    edge = gradient_edge(given)  # type: ignore[arg-type]
+    if edge[0] is None:
+        raise RuntimeError(
+            f"{rule} tensors that require grad and have a grad_fn or are leaves, but {kind} "
+            f"{index}, a {describe(given)}, does not require grad; was it computed under "
+            "no_grad(), or from tensors without requires_grad?"
+        )
+    return edge
+
+
+def _first_gradient(edge: Edge, given: "Tensor | None", index: int, caller: str) -> "Tensor":
+    node, output_nr = edge
+    assert node is not None
+    shape, dtype = node.output_metadata[output_nr]
+    root = f"{dtype.name} tensor of shape {list(shape)}"
     if given is None:
-        if root._array.size != 1:
+        if prod(shape) != 1:
             raise RuntimeError(
                 f"{caller}() can begin with gradient 1 only at a tensor of one element (grad can "
-                f"be implicitly created only for scalar outputs), but tensor {index} is a "
-                f"{describe(root)}; reduce it, or pass the gradient"
+                f"be implicitly created only for scalar outputs), but tensor {index} is a {root}; "
+                "reduce it, or pass the gradient"
             )
-        return root.new_ones(root.shape)
-    if given._array.shape != root._array.shape:
-        raise RuntimeError(
-            f"the gradient to begin with must have its tensor's shape {list(root._array.shape)}, "
-            f"but gradient {index} is a {describe(given)}"
-        )
-    if given._array.dtype != root._array.dtype:
-        if given._array.dtype.kind == "c" and root._array.dtype.kind != "c":
+        if dtype.kind == "c":
             raise RuntimeError(
-                f"the gradient of a real tensor must be real, got a {describe(given)}"
+                f"{caller}() can begin with gradient 1 only at a real tensor, but tensor {index} "
+                f"is a {root}; take its .real or abs(), or pass the gradient"
             )
-        given = given.to(root._array.dtype)
-    return given
-
-
-def _target_edge(target: "Tensor", index: int) -> Edge:
-    if not target._requires_grad:
+        return wrap(np.ones(shape, dtype))
+    if given._array.shape != shape:
         raise RuntimeError(
-            f"gradients exist only for tensors that require grad, but input {index}, a "
-            f"{describe(target)}, does not"
+            f"the gradient to begin with must have its tensor's shape {list(shape)}, but gradient "
+            f"{index} is a {describe(given)}"
         )
-    return gradient_edge(target)
+    if given._array.dtype != dtype:
+        if (given._array.dtype.kind == "c") != (dtype.kind == "c"):
+            raise RuntimeError(
+                "the gradient of a complex tensor must be complex, and of a real one real, but "
+                f"gradient {index} is a {describe(given)} for a {root}; convert it with .to(dtype)"
+            )
+        given = given.to(dtype)
+    return given

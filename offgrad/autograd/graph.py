@@ -1,18 +1,60 @@
 """The graph's public side, as in ``torch.autograd.graph``: nodes, and hooks for saved tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.node import Node
+from offgrad.autograd.engine import as_tuple
+from offgrad.autograd.multi_grad_hook import register_multi_grad_hook
+from offgrad.autograd.node import GradientEdge, Node, gradient_edge
+from offgrad.autograd.saved_mutation import allow_mutation_on_saved_tensors
 from offgrad.autograd.saved_tensor import PairHooks, SavedTensor, pop_hooks, push_hooks
+from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.missing import missing
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
 
-__all__ = ["Node", "SavedTensor", "disable_saved_tensors_hooks", "saved_tensors_hooks"]
+__all__ = [
+    "GradientEdge",
+    "Node",
+    "SavedTensor",
+    "allow_mutation_on_saved_tensors",
+    "disable_saved_tensors_hooks",
+    "get_gradient_edge",
+    "increment_version",
+    "register_multi_grad_hook",
+    "save_on_cpu",
+    "saved_tensors_hooks",
+]
+
+
+def get_gradient_edge(tensor: "Tensor") -> GradientEdge:
+    """Return where the gradient of `tensor` goes; it stands for the tensor in `grad` and
+    `backward`, without holding its memory.
+
+    Raises:
+        RuntimeError: if the tensor does not require grad.
+    """
+    node, output_nr = gradient_edge(tensor)
+    if node is None:
+        raise RuntimeError(
+            f"gradient edges are for tensors that require grad, got a {describe(tensor)}"
+        )
+    return GradientEdge(node, output_nr)
+
+
+def increment_version(tensor: "Tensor | Iterable[Tensor]") -> None:
+    """Count the version of one tensor or several up, as if an operation had changed them in place.
+
+    For code that changes memory behind autograd's back, such as through ``numpy()``.
+    """
+    for each in as_tuple(tensor):
+        if not isinstance(each, TensorBase):
+            raise TypeError(f"versions are of tensors, got {type(each).__name__}")
+        each._storage.write("increment_version")
 
 
 class saved_tensors_hooks:
@@ -46,8 +88,30 @@ class saved_tensors_hooks:
         pop_hooks()
 
 
-class disable_saved_tensors_hooks:
-    """Make entering hooks for saved tensors raise ``RuntimeError(error_message)`` inside the block.
+class save_on_cpu(saved_tensors_hooks):
+    """Keep what is saved inside the block in the memory of the CPU: where offgrad's tensors are.
+
+    Args:
+        pin_memory: must be False: there is no other device to pin memory for.
+        device_type: accepted for code written for PyTorch.
+    """
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        if pin_memory:
+            raise RuntimeError(
+                "pinned memory is for copies to another device, and offgrad has none; leave "
+                "pin_memory=True out"
+            )
+        super().__init__(_same, _same)
+
+
+def _same(tensor: "Tensor") -> "Tensor":
+    return tensor
+
+
+class disable_saved_tensors_hooks(ContextDecorator):
+    """Make entering hooks for saved tensors raise ``RuntimeError(error_message)`` inside the block,
+    or in the decorated function.
 
     Raises:
         RuntimeError: on entry, if hooks are active already.

@@ -35,7 +35,13 @@ class RemovableHandle:
 def add_hook(
     hooks: dict[int, Any], hook: Callable[..., Any], *, prepend: bool = False
 ) -> RemovableHandle:
-    """Add `hook` to `hooks`, last or first, and return the handle that removes it."""
+    """Add `hook` to `hooks`, last or first, and return the handle that removes it.
+
+    Raises:
+        TypeError: if `hook` is not callable.
+    """
+    if not callable(hook):
+        raise TypeError(f"a hook must be callable, got {type(hook).__name__}")
     handle = RemovableHandle(hooks)
     others = dict(hooks) if prepend else {}
     if prepend:

@@ -1,12 +1,18 @@
-"""The rules of changing a tensor in place."""
+"""In-place changes: what may be changed, and the history that changed memory gets."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from offgrad import memory
 from offgrad.autograd import grad_mode
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.node import gradient_edge
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.views import Derivation, set_history
 
 if TYPE_CHECKING:
-    from offgrad.autograd.node import Node
+    from offgrad.autograd.node import Edge
     from offgrad.tensor import Tensor
 
 
@@ -19,19 +25,23 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
         recorded: whether the change will be part of the graph.
 
     Raises:
-        RuntimeError: for read-only memory, for elements that share memory, and, in grad mode, for
-            leaves that require grad and their views.
-        NotImplementedError: for a view, where the change is to be recorded.
+        RuntimeError: for read-only memory; for elements that share memory; for inference tensors
+            outside inference mode; in grad mode for leaves that require grad and their views, and
+            for views whose history cannot follow the change.
     """
     array = target._array
     if not array.flags.writeable:
         raise RuntimeError(
             f"{name}: the memory of this {describe(target)} is read-only; clone it first"
         )
-    repeats = zip(array.strides, array.shape, strict=True)
-    if array.size and any(step == 0 and size > 1 for step, size in repeats):
+    if _repeats(array) or (recorded and target._base is not None and _overlaps(array)):
         raise RuntimeError(
-            f"{name}: elements of this expanded {describe(target)} share memory; clone() it first"
+            f"{name}: elements of this {describe(target)} share memory; clone() it first"
+        )
+    if target._storage.inference and not grad_mode.state.inference:
+        raise RuntimeError(
+            f"{name}: an inference tensor can be changed in place only in inference_mode(), got a "
+            f"{describe(target)}; change a clone()"
         )
     if not grad_mode.state.grad_enabled:
         return
@@ -40,7 +50,7 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
             f"{name}: a leaf that requires grad cannot be changed in place, got a "
             f"{describe(target)}; do it under no_grad(), or change a clone"
         )
-    base = target._base
+    base, derivation = target._base, target._derivation
     if base is None or not (recorded or target._requires_grad or base._requires_grad):
         return
     if base._requires_grad and base._grad_fn is None:
@@ -48,15 +58,112 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
             f"{name}: a view of a leaf that requires grad cannot be changed in place, got a "
             f"{describe(target)}; do it under no_grad(), or change a clone"
         )
-    raise NotImplementedError(
-        f"{name}: changing a view in place is not recorded yet, got a view of a {describe(base)}; "
-        "use the out-of-place form, or index_put for assignments"
-    )
+    if derivation is not None and derivation.obstacle is not None:
+        raise RuntimeError(
+            f"{name}: this {describe(target)} is a view that cannot be changed in place, because "
+            f"{derivation.obstacle}"
+        )
 
 
-def adopt_history(target: "Tensor", node: "Node | None", output_nr: int) -> None:
-    """Make `target`, whose memory was changed, output `output_nr` of `node`."""
-    target._requires_grad = True
-    target._grad_fn, target._output_nr = node, output_nr
-    # Views taken before now know by this that their history is not the memory's any more.
+def _repeats(array: Array) -> bool:
+    """Return whether a dimension was expanded."""
+    repeats = zip(array.strides, array.shape, strict=True)
+    return array.size > 0 and any(step == 0 and size > 1 for step, size in repeats)
+
+
+def _overlaps(array: Array) -> bool:
+    """Return whether elements share memory, or may: whether a step of a dimension ends within what
+    the dimensions with smaller steps span.
+    """
+    span = array.itemsize
+    pairs = zip(array.strides, array.shape, strict=True)
+    for step, size in sorted((abs(step), size) for step, size in pairs if size > 1):
+        if step < span:
+            return array.size > 0
+        span += step * (size - 1)
+    return False
+
+
+def rewrite_history(target: "Tensor", edge: "Edge") -> None:
+    """Have `target`, whose memory was changed, lead to `edge`; of a view the base leads there, too.
+
+    All views of the memory follow when they are used next.
+    """
+    base, derivation = target._base, target._derivation
+    if base is None:
+        set_history(target, *edge)
+    else:
+        assert derivation is not None
+        set_history(base, CopySlices.record(base, edge, derivation), 0)
+        target = base
     target._generation += 1
+
+
+class _Slices(Op):
+    """An operation on the part of an array that is a view of a base; keeps nothing.
+
+    Args:
+        derivation: how the view is taken.
+        order: the dimensions of the base from the largest step in memory to the smallest: arrays
+            are laid out so, because some views exist in one layout only.
+    """
+
+    suffix = ""
+    derivation: Derivation
+    order: tuple[int, ...]
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of the operation."""
+        return {"derivation": self.derivation, "order": self.order}
+
+    def lay_out(self, array: Array, derivation: Derivation, order: tuple[int, ...]) -> Array:
+        """Remember the parameters; return `array`, if need be a copy, in the layout of the base."""
+        self.derivation, self.order = derivation, order
+        return memory.contiguous(array.transpose(order)).transpose(np.argsort(order))
+
+
+class CopySlices(_Slices):
+    """A base with a tensor written over a view of it: what changing a view in place does."""
+
+    @classmethod
+    def record(cls, base: "Tensor", edge: "Edge", derivation: Derivation) -> "CopySlices":
+        """Return the node for a change of memory that has happened: of what leads to `edge`."""
+        node = cls()
+        steps = np.abs(base._array.strides)
+        node.derivation, node.order = derivation, tuple(np.argsort(-steps, kind="stable").tolist())
+        node.needs_input_grad = base._requires_grad, edge[0] is not None
+        node.next_functions = gradient_edge(base), edge
+        node.output_metadata = ((base._array.shape, base._array.dtype),)
+        return node
+
+    def forward(self, base: Array, value: Array, **parameters: Any) -> Array:
+        """Return the changed copy."""
+        out = self.lay_out(base, **parameters)
+        if np.may_share_memory(out, base):
+            out = memory.copy(out.transpose(self.order)).transpose(np.argsort(self.order))
+        self.derivation.take_array(out)[...] = value
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """What was written gets the view of the gradient, the base the gradient elsewhere."""
+        need_base, need_value = self.needs_input_grad
+        nothing = wrap(np.zeros((), np.bool_))
+        return (
+            CopySlices.apply(grad, nothing, **self.parameters()) if need_base else None,
+            TakeSlices.apply(grad, **self.parameters()) if need_value else None,
+        )
+
+
+class TakeSlices(_Slices):
+    """A copy of the view of a base."""
+
+    def forward(self, base: Array, **parameters: Any) -> Array:
+        """Return the copy."""
+        self.shape, self.dtype = base.shape, base.dtype
+        base = self.lay_out(base, **parameters)
+        return memory.copy(self.derivation.take_array(base))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Put the gradient where the view is, in zeros."""
+        zeros = wrap(memory.zeros(self.shape, self.dtype))
+        return CopySlices.apply(zeros, grad, **self.parameters())

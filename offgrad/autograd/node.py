@@ -2,15 +2,17 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ReferenceType, ref
 
 import numpy as np
 
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, describe, is_stale, wrap
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.views import is_stale, refresh
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -20,6 +22,9 @@ Grads: TypeAlias = tuple["Tensor | None", ...]
 Hooks: TypeAlias = dict[int, Callable[..., Any]]
 
 _sequence = itertools.count(1)
+# Two threads must not give one leaf two nodes, each with a lock of its own. Re-entrant: a garbage
+# collection may run a user's finalizer while it is held.
+_accumulator_lock = RLock()
 
 
 class Node:
@@ -49,10 +54,13 @@ class Node:
 
     def __init__(self) -> None:
         self.sequence_nr = next(_sequence)
+        # Held while the node runs: threads may share parts of a graph. Re-entrant, because a hook
+        # or a Function may run backward itself.
+        self.lock = RLock()
 
     def name(self) -> str:
         """Return the name PyTorch prints, such as ``MulBackward0``."""
-        return f"{type(self).__name__}Backward0"
+        return type(self).__name__
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
@@ -107,14 +115,27 @@ class Node:
             self._retainers = {}
         self._retainers[tensor._output_nr] = ref(tensor)
 
+    def forget_retainer(self, tensor: "Tensor") -> bool:
+        """Stop writing the gradient of `tensor`; return whether it was written."""
+        for output_nr, retainer in self.retainers():
+            if retainer is tensor:
+                assert self._retainers is not None
+                del self._retainers[output_nr]
+                return True
+        return False
+
     def retainers(self) -> Iterator[tuple[int, "Tensor"]]:
         """Yield the outputs that retain their gradient and are still alive."""
-        for output_nr, reference in (self._retainers or {}).items():
+        for output_nr, reference in list((self._retainers or {}).items()):
             tensor = reference()
             if tensor is not None:
                 yield output_nr, tensor
 
     # Saved tensors, as attributes
+
+    def __dir__(self) -> list[str]:
+        names = [f"{kind}{slot}" for slot in self._saved for kind in ("_saved_", "_raw_saved_")]
+        return [*super().__dir__(), *names]
 
     def __getattr__(self, name: str) -> Any:
         saved = self._saved
@@ -161,7 +182,7 @@ class AccumulateGrad(Node):
         """Add the gradient to the leaf's; keep a copy of the first, which others may hold too."""
         (grad,) = grads
         leaf = self._variable
-        if grad is None:
+        if grad is None or not leaf._requires_grad:
             return ()
         if leaf.grad is None:
             leaf.grad = grad.clone()
@@ -177,14 +198,24 @@ class AccumulateGrad(Node):
         return ()
 
 
+class GradientEdge(NamedTuple):
+    """Where the gradient of a tensor goes: it stands for the tensor in `grad` and `backward`.
+
+    Attributes:
+        node: the node that made the tensor, or that accumulates its gradient.
+        output_nr: which output of the node the tensor is.
+        ownership_token: not used; nodes own what they need.
+    """
+
+    node: Node
+    output_nr: int
+    ownership_token: Any = None
+
+
 def gradient_edge(tensor: "Tensor") -> Edge:
     """Return the node and output number that the gradient of `tensor` goes to."""
     if is_stale(tensor):
-        raise RuntimeError(
-            "a view's history must match its base's, but the base (or another view of it) was "
-            "changed in place by an operation that autograd recorded after this "
-            f"{describe(tensor)} was taken; take the view again after the in-place operation"
-        )
+        refresh(tensor)
     if not tensor._requires_grad:
         return None, 0
     if tensor._grad_fn is not None:
@@ -196,8 +227,11 @@ def accumulator(leaf: "Tensor") -> AccumulateGrad:
     """Return the node that accumulates into `leaf`, the same one while any graph holds it."""
     node = None if leaf._accumulator is None else leaf._accumulator()
     if node is None:
-        node = AccumulateGrad(leaf)
-        leaf._accumulator = ref(node)
+        with _accumulator_lock:
+            node = None if leaf._accumulator is None else leaf._accumulator()
+            if node is None:
+                node = AccumulateGrad(leaf)
+                leaf._accumulator = ref(node)
     return node
 
 

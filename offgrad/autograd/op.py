@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from offgrad.autograd import grad_mode
+from offgrad.autograd import anomaly, grad_mode
 from offgrad.autograd.node import Edge, Grads, Node, connect, gradient_edge
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import is_differentiable, is_stale, view_of, wrap
+from offgrad.autograd.tensor_base import is_differentiable, wrap
+from offgrad.autograd.views import CUSTOM, SEVERAL_OUTPUTS, derivation, requires_grad, view_of
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -37,7 +38,8 @@ class Op(Node):
 
     _saves: Mapping[str, Array | None] = MappingProxyType({})
 
-    # Whether outputs share the memory of the first input.
+    # Whether outputs share the memory of the first input. Such an operation's forward returns NumPy
+    # views, which its parameters alone decide: it is done again on other arrays.
     is_view: ClassVar[bool] = False
     # Whether each output shares the memory of the input in its place instead.
     views_each_input: ClassVar[bool] = False
@@ -46,6 +48,8 @@ class Op(Node):
 
     def __init_subclass__(cls) -> None:
         registry.append(cls)
+        # PyTorch's name of the class of such nodes.
+        cls.__name__ += cls.suffix
 
     def forward(self, *arrays: Any, **parameters: Any) -> Any:
         """Return the output array or arrays."""
@@ -57,7 +61,7 @@ class Op(Node):
 
     def name(self) -> str:
         """Return the name PyTorch prints, such as ``MulBackward0``."""
-        return type(self).__name__ + self.suffix
+        return type(self).__name__
 
     def save(self, /, **slots: Array | None) -> None:
         """Save arrays for backward under the names of `slots`; None is passed over.
@@ -82,13 +86,11 @@ class Op(Node):
     @classmethod
     def apply_all(cls, *inputs: "Tensor | None", **parameters: Any) -> "tuple[Any, ...]":
         """Run the operation as `apply` does; return all outputs, None where forward did."""
-        node = cls()
         recorded = False
         if grad_mode.state.grad_enabled:
-            needs = tuple(
-                [each is not None and (each._requires_grad or is_stale(each)) for each in inputs]
-            )
+            needs = tuple([requires_grad(each) for each in inputs])
             recorded = True in needs
+        node = cls()
         node.needs_input_grad = needs if recorded else (False,) * len(inputs)
         arrays = [None if tensor is None else tensor._array for tensor in inputs]
         # As PyTorch, silent about infinities and NaN, which the results tell of.
@@ -97,11 +99,12 @@ class Op(Node):
         results = result if type(result) is tuple else (result,)
         outputs: list[Any]
         if cls.is_view:
-            bases = inputs if cls.views_each_input else inputs[:1] * len(results)
-            outputs = [view_of(array, base) for array, base in zip(results, bases, strict=True)]  # type: ignore[arg-type]
+            outputs = cls._views(node, inputs, results, parameters)
         else:
             outputs = [None if array is None else wrap(array) for array in results]
         if recorded:
+            if anomaly.state.enabled:
+                anomaly.remember(node)
             node.next_functions = tuple(
                 [(None, 0) if tensor is None else gradient_edge(tensor) for tensor in inputs]
             )
@@ -116,6 +119,26 @@ class Op(Node):
                 node._save_all(inputs, arrays, results, outputs)
         return tuple(outputs)
 
+    @classmethod
+    def _views(
+        cls,
+        node: "Op",
+        inputs: "tuple[Tensor | None, ...]",
+        results: tuple[Array, ...],
+        parameters: Mapping[str, Any],
+    ) -> list[Any]:
+        obstacle = None
+        if cls.views_each_input:
+            obstacle = CUSTOM.format(node.name())
+        elif len(results) > 1:
+            obstacle = SEVERAL_OUTPUTS.format(node.name())
+        views = []
+        for output_nr, array in enumerate(results):
+            source: Any = inputs[output_nr if cls.views_each_input else 0]
+            steps = derivation(source, cls, parameters, output_nr, obstacle)
+            views.append(view_of(array, source, steps))
+        return views
+
     def _save_all(
         self,
         inputs: "tuple[Tensor | None, ...]",
@@ -125,7 +148,10 @@ class Op(Node):
     ) -> None:
         saved = {}
         for slot, array in self._saves.items():
-            if array is not None:
+            if array is None:
+                # As in PyTorch, what backward does not need is there, as None.
+                setattr(self, slot, None)
+            else:
                 tensor, edge, is_output = self._identify(array, inputs, arrays, results, outputs)
                 saved[slot] = SavedTensor(tensor, self, slot, edge, is_output)
         self._saved = saved

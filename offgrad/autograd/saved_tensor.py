@@ -14,7 +14,7 @@ import numpy as np
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.memory import Storage, remember_saver
+from offgrad.memory import Storage, copy, remember_saver
 
 if TYPE_CHECKING:
     from offgrad.autograd.node import Edge, Node
@@ -79,6 +79,8 @@ def _nothing() -> None:
 class _State(threading.local):
     hooks: tuple[SaveHooks, ...] = ()
     disabled: str | None = None
+    # The memory that an in-place operation, being computed, will write its result over.
+    target: Storage | None = None
 
 
 state = _State()
@@ -126,8 +128,17 @@ class SavedTensor:
         self._node = ref(node)
         self._edge = edge
         self._version = tensor._storage.version
+        if tensor._storage.inference:
+            raise RuntimeError(
+                "inference tensors cannot be saved for backward, but "
+                f"{self.who()} needs a {describe(tensor)} made in inference_mode(); use its "
+                "clone(), or no_grad() instead of inference_mode()"
+            )
         if is_output:
             self._is_output = True
+        elif tensor._storage is state.target:
+            tensor = wrap(copy(tensor._array))
+            self._version = 0
         hooks = state.hooks
         if not hooks or not self._pack(hooks[-1], tensor):
             self._keep(tensor)
@@ -144,14 +155,9 @@ class SavedTensor:
             RuntimeError: after release; if the memory was changed in place since; if an unpack hook
                 returned something else than was saved.
         """
-        if self._released:
-            raise RuntimeError(
-                f"what {self.who()} saved for backward was freed by an earlier backward() or "
-                "grad(); to go through the graph, or read its saved tensors, again, pass "
-                "retain_graph=True the time before"
-            )
-        if self._tensor is not None:
-            tensor = self._tensor
+        # Each is read once, in this order: another thread may release it meanwhile.
+        packed, hooks, tensor = self._packed, self._hooks, self._tensor
+        if tensor is not None:
             if tensor._storage.version != self._version:
                 raise self._changed(tensor)
             if tensor._storage.uid != self._uid:
@@ -161,10 +167,15 @@ class SavedTensor:
                     "conversion; replace it before forward or after backward"
                 )
             return tensor if self._leads_where_it_did(tensor) else self._rebuild(tensor)
-        assert self._hooks is not None
-        self._check_packed()
-        tensor = self._hooks.unpack(self._packed)
-        self._check_packed()
+        if hooks is None:
+            raise RuntimeError(
+                f"what {self.who()} saved for backward was freed by an earlier backward() or "
+                "grad(); to go through the graph, or read its saved tensors, a second time, pass "
+                "retain_graph=True the time before"
+            )
+        self._check_packed(packed)
+        tensor = hooks.unpack(packed)
+        self._check_packed(packed)
         self._check_unpacked(tensor)
         return self._rebuild(tensor)
 
@@ -198,7 +209,7 @@ class SavedTensor:
     def release(self) -> None:
         """Let go of what is held."""
         self._released = True
-        self._tensor = self._packed = self._hooks = None
+        self._tensor = self._hooks = self._packed = None
 
     def kept_storage(self) -> "Storage | None":
         """Return the storage kept for backward, None if it is packed or released."""
@@ -253,9 +264,8 @@ class SavedTensor:
             return (node is None) == (not tensor._requires_grad)
         return tensor._grad_fn is node
 
-    def _check_packed(self) -> None:
+    def _check_packed(self, packed: Any) -> None:
         """Raise if what the pack hook returned or holds was changed in place since."""
-        packed = self._packed
         if isinstance(packed, TensorBase) and packed._storage.version != self._packed_version:
             raise self._changed(packed, packed._storage.version, packed._storage.changed_by)
         # A hook that holds the tensor it was given holds the memory that was saved.
@@ -298,5 +308,6 @@ class SavedTensor:
             "a tensor needed for backward must not be changed in place, but the "
             f"{describe(tensor)} that {self.who()} saved at version {self._version} is at version "
             f"{storage.version if version is None else version}, last changed by "
-            f"{operation or storage.changed_by}; use the out-of-place form, or change a clone"
+            f"{operation or storage.changed_by}; use the out-of-place form, or change a clone "
+            "(autograd.detect_anomaly() tells the line that saved it)"
         )

@@ -10,10 +10,12 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
+from offgrad.autograd.grad_mode import state
 from offgrad.memory import Storage
 
 if TYPE_CHECKING:
     from offgrad.autograd.node import AccumulateGrad, Node
+    from offgrad.autograd.views import Derivation
     from offgrad.tensor import Tensor
 
 
@@ -28,7 +30,9 @@ class TensorBase:
     _requires_grad: bool = False
     _grad_fn: "Node | None" = None
     _output_nr: int = 0
+    # A view's base, how it was taken from it, and the generation of the base's history it follows.
     _base: "Tensor | None" = None
+    _derivation: "Derivation | None" = None
     _generation: int = 0
     _hooks: "dict[int, Any] | None" = None
     _post_accumulate_hooks: "dict[int, Any] | None" = None
@@ -41,9 +45,19 @@ class TensorBase:
 
     def _set(self, array: NDArray[Any], storage: Storage | None, requires_grad: bool) -> None:
         self._array = array
-        self._storage = Storage(array) if storage is None else storage
+        self._storage = new_storage(array) if storage is None else storage
         if requires_grad:
             self._requires_grad = True
+
+
+def new_storage(array: NDArray[Any]) -> Storage:
+    """Return the storage of a new tensor over `array`: in inference mode that of an inference
+    tensor.
+    """
+    storage = Storage(array)
+    if state.inference:
+        storage.inference = True
+    return storage
 
 
 def wrap(
@@ -54,24 +68,10 @@ def wrap(
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     tensor._array = array
-    tensor._storage = Storage(array) if storage is None else storage
+    tensor._storage = new_storage(array) if storage is None else storage
     if requires_grad:
         tensor._requires_grad = True
     return tensor
-
-
-def view_of(array: NDArray[Any], base: "Tensor") -> "Tensor":
-    """Return a tensor over `array`, which lies in the memory of `base`."""
-    tensor = wrap(array, base._storage)
-    tensor._base = base if base._base is None else base._base
-    tensor._generation = tensor._base._generation
-    return tensor
-
-
-def is_stale(tensor: TensorBase) -> bool:
-    """Return whether `tensor` is a view whose memory got another history since it was taken."""
-    base = tensor._base
-    return base is not None and tensor._generation != base._generation
 
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:

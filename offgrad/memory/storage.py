@@ -53,6 +53,7 @@ class Storage:
         root: an array over the memory; keeps it alive.
         uid: a number no other storage of this process has or had.
         version: how many in-place operations changed the memory.
+        inference: whether it is an inference tensor's, which autograd refuses.
         changed_by: the operation that changed it last.
         role: what the memory is for, in the words of an `OutOfMemoryError`.
         writers: pending writes of the memory to a store, which `write()` waits for.
@@ -60,6 +61,7 @@ class Storage:
 
     # Defaults are the class's: most storages are never changed and have no role.
     version = 0
+    inference = False
     changed_by = ""
     role = "tensors"
     writers: "tuple[ref[Writer], ...]" = ()

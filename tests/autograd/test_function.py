@@ -221,9 +221,9 @@ def test_saved_output_and_intermediate() -> None:
 @pytest.mark.parametrize(
     ("returned", "error", "match"),
     [
-        (lambda g: (g, g), RuntimeError, r"each of the 1 inputs.*returned 2"),
+        (lambda g: (g, g), RuntimeError, r"each of the 1 arguments.*returned 2"),
         (lambda g: (), RuntimeError, "returned 0"),
-        (lambda g: 3.0, TypeError, "float at index 0"),
+        (lambda g: 3.0, RuntimeError, "float at index 0"),
         (lambda g: g[:1], RuntimeError, r"shape \[1\], expected shape \[2\]"),
         (lambda g: g.sum(), RuntimeError, "expected shape"),
     ],

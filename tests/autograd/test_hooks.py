@@ -28,7 +28,7 @@ def test_order_of_everything_at_one_node() -> None:
     y.retain_grad()
     y.sum().backward()
     assert seen == [
-        ("tensor 1", False), ("tensor 2", False), ("pre 1", False), ("pre 2", False), ("post", True)
+        ("tensor 1", False), ("tensor 2", False), ("pre 1", True), ("pre 2", True), ("post", True)
     ]  # fmt: skip
 
 

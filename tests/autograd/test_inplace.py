@@ -85,21 +85,11 @@ def test_leaves_and_their_views_are_refused_and_unchanged(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INPLACE)
-def test_views_with_history_are_right_or_refused(name: str) -> None:
+def test_views_with_history(name: str) -> None:
     change, expected = INPLACE[name]
     x = leaf(0.5, 2, 3)
     y = x * 1
-    try:
-        change(y[:2])
-    except (NotImplementedError, RuntimeError) as error:
-        refused = str(error)
-    else:
-        refused = ""
-    if refused:
-        assert "view" in refused
-        assert y.tolist() == [0.5, 2, 3]
-        assert y._version == 0
-        return
+    change(y[:2])
     want = offgrad.ops.cat([expected((x * 1)[:2]), x[2:]])
     np.testing.assert_allclose(y.detach().numpy(), want.detach().numpy())
     assert gradient(y, x) == pytest.approx(gradient(want, x))
@@ -118,7 +108,7 @@ def test_view_taken_before_is_right_or_stale(take: Callable[[Tensor], Tensor]) -
     else:
         assert found == gradient(take(x * 3), x)
         return
-    assert "take the view again" in refused
+    assert "one of several outputs" in refused
     assert gradient(take(y), x) == gradient(take(x * 3), x)
 
 
@@ -138,17 +128,17 @@ def test_view_of_a_constant_that_became_part_of_the_graph(
     else:
         assert found == gradient(take(x * 3), x)
         return
-    assert "take the view again" in refused
+    assert "one of several outputs" in refused
 
 
-def test_views_of_views_and_siblings_are_stale_too() -> None:
+def test_views_of_views_and_siblings_follow() -> None:
     x = leaf(1, 2)
     y = x * 1
     deep, sibling = y.view(2, 1)[0], y[1:]
-    y.add_(1)
-    for view in (deep, sibling):
-        with pytest.raises(RuntimeError, match="take the view again"):
-            (view * 2).sum().backward()
+    y.mul_(3)
+    deep.mul_(5)
+    found = [grad(each.sum(), x, retain_graph=True)[0].tolist() for each in (deep, sibling, y)]
+    assert found == [[15, 0], [0, 3], [15, 3]]
 
 
 def test_version_is_shared_by_views() -> None:
@@ -207,8 +197,8 @@ def test_operand_is_the_target_itself() -> None:
     z = x * 1
     z.mul_(z)
     assert z.tolist() == [1, 4]
-    with pytest.raises(RuntimeError, match="in place"):
-        z.sum().backward()
+    # PyTorch saves one of the two as it is, and raises; both are saved as they were here.
+    assert gradient(z, x) == [2, 4]
 
 
 def test_overlapping_copy() -> None:

@@ -1,0 +1,159 @@
+"""Anomaly mode: errors and NaN of backward are traced to the line of forward they come from."""
+
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from offgrad.autograd.node import Grads, Node
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+class _State:
+    """Of the process, as in PyTorch: backward may run in another thread than forward."""
+
+    enabled = False
+    check_nan = True
+
+
+class _Running(threading.local):
+    node: "Node | None" = None
+
+
+state = _State()
+_running = _Running()
+
+
+def is_anomaly_enabled() -> bool:
+    """Return whether anomaly mode is on."""
+    return state.enabled
+
+
+def is_anomaly_check_nan_enabled() -> bool:
+    """Return whether anomaly mode, if on, looks for NaN."""
+    return state.check_nan
+
+
+class set_detect_anomaly:
+    """Set anomaly mode to `mode` at once; as a context manager, restore it at the end."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._previous = state.enabled, state.check_nan
+        state.enabled, state.check_nan = bool(mode), bool(check_nan)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        state.enabled, state.check_nan = self._previous
+
+
+class detect_anomaly:
+    """Remember for each operation inside the block the line that ran it; tell it when its backward
+    fails or, with `check_nan`, returns NaN.
+
+    Forward and backward both belong into the block. It takes time and memory: for debugging only.
+    """
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self._check_nan = check_nan
+        self._entered: list[set_detect_anomaly] = []
+
+    def __enter__(self) -> None:
+        self._entered.append(set_detect_anomaly(True, self._check_nan))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered.pop().__exit__(kind, error, traceback)
+
+
+def remember(node: "Node") -> None:
+    """Keep with `node`, just recorded, where that was, and the node in whose backward it was."""
+    stack = traceback.StackSummary.extract(_frames(sys._getframe(1)), lookup_lines=False)
+    stack.reverse()
+    node.metadata["traceback_"] = stack
+    node.metadata["parent_"] = _running.node
+
+
+def run(node: "Node", grads: "Grads") -> "Grads":
+    """Run `node`; tell of an error where in forward it comes from."""
+    outer, _running.node = _running.node, node
+    try:
+        return node.run(grads)
+    except Exception as error:
+        error.add_note(f"{_place(node)}\n{_history(node)}")
+        raise
+    finally:
+        _running.node = outer
+
+
+def check(node: "Node", grads: "Grads") -> None:
+    """Raise if one of the gradients `node` returned has a NaN.
+
+    Raises:
+        RuntimeError: it names the node, the gradient and the line of forward.
+    """
+    if not state.check_nan:
+        return
+    for index, grad in enumerate(grads):
+        if grad is None:
+            continue
+        array: Any = grad._array
+        if array.dtype.kind in "fcV" and np.isnan(array).any():
+            error = RuntimeError(
+                f"{node.name()} returned nan in gradient {index}, of shape {list(array.shape)}. "
+                f"{_place(node)}"
+            )
+            error.add_note(_history(node))
+            raise error
+
+
+def _frames(innermost: FrameType) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames from the line outside this package that called it outwards."""
+    inside = True
+    for frame, line in traceback.walk_stack(innermost):
+        inside = inside and frame.f_code.co_filename.startswith(_PACKAGE)
+        if not inside:
+            yield frame, line
+
+
+def _place(node: "Node") -> str:
+    stack = node.metadata.get("traceback_")
+    if not stack:
+        return (
+            f"Where in forward {node.name()} was recorded is not known: run forward, too, under "
+            "detect_anomaly()."
+        )
+    last = stack[-1]
+    return (
+        f"It was recorded in forward at {last.filename}:{last.lineno}, in {last.name}: {last.line}"
+    )
+
+
+def _history(node: "Node | None") -> str:
+    """Return the stack of forward at `node` and at the nodes whose backward recorded it."""
+    parts = []
+    while node is not None:
+        stack = node.metadata.get("traceback_")
+        if stack:
+            parts.append(f"Forward of {node.name()}:\n{''.join(stack.format())}")
+        node = node.metadata.get("parent_")
+        if node is not None:
+            parts.append(f"That was the backward of {node.name()}.\n")
+    return "".join(parts).rstrip()

@@ -1,0 +1,149 @@
+"""The node of a user-defined Function, and the context its forward and backward share."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from offgrad.autograd.node import Grads, Node
+from offgrad.autograd.saved_tensor import SavedTensor
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.memory import zeros
+
+if TYPE_CHECKING:
+    from offgrad.autograd.function import Function
+    from offgrad.tensor import Tensor
+
+
+class FunctionCtx:
+    """What a Function's `forward` and `backward` share: the ``ctx`` argument.
+
+    Attributes may be set on it. Tensors that backward needs belong into `save_for_backward`: so
+    they are checked for in-place changes, offloaded by policies, and freed with the graph.
+
+    Attributes:
+        needs_input_grad: for each argument of forward, whether its gradient is wanted.
+    """
+
+    needs_input_grad: tuple[bool, ...]
+
+    def __init__(self, node: "FunctionNode") -> None:
+        self._node = ref(node)
+        self._to_save: tuple[Tensor | None, ...] = ()
+        self._dirty: tuple[Tensor, ...] = ()
+        self._non_differentiable: tuple[Tensor, ...] = ()
+        self._materialize_grads = True
+
+    def __getattr__(self, name: str) -> Any:
+        # In PyTorch the two are one object: what the node has, such as metadata, is found here.
+        node = self.__dict__["_node"]()
+        if node is not None and not name.startswith("_") and hasattr(type(node), name):
+            return object.__getattribute__(node, name)
+        raise AttributeError(f"ctx has no attribute {name!r}; was it set in forward?")
+
+    def save_for_backward(self, *tensors: "Tensor | None") -> None:
+        """Save inputs, outputs or intermediate tensors; call it once, in forward."""
+        for tensor in tensors:
+            if tensor is not None and not isinstance(tensor, TensorBase):
+                raise TypeError(
+                    f"save_for_backward takes tensors and None, got {type(tensor).__name__}; set "
+                    "other things as attributes of ctx"
+                )
+        self._to_save = tensors
+
+    def save_for_forward(self, *tensors: "Tensor | None") -> None:
+        """Do nothing: there is no forward-mode differentiation."""
+
+    @property
+    def saved_tensors(self) -> "tuple[Tensor | None, ...]":
+        """What `save_for_backward` was given, checked for in-place changes since."""
+        node = self._node()
+        if node is None or self._to_save:
+            return self._to_save
+        return tuple(None if raw is None else raw.unpack() for raw in node._raw_saved_tensors)
+
+    def mark_dirty(self, *tensors: "Tensor") -> None:
+        """Declare inputs that forward changes in place; it must return them too."""
+        _check_tensors("mark_dirty", tensors)
+        self._dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: "Tensor") -> None:
+        """Declare outputs that do not require grad."""
+        _check_tensors("mark_non_differentiable", tensors)
+        self._non_differentiable = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Choose whether missing gradients reach backward as zeros (the default) or as None."""
+        if not isinstance(value, bool):
+            raise TypeError(f"set_materialize_grads takes a bool, got {value!r}")
+        self._materialize_grads = value
+
+
+def _check_tensors(method: str, tensors: Sequence[Any]) -> None:
+    for tensor in tensors:
+        if not isinstance(tensor, TensorBase):
+            raise RuntimeError(f"{method} takes tensors, got {type(tensor).__name__}")
+
+
+class FunctionNode(Node):
+    """The node of a user-defined Function; attributes it lacks are those of its ctx.
+
+    It has an edge for each argument that is a tensor.
+    """
+
+    runs_without_grad = True
+    # What was saved, in the order given, with None where None was.
+    _raw_saved_tensors: tuple[SavedTensor | None, ...] = ()
+
+    def __init__(self, function: "type[Function]", arguments: Sequence[Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.ctx = FunctionCtx(self)
+        self._is_tensor = [isinstance(each, TensorBase) for each in arguments]
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "ctx":
+            try:
+                return getattr(self.ctx, name)
+            except AttributeError:
+                pass
+        return super().__getattr__(name)
+
+    def run(self, grads: Grads) -> Grads:
+        """Call the Function's backward; check what it returns, and return it for the tensors."""
+        if self.ctx._materialize_grads:
+            grads = tuple(
+                wrap(zeros(shape, dtype)) if grad is None and dtype is not None else grad
+                for grad, (shape, dtype) in zip(grads, self.output_metadata, strict=True)
+            )
+        result = self.function._backward()(self.ctx, *grads)
+        given = result if isinstance(result, tuple) else (result,)
+        expected = len(self._is_tensor)
+        if any(each is not None for each in given[expected:]) or len(given) < expected:
+            raise RuntimeError(
+                f"{self.name()} must return a gradient, or None, for each of the {expected} "
+                f"arguments of forward, but returned {len(given)}"
+            )
+        edges = iter(self.next_functions)
+        for index, (each, is_tensor) in enumerate(zip(given, self._is_tensor, strict=False)):
+            target, output_nr = next(edges) if is_tensor else (None, 0)
+            if each is None:
+                continue
+            if not isinstance(each, TensorBase):
+                raise RuntimeError(
+                    f"{self.name()} must return tensors and None, as a tuple if several, but "
+                    f"returned {type(each).__name__} at index {index}"
+                )
+            if not is_tensor:
+                raise RuntimeError(
+                    f"{self.name()} must return None for arguments that are no tensors, but "
+                    f"returned a {describe(each)} at index {index}"
+                )
+            dtype = None if target is None else target.output_metadata[output_nr][1]
+            if dtype is not None and each._array.dtype.kind == "c" and dtype.kind != "c":
+                raise RuntimeError(
+                    f"{self.name()} must return a real gradient for a real input, but returned a "
+                    f"{describe(each)} at index {index} for a {dtype.name} input; take its .real"
+                )
+        return tuple(
+            each for each, is_tensor in zip(given, self._is_tensor, strict=False) if is_tensor
+        )

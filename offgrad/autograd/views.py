@@ -1,0 +1,165 @@
+"""Views: how each was taken from its base, and the history it gets when the base's changes.
+
+A view remembers the operations that led from its base to it. When the shared memory is changed in
+place by an operation that is recorded, the base gets a new history, and each of its views, once it
+is asked for, the one that the same operations give it from there.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from offgrad.autograd import grad_mode
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+
+if TYPE_CHECKING:
+    from offgrad.autograd.node import Node
+    from offgrad.autograd.op import Op
+    from offgrad.tensor import Tensor
+
+
+class Derivation(NamedTuple):
+    """The last step from a base to a view of it, and the steps before.
+
+    Attributes:
+        before: the derivation of the tensor the view was taken from; None if that is the base.
+        op: the operation; None for one of the user's, whose views always have an obstacle.
+        parameters: its parameters besides the tensor.
+        output_nr: which of its outputs the view is.
+        obstacle: why the view's history cannot follow an in-place change; None if it can.
+    """
+
+    before: "Derivation | None"
+    op: "type[Op] | None"
+    parameters: Mapping[str, Any]
+    output_nr: int
+    obstacle: str | None
+
+    def steps(self) -> "list[Derivation]":
+        """Return all steps, the first first."""
+        steps = []
+        step: Derivation | None = self
+        while step is not None:
+            steps.append(step)
+            step = step.before
+        return steps[::-1]
+
+    def take(self, base: "Tensor") -> "Tensor":
+        """Return the same view of `base`."""
+        for step in self.steps():
+            assert step.op is not None
+            base = step.op.apply_all(base, **step.parameters)[step.output_nr]
+        return base
+
+    def take_array(self, base: NDArray[Any]) -> NDArray[Any]:
+        """Return the same view of an array."""
+        for step in self.steps():
+            assert step.op is not None
+            result = step.op().forward(base, **step.parameters)
+            base = result[step.output_nr] if type(result) is tuple else result
+        return base
+
+
+SEVERAL_OUTPUTS = (
+    "it is one of several outputs of {}, whose histories cannot be told apart; use the "
+    "out-of-place form, or take the view by indexing"
+)
+NO_GRAD = (
+    "it was taken under no_grad() and the change is recorded; take the view and change it both "
+    "inside no_grad(), or both outside"
+)
+INFERENCE = (
+    "it was taken in inference_mode() and the change is recorded; take the view and change it both "
+    "inside inference_mode(), or both outside"
+)
+CUSTOM = (
+    "it came out of {}, whose own backward the change would pass by; use the out-of-place form, or "
+    "have the function return a clone"
+)
+
+
+def view_of(array: NDArray[Any], source: "Tensor", derivation: Derivation) -> "Tensor":
+    """Return a tensor over `array`, which lies in the memory of `source` and came by `derivation`
+    from the base of `source`.
+    """
+    view = wrap(array, source._storage)
+    base = view._base = source if source._base is None else source._base
+    view._derivation = derivation
+    view._generation = base._generation
+    return view
+
+
+def derivation(
+    source: "Tensor",
+    op: "type[Op] | None",
+    parameters: Mapping[str, Any],
+    output_nr: int,
+    obstacle: str | None,
+) -> Derivation:
+    """Return the derivation of a view taken from `source` now."""
+    before = source._derivation
+    if not grad_mode.state.grad_enabled:
+        obstacle = INFERENCE if grad_mode.state.inference else NO_GRAD
+    if obstacle is None and before is not None:
+        obstacle = before.obstacle
+    return Derivation(before, op, parameters, output_nr, obstacle)
+
+
+def is_stale(tensor: TensorBase) -> bool:
+    """Return whether `tensor` is a view whose base got another history, or came to require grad,
+    since it was taken.
+    """
+    base = tensor._base
+    if base is None:
+        return False
+    if tensor._generation != base._generation:
+        return True
+    if tensor._requires_grad or not base._requires_grad:
+        return False
+    return tensor._derivation is not None and tensor._derivation.obstacle is None
+
+
+def requires_grad(tensor: "Tensor | None") -> bool:
+    """Return whether `tensor` requires grad; in grad mode a stale view is given its history.
+
+    To be asked before the operation's node is made: nodes count up along a graph.
+    """
+    if tensor is None:
+        return False
+    stale = is_stale(tensor)
+    if stale and grad_mode.state.grad_enabled:
+        refresh(tensor)
+        return tensor._requires_grad
+    return stale or tensor._requires_grad
+
+
+def refresh(view: "Tensor") -> None:
+    """Give a stale view the history that its memory has by now.
+
+    Raises:
+        RuntimeError: if its history cannot follow.
+    """
+    base, steps = view._base, view._derivation
+    assert base is not None
+    assert steps is not None
+    if steps.obstacle is not None:
+        raise RuntimeError(
+            f"the history of this view, a {describe(view)}, must follow an in-place change of its "
+            f"base or of another view, but {steps.obstacle}"
+        )
+    generation = base._generation
+    with grad_mode.enable_grad():
+        fresh = steps.take(base)
+    set_history(view, fresh._grad_fn, fresh._output_nr)
+    view._generation = generation
+
+
+def set_history(tensor: "Tensor", node: "Node | None", output_nr: int) -> None:
+    """Make `tensor` output `output_nr` of `node`; if it retained its gradient, it does so there."""
+    before = tensor._grad_fn
+    retained = before is not None and before.forget_retainer(tensor)
+    tensor._requires_grad = node is not None
+    tensor._grad_fn, tensor._output_nr = node, output_nr
+    if retained and node is not None:
+        node.retain_grad(tensor)

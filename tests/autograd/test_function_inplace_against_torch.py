@@ -1,0 +1,406 @@
+"""Functions of the user's own on both libraries: in-place changes and views."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.autograd.functions import constant, differs, double, leaf, lists, make
+
+# mark_dirty
+
+
+def triple(
+    m: Any,
+    result: Callable[[Any], Any] = lambda x: x,
+    backward: Callable[..., Any] = lambda ctx, grad: grad * 3,
+) -> Any:
+    """Return a Function that multiplies by 3, in place."""
+
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.mark_dirty(x)
+        x.mul_(3)
+        return result(x)
+
+    return make(m, forward, backward, name="Triple")
+
+
+def test_mark_dirty(m: Any) -> None:
+    x = leaf(m, 1, 2)
+    y = x * 1
+    z = triple(m).apply(y)
+    assert z is y
+    assert (y._version, y.grad_fn.name(), y.tolist()) == (2, "TripleBackward", [3, 6])
+    z.sum().backward()
+    assert x.grad.tolist() == [3, 3]
+
+
+def test_mark_dirty_in_setup_context(m: Any) -> None:
+    x = leaf(m, 1)
+    y = x * 1
+    function = make(
+        m,
+        lambda x: x.mul_(3),
+        lambda ctx, grad: grad * 3,
+        lambda ctx, inputs, output: ctx.mark_dirty(inputs[0]),
+    )
+    assert function.apply(y) is y
+    y.backward()
+    assert x.grad.tolist() == [3]
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_mark_dirty_of_leaves(m: Any, view: bool) -> None:
+    x = leaf(m, 1, 2)
+    with pytest.raises(RuntimeError, match="leaf"):
+        triple(m).apply(x[:1] if view else x)
+
+
+def test_mark_dirty_of_constants(m: Any) -> None:
+    c = constant(m, 1)
+    assert triple(m).apply(c) is c
+    assert (c.requires_grad, c.tolist()) == (False, [3])
+
+    def forward(ctx: Any, c: Any, x: Any) -> Any:
+        ctx.mark_dirty(c)
+        return c.mul_(x)
+
+    x = leaf(m, 5)
+    assert make(m, forward, lambda ctx, grad: (None, grad * 3)).apply(c, x) is c
+    assert (c.requires_grad, c.is_leaf) == (True, False)
+    c.backward()
+    assert x.grad.tolist() == [3]
+
+
+def test_mark_dirty_of_several(m: Any) -> None:
+    def forward(ctx: Any, a: Any, b: Any, c: Any) -> Any:
+        ctx.mark_dirty(a)
+        ctx.mark_dirty(a, b)
+        return a.mul_(2), b.mul_(3), c * 4
+
+    x = leaf(m, 1)
+    a, b = x * 1, x * 1
+    p, q, r = make(m, forward, lambda ctx, f, g, h: (f * 2, g * 3, h * 4)).apply(a, b, x)
+    assert (p is a, q is b, p.output_nr, q.output_nr) == (True, True, 0, 1)
+    (p + q + r).sum().backward()
+    assert x.grad.tolist() == [9]
+
+
+def test_mark_dirty_is_noticed_by_what_was_saved(m: Any) -> None:
+    y = leaf(m, 1) * 1
+    square = (y * y).sum()
+    triple(m).apply(y)
+    with pytest.raises(RuntimeError, match=r"in.?place"):
+        square.backward()
+
+
+def test_mark_dirty_counts_by_itself(m: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.mark_dirty(x)
+        return x
+
+    x = leaf(m, 1) * 1
+    make(m, forward, lambda ctx, grad: grad).apply(x)
+    assert x._version == 1
+
+
+def test_a_dirty_tensor_is_saved_as_it_is_afterwards(m: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        x.exp_()
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    function = make(m, forward, lambda ctx, grad: grad * ctx.saved_tensors[0])
+    x = leaf(m, 0, 1)
+    y = function.apply(x * 1)
+    y.sum().backward()
+    assert x.grad.tolist() == y.tolist()
+    y = function.apply(x * 1)
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match=r"in.?place"):
+        y.sum().backward()
+
+
+def test_a_dirty_input_must_be_returned(m: Any) -> None:
+    with pytest.raises(RuntimeError):
+        triple(m, lambda x: x * 2).apply(leaf(m, 1) * 1)
+
+
+def test_a_dirty_input_returned_twice(m: Any) -> None:
+    y = leaf(m, 1) * 1
+    a, b = triple(m, lambda x: (x, x), lambda ctx, g, h: g * 3 + h * 5).apply(y)
+    assert a is y
+    assert b is y
+
+
+def test_changes_without_a_mark(m: Any) -> None:
+    x = leaf(m, 1)
+    a = x * 1
+    y = make(m, lambda ctx, x: x.mul_(3), lambda ctx, grad: grad * 3).apply(a)
+    assert (y is a, a.tolist(), a.grad_fn.name()) == (False, [3], "MulBackward0")
+    y.backward()
+    assert x.grad.tolist() == [3]
+
+
+def test_second_derivatives_through_a_dirty_tensor(m: Any) -> None:
+    x = leaf(m, 1, 2)
+    (first,) = m.autograd.grad(triple(m).apply(x * x).sum(), x, create_graph=True)
+    (second,) = m.autograd.grad(first.sum(), x)
+    assert lists((first, second)) == [[6, 12], [6, 6]]
+
+
+def test_hooks_around_mark_dirty(m: Any) -> None:
+    log: list[Any] = []
+    y = leaf(m, 1) * 1
+    y.register_hook(lambda grad: log.append(("before", grad.tolist())))
+    y.retain_grad()
+    triple(m).apply(y)
+    y.register_hook(lambda grad: log.append(("after", grad.tolist())))
+    (y * 2).sum().backward()
+    assert log == [("after", [2]), ("before", [6])]
+    assert y.grad.tolist() == [2]
+
+
+def test_mark_dirty_of_leaves_under_no_grad(m: Any) -> None:
+    x = leaf(m, 1)
+    with m.no_grad():
+        y = triple(m).apply(x)
+    assert (x.tolist(), x.requires_grad, x.is_leaf) == ([3], True, True)
+    assert not y.requires_grad
+
+
+def test_dirty_and_not_differentiable(m: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.mark_dirty(x)
+        ctx.mark_non_differentiable(x)
+        return x
+
+    x = leaf(m, 1) * 1
+    y = make(m, forward).apply(x)
+    assert (y.requires_grad, x.requires_grad) == (False, True)
+
+
+# mark_dirty of views and of what has views
+
+
+def test_mark_dirty_of_a_view(m: Any) -> None:
+    x = leaf(m, 1, 2)
+    base = x * 1
+    view = base[:1]
+    assert triple(m).apply(view) is view
+    assert base.tolist() == [3, 2]
+    assert "CopySlices" in base.grad_fn.name()
+    assert m.autograd.grad(base.sum(), x, retain_graph=True)[0].tolist() == [3, 1]
+    assert m.autograd.grad(view.sum(), x)[0].tolist() == [3, 0]
+
+
+def test_mark_dirty_of_a_view_of_a_view(m: Any) -> None:
+    x = leaf(m, 1, 2, 3)
+    base = x * 1
+    outer = base[:2]
+    triple(m).apply(outer[1:])
+    (outer * constant(m, 1, 10)).sum().backward()
+    assert (base.tolist(), x.grad.tolist()) == ([1, 6, 3], [1, 30, 0])
+
+
+def test_mark_dirty_of_a_view_of_a_constant(m: Any) -> None:
+    def forward(ctx: Any, c: Any, x: Any) -> Any:
+        ctx.mark_dirty(c)
+        return c.mul_(x)
+
+    c, x = constant(m, 2, 5), leaf(m, 3)
+    make(m, forward, lambda ctx, grad: (None, grad * 2)).apply(c[:1], x)
+    assert c.requires_grad
+    c.sum().backward()
+    assert x.grad.tolist() == [2]
+
+
+def test_mark_dirty_of_a_base(m: Any) -> None:
+    x = leaf(m, 1, 2)
+    base = x * 1
+    view = base[:1]
+    triple(m).apply(base)
+    assert view.tolist() == [3]
+    view.sum().backward()
+    assert x.grad.tolist() == [3, 0]
+
+
+def test_a_dirty_view_may_be_saved(m: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        x.exp_()
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    x = leaf(m, 0, 2)
+    base = x * 1
+    make(m, forward, lambda ctx, grad: grad * ctx.saved_tensors[0]).apply(base[:1])
+    base.sum().backward()
+    assert x.grad.tolist() == [1, 1]
+
+
+def test_a_dirty_view_must_be_the_only_result(m: Any) -> None:
+    function = triple(m, lambda x: (x, x * 2), lambda ctx, g, h: g + h)
+    with pytest.raises(RuntimeError):
+        function.apply((leaf(m, 1, 2) * 1)[:1])
+
+
+def test_mark_dirty_of_expanded_tensors(m: Any) -> None:
+    with pytest.raises(RuntimeError):
+        triple(m).apply((leaf(m, 1) * 1).expand(3))
+
+
+# Inputs returned as they came, and views of them
+
+
+def identity(m: Any) -> Any:
+    return make(m, lambda ctx, x: x, lambda ctx, grad: grad * 5, name="Identity")
+
+
+def test_inputs_returned_as_they_came(m: Any) -> None:
+    x = leaf(m, 1)
+    y = identity(m).apply(x)
+    assert (y is x, y._is_view(), y._base is x, x.grad_fn) == (False, True, True, None)
+    assert y.data_ptr() == x.data_ptr()
+    assert y.grad_fn.name() == "IdentityBackward"
+    y.backward()
+    assert x.grad.tolist() == [5]
+
+
+def test_inputs_with_a_history_returned_as_they_came(m: Any) -> None:
+    x = leaf(m, 1, 2)
+    a = x * 2
+    y = identity(m).apply(a)
+    assert (y is a, a.grad_fn.name()) == (False, "MulBackward0")
+    (y + a).sum().backward()
+    assert x.grad.tolist() == [12, 12]
+    identity(m).apply((x * 2)[:1]).sum().backward()
+    assert x.grad.tolist() == [22, 12]
+
+
+def test_inputs_returned_twice(m: Any) -> None:
+    x = leaf(m, 1)
+    a, b = make(m, lambda ctx, x: (x, x), lambda ctx, g, h: g * 2 + h * 3).apply(x)
+    assert (a is b, a is x, a.output_nr, b.output_nr) == (False, False, 0, 1)
+    (a * 10 + b).sum().backward()
+    assert x.grad.tolist() == [23]
+
+
+def test_constants_returned_as_they_came(m: Any) -> None:
+    c, x = constant(m, 1), leaf(m, 2)
+    y = make(m, lambda ctx, c, x: c, lambda ctx, grad: (None, grad * 2)).apply(c, x)
+    assert (y is c, c.requires_grad, y.requires_grad) == (False, False, True)
+    y.backward()
+    assert x.grad.tolist() == [2]
+
+
+def test_one_result_twice_reaches_backward(m: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        y = x * 2
+        return y, y
+
+    x = leaf(m, 1)
+    a, b = make(m, forward, lambda ctx, g, h: (g + h) * 2).apply(x)
+    (a + b).sum().backward()
+    assert x.grad.tolist() == [4]
+
+
+def test_an_input_that_is_saved_and_returned(m: Any) -> None:
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x
+
+    x = leaf(m, 3)
+    y = make(m, forward, lambda ctx, grad: grad * ctx.saved_tensors[0]).apply(x)
+    (first,) = m.autograd.grad(y, x, create_graph=True)
+    (second,) = m.autograd.grad(first, x)
+    assert lists((first, second)) == [[3], [1]]
+
+
+def test_views_of_inputs(m: Any) -> None:
+    function = make(m, lambda ctx, x: x.view(-1), lambda ctx, grad: grad.view(2, 1) * 3)
+    x = leaf(m, [1], [2])
+    y = function.apply(x)
+    assert (y._is_view(), y._base is x, y.data_ptr() == x.data_ptr()) == (True, True, True)
+    assert y.grad_fn.name() == "CustomBackward"
+    y.sum().backward()
+    assert x.grad.tolist() == [[3], [3]]
+
+
+def test_several_views_of_inputs(m: Any) -> None:
+    function = make(m, lambda ctx, x: (x[:1], x[1:]), lambda ctx, g, h: m.cat([g, h]))
+    x = leaf(m, 1, 2)
+    y, z = function.apply(x * 1)
+    (y * 3 + z).sum().backward()
+    assert x.grad.tolist() == [3, 1]
+
+
+def view_function(m: Any) -> Any:
+    return make(m, lambda ctx, x: x.view(-1), lambda ctx, grad: grad.view(2, 1) * 3)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        identity,
+        view_function,
+        lambda m: make(m, lambda ctx, x: (x * 2)[:1]),
+        lambda m: make(m, lambda ctx, x: (x.view(-1), x * 2)),
+        lambda m: make(m, lambda ctx, x: (x[:1], x[1:])),
+    ],
+)
+def test_results_that_are_views_are_not_changed_in_place(
+    m: Any, function: Callable[..., Any]
+) -> None:
+    result = function(m).apply(leaf(m, [1], [2]) * 1)
+    view = result[0] if isinstance(result, tuple) else result
+    with pytest.raises(RuntimeError, match="view") as caught:
+        view.mul_(2)
+    assert type(caught.value) is RuntimeError
+    with m.no_grad():
+        view.mul_(2)
+
+
+def test_results_that_are_views_after_no_grad(m: Any) -> None:
+    a = leaf(m, [1], [2]) * 1
+    with m.no_grad():
+        y = view_function(m).apply(a)
+    with pytest.raises(RuntimeError) as caught:
+        y.mul_(2)
+    assert type(caught.value) is RuntimeError
+
+
+@pytest.mark.parametrize("function", [identity, view_function])
+def test_inputs_changed_after_a_view_was_returned(m: Any, function: Callable[..., Any]) -> None:
+    x = leaf(m, [1], [2])
+    a = x * 1
+    y = function(m).apply(a)
+    a.mul_(2)
+    assert y.numel() == 2
+    assert m.autograd.grad(a.sum(), x, retain_graph=True)[0].tolist() == [[2], [2]]
+    with pytest.raises(RuntimeError) as caught:
+        y * 1
+    assert type(caught.value) is RuntimeError
+
+
+def test_results_may_be_changed_in_place(m: Any) -> None:
+    x = leaf(m, 1, 2)
+    y = double(m).apply(x)
+    y[0].mul_(4)
+    y.add_(1)
+    y.sum().backward()
+    assert x.grad.tolist() == [8, 2]
+    a, b = make(m, lambda ctx, x: (x * 2, x * 3), lambda ctx, g, h: g * 2 + h * 3).apply(x)
+    a.mul_(4)
+    assert m.autograd.grad((a + b).sum(), x)[0].tolist() == [11, 11]
+
+
+def test_a_detached_view_of_the_input(m: Any) -> None:
+    x = leaf(m, 1)
+    a = x * 1
+    y = make(m, lambda ctx, x: x.detach(), lambda ctx, grad: grad * 3).apply(a)
+    assert y.data_ptr() == a.data_ptr()
+    y.mul_(2)
+    y.sum().backward()
+    assert (a.tolist(), x.grad.tolist()) == ([2], [6])
