@@ -14,7 +14,8 @@ _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 import ml_dtypes as _ml_dtypes
 import numpy as _np
 
-from offgrad import autograd, memory, nn, ops, optim, policies, profiler, storage
+from offgrad import autograd, fft, memory, nn, ops, optim, policies, profiler, storage
+from offgrad import out as _out
 from offgrad.autograd import (
     enable_grad,
     inference_mode,
@@ -54,6 +55,8 @@ def is_tensor(obj: Any) -> Any:
     return isinstance(obj, Tensor)
 
 
+globals().update(_out.functions)
+
 __getattr__ = _missing("offgrad")
 
 __all__ = [
@@ -70,6 +73,7 @@ __all__ = [
     "double",
     "e",
     "enable_grad",
+    "fft",
     "finfo",
     "float",
     "float16",

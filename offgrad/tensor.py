@@ -16,12 +16,14 @@ from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.autograd.views import is_stale, refresh
 from offgrad.missing import no_attribute
 from offgrad.ops.index import parse
+from offgrad.tensor_inplace import InPlaceMethods
+from offgrad.tensor_methods import OperationMethods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Tensor(TensorBase):
+class Tensor(OperationMethods, InPlaceMethods):
     """An n-dimensional array of one dtype that can take part in automatic differentiation.
 
     Made by `offgrad.tensor`, `offgrad.zeros`, `offgrad.from_numpy` and the like. Views made by
@@ -499,6 +501,10 @@ class Tensor(TensorBase):
         """The imaginary part, a view."""
         return ops.imag(self)
 
+    def where(self, condition: "Tensor", other: Any) -> "Tensor":
+        """Return the tensor where `condition` holds, and `other` elsewhere."""
+        return ops.where(condition, self, other)
+
     def view_as(self, other: "Tensor") -> "Tensor":
         """Return a view of the shape of `other`."""
         return ops.view(self, other.shape)
@@ -533,76 +539,6 @@ class Tensor(TensorBase):
             )
         self._grad_fn, self._output_nr, self._requires_grad = None, 0, False
         return self
-
-    def zero_(self) -> "Tensor":
-        """Fill with zeros."""
-        return ops.copy_(self, 0)
-
-    def fill_(self, value: Any) -> "Tensor":
-        """Fill with one number."""
-        return ops.copy_(self, value)
-
-    def add_(self, other: Any, *, alpha: Any = 1) -> "Tensor":
-        """Add in place."""
-        return ops.inplace(ops.add, self, other, alpha=alpha)
-
-    def sub_(self, other: Any, *, alpha: Any = 1) -> "Tensor":
-        """Subtract in place."""
-        return ops.inplace(ops.sub, self, other, alpha=alpha)
-
-    def mul_(self, other: Any) -> "Tensor":
-        """Multiply in place."""
-        return ops.inplace(ops.mul, self, other)
-
-    def div_(self, other: Any) -> "Tensor":
-        """Divide in place."""
-        return ops.inplace(ops.div, self, other)
-
-    def pow_(self, exponent: Any) -> "Tensor":
-        """Raise to a power in place."""
-        return ops.inplace(ops.pow, self, exponent)
-
-    def clamp_(self, min: Any = None, max: Any = None) -> "Tensor":
-        """Limit in place."""
-        return ops.inplace(ops.clamp, self, min, max)
-
-    def masked_fill_(self, mask: "Tensor", value: Any) -> "Tensor":
-        """Fill with a number where the mask holds."""
-        return ops.inplace(ops.masked_fill, self, mask, value)
-
-    def exp_(self) -> "Tensor":
-        """Exponentiate in place."""
-        return ops.inplace(ops.exp, self)
-
-    def neg_(self) -> "Tensor":
-        """Negate in place."""
-        return ops.inplace(ops.neg, self)
-
-    def sqrt_(self) -> "Tensor":
-        """Take the square root in place."""
-        return ops.inplace(ops.sqrt, self)
-
-    def relu_(self) -> "Tensor":
-        """Take the positive part in place."""
-        return ops.inplace(ops.relu, self)
-
-    def sigmoid_(self) -> "Tensor":
-        """Apply the logistic function in place."""
-        return ops.inplace(ops.sigmoid, self)
-
-    def tanh_(self) -> "Tensor":
-        """Take the hyperbolic tangent in place."""
-        return ops.inplace(ops.tanh, self)
-
-    def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> "Tensor":
-        """Fill with normal numbers."""
-        sample = ops.randn(self.shape, dtype=self._array.dtype, generator=generator)
-        return ops.copy_(self, sample * std + mean)
-
-    def uniform_(self, a: Any = 0.0, b: Any = 1.0, *, generator: Any = None) -> "Tensor":
-        """Fill with numbers uniform on [a, b)."""
-        sample = ops.rand(self.shape, dtype=self._array.dtype, generator=generator)
-        return ops.copy_(self, sample * (b - a) + a)
 
     # Operators
 
@@ -652,115 +588,19 @@ class Tensor(TensorBase):
     __or__ = __ror__ = ops.bitwise_or
     __xor__ = __rxor__ = ops.bitwise_xor
     __invert__ = ops.bitwise_not
-    __iadd__ = add_
-    __isub__ = sub_
-    __imul__ = mul_
-    __itruediv__ = div_
-    __ipow__ = pow_
+    __iadd__ = InPlaceMethods.add_
+    __isub__ = InPlaceMethods.sub_
+    __imul__ = InPlaceMethods.mul_
+    __itruediv__ = InPlaceMethods.div_
+    __ifloordiv__ = InPlaceMethods.floor_divide_
+    __imod__ = InPlaceMethods.remainder_
+    __ipow__ = InPlaceMethods.pow_
+    __iand__ = InPlaceMethods.bitwise_and_
+    __ior__ = InPlaceMethods.bitwise_or_
+    __ixor__ = InPlaceMethods.bitwise_xor_
 
-    # Operations with the tensor as first argument
 
-    abs = ops.abs
-    add = ops.add
-    all = ops.all
-    allclose = ops.allclose
-    amax = ops.amax
-    amin = ops.amin
-    any = ops.any
-    argmax = ops.argmax
-    argmin = ops.argmin
-    bernoulli = ops.bernoulli
-    bmm = ops.bmm
-    broadcast_to = ops.broadcast_to
-    ceil = ops.ceil
-    chunk = ops.chunk
-    clamp = ops.clamp
-    clone = ops.clone
-    contiguous = ops.contiguous
-    copy_ = ops.copy_
-    cos = ops.cos
-    cumsum = ops.cumsum
-    detach = ops.detach
-    div = ops.div
-    dot = ops.dot
-    eq = ops.eq
-    equal = ops.equal
-    erf = ops.erf
-    exp = ops.exp
-    expand = ops.expand
-    expm1 = ops.expm1
-    flatten = ops.flatten
-    flip = ops.flip
-    floor = ops.floor
-    floor_divide = ops.floor_divide
-    gather = ops.gather
-    ge = ops.ge
-    gt = ops.gt
-    index_put = ops.index_put
-    index_select = ops.index_select
-    isfinite = ops.isfinite
-    isinf = ops.isinf
-    isnan = ops.isnan
-    le = ops.le
-    log = ops.log
-    log1p = ops.log1p
-    log2 = ops.log2
-    log_softmax = ops.log_softmax
-    logical_and = ops.logical_and
-    logical_not = ops.logical_not
-    logical_or = ops.logical_or
-    logsumexp = ops.logsumexp
-    lt = ops.lt
-    masked_fill = ops.masked_fill
-    matmul = ops.matmul
-    max = ops.max
-    maximum = ops.maximum
-    mean = ops.mean
-    min = ops.min
-    minimum = ops.minimum
-    mm = ops.mm
-    mul = ops.mul
-    multinomial = ops.multinomial
-    narrow = ops.narrow
-    ne = ops.ne
-    neg = ops.neg
-    norm = ops.norm
-    outer = ops.outer
-    permute = ops.permute
-    pow = ops.pow
-    prod = ops.prod
-    reciprocal = ops.reciprocal
-    relu = ops.relu
-    remainder = ops.remainder
-    reshape = ops.reshape
-    round = ops.round
-    rsqrt = ops.rsqrt
-    scatter_add = ops.scatter_add
-    select = ops.select
-    sgn = ops.sgn
-    sigmoid = ops.sigmoid
-    sign = ops.sign
-    sin = ops.sin
-    softmax = ops.softmax
-    split = ops.split
-    sqrt = ops.sqrt
-    square = ops.square
-    squeeze = ops.squeeze
-    std = ops.std
-    sub = ops.sub
-    sum = ops.sum
-    sum_to_size = ops.sum_to_size
-    t = ops.t
-    tanh = ops.tanh
-    transpose = ops.transpose
-    tril = ops.tril
-    triu = ops.triu
-    trunc = ops.trunc
-    unbind = ops.unbind
-    unsqueeze = ops.unsqueeze
-    var = ops.var
-    view = ops.view
-    conj = ops.conj_physical
+TensorBase.concrete = Tensor
 
 
 def _comparable(other: object) -> TypeGuard[Any]:

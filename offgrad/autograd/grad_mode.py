@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
+import numpy as np
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -123,6 +125,8 @@ class set_grad_enabled(_GradMode):
     """Set recording to `mode` at once; as a context manager, restore it at the end."""
 
     def __init__(self, mode: bool) -> None:
+        if not isinstance(mode, bool | np.bool_):
+            raise TypeError(f"set_grad_enabled takes a bool, got {mode!r}")
         super().__init__()
         self._mode = bool(mode)
         super().__enter__()

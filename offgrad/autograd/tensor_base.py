@@ -1,6 +1,6 @@
 """What autograd knows of a tensor: its array, its storage and its place in the graph.
 
-`offgrad.Tensor` is the one subclass; it adds the operations. Autograd makes tensors through
+`offgrad.Tensor` adds the operations. Autograd makes tensors through
 `wrap` and needs nothing else of it, so that this package does not import the operations.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class TensorBase:
     """The data of a tensor."""
 
+    # What `wrap` makes; set by the module of `offgrad.Tensor`.
     concrete: ClassVar[type["Tensor"]]
 
     _array: NDArray[Any]
@@ -38,10 +39,6 @@ class TensorBase:
     _post_accumulate_hooks: "dict[int, Any] | None" = None
     _accumulator: "ref[AccumulateGrad] | None" = None
     _grad: "Tensor | None" = None
-
-    def __init_subclass__(cls) -> None:
-        if not hasattr(TensorBase, "concrete"):
-            TensorBase.concrete = cls  # type: ignore[assignment]
 
     def _set(self, array: NDArray[Any], storage: Storage | None, requires_grad: bool) -> None:
         self._array = array

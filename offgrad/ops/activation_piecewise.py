@@ -26,7 +26,7 @@ class LeakyRelu(Activation):
 
     negative_slope: float
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return np.where(x > 0, x, x * self.negative_slope)
 
@@ -41,7 +41,7 @@ class Hardtanh(Activation):
     min_val: float
     max_val: float
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return np.clip(x, x.dtype.type(self.min_val), x.dtype.type(self.max_val))
 
@@ -53,7 +53,7 @@ class Hardtanh(Activation):
 class Hardsigmoid(Activation):
     """(x + 3) / 6 limited to 0 and 1; keeps x. The derivative at the limits is 0."""
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return np.clip(x + 3, 0, 6) / 6
 
@@ -65,7 +65,7 @@ class Hardsigmoid(Activation):
 class Hardswish(Activation):
     """x times hardsigmoid(x) (Howard et al., 2019); keeps x."""
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return x * np.clip(x + 3, 0, 6) / 6
 
@@ -81,7 +81,7 @@ class Threshold(Activation):
     threshold: float
     replacement: float
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return np.where(x <= self.threshold, np.asarray(self.replacement, x.dtype), x)
 
@@ -95,7 +95,7 @@ class Softshrink(Activation):
 
     lambd: float
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         small = np.abs(x) <= self.lambd
         return np.where(small, 0, x - np.copysign(self.lambd, x))
@@ -110,7 +110,7 @@ class Hardshrink(Activation):
 
     lambd: float
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return np.where(np.abs(x) <= self.lambd, 0, x)
 

@@ -31,7 +31,7 @@ class Activation(Op):
         """Multiply by the derivative."""
         return grad * conj(self.slope(self.saved("self")))
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the function's values."""
         raise NotImplementedError
 
@@ -51,7 +51,7 @@ def _sigmoid(x: Array) -> Array:
 class Silu(Activation):
     """x sigmoid(x) (Elfwing, Uchibe and Doya, 2018); keeps x."""
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return np.multiply(x, _sigmoid(x))
 
@@ -68,7 +68,7 @@ class Elu(Activation):
     scale: float
     input_scale: float
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         bent = np.expm1(np.minimum(x, 0) * self.input_scale) * (self.alpha * self.scale)
         return np.where(x <= 0, bent, x * self.scale)
@@ -86,7 +86,7 @@ class Celu(Activation):
 
     alpha: float
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return np.where(x <= 0, np.expm1(np.minimum(x, 0) / self.alpha) * self.alpha, x)
 
@@ -102,7 +102,7 @@ class Softplus(Activation):
     beta: float
     threshold: float
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         scaled = x * self.beta
         return np.where(scaled > self.threshold, x, np.logaddexp(0, scaled) / self.beta)
@@ -116,7 +116,7 @@ class Softplus(Activation):
 class Mish(Activation):
     """x tanh(log(1 + e^x)) (Misra, 2019); keeps x."""
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return x * np.tanh(np.logaddexp(np.zeros((), x.dtype), x))
 
@@ -129,7 +129,7 @@ class Mish(Activation):
 class LogSigmoid(Activation):
     """log sigmoid(x); keeps x."""
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: Array) -> Any:
         """Return the values."""
         return -np.logaddexp(np.zeros((), x.dtype), -x)
 

@@ -9,6 +9,7 @@ from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops.arithmetic import Broadcasting, compute
 from offgrad.ops.arithmetic import conj as conjugate
 from offgrad.ops.convert import category, check_broadcastable, check_tensor, floating
+from offgrad.ops.rounding import sign_of
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -39,7 +40,7 @@ class Sgn(Op):
         """Return the sign."""
         self.self_sym_sizes, self.is_complex = x.shape, x.dtype.kind == "c"
         self.save(self=x if self.is_complex else None)
-        return compute(np.sign, x)
+        return compute(sign_of, x)
 
     def backward(self, grad: "Tensor") -> Any:
         """Zero for real x; for complex x the part of the gradient along the circle, over |x|."""
@@ -184,7 +185,7 @@ def abs(input: "Tensor") -> "Tensor":
 
 
 def sgn(input: "Tensor") -> "Tensor":
-    """Return the sign: -1, 0 or 1; for complex `input` the point of the unit circle."""
+    """Return the sign: -1, 0 or 1, 0 for NaN; for complex `input` the point of the unit circle."""
     if check_tensor(input, "sgn")._array.dtype == np.bool_:
         return input.clone()
     return Sgn.apply(input)

@@ -202,9 +202,9 @@ def cast(input: "Tensor", dtype: Any) -> "Tensor":
 
 
 def check_ordered(tensor: TensorBase, where: str) -> None:
-    """Raise RuntimeError for complex numbers, which have no order."""
+    """Raise NotImplementedError for complex numbers, which have no order."""
     if tensor._array.dtype.kind == "c":
-        raise RuntimeError(
+        raise NotImplementedError(
             f"{where} needs an order, which complex numbers lack, got {describe(tensor)}"
         )
 

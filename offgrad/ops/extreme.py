@@ -65,7 +65,9 @@ class Amax(Reduction):
         if not self.node_name.startswith("Am"):
             mask |= np.isnan(x) & np.isnan(result)
         ties = np.count_nonzero(mask, axis=self.dims, keepdims=True) if self.dims else mask
-        return self.expanded(grad) * wrap((mask / np.asarray(ties)).astype(grad._array.dtype))
+        with np.errstate(invalid="ignore"):
+            shares = mask / np.asarray(ties)
+        return self.expanded(grad) * wrap(shares.astype(grad._array.dtype))
 
 
 class Selection(Op):

@@ -82,7 +82,7 @@ class IndexBackward(_Indexed):
 
     def name(self) -> str:
         """Return PyTorch's name."""
-        return "IndexPutBackward0"
+        return "IndexPutImplBackward0"
 
     def forward(
         self, x: Array, *arrays: Array, template: tuple[Any, ...], shape: tuple[int, ...]

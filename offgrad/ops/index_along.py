@@ -128,13 +128,8 @@ class IndexFillTensor(_Along):
         )
 
 
-def _along(
-    input: "Tensor", dim: int, index: "Tensor", where: str, kind: type[Exception] = IndexError
-) -> int:
-    """Return the dimension, counted from the front, if the index is a vector of its entries.
-
-    Raises `kind` for an index out of range.
-    """
+def _along(input: "Tensor", dim: int, index: "Tensor", where: str) -> int:
+    """Return the dimension, counted from the front, if the index is a vector of its entries."""
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
     if check_tensor(index, where)._array.dtype not in (np.int64, np.int32):
         raise RuntimeError(f"{where}: the index must be int32 or int64, got a {describe(index)}")
@@ -142,7 +137,7 @@ def _along(
         raise IndexError(f"{where}: the index must be a vector, got a {describe(index)}")
     size = input._array.shape[axis] if input._array.ndim else 1
     if index._array.size and not (index._array.min() >= 0 and index._array.max() < size):
-        raise kind(
+        raise IndexError(
             f"{where}: indices must be from 0 to {size - 1}, got {index._array.min()} to "
             f"{index._array.max()}"
         )
@@ -186,7 +181,7 @@ def index_add(
         IndexError: if there is no such entry.
         RuntimeError: if the source does not fit.
     """
-    axis = _along(input, dim, index, "index_add", RuntimeError)
+    axis = _along(input, dim, index, "index_add")
     values = _check_source(input, axis, index, source, "index_add")
     return IndexAdd.apply(input, index, values, dim=axis, alpha=alpha)
 

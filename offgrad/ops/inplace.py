@@ -31,6 +31,9 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
         result = operation(_as_operand(target), *args, **kwargs)
     finally:
         saved_tensor.state.target = outer
+    if target._requires_grad and not result._requires_grad and grad_mode.state.grad_enabled:
+        # Not differentiable, such as a comparison: the gradient is zero, as after a copy.
+        return copy_(target, result)
     return overwrite(target, result, name)
 
 

@@ -46,7 +46,7 @@ class PairLoss(Op):
             each * self.target_slope(x, target) if need_target else None,
         )
 
-    def value(self, x: Array, target: Array) -> Array:
+    def value(self, x: Array, target: Array) -> Any:
         """Return the losses."""
         raise NotImplementedError
 
@@ -62,7 +62,7 @@ class PairLoss(Op):
 class MseLoss(PairLoss):
     """(x - target)^2; keeps both."""
 
-    def value(self, x: Array, target: Array) -> Array:
+    def value(self, x: Array, target: Array) -> Any:
         """Return the losses."""
         return np.square(x - target)
 
@@ -76,7 +76,7 @@ class SmoothL1Loss(PairLoss):
 
     beta: float
 
-    def value(self, x: Array, target: Array) -> Array:
+    def value(self, x: Array, target: Array) -> Any:
         """Return the losses."""
         far = np.abs(x - target)
         return np.where(far < self.beta, far * far / (2 * self.beta), far - self.beta / 2)
@@ -92,7 +92,7 @@ class HuberLoss(PairLoss):
 
     delta: float
 
-    def value(self, x: Array, target: Array) -> Array:
+    def value(self, x: Array, target: Array) -> Any:
         """Return the losses."""
         far = np.abs(x - target)
         return np.where(far <= self.delta, far * far / 2, (far - self.delta / 2) * self.delta)
@@ -106,7 +106,7 @@ class HuberLoss(PairLoss):
 class SoftMarginLoss(PairLoss):
     """log(1 + e^(-target x)); keeps both."""
 
-    def value(self, x: Array, target: Array) -> Array:
+    def value(self, x: Array, target: Array) -> Any:
         """Return the losses."""
         return np.logaddexp(np.zeros((), x.dtype), -target * x)
 
@@ -122,7 +122,7 @@ class SoftMarginLoss(PairLoss):
 class BinaryCrossEntropy(PairLoss):
     """-target log x - (1 - target) log(1 - x), logarithms at least -100; keeps both."""
 
-    def value(self, x: Array, target: Array) -> Array:
+    def value(self, x: Array, target: Array) -> Any:
         """Return the losses."""
         low = x.dtype.type(-100)
         return (target - 1) * np.maximum(np.log1p(-x), low) - target * np.maximum(np.log(x), low)
@@ -139,7 +139,7 @@ class BinaryCrossEntropy(PairLoss):
 class BinaryCrossEntropyWithLogits(PairLoss):
     """The binary cross-entropy of sigmoid(x), precisely; keeps both."""
 
-    def value(self, x: Array, target: Array) -> Array:
+    def value(self, x: Array, target: Array) -> Any:
         """Return the losses."""
         return np.logaddexp(np.zeros((), x.dtype), x) - target * x
 
@@ -318,7 +318,8 @@ def kl_div(
         safe = where(target == 0, target.new_ones(()), target)
         losses = target * log(safe) - target * input
     if reduction == "batchmean":
-        return losses.sum() / input._array.shape[0]
+        mean: Tensor = losses.sum() / input._array.shape[0]
+        return mean
     return reduce(losses, reduction)
 
 
@@ -376,7 +377,7 @@ def gaussian_nll_loss(
         ValueError: if a variance is negative or the shapes do not fit.
     """
     check_reduction(reduction, "gaussian_nll_loss")
-    shape = check_tensor(input, "gaussian_nll_loss")._array.shape
+    shape = real_floating(input, "gaussian_nll_loss")._array.shape
     if isinstance(var, int | float):
         var = input.new_full(shape, var)
     if var._array.shape != shape:

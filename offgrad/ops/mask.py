@@ -73,7 +73,8 @@ class MaskedSelect(Op):
         self.save(mask=mask)
         self.shape = x.shape
         full = np.broadcast_shapes(x.shape, mask.shape)
-        return np.broadcast_to(x, full)[np.broadcast_to(mask, full)]
+        found: Array = np.broadcast_to(x, full)[np.broadcast_to(mask, full)]
+        return found
 
     def backward(self, grad: "Tensor") -> Any:
         """Put each gradient back."""

@@ -90,17 +90,29 @@ class Expm1(Unary):
         return saved + 1
 
 
-class Log(Unary):
+class _Logarithm(Unary):
+    """A logarithm; keeps x."""
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Divide by the inverse of the derivative."""
+        return grad / conj(self.inverse_slope(self.saved("self")))
+
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return 1/f'(x)."""
+        raise NotImplementedError
+
+
+class Log(_Logarithm):
     """log x; keeps x."""
 
     ufunc = np.log
 
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 1/x."""
-        return reciprocal(saved)
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return x."""
+        return x
 
 
-class Log1p(Unary):
+class Log1p(_Logarithm):
     """log(1 + x); keeps x."""
 
     ufunc = np.log1p
@@ -109,29 +121,29 @@ class Log1p(Unary):
         """Return PyTorch's name."""
         return "Log1PBackward0"
 
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 1/(1 + x)."""
-        return reciprocal(saved + 1)
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return 1 + x."""
+        return x + 1
 
 
-class Log2(Unary):
+class Log2(_Logarithm):
     """log2 x; keeps x."""
 
     ufunc = np.log2
 
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 1/(x log 2)."""
-        return reciprocal(saved * log_of(2))
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return x log 2."""
+        return x * log_of(2)
 
 
-class Log10(Unary):
+class Log10(_Logarithm):
     """log10 x; keeps x."""
 
     ufunc = np.log10
 
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 1/(x log 10)."""
-        return reciprocal(saved * log_of(10))
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return x log 10."""
+        return x * log_of(10)
 
 
 class Sqrt(Unary):

@@ -51,7 +51,7 @@ class Reduction(Op):
 
     # What PyTorch calls the sizes of the input and the dimensions; None: all, without being asked.
     self_sym_sizes: tuple[int, ...]
-    dim: tuple[int, ...] | None
+    dim: tuple[int, ...] | int | None
     keepdim: bool
     dims: tuple[int, ...]
 
@@ -78,11 +78,6 @@ class Reduction(Op):
     def expanded(self, reduced: "Tensor") -> "Tensor":
         """Return a tensor of the result's shape as a view that broadcasts to the input's."""
         return self.kept(reduced).expand(self.self_sym_sizes)
-
-    @property
-    def self_sym_numel(self) -> int:
-        """How many elements the input has."""
-        return product(self.self_sym_sizes)
 
     @property
     def count(self) -> int:
@@ -145,6 +140,7 @@ class Mean(Reduction):
     def forward(self, x: Array, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
         """Return the mean; NaN over nothing."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
+        self.self_sym_numel = x.size
         if out.dtype.itemsize == 2:
             total = np.sum(x, axis=self.dims, keepdims=keepdim, dtype=np.float32)
             out[...] = total / np.float32(self.count)
@@ -170,6 +166,7 @@ class Prod(Reduction):
     ) -> Array:
         """Return the product."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
+        self.dim = dim[0] if dim is not None and len(dim) == 1 else dim  # as PyTorch shows it
         np.prod(x, axis=self.dims, keepdims=keepdim, dtype=dtype, out=out)
         self.save(self=x, result=out)
         return out

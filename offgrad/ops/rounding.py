@@ -7,7 +7,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.ops.arithmetic import compute
-from offgrad.ops.convert import check_ordered, check_tensor
+from offgrad.ops.convert import category, check_ordered, check_tensor
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -32,6 +32,13 @@ class Stepwise(Op):
     def backward(self, grad: "Tensor") -> Any:
         """Return zeros."""
         return grad.new_zeros(self.self_sym_sizes)
+
+
+def sign_of(x: Array, out: Array) -> None:
+    """Write the sign, -1, 0 or 1, or x/|x| for complex x; as PyTorch, 0 for a real NaN."""
+    np.sign(x, out=out)
+    if category(x.dtype) == 2:
+        np.copyto(out, 0, where=np.isnan(x))
 
 
 def _frac(x: Array, out: Array) -> None:
@@ -103,7 +110,7 @@ def sign(input: "Tensor") -> "Tensor":
         raise NotImplementedError("sign is not defined for complex tensors; use sgn()")
     if input._array.dtype == np.bool_:
         return input.clone()
-    return _stepwise(input, np.sign, "sign")
+    return _stepwise(input, sign_of, "sign")
 
 
 fix = trunc

@@ -55,7 +55,7 @@ class ScatterAdd(Op):
         if x.ndim:
             np.add.at(out, _grid(index, dim), _part(source, index))
         else:
-            out += source.sum()
+            np.add(out, source.sum(), out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -262,7 +262,7 @@ def scatter(
             raise NotImplementedError(f"scatter: reduce={reduce!r} is not supported")
         if not isinstance(source, TensorBase):
             source = as_tensor_of(source, input._array.dtype, "scatter").expand(index.shape)
-        return scatter_add(input, axis, index, source)  # type: ignore[arg-type]
+        return scatter_add(input, axis, index, source)
     if isinstance(source, TensorBase):
         if source._array.dtype != input._array.dtype:
             raise shape_error("scatter", "dtypes must be equal", input, source)
@@ -299,10 +299,15 @@ def put(input: "Tensor", index: "Tensor", source: "Tensor", accumulate: bool = F
     """Return a copy of `input` with `source` put, or added, at positions of the vector of all.
 
     Raises:
-        IndexError: if a position is outside.
-        RuntimeError: if there are not as many elements as positions, or the dtypes differ.
+        IndexError: if a position is outside, or there are not as many elements as positions.
+        RuntimeError: if the dtypes differ.
     """
     _positions(input, index, "put")
-    if source._array.size != index._array.size or source._array.dtype != input._array.dtype:
-        raise shape_error("put", "an element of the dtype for each position", source, index)
+    if source._array.dtype != input._array.dtype:
+        raise shape_error("put", "dtypes must be equal", input, source)
+    if source._array.size != index._array.size:
+        raise IndexError(
+            f"put: an element for each position is needed, got a {describe(source)} for a "
+            f"{describe(index)}"
+        )
     return Put.apply(input, index, source, accumulate=accumulate)

@@ -139,7 +139,6 @@ class Xlogy(Broadcasting):
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any], number: int) -> Array:
         """Return the product."""
         self.number = number
-        # A number is kept as one, as a plain attribute would be.
         self.save(self=a, other=b)
         return compute(_xlogy, *self.operands(dtype, a, b))
 
@@ -241,7 +240,7 @@ def copysign(input: "Tensor", other: TensorLike) -> "Tensor":
 
 
 def heaviside(input: "Tensor", values: "Tensor") -> "Tensor":
-    """Return 0 for negative elements, 1 for positive ones and that of `values` for zeros.
+    """Return 1 for positive elements, that of `values` for zeros, and 0 for the others.
 
     The gradient goes to the values that were taken.
 
@@ -258,5 +257,4 @@ def heaviside(input: "Tensor", values: "Tensor") -> "Tensor":
             f"{y._array.dtype.name}; convert one"
         )
     array = x._array
-    steps = np.where(np.isnan(array), array, (array > 0).astype(array.dtype))
-    return where(wrap(array == 0), y, wrap(steps.astype(array.dtype)))
+    return where(wrap(array == 0), y, wrap((array > 0).astype(array.dtype)))

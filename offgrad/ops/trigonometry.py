@@ -179,7 +179,7 @@ class Atan2(Broadcasting):
 
 
 class Hypot(Broadcasting):
-    """sqrt(a^2 + b^2); keeps both and the result."""
+    """sqrt(a^2 + b^2); keeps both and the result. The gradient at the origin is 0."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         """Return the length."""
@@ -192,9 +192,10 @@ class Hypot(Broadcasting):
         """d hypot(a, b) = (a da + b db)/hypot(a, b)."""
         need_a, need_b = self.needs_input_grad
         result = self.saved("result")
+        share = (grad / result).masked_fill(wrap(result._array == 0), 0)
         return self.reduced(
-            grad * (self.saved("self") / result) if need_a else None,
-            grad * (self.saved("other") / result) if need_b else None,
+            share * self.saved("self") if need_a else None,
+            share * self.saved("other") if need_b else None,
         )
 
 

@@ -1,0 +1,258 @@
+"""``out=``: operations that write their result into a tensor given for it."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from offgrad import ops
+from offgrad.autograd import grad_mode
+from offgrad.autograd.mutation import check_mutable
+from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.memory import empty
+from offgrad.ops.inplace import overwrite
+
+if TYPE_CHECKING:
+    from offgrad.tensor import Tensor
+
+NAMES = [
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "addbmm",
+    "addcdiv",
+    "addcmul",
+    "addmm",
+    "addmv",
+    "addr",
+    "all",
+    "amax",
+    "amin",
+    "aminmax",
+    "angle",
+    "any",
+    "arange",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "baddbmm",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
+    "bmm",
+    "bucketize",
+    "cat",
+    "ceil",
+    "chain_matmul",
+    "clamp",
+    "clip",
+    "column_stack",
+    "complex",
+    "concat",
+    "concatenate",
+    "conj_physical",
+    "copysign",
+    "cos",
+    "cosh",
+    "cross",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "deg2rad",
+    "diag",
+    "diff",
+    "div",
+    "divide",
+    "dot",
+    "dstack",
+    "empty_like",
+    "eq",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "eye",
+    "fix",
+    "float_power",
+    "floor",
+    "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "frac",
+    "full",
+    "full_like",
+    "gather",
+    "ge",
+    "ger",
+    "greater",
+    "greater_equal",
+    "gt",
+    "heaviside",
+    "hstack",
+    "hypot",
+    "index_select",
+    "inner",
+    "isneginf",
+    "isposinf",
+    "kron",
+    "kthvalue",
+    "le",
+    "lerp",
+    "less",
+    "less_equal",
+    "linspace",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logaddexp",
+    "logaddexp2",
+    "logcumsumexp",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "logit",
+    "logsumexp",
+    "lt",
+    "masked_select",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "median",
+    "min",
+    "minimum",
+    "mm",
+    "msort",
+    "mul",
+    "multinomial",
+    "multiply",
+    "mv",
+    "nan_to_num",
+    "nanmean",
+    "ne",
+    "neg",
+    "negative",
+    "nonzero",
+    "norm",
+    "normal",
+    "not_equal",
+    "ones",
+    "ones_like",
+    "outer",
+    "polar",
+    "pow",
+    "rad2deg",
+    "rand",
+    "rand_like",
+    "randint",
+    "randn",
+    "randn_like",
+    "randperm",
+    "reciprocal",
+    "remainder",
+    "round",
+    "row_stack",
+    "rsqrt",
+    "searchsorted",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "sin",
+    "sinc",
+    "sinh",
+    "sort",
+    "sqrt",
+    "square",
+    "stack",
+    "std",
+    "std_mean",
+    "sub",
+    "subtract",
+    "take_along_dim",
+    "tan",
+    "tanh",
+    "topk",
+    "tril",
+    "tril_indices",
+    "triu",
+    "triu_indices",
+    "trunc",
+    "var",
+    "var_mean",
+    "vdot",
+    "vstack",
+    "where",
+    "xlogy",
+    "zeros",
+    "zeros_like",
+]
+"""The functions that take ``out=``, as in PyTorch."""
+
+
+def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `operation` with a keyword ``out``: a tensor, or one for each of several results.
+
+    The result is written over it, converted to its dtype, and it is returned. One without elements
+    takes the shape of the result.
+
+    Raises:
+        RuntimeError: in grad mode, if ``out`` or an argument requires grad; if the shapes differ or
+            the dtype of the result does not convert.
+    """
+    name = operation.__name__
+
+    @functools.wraps(operation)
+    def run(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if out is None:
+            return operation(*args, **kwargs)
+        several = isinstance(out, tuple | list)
+        targets = tuple(out) if several else (out,)
+        if grad_mode.state.grad_enabled:
+            for each in _tensors((targets, args, kwargs.values())):
+                if each.requires_grad:
+                    raise RuntimeError(
+                        f"{name}: with out= nothing is recorded, so no argument may require grad, "
+                        f"but a {describe(each)} does; leave out= away, or use no_grad()"
+                    )
+        with grad_mode.no_grad():
+            result = operation(*args, **kwargs)
+        results = tuple(result) if isinstance(result, tuple) else (result,)
+        if len(results) != len(targets):
+            raise RuntimeError(
+                f"{name}: out= must be given for each of {len(results)} results, got {len(targets)}"
+            )
+        for target, value in zip(targets, results, strict=True):
+            _write(name, target, value)
+        return type(result)(*targets) if hasattr(result, "_fields") else out
+
+    return run
+
+
+def _tensors(values: Iterable[Any]) -> "Iterable[Tensor]":
+    for each in values:
+        if isinstance(each, TensorBase):
+            yield each  # type: ignore[misc]
+        elif isinstance(each, tuple | list) or type(each) is type({}.values()):
+            yield from _tensors(each)
+
+
+def _write(name: str, target: Any, value: "Tensor") -> None:
+    if not isinstance(target, TensorBase):
+        raise TypeError(f"{name}: out= must be a tensor, got {type(target).__name__}")
+    if target._array.size == 0 and value._array.size and target._base is None:
+        check_mutable(target, name, recorded=False)  # type: ignore[arg-type]
+        target._set(empty(value._array.shape, target._array.dtype), None, False)
+    overwrite(target, value, f"{name} with out=")  # type: ignore[arg-type]
+
+
+functions = {name: with_out(getattr(ops, name)) for name in NAMES}
