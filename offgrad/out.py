@@ -1,7 +1,7 @@
 """``out=``: operations that write their result into a tensor given for it."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from offgrad import ops
@@ -149,6 +149,7 @@ NAMES = [
     "ones_like",
     "outer",
     "polar",
+    "prod",
     "pow",
     "rad2deg",
     "rand",
@@ -177,6 +178,7 @@ NAMES = [
     "std",
     "std_mean",
     "sub",
+    "sum",
     "subtract",
     "take_along_dim",
     "tan",
@@ -217,20 +219,22 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
             return operation(*args, **kwargs)
         several = isinstance(out, tuple | list)
         targets = tuple(out) if several else (out,)
-        if grad_mode.state.grad_enabled:
-            for each in _tensors((targets, args, kwargs.values())):
-                if each.requires_grad:
-                    raise RuntimeError(
-                        f"{name}: with out= nothing is recorded, so no argument may require grad, "
-                        f"but a {describe(each)} does; leave out= away, or use no_grad()"
-                    )
-        with grad_mode.no_grad():
-            result = operation(*args, **kwargs)
+        for target in targets:
+            if not isinstance(target, TensorBase):
+                raise TypeError(f"{name}: out= must be a tensor, got {type(target).__name__}")
+        result = operation(*args, **kwargs)
         results = tuple(result) if isinstance(result, tuple) else (result,)
         if len(results) != len(targets):
             raise RuntimeError(
                 f"{name}: out= must be given for each of {len(results)} results, got {len(targets)}"
             )
+        for each in (*targets, *results) if grad_mode.state.grad_enabled else ():
+            if each.requires_grad:
+                raise RuntimeError(
+                    f"{name}: with out= nothing is recorded, so neither it nor what the result "
+                    f"depends on may require grad, got a {describe(each)} that does; leave out= "
+                    "away, or use no_grad()"
+                )
         for target, value in zip(targets, results, strict=True):
             _write(name, target, value)
         return type(result)(*targets) if hasattr(result, "_fields") else out
@@ -238,21 +242,11 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _tensors(values: Iterable[Any]) -> "Iterable[Tensor]":
-    for each in values:
-        if isinstance(each, TensorBase):
-            yield each  # type: ignore[misc]
-        elif isinstance(each, tuple | list) or type(each) is type({}.values()):
-            yield from _tensors(each)
-
-
-def _write(name: str, target: Any, value: "Tensor") -> None:
-    if not isinstance(target, TensorBase):
-        raise TypeError(f"{name}: out= must be a tensor, got {type(target).__name__}")
+def _write(name: str, target: "Tensor", value: "Tensor") -> None:
     if target._array.size == 0 and value._array.size and target._base is None:
-        check_mutable(target, name, recorded=False)  # type: ignore[arg-type]
+        check_mutable(target, name, recorded=False)
         target._set(empty(value._array.shape, target._array.dtype), None, False)
-    overwrite(target, value, f"{name} with out=")  # type: ignore[arg-type]
+    overwrite(target, value, f"{name} with out=")
 
 
 functions = {name: with_out(getattr(ops, name)) for name in NAMES}

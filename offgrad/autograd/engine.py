@@ -177,7 +177,7 @@ def _step(
         for hook in _values(node.hooks_of_output(output_nr)):
             result = hook(grad)
             if result is not None:
-                _check_hook_result(node, grad, result)
+                _check_hook_result(node, hook, grad, result)
                 grad = grads[output_nr] = result
     for output_nr, tensor in node.retainers():
         kept = grads[output_nr]
@@ -192,14 +192,14 @@ def _step(
     for hook in _values(node._pre_hooks):
         result = hook(tuple(grads))
         if result is not None:
-            grads = list(_checked(result, grads, node, "pre-hook"))
+            grads = list(_checked(result, grads, node, hook))
     run_node = anomaly.run if anomaly.state.enabled else _run
     if node._post_hooks:
         outputs = run_node(node, tuple(grads))
         for hook in _values(node._post_hooks):
             result = hook(outputs, tuple(grads))
             if result is not None:
-                outputs = _checked(result, outputs, node, "hook")
+                outputs = _checked(result, outputs, node, hook)
         return outputs
     final = tuple(grads)
     # The node holds the only references, so it may free a gradient when it is done with it.
@@ -211,22 +211,22 @@ def _run(node: Node, grads: Grads) -> Grads:
     return node.run(grads)
 
 
-def _checked(result: Any, replaced: "Sequence[Tensor | None]", node: Node, kind: str) -> Grads:
+def _checked(result: Any, replaced: "Sequence[Tensor | None]", node: Node, hook: Any) -> Grads:
     """Return the gradients that a node's hook put in place of others."""
     if not isinstance(result, tuple):
         raise TypeError(
-            f"a {kind} of {node.name()} must return None or a tuple of gradients, but one returned "
-            f"a {type(result).__name__}"
+            f"a hook of a node must return None or a tuple of gradients, but {_who(hook, node)} "
+            f"returned a {type(result).__name__}"
         )
     given: Grads = result
     if len(given) != len(replaced):
         raise RuntimeError(
-            f"a {kind} of {node.name()} must return as many gradients as it got, {len(replaced)}, "
-            f"but one returned {len(given)}"
+            f"a hook of a node must return as many gradients as it got, {len(replaced)}, but "
+            f"{_who(hook, node)} returned {len(given)}"
         )
     for before, after in zip(replaced, given, strict=True):
         if before is not None and after is not None:
-            _check_hook_result(node, before, after)
+            _check_hook_result(node, hook, before, after)
     return given
 
 
@@ -234,17 +234,21 @@ def _values(hooks: dict[int, Any] | None) -> Iterable[Any]:
     return list(hooks.values()) if hooks else ()
 
 
-def _check_hook_result(node: Node, grad: "Tensor", result: Any) -> None:
+def _check_hook_result(node: Node, hook: Any, grad: "Tensor", result: Any) -> None:
     if not isinstance(result, TensorBase):
         raise TypeError(
-            f"a hook must return None or tensors, but one at {node.name()} returned "
+            f"a hook must return None or tensors, but {_who(hook, node)} returned "
             f"{type(result).__name__}"
         )
     if result._array.shape != grad._array.shape or result._array.dtype != grad._array.dtype:
         raise RuntimeError(
-            f"a hook must keep shape and dtype of a gradient, but one at {node.name()} returned a "
-            f"{describe(result)} for a {describe(grad)}"
+            f"a hook must keep shape and dtype of a gradient, but {_who(hook, node)} "
+            f"returned a {describe(result)} for a {describe(grad)}"
         )
+
+
+def _who(hook: Any, node: Node) -> str:
+    return f"{getattr(hook, '__qualname__', type(hook).__name__)} at {node.name()}"
 
 
 def _expands(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -16,17 +16,34 @@ R = TypeVar("R")
 
 
 class _State(threading.local):
-    # Whether operations are recorded: never in inference mode, whatever was set inside it.
-    grad_enabled = True
+    """The modes of this thread.
+
+    Attributes:
+        grad_mode: what `no_grad` and its like set.
+        inference: whether it is in `inference_mode`.
+        grad_enabled: whether operations are recorded: what both come to.
+    """
+
+    grad_mode = True
     inference = False
+    grad_enabled = True
+
+    def set(self, grad_mode: bool, inference: bool) -> tuple[bool, bool]:
+        """Set both; return what they were."""
+        before = self.grad_mode, self.inference
+        self.grad_mode, self.inference = grad_mode, inference
+        self.grad_enabled = grad_mode and not inference
+        return before
 
 
 state = _State()
 
 
 def is_grad_enabled() -> bool:
-    """Return whether operations of this thread are recorded for backward."""
-    return state.grad_enabled
+    """Return whether grad mode is on in this thread: operations are recorded for backward, unless
+    it is in `inference_mode`.
+    """
+    return state.grad_mode
 
 
 def is_inference_mode_enabled() -> bool:
@@ -54,7 +71,7 @@ class _Mode:
         return type(self)()
 
     def __enter__(self) -> None:
-        self._previous.append((state.grad_enabled, state.inference))
+        self._previous.append((state.grad_mode, state.inference))
         self._set()
 
     def __exit__(
@@ -63,7 +80,7 @@ class _Mode:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        state.grad_enabled, state.inference = self._previous.pop()
+        state.set(*self._previous.pop())
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if inspect.isgeneratorfunction(function):
@@ -105,8 +122,7 @@ class _GradMode(_Mode):
     _mode: bool
 
     def _set(self) -> None:
-        # What inference mode switched off stays so.
-        state.grad_enabled = self._mode and not state.inference
+        state.set(self._mode, state.inference)
 
 
 class no_grad(_GradMode):
@@ -139,7 +155,7 @@ class set_grad_enabled(_GradMode):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate `function`; the mode set when this object was made is undone."""
-        state.grad_enabled, state.inference = self._previous.pop()
+        state.set(*self._previous.pop())
         return super().__call__(function)
 
 
@@ -155,8 +171,7 @@ class inference_mode(_Mode):
         self._mode = bool(mode)
 
     def _set(self) -> None:
-        state.inference = self._mode
-        state.grad_enabled = not self._mode
+        state.set(not self._mode, self._mode)
 
     def _again(self) -> "_Mode":
         return inference_mode(self._mode)

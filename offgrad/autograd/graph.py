@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.engine import as_tuple
 from offgrad.autograd.multi_grad_hook import register_multi_grad_hook
 from offgrad.autograd.node import GradientEdge, Node, gradient_edge
 from offgrad.autograd.saved_mutation import allow_mutation_on_saved_tensors
@@ -51,9 +50,10 @@ def increment_version(tensor: "Tensor | Iterable[Tensor]") -> None:
 
     For code that changes memory behind autograd's back, such as through ``numpy()``.
     """
-    for each in as_tuple(tensor):
+    single = isinstance(tensor, TensorBase) or not isinstance(tensor, Iterable)
+    for each in (tensor,) if single else tensor:
         if not isinstance(each, TensorBase):
-            raise TypeError(f"versions are of tensors, got {type(each).__name__}")
+            raise RuntimeError(f"versions are of tensors, got {type(each).__name__}")
         each._storage.write("increment_version")
 
 

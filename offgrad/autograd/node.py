@@ -27,6 +27,10 @@ _sequence = itertools.count(1)
 _accumulator_lock = RLock()
 
 
+# Attributes of every node: not what an operation keeps as plain values.
+_OWN = {"sequence_nr", "lock", "next_functions", "needs_input_grad", "output_metadata"}
+
+
 class Node:
     """One recorded operation: it turns gradients of its outputs into gradients of its inputs.
 
@@ -134,8 +138,9 @@ class Node:
     # Saved tensors, as attributes
 
     def __dir__(self) -> list[str]:
-        names = [f"{kind}{slot}" for slot in self._saved for kind in ("_saved_", "_raw_saved_")]
-        return [*super().__dir__(), *names]
+        plain = [name for name in vars(self) if name[0] != "_" and name not in _OWN]
+        saved = [f"_saved_{name}" for name in (*self._saved, *plain)]
+        return [*super().__dir__(), *saved, *(f"_raw_saved_{slot}" for slot in self._saved)]
 
     def __getattr__(self, name: str) -> Any:
         saved = self._saved

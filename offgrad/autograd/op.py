@@ -43,13 +43,15 @@ class Op(Node):
     is_view: ClassVar[bool] = False
     # Whether each output shares the memory of the input in its place instead.
     views_each_input: ClassVar[bool] = False
+    # What PyTorch prints, where it is not the name of the class with the suffix.
+    prints: ClassVar[str] = ""
     # What PyTorch appends to the name.
     suffix: ClassVar[str] = "Backward0"
 
     def __init_subclass__(cls) -> None:
         registry.append(cls)
         # PyTorch's name of the class of such nodes.
-        cls.__name__ += cls.suffix
+        cls.__name__ = cls.__dict__.get("prints") or cls.__name__ + cls.suffix
 
     def forward(self, *arrays: Any, **parameters: Any) -> Any:
         """Return the output array or arrays."""

@@ -234,11 +234,11 @@ class SavedTensor:
         save = Save(detached, name, self._slot, self._is_output, is_parameter)
         version = tensor._storage.version
         # What hooks compute is not recorded.
-        recording, grad_mode.state.grad_enabled = grad_mode.state.grad_enabled, False
+        modes = grad_mode.state.set(False, grad_mode.state.inference)
         try:
             packed = hooks.pack(save)
         finally:
-            grad_mode.state.grad_enabled = recording
+            grad_mode.state.set(*modes)
         if tensor._storage.version != version:
             raise RuntimeError(
                 f"a pack hook must not change its input in place, but that of {self.who()} was "

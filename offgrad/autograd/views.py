@@ -6,6 +6,7 @@ is asked for, the one that the same operations give it from there.
 """
 
 from collections.abc import Mapping
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from offgrad.autograd.node import Node
     from offgrad.autograd.op import Op
     from offgrad.tensor import Tensor
+
+
+# Threads that ask for the history of one view get the same. Re-entrant: to replay a view is an
+# operation.
+_refresh_lock = RLock()
 
 
 class Derivation(NamedTuple):
@@ -70,7 +76,7 @@ NO_GRAD = (
     "inside no_grad(), or both outside"
 )
 INFERENCE = (
-    "it was taken in inference_mode() and the change is recorded; take the view and change it both "
+    "it was taken in inference mode and the change is recorded; take the view and change it both "
     "inside inference_mode(), or both outside"
 )
 CUSTOM = (
@@ -84,6 +90,8 @@ def view_of(array: NDArray[Any], source: "Tensor", derivation: Derivation) -> "T
     from the base of `source`.
     """
     view = wrap(array, source._storage)
+    if source._storage.inference:
+        return view  # no history will ever have to follow
     base = view._base = source if source._base is None else source._base
     view._derivation = derivation
     view._generation = base._generation
@@ -140,6 +148,12 @@ def refresh(view: "Tensor") -> None:
     Raises:
         RuntimeError: if its history cannot follow.
     """
+    with _refresh_lock:
+        if is_stale(view):
+            _refresh(view)
+
+
+def _refresh(view: "Tensor") -> None:
     base, steps = view._base, view._derivation
     assert base is not None
     assert steps is not None

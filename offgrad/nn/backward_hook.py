@@ -100,7 +100,7 @@ class BackwardHook:
 def _watch(values: Sequence[Any]) -> "tuple[list[Any], list[int], Op | None]":
     """Return the values with tensors seen through one node; the tensors' places; the node."""
     places = [index for index, value in enumerate(values) if isinstance(value, TensorBase)]
-    watched = grad_mode.is_grad_enabled() and any(values[place]._requires_grad for place in places)
+    watched = grad_mode.state.grad_enabled and any(values[place]._requires_grad for place in places)
     if not watched:
         return list(values), [], None
     views = BackwardHookFunction.apply_all(*(values[place] for place in places))

@@ -27,7 +27,7 @@ def differentiate(
     They are recorded if grad mode is on. Each input is seen through a view of its own, so that a
     dependence of one input on another is not counted here: the engine follows it itself.
     """
-    recorded = grad_mode.is_grad_enabled()
+    recorded = grad_mode.state.grad_enabled
     with grad_mode.enable_grad():
         local: list[Tensor] = []
         for each, needed in zip(inputs, needs, strict=True):

@@ -148,8 +148,7 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
         have places, empty if there are none; the tensors.
 
     Raises:
-        TypeError: for what is no index.
-        IndexError: for tensors that are neither integer nor bool.
+        IndexError: for what is no index, and for tensors that are neither integer nor bool.
         ValueError: for slices that go backwards.
     """
     view: list[Any] = []
@@ -193,7 +192,7 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
             view.append(slice(*(each if each is None else int(each) for each in bounds)))
             template.append(ALL)
         else:
-            raise TypeError(
+            raise IndexError(
                 "an index is made of ints, slices, None, ..., tensors and lists, got "
                 f"{type(item).__name__}"
             )
