@@ -540,6 +540,39 @@ class Tensor(OperationMethods, InPlaceMethods):
         self._grad_fn, self._output_nr, self._requires_grad = None, 0, False
         return self
 
+    def zero_(self) -> "Tensor":
+        """Fill with zeros."""
+        return self.copy_(0)
+
+    def fill_(self, value: Any) -> "Tensor":
+        """Fill with one number, or a tensor without dimensions."""
+        if isinstance(value, TensorBase) and value._array.ndim:
+            raise RuntimeError(
+                f"fill_ takes a number or a tensor without dimensions, got {describe(value)}; use "
+                "copy_()"
+            )
+        return self.copy_(value)
+
+    def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> "Tensor":
+        """Fill with normal numbers."""
+        sample = ops.randn(self.shape, dtype=self.dtype, generator=generator)
+        return self.copy_(sample * std + mean)
+
+    def uniform_(self, a: Any = 0.0, b: Any = 1.0, *, generator: Any = None) -> "Tensor":
+        """Fill with numbers uniform on [a, b)."""
+        sample = ops.rand(self.shape, dtype=self.dtype, generator=generator)
+        return self.copy_(sample * (b - a) + a)
+
+    def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> "Tensor":
+        """Fill with ones with probability `p`, a number or a tensor that broadcasts, and zeros."""
+        sample = ops.rand(self.shape, generator=generator)
+        return self.copy_(sample < p)
+
+    def exponential_(self, lambd: Any = 1.0, *, generator: Any = None) -> "Tensor":
+        """Fill with numbers of the exponential distribution of rate `lambd`."""
+        sample = ops.rand(self.shape, dtype=self.dtype, generator=generator)
+        return self.copy_(ops.log1p(-sample) / -lambd)
+
     # Operators
 
     def __radd__(self, other: Any) -> "Tensor":

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from offgrad import ops
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -21,10 +21,20 @@ def in_place(operation: Callable[..., Any]) -> "Callable[..., Tensor]":
     return method
 
 
+def in_place_view(operation: Callable[..., Any]) -> "Callable[..., Tensor]":
+    """Return the method that makes a tensor the view of it that `operation` returns."""
+
+    def method(self: "Tensor", *args: Any) -> "Tensor":
+        return ops.inplace_view(operation, self, *args)
+
+    method.__name__ = f"{operation.__name__}_"
+    method.__doc__ = f"Do what `{operation.__name__}` does, in place; return the tensor."
+    return method
+
+
 class InPlaceMethods(TensorBase):
     """Methods that change the tensor: its memory, its version and its place in the graph."""
 
-    copy_ = ops.copy_
     abs_ = in_place(ops.abs)
     absolute_ = in_place(ops.absolute)
     acos_ = in_place(ops.acos)
@@ -40,13 +50,13 @@ class InPlaceMethods(TensorBase):
     arccosh_ = in_place(ops.arccosh)
     arcsin_ = in_place(ops.arcsin)
     arcsinh_ = in_place(ops.arcsinh)
-    arctan_ = in_place(ops.arctan)
     arctan2_ = in_place(ops.arctan2)
+    arctan_ = in_place(ops.arctan)
     arctanh_ = in_place(ops.arctanh)
     asin_ = in_place(ops.asin)
     asinh_ = in_place(ops.asinh)
-    atan_ = in_place(ops.atan)
     atan2_ = in_place(ops.atan2)
+    atan_ = in_place(ops.atan)
     atanh_ = in_place(ops.atanh)
     baddbmm_ = in_place(ops.baddbmm)
     bitwise_and_ = in_place(ops.bitwise_and)
@@ -59,6 +69,7 @@ class InPlaceMethods(TensorBase):
     clamp_min_ = in_place(ops.clamp_min)
     clip_ = in_place(ops.clip)
     conj_physical_ = in_place(ops.conj_physical)
+    copy_ = ops.copy_
     copysign_ = in_place(ops.copysign)
     cos_ = in_place(ops.cos)
     cosh_ = in_place(ops.cosh)
@@ -71,8 +82,8 @@ class InPlaceMethods(TensorBase):
     erf_ = in_place(ops.erf)
     erfc_ = in_place(ops.erfc)
     erfinv_ = in_place(ops.erfinv)
-    exp_ = in_place(ops.exp)
     exp2_ = in_place(ops.exp2)
+    exp_ = in_place(ops.exp)
     expm1_ = in_place(ops.expm1)
     fix_ = in_place(ops.fix)
     floor_ = in_place(ops.floor)
@@ -93,10 +104,10 @@ class InPlaceMethods(TensorBase):
     lerp_ = in_place(ops.lerp)
     less_ = in_place(ops.less)
     less_equal_ = in_place(ops.less_equal)
-    log_ = in_place(ops.log)
     log10_ = in_place(ops.log10)
     log1p_ = in_place(ops.log1p)
     log2_ = in_place(ops.log2)
+    log_ = in_place(ops.log)
     logical_and_ = in_place(ops.logical_and)
     logical_not_ = in_place(ops.logical_not)
     logical_or_ = in_place(ops.logical_or)
@@ -130,45 +141,18 @@ class InPlaceMethods(TensorBase):
     sinh_ = in_place(ops.sinh)
     sqrt_ = in_place(ops.sqrt)
     square_ = in_place(ops.square)
+    squeeze_ = in_place_view(ops.squeeze)
     sub_ = in_place(ops.sub)
     subtract_ = in_place(ops.subtract)
+    swapaxes_ = in_place_view(ops.swapaxes)
+    swapdims_ = in_place_view(ops.swapdims)
+    t_ = in_place_view(ops.t)
     tan_ = in_place(ops.tan)
     tanh_ = in_place(ops.tanh)
+    transpose_ = in_place_view(ops.transpose)
     tril_ = in_place(ops.tril)
     triu_ = in_place(ops.triu)
     true_divide_ = in_place(ops.true_divide)
     trunc_ = in_place(ops.trunc)
+    unsqueeze_ = in_place_view(ops.unsqueeze)
     xlogy_ = in_place(ops.xlogy)
-
-    def zero_(self) -> "Tensor":
-        """Fill with zeros."""
-        return self.copy_(0)
-
-    def fill_(self, value: Any) -> "Tensor":
-        """Fill with one number, or a tensor without dimensions."""
-        if isinstance(value, TensorBase) and value._array.ndim:
-            raise RuntimeError(
-                f"fill_ takes a number or a tensor without dimensions, got {describe(value)}; use "
-                "copy_()"
-            )
-        return self.copy_(value)
-
-    def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> "Tensor":
-        """Fill with normal numbers."""
-        sample = ops.randn(self._array.shape, dtype=self._array.dtype, generator=generator)
-        return self.copy_(sample * std + mean)
-
-    def uniform_(self, a: Any = 0.0, b: Any = 1.0, *, generator: Any = None) -> "Tensor":
-        """Fill with numbers uniform on [a, b)."""
-        sample = ops.rand(self._array.shape, dtype=self._array.dtype, generator=generator)
-        return self.copy_(sample * (b - a) + a)
-
-    def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> "Tensor":
-        """Fill with ones with probability `p`, a number or a tensor that broadcasts, and zeros."""
-        sample = ops.rand(self._array.shape, generator=generator)
-        return self.copy_(sample < p)
-
-    def exponential_(self, lambd: float = 1.0, *, generator: Any = None) -> "Tensor":
-        """Fill with numbers of the exponential distribution of rate `lambd`."""
-        sample = ops.rand(self._array.shape, dtype=self._array.dtype, generator=generator)
-        return self.copy_(ops.log1p(-sample) / -lambd)

@@ -50,8 +50,9 @@ def as_tuple(tensors: Any) -> "tuple[Tensor, ...]":
         raise TypeError(
             f"a tensor or a sequence of tensors is needed, got {type(tensors).__name__}"
         )
-    single = isinstance(tensors, TensorBase | GradientEdge)
-    return (tensors,) if single else tuple(tensors)
+    if isinstance(tensors, TensorBase | GradientEdge):
+        return (tensors,)  # type: ignore[return-value]
+    return tuple(tensors)
 
 
 def run(

@@ -26,7 +26,7 @@ class Function:
     argument, and differentiable in turn if it uses differentiable operations.
     """
 
-    _node_class = FunctionNode
+    _node_class: type[FunctionNode] = FunctionNode
 
     def __init_subclass__(cls) -> None:
         # PyTorch, too, has a class of nodes for each Function, named after it.

@@ -60,7 +60,7 @@ class _Mode:
             return cls()(args[0])
         return super().__new__(cls)
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
         self._previous: list[tuple[bool, bool]] = []
 
     def _set(self) -> None:

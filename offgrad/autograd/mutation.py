@@ -9,7 +9,7 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.autograd.views import Derivation, set_history
+from offgrad.autograd.views import Derivation, base_of, set_history
 
 if TYPE_CHECKING:
     from offgrad.autograd.node import Edge
@@ -50,8 +50,8 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
             f"{name}: a leaf that requires grad cannot be changed in place, got a "
             f"{describe(target)}; do it under no_grad(), or change a clone"
         )
-    base, derivation = target._base, target._derivation
-    if base is None or not (recorded or target._requires_grad or base._requires_grad):
+    base, derivation = base_of(target), target._derivation
+    if base is target or not (recorded or target._requires_grad or base._requires_grad):
         return
     if base._requires_grad and base._grad_fn is None:
         raise RuntimeError(
@@ -89,14 +89,13 @@ def rewrite_history(target: "Tensor", edge: "Edge") -> None:
 
     All views of the memory follow when they are used next.
     """
-    base, derivation = target._base, target._derivation
-    if base is None:
+    base, derivation = base_of(target), target._derivation
+    if base is target:
         set_history(target, *edge)
     else:
         assert derivation is not None
         set_history(base, CopySlices.record(base, edge, derivation), 0)
-        target = base
-    target._generation += 1
+    base._generation += 1
 
 
 class _Slices(Op):

@@ -92,7 +92,7 @@ def view_of(array: NDArray[Any], source: "Tensor", derivation: Derivation) -> "T
     view = wrap(array, source._storage)
     if source._storage.inference:
         return view  # no history will ever have to follow
-    base = view._base = source if source._base is None else source._base
+    base = view._base = base_of(source)
     view._derivation = derivation
     view._generation = base._generation
     return view
@@ -114,13 +114,40 @@ def derivation(
     return Derivation(before, op, parameters, output_nr, obstacle)
 
 
+def base_of(tensor: TensorBase) -> "Tensor":
+    """Return the base of a view, any other tensor itself."""
+    base = tensor._base
+    if base is None:
+        return tensor  # type: ignore[return-value]
+    if base._base is not None:
+        # The base became a view itself, of what it was before: see `become`.
+        base = tensor._base = base._base
+    return base
+
+
+def become(tensor: "Tensor", view: "Tensor") -> None:
+    """Make `tensor` what `view` is, a view taken of it, as ``t_`` and its like do.
+
+    A tensor that was no view becomes one of a base that is what it was; so do its views.
+    """
+    if tensor._base is None:
+        base = wrap(tensor._array, tensor._storage, tensor._requires_grad)
+        base._grad_fn, base._output_nr = tensor._grad_fn, tensor._output_nr
+        base._generation = tensor._generation
+        tensor._base = base
+    tensor._derivation = view._derivation
+    tensor._generation = base_of(tensor)._generation
+    tensor._array = view._array
+    set_history(tensor, view._grad_fn, view._output_nr)
+
+
 def is_stale(tensor: TensorBase) -> bool:
     """Return whether `tensor` is a view whose base got another history, or came to require grad,
     since it was taken.
     """
-    base = tensor._base
-    if base is None:
+    if tensor._base is None:
         return False
+    base = base_of(tensor)
     if tensor._generation != base._generation:
         return True
     if tensor._requires_grad or not base._requires_grad:
@@ -154,8 +181,7 @@ def refresh(view: "Tensor") -> None:
 
 
 def _refresh(view: "Tensor") -> None:
-    base, steps = view._base, view._derivation
-    assert base is not None
+    base, steps = base_of(view), view._derivation
     assert steps is not None
     if steps.obstacle is not None:
         raise RuntimeError(

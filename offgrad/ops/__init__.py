@@ -153,7 +153,7 @@ from offgrad.ops.index_along import (
     index_fill,
     index_select,
 )
-from offgrad.ops.inplace import copy_, inplace
+from offgrad.ops.inplace import copy_, inplace, inplace_view
 from offgrad.ops.join import (
     block_diag,
     cat,

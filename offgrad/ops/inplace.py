@@ -11,6 +11,7 @@ from offgrad.autograd.mutation import check_mutable, rewrite_history
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.views import base_of, become
 from offgrad.ops.convert import as_tensor_of, category
 from offgrad.ops.reduce import sum_to_size
 
@@ -37,13 +38,35 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     return overwrite(target, result, name)
 
 
+def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) -> "Tensor":
+    """Make `target` the view that ``operation(target, *args)`` returns.
+
+    Raises:
+        RuntimeError: if `target` must not be changed in place (see `check_mutable`).
+    """
+    name = f"{operation.__name__}_"
+    check_mutable(target, name, recorded=False)
+    # Recorded even under no_grad: a shape that changed belongs to the history of its values.
+    with grad_mode.enable_grad():
+        view = operation(target, *args)
+    if view is target:
+        return target
+    # What was saved of it is not any more what it is.
+    target._storage.write(name)
+    if target._requires_grad and target._grad_fn is None:
+        target._array = view._array
+    else:
+        become(target, view)
+    return target
+
+
 def _as_operand(target: "Tensor") -> "Tensor":
     """Return `target`; of a view with a history another one like it.
 
     What was hooked to the view stays with the value it had, which nothing leads to any more.
     """
-    base, derivation = target._base, target._derivation
-    if base is None or not (base._requires_grad and grad_mode.state.grad_enabled):
+    base, derivation = base_of(target), target._derivation
+    if base is target or not (base._requires_grad and grad_mode.state.grad_enabled):
         return target
     assert derivation is not None
     return derivation.take(base)
@@ -57,7 +80,7 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
             differ or the dtype of the result does not convert.
     """
     array = target._array
-    base = target if target._base is None else target._base
+    base = base_of(target)
     recorded = grad_mode.state.grad_enabled and (result._requires_grad or base._requires_grad)
     check_mutable(target, name, recorded)
     if result._array.shape != array.shape:
@@ -110,7 +133,7 @@ def copy_(target: "Tensor", source: Any) -> "Tensor":
             f"copy_: the source must broadcast to the target, got a {describe(value)} for a "
             f"{describe(target)}"
         ) from None
-    base = target if target._base is None else target._base
+    base = base_of(target)
     if grad_mode.state.grad_enabled and (
         target._requires_grad or base._requires_grad or value._requires_grad
     ):

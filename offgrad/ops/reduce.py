@@ -308,4 +308,4 @@ def sum_to_size(input: "Tensor", *size: Any) -> "Tensor":
             f"got {list(shape)}"
         )
     result = sum(input, dims, keepdim=True) if dims else input
-    return result.reshape(shape)
+    return result if result._array.shape == shape else result.reshape(shape)

@@ -182,11 +182,18 @@ def test_it_cannot_be_set(lib: Any) -> None:
         x._version = 3
 
 
-def test_data_has_a_counter_of_its_own(lib: Any) -> None:
+def test_a_change_of_data_counts_where_a_wrong_gradient_is_never_silent(lib: Any) -> None:
+    """PyTorch gives .data a counter of its own, and computes with what was written."""
     x = leaf(lib, 1, 2)
+    y = (x * x).sum()
     x.data.add_(1)
-    assert x._version == 0
     assert x.tolist() == [2, 3]
+    if lib.__name__ == "torch":
+        assert x._version == 0
+    else:
+        assert x._version == 1
+        with pytest.raises(RuntimeError, match="in place"):
+            y.backward()
 
 
 def test_an_optimizer_step_counts(lib: Any) -> None:
