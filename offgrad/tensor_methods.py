@@ -58,7 +58,7 @@ class OperationMethods(TensorBase):
     clamp_min = ops.clamp_min
     clip = ops.clip
     clone = ops.clone
-    conj = ops.conj_physical
+    conj = ops.conj
     conj_physical = ops.conj_physical
     contiguous = ops.contiguous
     copysign = ops.copysign

@@ -24,17 +24,33 @@ class GELU(Module):
 class ReLU(Module):
     """The positive part."""
 
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
     def forward(self, input: Tensor) -> Tensor:
         """Return the activation."""
-        return F.relu(input)
+        return F.relu(input, inplace=self.inplace)
+
+    def extra_repr(self) -> str:
+        """Return the setting."""
+        return "inplace=True" if self.inplace else ""
 
 
 class SiLU(Module):
     """``x * sigmoid(x)``."""
 
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
     def forward(self, input: Tensor) -> Tensor:
         """Return the activation."""
-        return F.silu(input)
+        return F.silu(input, inplace=self.inplace)
+
+    def extra_repr(self) -> str:
+        """Return the setting."""
+        return "inplace=True" if self.inplace else ""
 
 
 class Tanh(Module):

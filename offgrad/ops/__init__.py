@@ -246,14 +246,10 @@ from offgrad.ops.order import argsort, kthvalue, median, msort, sort, topk
 from offgrad.ops.power import float_power, pow, square
 from offgrad.ops.random import (
     Generator,
-    bernoulli,
     default_generator,
     dropout,
     get_rng_state,
     manual_seed,
-    multinomial,
-    normal,
-    poisson,
     rand,
     rand_like,
     randint,
@@ -284,6 +280,7 @@ from offgrad.ops.reduce import (
     sum_to_size,
 )
 from offgrad.ops.rounding import ceil, fix, floor, frac, round, sign, trunc
+from offgrad.ops.samples import bernoulli, multinomial, normal, poisson
 from offgrad.ops.scan import cummax, cummin, cumprod, cumsum, diff, logcumsumexp
 from offgrad.ops.scatter import (
     gather,
@@ -543,6 +540,7 @@ __all__ = [
     "index_select",
     "inner",
     "inplace",
+    "inplace_view",
     "is_complex",
     "is_floating_point",
     "isclose",

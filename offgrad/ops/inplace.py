@@ -48,7 +48,7 @@ def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) ->
     check_mutable(target, name, recorded=False)
     # Recorded even under no_grad: a shape that changed belongs to the history of its values.
     with grad_mode.enable_grad():
-        view = operation(target, *args)
+        view: Tensor = operation(target, *args)
     if view is target:
         return target
     # What was saved of it is not any more what it is.

@@ -13,6 +13,7 @@ from offgrad.autograd.op import Op, registry
 from tests.ops import (
     specs_elementwise,
     specs_fft,
+    specs_inplace,
     specs_math,
     specs_network,
     specs_reduce,
@@ -27,6 +28,7 @@ SPECS = [
     *specs_structure.SPECS,
     *specs_network.SPECS,
     *specs_fft.SPECS,
+    *specs_inplace.SPECS,
 ]
 
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=str)
