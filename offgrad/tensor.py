@@ -492,6 +492,16 @@ class Tensor(OperationMethods, InPlaceMethods):
         return ops.transpose(self, -2, -1)
 
     @property
+    def H(self) -> "Tensor":
+        """The matrix transposed and conjugated."""
+        return ops.conj(self.t())
+
+    @property
+    def mH(self) -> "Tensor":
+        """The last two dimensions swapped, conjugated."""
+        return ops.conj(self.mT)
+
+    @property
     def real(self) -> "Tensor":
         """The real part, a view."""
         return ops.real(self)

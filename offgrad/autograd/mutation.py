@@ -34,7 +34,11 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
         raise RuntimeError(
             f"{name}: the memory of this {describe(target)} is read-only; clone it first"
         )
-    if _repeats(array) or (recorded and target._base is not None and _overlaps(array)):
+    if _repeats(array) or (
+        recorded
+        and target._base is not None
+        and (_overlaps(array) or _repeats(target._base._array))
+    ):
         raise RuntimeError(
             f"{name}: elements of this {describe(target)} share memory; clone() it first"
         )
@@ -103,22 +107,41 @@ class _Slices(Op):
 
     Args:
         derivation: how the view is taken.
-        order: the dimensions of the base from the largest step in memory to the smallest: arrays
-            are laid out so, because some views exist in one layout only.
+        strides: those of the base, in elements: arrays are laid out so, because some views exist
+            in one layout only.
     """
 
     suffix = ""
     derivation: Derivation
-    order: tuple[int, ...]
+    strides: tuple[int, ...]
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the operation."""
-        return {"derivation": self.derivation, "order": self.order}
+        return {"derivation": self.derivation, "strides": self.strides}
 
-    def lay_out(self, array: Array, derivation: Derivation, order: tuple[int, ...]) -> Array:
+    def lay_out(self, array: Array, derivation: Derivation, strides: tuple[int, ...]) -> Array:
         """Remember the parameters; return `array`, if need be a copy, in the layout of the base."""
-        self.derivation, self.order = derivation, order
-        return memory.contiguous(array.transpose(order)).transpose(np.argsort(order))
+        self.derivation, self.strides = derivation, strides
+        return array if _strides(array) == strides else self.copied(array)
+
+    def copied(self, array: Array) -> Array:
+        """Return a copy in the layout of the base."""
+        steps = [abs(step) for step in self.strides]
+        if not array.size:
+            return memory.copy(array)
+        extent = 1 + sum(step * (size - 1) for step, size in zip(steps, array.shape, strict=True))
+        buffer: Array = memory.empty(extent, array.dtype)
+        nbytes = [step * array.itemsize for step in steps]
+        out = np.lib.stride_tricks.as_strided(buffer, array.shape, nbytes)
+        out = out[tuple([slice(None, None, -1 if step < 0 else 1) for step in self.strides])]
+        np.copyto(out, array)
+        return out
+
+
+def _strides(array: Array) -> tuple[int, ...]:
+    """Return the steps in elements, 0 where there is nothing to step to."""
+    pairs = zip(array.strides, array.shape, strict=True)
+    return tuple([step // array.itemsize if size > 1 else 0 for step, size in pairs])
 
 
 class CopySlices(_Slices):
@@ -128,8 +151,7 @@ class CopySlices(_Slices):
     def record(cls, base: "Tensor", edge: "Edge", derivation: Derivation) -> "CopySlices":
         """Return the node for a change of memory that has happened: of what leads to `edge`."""
         node = cls()
-        steps = np.abs(base._array.strides)
-        node.derivation, node.order = derivation, tuple(np.argsort(-steps, kind="stable").tolist())
+        node.derivation, node.strides = derivation, _strides(base._array)
         node.needs_input_grad = base._requires_grad, edge[0] is not None
         node.next_functions = gradient_edge(base), edge
         node.output_metadata = ((base._array.shape, base._array.dtype),)
@@ -139,7 +161,7 @@ class CopySlices(_Slices):
         """Return the changed copy."""
         out = self.lay_out(base, **parameters)
         if np.may_share_memory(out, base):
-            out = memory.copy(out.transpose(self.order)).transpose(np.argsort(self.order))
+            out = self.copied(base)
         self.derivation.take_array(out)[...] = value
         return out
 

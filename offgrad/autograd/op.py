@@ -101,7 +101,7 @@ class Op(Node):
         results = result if type(result) is tuple else (result,)
         outputs: list[Any]
         if cls.is_view:
-            outputs = cls._views(node, inputs, results, parameters)
+            outputs = cls._views(node, inputs, results, parameters, result is results)
         else:
             outputs = [None if array is None else wrap(array) for array in results]
         if recorded:
@@ -128,11 +128,12 @@ class Op(Node):
         inputs: "tuple[Tensor | None, ...]",
         results: tuple[Array, ...],
         parameters: Mapping[str, Any],
+        several: bool,
     ) -> list[Any]:
         obstacle = None
         if cls.views_each_input:
             obstacle = CUSTOM.format(node.name())
-        elif len(results) > 1:
+        elif several:
             obstacle = SEVERAL_OUTPUTS.format(node.name())
         views = []
         for output_nr, array in enumerate(results):

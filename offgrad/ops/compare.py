@@ -1,7 +1,7 @@
 """Comparisons and logic, which are not differentiable, and `where`, which is."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -225,12 +225,25 @@ class Where(Broadcasting):
         )
 
 
-def where(condition: "Tensor", input: TensorLike, other: TensorLike) -> "Tensor":
-    """Return `input` where `condition`, a bool tensor, holds, and `other` elsewhere.
+@overload
+def where(condition: "Tensor", input: TensorLike, other: TensorLike) -> "Tensor": ...
+
+
+@overload
+def where(condition: "Tensor") -> "tuple[Tensor, ...]": ...
+
+
+def where(condition: "Tensor", input: Any = None, other: Any = None) -> Any:
+    """Return `input` where `condition`, a bool tensor, holds, and `other` elsewhere; without them,
+    the indices at which it holds, one tensor for each dimension.
 
     Raises:
         RuntimeError: if the condition is not a bool tensor.
     """
+    if input is None and other is None:
+        from offgrad.ops.mask import nonzero
+
+        return nonzero(condition, as_tuple=True)
     if check_tensor(condition, "where")._array.dtype == np.uint8:
         condition = ne(condition, 0)  # PyTorch's bools, once
     if condition._array.dtype != np.bool_:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.autograd.functions import constant, cube, differs, double, leaf, lists, log_and, make
+from tests.autograd.functions import constant, cube, double, leaf, lists, log_and, make
 
 # What backward returns
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.autograd.functions import constant, differs, double, leaf, lists, make
+from tests.autograd.functions import constant, double, leaf, lists, make
 
 # mark_dirty
 

@@ -51,7 +51,7 @@ SPECS = [
     _spec("softsign", None, lambda x: x / (1 + np.abs(x)), domain=_clear),
     _spec("tanhshrink", None, lambda x: x - np.tanh(x), complex=True),
     OpSpec("glu", (smooth.Glu,), lambda m, x: call(m, "F.glu", x, 0), [((4, 3),), ((2,),)],
-           lambda x: (lambda a, b: a * _sigmoid(b))(*np.split(x, 2))),
+           lambda x: x[: len(x) // 2] * _sigmoid(x[len(x) // 2 :])),
     _spec("leaky_relu", piecewise.LeakyRelu, lambda x: np.where(x > 0, x, 0.2 * x),
           domain=_clear, options={"negative_slope": 0.2}),
     _spec("hardtanh", piecewise.Hardtanh, lambda x: np.clip(x, -1, 2), domain=_clear,

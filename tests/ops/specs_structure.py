@@ -1,5 +1,6 @@
 """Shapes and indices."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,20 +57,20 @@ def _scatter(x: Any, at: Any, source: Any) -> Any:
 
 
 SHAPES = [
-    OpSpec("view", (shape.View,), lambda m, x: x.view(3, -1), MATRIX, lambda x: x.reshape(3, -1),
-           complex=True, view=True),
+    OpSpec("view", (shape.View,), lambda m, x: x.view(3, -1), MATRIX,
+           lambda x: x.reshape(3, -1), view=True),
     OpSpec("reshape_copy", (shape.UnsafeView,), lambda m, x: x.mT.reshape(6), MATRIX,
            lambda x: x.T.reshape(6)),
     OpSpec("flatten", (shape.View,), lambda m, x: x.flatten(), [((2, 3),), ((0, 3),)],
            lambda x: x.ravel(), view=True),
     OpSpec("flatten_0d", (shape.View,), lambda m, x: x.flatten(), [((),)], np.ravel, view=True),
     OpSpec("permute", (dims.Permute,), lambda m, x: x.permute(2, 0, 1), CUBE,
-           lambda x: x.transpose(2, 0, 1), complex=True, view=True),
+           lambda x: x.transpose(2, 0, 1), view=True),
     OpSpec("transpose", (dims.Transpose,), lambda m, x: x.transpose(0, -1), CUBE,
            lambda x: x.swapaxes(0, -1), view=True),
     OpSpec("t", (dims.T,), lambda m, x: m.t(x), MATRIX, np.transpose, view=True),
     OpSpec("expand", (dims.Expand,), lambda m, x: x.expand(2, 2, -1), [((2, 3),), ((1, 3),)],
-           lambda x: np.broadcast_to(x, (2, 2, 3)), complex=True, view=True),
+           lambda x: np.broadcast_to(x, (2, 2, 3)), view=True),
     OpSpec("expand_0d", (dims.Expand,), lambda m, x: x.expand(2, 0), [((),), ((1, 1),)],
            lambda x: np.broadcast_to(x, (2, 0)), view=True),
     OpSpec("broadcast_to", (dims.Expand,), lambda m, x: m.broadcast_to(x, (3, 2)), [((2,),)],
@@ -80,12 +81,11 @@ SHAPES = [
            lambda x: x.squeeze(-1) if x.shape[-1] == 1 else x, view=True),
     OpSpec("unsqueeze", (shape.Unsqueeze,), lambda m, x: x.unsqueeze(-1), ANY,
            lambda x: x[..., None], view=True),
-    OpSpec("clone", (shape.Clone,), lambda m, x: x.clone(), ANY, np.copy, complex=True),
+    OpSpec("clone", (shape.Clone,), lambda m, x: x.clone(), ANY, np.copy),
     OpSpec("flip", (rearrange.Flip,), lambda m, x: x.flip(0, -1), CUBE,
            lambda x: np.flip(x, (0, -1))),
     OpSpec("cat", (join.Cat,), lambda m, a, b: m.cat([a, b, a], 1),
-           [((2, 3), (2, 1)), ((2, 0), (2, 2))], lambda a, b: np.concatenate([a, b, a], 1),
-           complex=True),
+           [((2, 3), (2, 1)), ((2, 0), (2, 2))], lambda a, b: np.concatenate([a, b, a], 1)),
     OpSpec("stack", (join.Stack,), lambda m, a, b: m.stack((a, b), -1),
            [((2, 3), (2, 3)), ((), ()), ((0,), (0,))], lambda a, b: np.stack([a, b], -1)),
     OpSpec("split", (Split,), lambda m, x: x.split(2, -1), [((2, 5),), ((2, 4),)],
@@ -100,7 +100,7 @@ SHAPES = [
     OpSpec("unbind", (Unbind,), lambda m, x: x.unbind(1), MATRIX,
            lambda x: [x[:, i] for i in range(x.shape[1])], view=True),
     OpSpec("tril", (diagonals.Tril,), lambda m, x: x.tril(), [((3, 3),), ((2, 2, 3),), ((0, 2),)],
-           np.tril, complex=True),
+           np.tril),
     OpSpec("triu", (diagonals.Triu,), lambda m, x: m.triu(x, 1), [((3, 3),), ((2, 2, 3),)],
            lambda x: np.triu(x, 1)),
     OpSpec("module_hooks", (backward_hook.BackwardHookFunction,), _hooked, [((2, 3), (2,))],
@@ -110,7 +110,7 @@ SHAPES = [
 INDICES = [
     *(
         OpSpec(f"slice_{nr}", covers, lambda m, x, key=key: x[key],
-               [((4, 3, 2),)], lambda x, key=key: x[key], complex=nr == 0, view=True)
+               [((4, 3, 2),)], lambda x, key=key: x[key], view=True)
         for nr, (key, covers) in enumerate(
             [
                 (1, (Select, Embed)),
@@ -132,7 +132,7 @@ INDICES = [
            view=True),
     OpSpec("index", (index.Index, index.IndexBackward), lambda m, x, i: x[i],
            [((3, 2), INDEX), ((3, 2), np.array([], np.int64)), ((3,), np.array([-1, -1, 0]))],
-           lambda x, i: x[i], complex=True),
+           lambda x, i: x[i]),
     OpSpec("index_mask", (index.Index, index.IndexBackward), lambda m, x, k: x[k],
            [((2, 2), np.array([[True, False], [True, True]])), ((2, 2), np.array([False, True]))],
            lambda x, k: x[k]),
@@ -146,8 +146,7 @@ INDICES = [
            lambda m, x, i: x.index_select(1, i), [((2, 3), np.array([2, 0, 2]))],
            lambda x, i: x[:, i]),
     OpSpec("setitem_slice", (), lambda m, x, v: _put(m, x, v, (slice(None), 1)),
-           [((2, 3), (2,)), ((2, 3), ())], lambda x, v: _np_put(x, v, (slice(None), 1)),
-           complex=True),
+           [((2, 3), (2,)), ((2, 3), ())], lambda x, v: _np_put(x, v, (slice(None), 1))),
     OpSpec("setitem_step", (), lambda m, x, v: _put(m, x, v, slice(0, 4, 2)),
            [((4, 3), (3,)), ((4, 3), (2, 1))], lambda x, v: _np_put(x, v, slice(0, 4, 2))),
     OpSpec("setitem_index", (index.IndexPut,), lambda m, x, i, v: _put(m, x, v, i),
@@ -159,7 +158,7 @@ INDICES = [
            lambda x, k, v: _np_put(x, v, k)),
     OpSpec("gather", (Gather, ScatterAdd), lambda m, x, i: x.gather(1, i),
            [((2, 3), INDEX), ((3, 3), INDEX), ((2, 3), np.zeros((2, 0), np.int64))],
-           lambda x, i: np.take_along_axis(x[: len(i)], i, 1), complex=True),
+           lambda x, i: np.take_along_axis(x[: len(i)], i, 1)),
     OpSpec("scatter_add", (ScatterAdd, Gather),
            lambda m, x, i, s: x.scatter_add(1, i, s),
            [((2, 3), INDEX, (2, 2)), ((2, 3), INDEX[:1], (1, 2))], _scatter),
@@ -170,7 +169,13 @@ INDICES = [
     OpSpec("masked_fill", (mask.MaskedFill,), lambda m, x, k: x.masked_fill(k, -2.0),
            [((2, 3), np.array([True, False, True])), ((2, 3), np.array([[True], [False]])),
             ((), np.array(True)), ((0, 3), np.array([True, False, True]))],
-           lambda x, k: np.where(k, -2.0, x), complex=True),
+           lambda x, k: np.where(k, -2.0, x)),
 ]  # fmt: skip
 
-SPECS = [*SHAPES, *INDICES, *specs_views.SPECS, *specs_scatter.SPECS]
+# PyTorch does not differentiate them for complex numbers.
+REAL = {"slice_scatter", "select_scatter"}
+
+SPECS = [
+    each if each.name in REAL else replace(each, complex=True)
+    for each in (*SHAPES, *INDICES, *specs_views.SPECS, *specs_scatter.SPECS)
+]

@@ -39,7 +39,7 @@ VIEWS = [
            [((1, 3, 1),), ((1, 3, 2),)], lambda x: x.reshape([n for n in x.shape if n != 1]),
            view=True),
     OpSpec("movedim", (dims.Permute,), lambda m, x: m.movedim(x, (0, 1), (2, 0)), CUBE,
-           lambda x: np.moveaxis(x, (0, 1), (2, 0)), complex=True, view=True),
+           lambda x: np.moveaxis(x, (0, 1), (2, 0)), view=True),
     OpSpec("moveaxis", (dims.Permute,), lambda m, x: m.moveaxis(x, 0, -1), CUBE,
            lambda x: np.moveaxis(x, 0, -1), view=True),
     OpSpec("swapaxes", (dims.Transpose,), lambda m, x: m.swapaxes(x, 0, 1), MATRIX,
@@ -61,11 +61,9 @@ VIEWS = [
            lambda x: x[None], view=True),
     OpSpec("meshgrid_xy", (dims.Expand,), lambda m, x: m.meshgrid(x, x[1:], indexing="xy"),
            [((3,),)], lambda x: [each.copy() for each in np.meshgrid(x, x[1:])], view=True),
-    OpSpec("atleast", (shape.View, shape.Unsqueeze),
-           lambda m, x: [
-               *m.atleast_1d(x, x * 2), *m.atleast_2d(x, x * 2), *m.atleast_3d(x, x * 2)],
-           [((),)], lambda x: [
-               x.reshape((1,) * n) * k for n in (1, 2, 3) for k in (1, 2)]),
+    OpSpec("atleast", (shape.View,),
+           lambda m, x: (m.atleast_1d(x), m.atleast_2d(x), *m.atleast_3d((x, x))), [((),)],
+           lambda x: [x.reshape((1,) * n) for n in (1, 2, 3, 3)], view=True),
     OpSpec("atleast_of_vector", (shape.Unsqueeze,),
            lambda m, x: (m.atleast_2d(x), m.atleast_3d(x)), [((2,),)],
            lambda x: (x[None], x[None, :, None]), view=True),
@@ -74,7 +72,7 @@ VIEWS = [
     *(
         OpSpec(f"diagonal_{nr}", (diagonals.Diagonal, diagonals.DiagonalBackward),
                lambda m, x, o=options: m.diagonal(x, *o), [((3, 4, 2),), ((2, 3, 3),)],
-               lambda x, o=options: x.diagonal(*o), complex=nr == 0, view=True)
+               lambda x, o=options: x.diagonal(*o), view=True)
         for nr, options in enumerate([(), (1, 0, 2), (-1, -1, 1), (7, 0, 1)])
     ),
     *(
@@ -82,11 +80,12 @@ VIEWS = [
                lambda m, x, o=options: call(m, "unfold", x, *o), [((2, 5),), ((5, 5),)][nr // 3:],
                lambda x, o=options: np.lib.stride_tricks.sliding_window_view(
                    x, o[1], o[0])[(slice(None),) * (o[0] % 2) + (slice(None, None, o[2]),)],
-               complex=nr == 0, view=True)
+               view=True)
         for nr, options in enumerate([(1, 2, 1), (-1, 3, 2), (1, 2, 3), (0, 3, 1)])
     ),
-    OpSpec("as_strided", (strided.AsStrided,), lambda m, x: m.as_strided(x.contiguous(), (2, 2), (2, 1)),
-           [((2, 3),)], lambda x: x.reshape(-1)[:4].reshape(2, 2), complex=True, view=True),
+    OpSpec("as_strided", (strided.AsStrided,),
+           lambda m, x: m.as_strided(x.contiguous(), (2, 2), (2, 1)), [((2, 3),)],
+           lambda x: x.reshape(-1)[:4].reshape(2, 2), view=True),
     OpSpec("tensor_split", (Slice,), lambda m, x: m.tensor_split(x, 3, 1),
            [((2, 5),), ((2, 2),)], lambda x: np.array_split(x, 3, 1), view=True),
     OpSpec("tensor_split_indices", (Slice,), lambda m, x: m.tensor_split(x, (1, 3), 1),
@@ -99,7 +98,7 @@ VIEWS = [
            lambda x: np.dsplit(x, 2), view=True),
     OpSpec("split_with_sizes", (SplitWithSizes,),
            lambda m, x: call(m, "split_with_sizes", x, (1, 2), 1), MATRIX,
-           lambda x: [x[:, :1], x[:, 1:]], complex=True, view=True),
+           lambda x: [x[:, :1], x[:, 1:]], view=True),
 ]  # fmt: skip
 
 
@@ -121,7 +120,7 @@ COPIES = [
            lambda m, x: m.unsafe_split_with_sizes(x, (1, 2), 1), MATRIX,
            lambda x: [x[:, :1], x[:, 1:]]),
     OpSpec("roll", (rearrange.Roll,), lambda m, x: m.roll(x, (1, -2), (0, 1)),
-           [((2, 3),), ((0, 3),)], lambda x: np.roll(x, (1, -2), (0, 1)), complex=True),
+           [((2, 3),), ((0, 3),)], lambda x: np.roll(x, (1, -2), (0, 1))),
     OpSpec("roll_flat", (rearrange.Roll,), lambda m, x: m.roll(x, 2), [((2, 3),), ((),)],
            lambda x: np.roll(x, 2)),
     *(
@@ -132,7 +131,7 @@ COPIES = [
     OpSpec("fliplr", (rearrange.Flip,), lambda m, x: m.fliplr(x), MATRIX, np.fliplr),
     OpSpec("flipud", (rearrange.Flip,), lambda m, x: m.flipud(x), MATRIX, np.flipud),
     OpSpec("repeat", (rearrange.Repeat,), lambda m, x: call(m, "repeat", x, 2, 1, 3),
-           [((2, 3),), ((2,),), ((),), ((0, 2),)], lambda x: np.tile(x, (2, 1, 3)), complex=True),
+           [((2, 3),), ((2,),), ((),), ((0, 2),)], lambda x: np.tile(x, (2, 1, 3))),
     OpSpec("repeat_none", (rearrange.Repeat,), lambda m, x: call(m, "repeat", x, 0, 2), MATRIX,
            lambda x: np.tile(x, (0, 2))),
     OpSpec("tile", (rearrange.Repeat,), lambda m, x: m.tile(x, (2,)), CUBE,
@@ -150,14 +149,13 @@ COPIES = [
     OpSpec("diag_vector", (diagonals.DiagEmbed,), lambda m, x: m.diag(x, -1), [((2,),)],
            lambda x: np.diag(x, -1)),
     OpSpec("diag_embed", (diagonals.DiagEmbed, diagonals.Diagonal),
-           lambda m, x: m.diag_embed(x, -1), [((2, 2),), ((0, 2),)], lambda x: _embedded(x, -1),
-           complex=True),
+           lambda m, x: m.diag_embed(x, -1), [((2, 2),), ((0, 2),)], lambda x: _embedded(x, -1)),
     OpSpec("diag_embed_dims", (diagonals.DiagEmbed,), lambda m, x: m.diag_embed(x, 1, 0, 2),
            [((2, 3),)], lambda x: np.moveaxis(_embedded(x, 1), 0, 1)),
     OpSpec("diagflat", (diagonals.DiagEmbed,), lambda m, x: m.diagflat(x), [((1, 2),), ((),)],
            np.diagflat),
     OpSpec("trace", (diagonals.Trace, diagonals.DiagonalBackward), lambda m, x: m.trace(x),
-           [((2, 3),), ((3, 3),), ((0, 2),)], np.trace, complex=True),
+           [((2, 3),), ((3, 3),), ((0, 2),)], np.trace),
     OpSpec("block_diag", (join.BlockDiag,), lambda m, *x: m.block_diag(*x),
            [((2, 1), (1, 2)), ((), (2,)), ((2, 0), (1, 1))],
            lambda a, b: np.block([
@@ -165,7 +163,7 @@ COPIES = [
                [np.zeros((np.atleast_2d(b).shape[0], np.atleast_2d(a).shape[1])), np.atleast_2d(b)],
            ])),
     OpSpec("stack_mixed", (join.Stack,), lambda m, a, b: m.stack([a, b, a], 1)[:, 1:],
-           [((2, 2), (2, 2))], lambda a, b: np.stack([b, a], 1), complex=True),
+           [((2, 2), (2, 2))], lambda a, b: np.stack([b, a], 1)),
     OpSpec("hstack", (join.Cat,), lambda m, a, b: m.hstack((a, b)),
            [((2,), (3,)), ((2, 1), (2, 2)), ((), (1,))], lambda a, b: np.hstack((a, b))),
     OpSpec("vstack", (join.Cat,), lambda m, a, b: m.vstack((a, b)), [((2,), (3, 2))],
@@ -184,7 +182,7 @@ COPIES = [
     # PyTorch does not differentiate complex ones.
     OpSpec("slice_scatter_complex", (view_scatter.SliceScatter,),
            lambda m, x, s: m.slice_scatter(x, s, 0, -2), [((4, 2), (2, 2))],
-           lambda x, s: _placed(x, s, slice(2, 4)), complex=True, real=False, torch=False),
+           lambda x, s: _placed(x, s, slice(2, 4)), real=False, torch=False),
     OpSpec("select_scatter", (view_scatter.SelectScatter,),
            lambda m, x, s: m.select_scatter(x, s, -1, 1), [((2, 3), (2,))],
            lambda x, s: _placed(x, s, (slice(None), 1))),

@@ -1,4 +1,4 @@
-"""What is no differentiable function of its input: samples, and the different values of a tensor."""
+"""What is no differentiable function of its input: samples, and what is found in a tensor."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +52,7 @@ def test_backward_raises_where_there_is_no_derivative(case: str) -> None:
         assert y.requires_grad
         with pytest.raises(RuntimeError, match="derivative") as caught:
             y.sum().backward()
-        errors.append((y.grad_fn.name(), caught.type))
+        errors.append((y.grad_fn.name().removeprefix("torch::autograd::"), caught.type))
         with m.no_grad():
             assert not RAISING[case](m, leaf(m)).requires_grad
     assert errors[0] == errors[1]
