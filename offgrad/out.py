@@ -228,8 +228,7 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is None:
             return operation(*args, **kwargs)
-        several = isinstance(out, tuple | list)
-        targets = tuple(out) if several else (out,)
+        targets = tuple(out) if isinstance(out, tuple | list) else (out,)
         for target in targets:
             if not isinstance(target, TensorBase):
                 raise TypeError(f"{name}: out= must be a tensor, got {type(target).__name__}")

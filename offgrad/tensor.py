@@ -230,6 +230,8 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     @data.setter
     def data(self, value: "Tensor") -> None:
+        if not isinstance(value, TensorBase):
+            raise TypeError(f"data must be a tensor, got {type(value).__name__}")
         if value._array.shape != self._array.shape or value._array.dtype != self._array.dtype:
             raise RuntimeError(
                 f"data must keep shape and dtype, got a {describe(value)} for a {describe(self)}"
@@ -552,7 +554,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def zero_(self) -> "Tensor":
         """Fill with zeros."""
-        return self.copy_(0)
+        return self.copy_(0, name="zero_")
 
     def fill_(self, value: Any) -> "Tensor":
         """Fill with one number, or a tensor without dimensions."""
@@ -561,27 +563,27 @@ class Tensor(OperationMethods, InPlaceMethods):
                 f"fill_ takes a number or a tensor without dimensions, got {describe(value)}; use "
                 "copy_()"
             )
-        return self.copy_(value)
+        return self.copy_(value, name="fill_")
 
     def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with normal numbers."""
         sample = ops.randn(self.shape, dtype=self.dtype, generator=generator)
-        return self.copy_(sample * std + mean)
+        return self.copy_(sample * std + mean, name="normal_")
 
     def uniform_(self, a: Any = 0.0, b: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with numbers uniform on [a, b)."""
         sample = ops.rand(self.shape, dtype=self.dtype, generator=generator)
-        return self.copy_(sample * (b - a) + a)
+        return self.copy_(sample * (b - a) + a, name="uniform_")
 
     def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> "Tensor":
         """Fill with ones with probability `p`, a number or a tensor that broadcasts, and zeros."""
         sample = ops.rand(self.shape, generator=generator)
-        return self.copy_(sample < p)
+        return self.copy_(sample < p, name="bernoulli_")
 
     def exponential_(self, lambd: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with numbers of the exponential distribution of rate `lambd`."""
         sample = ops.rand(self.shape, dtype=self.dtype, generator=generator)
-        return self.copy_(ops.log1p(-sample) / -lambd)
+        return self.copy_(ops.log1p(-sample) / -lambd, name="exponential_")
 
     # Operators
 

@@ -45,8 +45,10 @@ class set_detect_anomaly:
     """Set anomaly mode to `mode` at once; as a context manager, restore it at the end."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        if not isinstance(mode, bool) or not isinstance(check_nan, bool):
+            raise TypeError(f"anomaly mode is on or off, a bool, got {mode!r} and {check_nan!r}")
         self._previous = state.enabled, state.check_nan
-        state.enabled, state.check_nan = bool(mode), bool(check_nan)
+        state.enabled, state.check_nan = mode, check_nan
 
     def __enter__(self) -> None:
         pass
@@ -121,7 +123,10 @@ def check(node: "Node", grads: "Grads") -> None:
                 f"{_place(node)}"
             )
             error.add_note(_history(node))
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
 
 
 def _frames(innermost: FrameType) -> Iterator[tuple[FrameType, int]]:

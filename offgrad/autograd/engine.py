@@ -83,14 +83,13 @@ def run(
             inputs = pending.pop(node)
             if inputs is None and not (execute and node.runs_without_grad):
                 continue
-            with node.lock:
-                outputs = _step(node, inputs, captured, execute)
-                # Nothing here may hold a gradient while the next node computes.
-                del inputs
-                if not execute:
-                    continue
-                if not retain_graph:
-                    node.release()
+            outputs = _step(node, inputs, captured, execute)
+            # Nothing here may hold a gradient while the next node computes.
+            del inputs
+            if not execute:
+                continue
+            if not retain_graph:
+                node.release()
             if anomaly.state.enabled:
                 anomaly.check(node, outputs)
             for index, (target, output_nr) in enumerate(node.next_functions):
@@ -183,8 +182,9 @@ def _step(
     for output_nr, tensor in node.retainers():
         kept = grads[output_nr]
         if kept is not None:
-            # A copy: others may hold the gradient, too.
-            tensor.grad = kept.clone() if tensor.grad is None else tensor.grad + kept
+            with node.lock:
+                # A copy: others may hold the gradient, too.
+                tensor.grad = kept.clone() if tensor.grad is None else tensor.grad + kept
     for output_nr, grad in enumerate(grads):
         if (node, output_nr) in captured:
             captured[node, output_nr] = grad

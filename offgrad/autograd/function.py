@@ -183,11 +183,14 @@ def _save(
             continue
         edge: Any = (None, 0)
         is_output = False
+        is_dirty = _is_one_of(tensor, node.ctx._dirty)
         for position, candidate in enumerate(results):
-            if tensor is candidate and outputs[position]._grad_fn is node:
+            # A view that was changed leads to the node through its base.
+            recorded = outputs[position]._grad_fn is node if tensor is candidate else False
+            if tensor is candidate and (recorded or is_dirty):
                 edge, is_output = (None, position), True
         for position, candidate in enumerate(tensors):
-            if tensor is candidate and not _is_one_of(tensor, node.ctx._dirty):
+            if tensor is candidate and not is_dirty:
                 edge, is_output = node.next_functions[position], False
         saved[str(index)] = SavedTensor(tensor, node, str(index), edge, is_output)
         raw.append(saved[str(index)])

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from offgrad.autograd import engine
 from offgrad.autograd.handles import RemovableHandle
@@ -53,6 +54,9 @@ def register_multi_grad_hook(
             raise RuntimeError(
                 f"hooks are for tensors that require grad, got a {describe(tensor)} that does not"
             )
+    # Weakly: the hooks are held by what they would hold.
+    finders = [_finder(tensor, node) for tensor, (node, _) in zip(tensors, edges, strict=True)]
+    del edges
     key = object()
     lock = threading.Lock()
 
@@ -65,9 +69,22 @@ def register_multi_grad_hook(
         if mode == "any":
             if count == 1:
                 fn(grad)
-        elif count == sum(node in running.nodes for node, _ in edges):
-            fn([grads.get(each) for each in range(len(edges))])
+        elif count == sum(find() in running.nodes for find in finders):
+            fn([grads.get(each) for each in range(len(finders))])
 
     return _Handles(
         [tensor.register_hook(partial(one, index)) for index, tensor in enumerate(tensors)]
     )
+
+
+def _finder(tensor: "Tensor", node: Any) -> "Callable[[], Any]":
+    """Return what finds the node of `tensor` while it lives: of a leaf, the one it has then."""
+    if tensor._grad_fn is not None:
+        return ref(node)
+    leaf = ref(tensor)
+
+    def find() -> Any:
+        alive = leaf()
+        return None if alive is None or alive._accumulator is None else alive._accumulator()
+
+    return find

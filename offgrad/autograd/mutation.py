@@ -9,7 +9,7 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.autograd.views import Derivation, base_of, set_history
+from offgrad.autograd.views import Derivation, base_of, history_lock, set_history
 
 if TYPE_CHECKING:
     from offgrad.autograd.node import Edge
@@ -29,6 +29,7 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
             outside inference mode; in grad mode for leaves that require grad and their views, and
             for views whose history cannot follow the change.
     """
+    check_history(target, name, recorded)
     array = target._array
     if not array.flags.writeable:
         raise RuntimeError(
@@ -42,6 +43,10 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
         raise RuntimeError(
             f"{name}: elements of this {describe(target)} share memory; clone() it first"
         )
+
+
+def check_history(target: "Tensor", name: str, recorded: bool) -> None:
+    """Raise as `check_mutable` does, but for what lies in the memory itself."""
     if target._storage.inference and not grad_mode.state.inference:
         raise RuntimeError(
             f"{name}: an inference tensor can be changed in place only in inference_mode(), got a "
@@ -57,7 +62,7 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
     base, derivation = base_of(target), target._derivation
     if base is target or not (recorded or target._requires_grad or base._requires_grad):
         return
-    if base._requires_grad and base._grad_fn is None:
+    if base._grad_fn is None and (base._requires_grad or target._requires_grad):
         raise RuntimeError(
             f"{name}: a view of a leaf that requires grad cannot be changed in place, got a "
             f"{describe(target)}; do it under no_grad(), or change a clone"
@@ -93,13 +98,14 @@ def rewrite_history(target: "Tensor", edge: "Edge") -> None:
 
     All views of the memory follow when they are used next.
     """
-    base, derivation = base_of(target), target._derivation
-    if base is target:
-        set_history(target, *edge)
-    else:
-        assert derivation is not None
-        set_history(base, CopySlices.record(base, edge, derivation), 0)
-    base._generation += 1
+    with history_lock:
+        base, derivation = base_of(target), target._derivation
+        if base is target:
+            set_history(target, *edge)
+        else:
+            assert derivation is not None
+            set_history(base, CopySlices.record(base, edge, derivation), 0)
+        base._generation += 1
 
 
 class _Slices(Op):
@@ -133,7 +139,9 @@ class _Slices(Op):
         buffer: Array = memory.empty(extent, array.dtype)
         nbytes = [step * array.itemsize for step in steps]
         out = np.lib.stride_tricks.as_strided(buffer, array.shape, nbytes)
-        out = out[tuple([slice(None, None, -1 if step < 0 else 1) for step in self.strides])]
+        backwards = tuple([axis for axis, step in enumerate(self.strides) if step < 0])
+        if backwards:
+            out = np.flip(out, backwards)
         np.copyto(out, array)
         return out
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.autograd.views import is_stale, refresh
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Node:
 
     def __init__(self) -> None:
         self.sequence_nr = next(_sequence)
-        # Held while the node runs: threads may share parts of a graph. Re-entrant, because a hook
-        # or a Function may run backward itself.
+        # Held while the node computes, and not while hooks and Functions of the user's run: threads
+        # may share parts of a graph. Re-entrant: unpack hooks may run backward themselves.
         self.lock = RLock()
 
     def name(self) -> str:
@@ -189,18 +189,27 @@ class AccumulateGrad(Node):
         leaf = self._variable
         if grad is None or not leaf._requires_grad:
             return ()
+        with self.lock:
+            self._accumulate(leaf, grad)
+        for hook in list((leaf._post_accumulate_hooks or {}).values()):
+            hook(leaf)
+        return ()
+
+    def _accumulate(self, leaf: "Tensor", grad: "Tensor") -> None:
         if leaf.grad is None:
             leaf.grad = grad.clone()
             leaf.grad._storage.role = "gradients"
+        elif leaf.grad._array.shape != grad._array.shape:
+            raise RuntimeError(
+                f"the gradient of a leaf must have the shape of its .grad, got a {describe(grad)} "
+                f"for a {describe(leaf.grad)}; set .grad to None after changing a leaf's shape"
+            )
         elif grad.requires_grad or leaf.grad.requires_grad:
             leaf.grad = leaf.grad + grad
         else:
             leaf.grad._storage.write(self.name())
             with np.errstate(all="ignore"):
                 np.add(leaf.grad._array, grad._array, out=leaf.grad._array)
-        for hook in list((leaf._post_accumulate_hooks or {}).values()):
-            hook(leaf)
-        return ()
 
 
 class GradientEdge(NamedTuple):

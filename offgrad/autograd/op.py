@@ -11,7 +11,14 @@ from offgrad.autograd import anomaly, grad_mode
 from offgrad.autograd.node import Edge, Grads, Node, connect, gradient_edge
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import is_differentiable, wrap
-from offgrad.autograd.views import CUSTOM, SEVERAL_OUTPUTS, derivation, requires_grad, view_of
+from offgrad.autograd.views import (
+    CUSTOM,
+    OUTSIDE,
+    SEVERAL_OUTPUTS,
+    derivation,
+    requires_grad,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -43,6 +50,8 @@ class Op(Node):
     is_view: ClassVar[bool] = False
     # Whether each output shares the memory of the input in its place instead.
     views_each_input: ClassVar[bool] = False
+    # Whether a view may have elements that the input, if a view itself, does not have.
+    reaches_outside: ClassVar[bool] = False
     # What PyTorch prints, where it is not the name of the class with the suffix.
     prints: ClassVar[str] = ""
     # What PyTorch appends to the name.
@@ -95,6 +104,8 @@ class Op(Node):
         node = cls()
         node.needs_input_grad = needs if recorded else (False,) * len(inputs)
         arrays = [None if tensor is None else tensor._array for tensor in inputs]
+        if len(arrays) > 1:
+            _tell_apart(inputs, arrays)
         # As PyTorch, silent about infinities and NaN, which the results tell of.
         with np.errstate(all="ignore"):
             result = node.forward(*arrays, **parameters)
@@ -138,6 +149,8 @@ class Op(Node):
         views = []
         for output_nr, array in enumerate(results):
             source: Any = inputs[output_nr if cls.views_each_input else 0]
+            if cls.reaches_outside and source._base is not None:
+                obstacle = OUTSIDE
             steps = derivation(source, cls, parameters, output_nr, obstacle)
             views.append(view_of(array, source, steps))
         return views
@@ -171,6 +184,7 @@ class Op(Node):
         """Return the tensor whose array is to be saved, its gradient's edge, whether it is an
         output.
         """
+        # One array object is one tensor: `_tell_apart` sees to it.
         for index, candidate in enumerate(arrays):
             if array is candidate:
                 return inputs[index], self.next_functions[index], False  # type: ignore[return-value]
@@ -185,5 +199,18 @@ class Op(Node):
 
     def run(self, grads: Grads) -> Grads:
         """Run `backward`."""
-        result = self.backward(*grads)
+        with self.lock:
+            result = self.backward(*grads)
         return result if type(result) is tuple else (result,)
+
+
+def _tell_apart(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:
+    """Give tensors that share one array object, such as x and ``x.detach()``, one each."""
+    for index in range(1, len(arrays)):
+        array = arrays[index]
+        if array is None:
+            continue
+        for before in range(index):
+            if arrays[before] is array and inputs[before] is not inputs[index]:
+                arrays[index] = array.view()
+                break

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from offgrad.tensor import Tensor
 
 
-# Threads that ask for the history of one view get the same. Re-entrant: to replay a view is an
-# operation.
-_refresh_lock = RLock()
+# Held while the history of a base or a view is replaced: threads may change views of one base, or
+# ask for the history of one view. Re-entrant: to replay a view is an operation.
+history_lock = RLock()
 
 
 class Derivation(NamedTuple):
@@ -78,6 +78,9 @@ NO_GRAD = (
 INFERENCE = (
     "it was taken in inference mode and the change is recorded; take the view and change it both "
     "inside inference_mode(), or both outside"
+)
+OUTSIDE = (
+    "as_strided took it of another view, and may have reached outside of that; take it of the base"
 )
 CUSTOM = (
     "it came out of {}, whose own backward the change would pass by; use the out-of-place form, or "
@@ -175,7 +178,7 @@ def refresh(view: "Tensor") -> None:
     Raises:
         RuntimeError: if its history cannot follow.
     """
-    with _refresh_lock:
+    with history_lock:
         if is_stale(view):
             _refresh(view)
 
@@ -191,8 +194,18 @@ def _refresh(view: "Tensor") -> None:
     generation = base._generation
     with grad_mode.enable_grad():
         fresh = steps.take(base)
+    if _place(fresh._array) != _place(view._array):
+        raise RuntimeError(
+            f"the history of this view, a {describe(view)}, cannot follow that of its base, whose "
+            "shape was changed in place under no_grad(); take the view again"
+        )
     set_history(view, fresh._grad_fn, fresh._output_nr)
     view._generation = generation
+
+
+def _place(array: NDArray[Any]) -> tuple[Any, ...]:
+    """Return where in memory an array lies, and how."""
+    return array.__array_interface__["data"][0], array.shape, array.strides
 
 
 def set_history(tensor: "Tensor", node: "Node | None", output_nr: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops.convert import as_tensor_of
+from offgrad.ops.convert import as_tensor_of, category
 from offgrad.ops.reduce import sum_to_size
 from offgrad.ops.select import ALL, basic, slice_of
 
@@ -256,6 +256,13 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
     if isinstance(indices, list) and all(isinstance(each, TensorBase) for each in indices):
         indices = tuple(indices)
     view, template, arrays = parse(indices)
+    if isinstance(values, TensorBase) and category(values._array.dtype) == 3 != category(
+        input._array.dtype
+    ):
+        raise RuntimeError(
+            f"index_put: complex values need a complex tensor, got a {describe(values)} for a "
+            f"{describe(input)}; take their .real"
+        )
     source = as_tensor_of(values, input._array.dtype, "index_put")
     if Ellipsis not in view:
         # Even a single element is an array then, and can be written to.

@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd import grad_mode, saved_tensor
-from offgrad.autograd.mutation import check_mutable, rewrite_history
+from offgrad.autograd.mutation import check_history, check_mutable, rewrite_history
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
@@ -34,7 +34,7 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
         saved_tensor.state.target = outer
     if target._requires_grad and not result._requires_grad and grad_mode.state.grad_enabled:
         # Not differentiable, such as a comparison: the gradient is zero, as after a copy.
-        return copy_(target, result)
+        return copy_(target, result, name=name)
     return overwrite(target, result, name)
 
 
@@ -45,7 +45,7 @@ def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) ->
         RuntimeError: if `target` must not be changed in place (see `check_mutable`).
     """
     name = f"{operation.__name__}_"
-    check_mutable(target, name, recorded=False)
+    check_history(target, name, recorded=False)
     # Recorded even under no_grad: a shape that changed belongs to the history of its values.
     with grad_mode.enable_grad():
         view: Tensor = operation(target, *args)
@@ -123,25 +123,31 @@ class CopyBackwards(Op):
         )
 
 
-def copy_(target: "Tensor", source: Any) -> "Tensor":
-    """Write `source`, a tensor or a number, broadcast and converted, over `target`."""
-    value = as_tensor_of(source, target._array.dtype, "copy_")
+def copy_(
+    target: "Tensor", source: Any, non_blocking: bool = False, *, name: str = "copy_"
+) -> "Tensor":
+    """Write `source`, a tensor or a number, broadcast and converted, over `target`.
+
+    Raises:
+        RuntimeError: as `overwrite`, in the words of the operation `name`.
+    """
+    value = as_tensor_of(source, target._array.dtype, name)
     try:
         view = np.broadcast_to(value._array, target._array.shape)
     except ValueError:
         raise RuntimeError(
-            f"copy_: the source must broadcast to the target, got a {describe(value)} for a "
+            f"{name}: the source must broadcast to the target, got a {describe(value)} for a "
             f"{describe(target)}"
         ) from None
     base = base_of(target)
     if grad_mode.state.grad_enabled and (
         target._requires_grad or base._requires_grad or value._requires_grad
     ):
-        check_mutable(target, "copy_", recorded=True)
+        check_mutable(target, name, recorded=True)
         # The view of a base gets no gradient: CopySlices gives it to the rest of the base.
         overwritten = target if target._base is None else target.detach()
-        return overwrite(target, CopyBackwards.apply(overwritten, value), "copy_")
-    check_mutable(target, "copy_", recorded=False)
-    target._storage.write("copy_")
+        return overwrite(target, CopyBackwards.apply(overwritten, value), name)
+    check_mutable(target, name, recorded=False)
+    target._storage.write(name)
     np.copyto(target._array, view)
     return target

@@ -47,6 +47,7 @@ class AsStrided(Op):
     """
 
     is_view = True
+    reaches_outside = True
 
     def forward(
         self,

@@ -1,8 +1,8 @@
 """Random programs over a pool of tensors: what a step does, and what came of every step.
 
-A program is a list of small tuples (name, first, second): the numbers choose operands from the pool,
-and are an operation's parameter. The same program runs on offgrad, on torch and, where that makes
-sense, on NumPy, whose arrays and views show the same numbers.
+A program is a list of small tuples (name, first, second): the numbers choose operands from the
+pool, and are an operation's parameter. The same program runs on offgrad, on torch and, where that
+makes sense, on NumPy, whose arrays and views show the same numbers.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ INPLACE_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
     "sub_ tensor": lambda t, o: assign(t, ..., t - o),
     "mul_ tensor": lambda t, o: assign(t, ..., t * o),
     "copy_": lambda t, o: assign(t, ..., o),
-    "assign": lambda t, o: assign(t, 0, o),
+    "assign": lambda t, o: assign(t, (0, ...), o),
     "assign number": lambda t, o: assign(t, (..., -1), 0.25),
     "assign masked": lambda t, o: assign(t, t.real > 0.3, 0.2),
     "zero_": lambda t, o: assign(t, ..., 0),

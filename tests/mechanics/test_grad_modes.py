@@ -1,4 +1,4 @@
-"""no_grad, enable_grad, set_grad_enabled: as contexts, functions and decorators, in every thread."""
+"""no_grad, enable_grad, set_grad_enabled: as contexts, functions, decorators; in every thread."""
 
 import inspect
 import threading
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.mechanics.conftest import constant, leaf, raises
+from tests.mechanics.conftest import constant, leaf, lists, raises
 
 
 def recorded(lib: Any) -> bool:
@@ -157,6 +157,9 @@ def test_set_grad_enabled_takes_a_bool(lib: Any, mode: Any) -> None:
 
 # Decorators.
 
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
+
 DECORATORS: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "no_grad": (lambda lib: lib.no_grad(), False),
     "no_grad without parentheses": (lambda lib: lib.no_grad, False),
@@ -168,13 +171,13 @@ DECORATORS: dict[str, tuple[Callable[[Any], Any], bool]] = {
 
 
 @pytest.fixture(params=DECORATORS)
-def decorator(request: pytest.FixtureRequest, lib: Any) -> tuple[Any, bool]:
+def decorator(request: pytest.FixtureRequest, lib: Any) -> tuple[Decorator, bool]:
     """A decorator, anew for each use, and the mode it sets."""
     make, mode = DECORATORS[request.param]
     return (lambda function: make(lib)(function)), mode
 
 
-def test_decorated_functions(lib: Any, decorator: tuple[Any, bool]) -> None:
+def test_decorated_functions(lib: Any, decorator: tuple[Decorator, bool]) -> None:
     decorate, mode = decorator
 
     @decorate
@@ -192,7 +195,7 @@ def test_decorated_functions(lib: Any, decorator: tuple[Any, bool]) -> None:
             assert recorded(lib) is outside
 
 
-def test_decorated_methods(lib: Any, decorator: tuple[Any, bool]) -> None:
+def test_decorated_methods(lib: Any, decorator: tuple[Decorator, bool]) -> None:
     decorate, mode = decorator
 
     class Example:
@@ -221,7 +224,7 @@ def test_decorated_methods(lib: Any, decorator: tuple[Any, bool]) -> None:
 
 
 def test_decorated_functions_that_raise_or_call_themselves(
-    lib: Any, decorator: tuple[Any, bool]
+    lib: Any, decorator: tuple[Decorator, bool]
 ) -> None:
     decorate, mode = decorator
 
@@ -260,7 +263,7 @@ def conversation(lib: Any, log: Log) -> Generator[bool, Any, str]:
 
 @pytest.mark.parametrize("outside", [True, False])
 def test_generators_sent_to_and_thrown_into(
-    lib: Any, decorator: tuple[Any, bool], outside: bool
+    lib: Any, decorator: tuple[Decorator, bool], outside: bool
 ) -> None:
     decorate, mode = decorator
     log: Log = []
@@ -282,7 +285,7 @@ def test_generators_sent_to_and_thrown_into(
     assert log == [(1, mode), ("thrown", mode), (None, mode), ("stop", mode), ("end", mode)]
 
 
-def test_generators_closed(lib: Any, decorator: tuple[Any, bool]) -> None:
+def test_generators_closed(lib: Any, decorator: tuple[Decorator, bool]) -> None:
     decorate, mode = decorator
     log: Log = []
     with lib.set_grad_enabled(not mode):
@@ -293,7 +296,7 @@ def test_generators_closed(lib: Any, decorator: tuple[Any, bool]) -> None:
     assert log == [("end", mode)]
 
 
-def test_generators_that_raise(lib: Any, decorator: tuple[Any, bool]) -> None:
+def test_generators_that_raise(lib: Any, decorator: tuple[Decorator, bool]) -> None:
     decorate, mode = decorator
 
     @decorate
@@ -309,7 +312,9 @@ def test_generators_that_raise(lib: Any, decorator: tuple[Any, bool]) -> None:
         assert recorded(lib) is not mode
 
 
-def test_what_is_thrown_and_not_caught_comes_out(lib: Any, decorator: tuple[Any, bool]) -> None:
+def test_what_is_thrown_and_not_caught_comes_out(
+    lib: Any, decorator: tuple[Decorator, bool]
+) -> None:
     decorate, _ = decorator
     log: Log = []
     running = decorate(conversation)(lib, log)
@@ -471,7 +476,7 @@ def test_requires_grad_is_the_finer_switch(lib: Any) -> None:
     y = frozen * x
     assert y.requires_grad
     y.sum().backward()
-    assert frozen.grad is None
+    assert lists([frozen.grad]) == [None]
     frozen.requires_grad_()
     (frozen * x.requires_grad_(False)).sum().backward()
     assert frozen.grad.tolist() == [1, 2]

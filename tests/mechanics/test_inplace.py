@@ -236,7 +236,12 @@ def test_hooks_of_a_leaf_survive_a_change_in_no_grad_mode(lib: Any) -> None:
 
 def test_a_leaf_refuses_even_what_would_change_nothing(lib: Any) -> None:
     x = leaf(lib, 1, 2)
-    for change in (lambda: x.add_(0), lambda: x.copy_(x), lambda: x.__setitem__(0, 1.0)):
+    changes: list[Callable[[], Any]] = [
+        lambda: x.add_(0),
+        lambda: x.copy_(x),
+        lambda: x.__setitem__(0, 1.0),
+    ]
+    for change in changes:
         with raises(RuntimeError) as info:
             change()
         assert "leaf" in str(info.value)

@@ -1,6 +1,5 @@
 """Every method that changes a tensor in place, and assignment: values, dtypes, gradients."""
 
-import operator
 from collections.abc import Callable
 from math import exp, sqrt, tanh
 from typing import Any, NamedTuple
@@ -20,6 +19,36 @@ class Case(NamedTuple):
 
 def sigmoid(x: float) -> float:
     return 1 / (1 + exp(-x))
+
+
+def iadd(target: Any, value: Any) -> Any:
+    target += value
+    return target
+
+
+def isub(target: Any, value: Any) -> Any:
+    target -= value
+    return target
+
+
+def imul(target: Any, value: Any) -> Any:
+    target *= value
+    return target
+
+
+def itruediv(target: Any, value: Any) -> Any:
+    target /= value
+    return target
+
+
+def ipow(target: Any, value: Any) -> Any:
+    target **= value
+    return target
+
+
+def assign(target: Any, index: Any, value: Any) -> Any:
+    target[index] = value
+    return target
 
 
 START = (0.5, 2.0)
@@ -67,11 +96,11 @@ CASES: dict[str, Case] = {
         lambda x: 7 if x > 1 else x,
         lambda x: x <= 1,
     ),
-    "+=": Case(lambda lib, t: operator.iadd(t, 2), lambda x: x + 2, lambda x: 1),
-    "-=": Case(lambda lib, t: operator.isub(t, 2), lambda x: x - 2, lambda x: 1),
-    "*=": Case(lambda lib, t: operator.imul(t, 2), lambda x: x * 2, lambda x: 2),
-    "/=": Case(lambda lib, t: operator.itruediv(t, 2), lambda x: x / 2, lambda x: 0.5),
-    "**=": Case(lambda lib, t: operator.ipow(t, 3), lambda x: x**3, lambda x: 3 * x**2),
+    "+=": Case(lambda lib, t: iadd(t, 2), lambda x: x + 2, lambda x: 1),
+    "-=": Case(lambda lib, t: isub(t, 2), lambda x: x - 2, lambda x: 1),
+    "*=": Case(lambda lib, t: imul(t, 2), lambda x: x * 2, lambda x: 2),
+    "/=": Case(lambda lib, t: itruediv(t, 2), lambda x: x / 2, lambda x: 0.5),
+    "**=": Case(lambda lib, t: ipow(t, 3), lambda x: x**3, lambda x: 3 * x**2),
     "[:] =": Case(lambda lib, t: assign(t, slice(None), 7.0), lambda x: 7, lambda x: 0),
     "[...] =": Case(lambda lib, t: assign(t, ..., t * 3), lambda x: 3 * x, lambda x: 3),
     "[mask] =": Case(
@@ -85,11 +114,6 @@ CASES: dict[str, Case] = {
         lambda x: 5 if x > 1 else 1,
     ),
 }  # fmt: skip
-
-
-def assign(target: Any, index: Any, value: Any) -> Any:
-    target[index] = value
-    return target
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -189,10 +213,10 @@ TAKES: dict[str, tuple[Callable[[Any, Any], Any], list[float], list[float]]] = {
     "masked_fill_": (
         lambda t, v: t.masked_fill_(t.detach() > 1, v[1]), [1, 0], [0, 10],
     ),
-    "+=": (operator.iadd, [1, 1], [1, 10]),
-    "-=": (operator.isub, [1, 1], [-1, -10]),
-    "*=": (operator.imul, [3, 5], [0.5, 20]),
-    "/=": (operator.itruediv, [1 / 3, 0.2], [-0.5 / 9, -20 / 25]),
+    "+=": (iadd, [1, 1], [1, 10]),
+    "-=": (isub, [1, 1], [-1, -10]),
+    "*=": (imul, [3, 5], [0.5, 20]),
+    "/=": (itruediv, [1 / 3, 0.2], [-0.5 / 9, -20 / 25]),
     "clamp_": (lambda t, v: t.clamp_(min=v - 2), [0, 0], [1, 10]),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Results into memory that is given: written where nothing is recorded, refused where it would be."""
+"""Results into memory that is given: written where nothing is recorded, refused elsewhere."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Random programs: the same as torch step by step, as NumPy to the last digits, under every policy."""
+"""Random programs: the same as in torch, the same as in NumPy, the same under every policy."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -120,10 +120,7 @@ def outcome(program: list[Step], where: str) -> tuple[list[bytes], list[Any]]:
     gradients = [*run.gradients(), *run.gradients(create_graph=True), run.accumulated()[1]]
     return (
         [each.tobytes() for each in run.values()],
-        [
-            each if isinstance(each, str) else [one.tobytes() for one in each]
-            for each in gradients
-        ],
+        [each if isinstance(each, str) else [one.tobytes() for one in each] for each in gradients],
     )
 
 
