@@ -30,6 +30,7 @@ from offgrad.missing import missing as _missing
 from offgrad.ops import *  # noqa: F403
 from offgrad.policies import offload
 from offgrad.tensor import Tensor
+from offgrad.tensor_inplace import FUNCTIONS as _FUNCTIONS
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,9 @@ def is_tensor(obj: Any) -> Any:
 
 
 globals().update(_out.functions)
+globals().update({f"{name}_": getattr(Tensor, f"{name}_") for name in _FUNCTIONS})
+for _name in ("celu_", "rrelu_", "selu_", "threshold_"):
+    globals()[_name] = getattr(nn.functional, _name)
 
 __getattr__ = _missing("offgrad")
 

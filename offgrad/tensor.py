@@ -23,6 +23,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def _comparable(other: object) -> TypeGuard[Any]:
+    return isinstance(other, TensorBase | bool | int | float | complex | np.generic)
+
+
+def _operator(
+    operation: "Callable[..., Tensor]", reflected: bool = False
+) -> "Callable[[Tensor, Any], Tensor]":
+    """Return the method of an operator, which leaves other types to their own."""
+
+    def method(self: "Tensor", other: Any) -> "Tensor":
+        try:
+            if reflected:
+                return operation(other, self)
+            return operation(self, other)
+        except TypeError:
+            if _comparable(other):
+                raise
+            return NotImplemented  # type: ignore[no-any-return]
+
+    return method
+
+
 class Tensor(OperationMethods, InPlaceMethods):
     """An n-dimensional array of one dtype that can take part in automatic differentiation.
 
@@ -587,26 +609,13 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     # Operators
 
-    def __radd__(self, other: Any) -> "Tensor":
-        return ops.add(other, self)
-
-    def __rsub__(self, other: Any) -> "Tensor":
-        return ops.sub(other, self)
-
-    def __rmul__(self, other: Any) -> "Tensor":
-        return ops.mul(other, self)
-
-    def __rtruediv__(self, other: Any) -> "Tensor":
-        return ops.div(other, self)
-
-    def __rfloordiv__(self, other: Any) -> "Tensor":
-        return ops.floor_divide(other, self)
-
-    def __rmod__(self, other: Any) -> "Tensor":
-        return ops.remainder(other, self)
-
-    def __rpow__(self, other: Any) -> "Tensor":
-        return ops.pow(other, self)
+    __radd__ = _operator(ops.add, reflected=True)
+    __rsub__ = _operator(ops.sub, reflected=True)
+    __rmul__ = _operator(ops.mul, reflected=True)
+    __rtruediv__ = _operator(ops.div, reflected=True)
+    __rfloordiv__ = _operator(ops.floor_divide, reflected=True)
+    __rmod__ = _operator(ops.remainder, reflected=True)
+    __rpow__ = _operator(ops.pow, reflected=True)
 
     def __eq__(self, other: object) -> "Tensor":  # type: ignore[override]
         return ops.eq(self, other) if _comparable(other) else NotImplemented
@@ -617,21 +626,21 @@ class Tensor(OperationMethods, InPlaceMethods):
     __getitem__ = ops.getitem
     __neg__ = ops.neg
     __abs__ = ops.abs
-    __add__ = ops.add
-    __sub__ = ops.sub
-    __mul__ = ops.mul
-    __truediv__ = ops.div
-    __floordiv__ = ops.floor_divide
-    __mod__ = ops.remainder
-    __pow__ = ops.pow
-    __matmul__ = ops.matmul
-    __lt__ = ops.lt
-    __le__ = ops.le
-    __gt__ = ops.gt
-    __ge__ = ops.ge
-    __and__ = __rand__ = ops.bitwise_and
-    __or__ = __ror__ = ops.bitwise_or
-    __xor__ = __rxor__ = ops.bitwise_xor
+    __add__ = _operator(ops.add)
+    __sub__ = _operator(ops.sub)
+    __mul__ = _operator(ops.mul)
+    __truediv__ = _operator(ops.div)
+    __floordiv__ = _operator(ops.floor_divide)
+    __mod__ = _operator(ops.remainder)
+    __pow__ = _operator(ops.pow)
+    __matmul__ = _operator(ops.matmul)
+    __lt__ = _operator(ops.lt)
+    __le__ = _operator(ops.le)
+    __gt__ = _operator(ops.gt)
+    __ge__ = _operator(ops.ge)
+    __and__ = __rand__ = _operator(ops.bitwise_and)
+    __or__ = __ror__ = _operator(ops.bitwise_or)
+    __xor__ = __rxor__ = _operator(ops.bitwise_xor)
     __invert__ = ops.bitwise_not
     __iadd__ = InPlaceMethods.add_
     __isub__ = InPlaceMethods.sub_
@@ -646,10 +655,6 @@ class Tensor(OperationMethods, InPlaceMethods):
 
 
 TensorBase.concrete = Tensor
-
-
-def _comparable(other: object) -> TypeGuard[Any]:
-    return isinstance(other, TensorBase | bool | int | float | complex | np.generic)
 
 
 def _rebuild(kind: type[Tensor], array: NDArray[Any], requires_grad: bool) -> Tensor:

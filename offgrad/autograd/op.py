@@ -1,8 +1,9 @@
 """Op: a differentiable operation; its instance is the node of the graph."""
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,9 @@ class Op(Node):
     # What PyTorch appends to the name.
     suffix: ClassVar[str] = "Backward0"
 
-    def __init_subclass__(cls) -> None:
-        registry.append(cls)
+    def __init_subclass__(cls, alias: bool = False) -> None:
+        if not alias:
+            registry.append(cls)
         # PyTorch's name of the class of such nodes.
         cls.__name__ = cls.__dict__.get("prints") or cls.__name__ + cls.suffix
 
@@ -70,9 +72,11 @@ class Op(Node):
         """Return the gradient of each input, None where there is none."""
         raise NotImplementedError
 
-    def name(self) -> str:
-        """Return the name PyTorch prints, such as ``MulBackward0``."""
-        return type(self).__name__
+    @classmethod
+    @cache
+    def named(cls, name: str) -> "type[Self]":
+        """Return this operation under another of the names that PyTorch prints for it."""
+        return type(name, (cls,), {"prints": name, "__module__": cls.__module__}, alias=True)
 
     def save(self, /, **slots: Array | None) -> None:
         """Save arrays for backward under the names of `slots`; None is passed over.

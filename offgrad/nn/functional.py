@@ -48,6 +48,7 @@ from offgrad.ops import (
     tanhshrink,
     triplet_margin_loss,
 )
+from offgrad.tensor_inplace import in_place
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -82,16 +83,26 @@ rrelu = with_inplace(ops.rrelu)
 selu = with_inplace(ops.selu)
 silu = with_inplace(ops.silu)
 threshold = with_inplace(ops.threshold)
+celu_ = in_place(ops.celu)
+elu_ = in_place(ops.elu)
+hardtanh_ = in_place(ops.hardtanh)
+leaky_relu_ = in_place(ops.leaky_relu)
+relu_ = in_place(ops.relu)
+rrelu_ = in_place(ops.rrelu)
+selu_ = in_place(ops.selu)
+threshold_ = in_place(ops.threshold)
 
 __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "celu_",
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
     "dropout",
     "elu",
+    "elu_",
     "embedding",
     "gaussian_nll_loss",
     "gelu",
@@ -100,12 +111,14 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hardtanh_",
     "hinge_embedding_loss",
     "huber_loss",
     "kl_div",
     "l1_loss",
     "layer_norm",
     "leaky_relu",
+    "leaky_relu_",
     "linear",
     "log_softmax",
     "logsigmoid",
@@ -119,11 +132,14 @@ __all__ = [
     "poisson_nll_loss",
     "prelu",
     "relu",
+    "relu_",
     "relu6",
     "rms_norm",
     "rrelu",
+    "rrelu_",
     "scaled_dot_product_attention",
     "selu",
+    "selu_",
     "sigmoid",
     "silu",
     "smooth_l1_loss",
@@ -136,6 +152,7 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "threshold_",
     "triplet_margin_loss",
 ]
 

@@ -36,9 +36,7 @@ class Relu(Op):
 class ReluBackward(Op):
     """grad where the result was positive, else 0; keeps the result."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "ThresholdBackwardBackward0"
+    prints = "ThresholdBackwardBackward0"
 
     def forward(self, grad: Array, result: Array) -> Array:
         """Return the masked gradient."""

@@ -76,7 +76,7 @@ class Elu(Activation):
     def slope(self, x: "Tensor") -> "Tensor":
         """The scale; up to 0 scale alpha input_scale e^(input_scale x)."""
         # Above 0 the exponential is not used and must not overflow.
-        low = where(x <= 0, x, x.new_zeros(()))
+        low = where(x < 0, x, x.new_zeros(()))
         bent = exp(low * self.input_scale) * (self.alpha * self.scale * self.input_scale)
         return where(x <= 0, bent, x.new_full((), self.scale))
 
@@ -92,7 +92,7 @@ class Celu(Activation):
 
     def slope(self, x: "Tensor") -> "Tensor":
         """1; up to 0 e^(x / alpha)."""
-        low = where(x <= 0, x, x.new_zeros(()))
+        low = where(x < 0, x, x.new_zeros(()))
         return where(x <= 0, exp(low / self.alpha), x.new_ones(()))
 
 

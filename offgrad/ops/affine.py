@@ -29,9 +29,7 @@ class LinearWithoutBias(Op):
     shape: tuple[int, ...]
     columns: int
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "MmBackward0"
+    prints = "MmBackward0"
 
     def forward(self, x: Array, weight: Array) -> Array:
         """Return the product."""
@@ -88,9 +86,7 @@ class Linear(LinearWithoutBias):
 
     rows = "mat1"
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "AddmmBackward0"
+    prints = "AddmmBackward0"
 
     def forward(self, bias: Array, x: Array, weight: Array) -> Array:  # type: ignore[override]
         """Return the affine map."""
@@ -110,9 +106,7 @@ class Linear(LinearWithoutBias):
 class SumRows(Op):
     """The sum of the rows of a matrix; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "SumBackward1"
+    prints = "SumBackward1"
 
     def forward(self, x: Array) -> Array:
         """Return the column sums."""

@@ -130,15 +130,10 @@ class Sub(Add):
 class Rsub(Sub):
     """b - alpha * a; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells a number from a tensor."""
-        return "RsubBackward1" if self.other_is_number else "RsubBackward0"
-
     def forward(  # type: ignore[override]
-        self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any, other_is_number: bool
+        self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any
     ) -> Array:
         """Return the difference."""
-        self.other_is_number = other_is_number
         result = super().forward(b, a, dtype, alpha)
         self.shapes = self.shapes[::-1]
         self.dtypes = None if self.dtypes is None else self.dtypes[::-1]
@@ -179,10 +174,6 @@ def _truncating_division(a: Array, b: Array, out: Array) -> None:
 
 class Div(Broadcasting):
     """a / b; keeps b, and a where b needs a gradient. Rounded it keeps nothing: gradient zero."""
-
-    def name(self) -> str:
-        """Return PyTorch's name, which tells whether the quotient is rounded."""
-        return "DivBackward0" if self.rounding_mode is None else "DivBackward2"
 
     def forward(
         self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str | None = None
@@ -284,8 +275,8 @@ def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     a, b, dtype = operands("rsub", input, other)
     if alpha != 1:
         _check_alpha(alpha, dtype, "rsub")
-    number = not isinstance(other, TensorBase)
-    return Rsub.apply(a, b, dtype=dtype, alpha=alpha, other_is_number=number)
+    number = 0 if isinstance(other, TensorBase) else 1
+    return Rsub.named(f"RsubBackward{number}").apply(a, b, dtype=dtype, alpha=alpha)
 
 
 def mul(input: TensorLike, other: TensorLike) -> "Tensor":

@@ -23,9 +23,7 @@ class ScaledDotProductAttention(Op):
     Keeps q, k, v, the result and each query's log-sum-exp; dropout keeps its seed.
     """
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "ScaledDotProductFlashAttentionForCpuBackward0"
+    prints = "ScaledDotProductFlashAttentionForCpuBackward0"
 
     def forward(
         self,

@@ -81,13 +81,8 @@ class Angle(Op):
 class ConjPhysical(Op):
     """The complex conjugate, computed; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells conj from conj_physical."""
-        return self.node_name
-
-    def forward(self, x: Array, node_name: str = "ConjPhysicalBackward0") -> Array:
+    def forward(self, x: Array) -> Array:
         """Return the conjugate."""
-        self.node_name = node_name
         return compute(np.conjugate, x)
 
     def backward(self, grad: "Tensor") -> Any:
@@ -203,7 +198,7 @@ def conj(input: "Tensor") -> "Tensor":
     """
     if check_tensor(input, "conj")._array.dtype.kind != "c":
         return input
-    return ConjPhysical.apply(input, node_name="ConjBackward0")
+    return ConjPhysical.named("ConjBackward0").apply(input)
 
 
 def conj_physical(input: "Tensor") -> "Tensor":

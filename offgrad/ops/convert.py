@@ -175,9 +175,7 @@ def check_tensor(value: Any, where: str) -> "Tensor":
 class Cast(Op):
     """Conversion to another dtype; complex to real drops the imaginary part, in both directions."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "ToCopyBackward0"
+    prints = "ToCopyBackward0"
 
     def forward(self, x: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a converted copy."""

@@ -43,9 +43,7 @@ class Diagonal(Op):
 class DiagonalCopy(Op):
     """The diagonal of a matrix, a copy; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "DiagonalBackward0_copy"
+    prints = "DiagonalBackward0_copy"
 
     def forward(self, x: Array, offset: int, dim1: int, dim2: int) -> Array:
         """Return the copy."""

@@ -16,16 +16,9 @@ if TYPE_CHECKING:
 class Remainder(Broadcasting):
     """a - b * q, where q is a / b rounded; keeps both where b needs a gradient."""
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells a number from a tensor."""
-        kind = "Remainder" if self.rounding_mode == "floor" else "Fmod"
-        return f"{kind}Backward{0 if self.other_is_number else 1}"
-
-    def forward(
-        self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str, other_is_number: bool
-    ) -> Array:
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str) -> Array:
         """Return the remainder."""
-        self.rounding_mode, self.other_is_number = rounding_mode, other_is_number
+        self.rounding_mode = rounding_mode
         if self.needs_input_grad[1]:
             self.save(self=a, other=b)
         ufunc = np.remainder if rounding_mode == "floor" else np.fmod
@@ -60,13 +53,13 @@ def rounded_div(input: TensorLike, other: TensorLike, rounding_mode: str) -> "Te
             f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}"
         )
     a, b, dtype = _real_numbers("div", input, other)
-    return Div.apply(a, b, dtype=dtype, rounding_mode=rounding_mode)
+    return Div.named("DivBackward2").apply(a, b, dtype=dtype, rounding_mode=rounding_mode)
 
 
 def floor_divide(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``floor(input / other)`` in their common dtype; its gradient is zero."""
     a, b, dtype = _real_numbers("floor_divide", input, other)
-    return Div.apply(a, b, dtype=dtype, rounding_mode="floor")
+    return Div.named("DivBackward2").apply(a, b, dtype=dtype, rounding_mode="floor")
 
 
 def remainder(input: TensorLike, other: TensorLike) -> "Tensor":
@@ -81,5 +74,5 @@ def fmod(input: TensorLike, other: TensorLike) -> "Tensor":
 
 def _remainder(where: str, input: TensorLike, other: TensorLike, rounding_mode: str) -> "Tensor":
     a, b, dtype = _real_numbers(where, input, other)
-    number = not isinstance(other, TensorBase)
-    return Remainder.apply(a, b, dtype=dtype, rounding_mode=rounding_mode, other_is_number=number)
+    name = f"{where.capitalize()}Backward{1 if isinstance(other, TensorBase) else 0}"
+    return Remainder.named(name).apply(a, b, dtype=dtype, rounding_mode=rounding_mode)

@@ -34,9 +34,7 @@ class Embedding(Op):
 class EmbeddingBackward(Op):
     """A table of the sums of gradients by index; keeps the indices."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "EmbeddingDenseBackwardBackward0"
+    prints = "EmbeddingDenseBackwardBackward0"
 
     def forward(self, grad: Array, index: Array, rows: int, padding_idx: int) -> Array:
         """Return the table; the padding row stays zero."""

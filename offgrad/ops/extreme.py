@@ -37,20 +37,14 @@ class Amax(Reduction):
     NaNs; amax and amin give NaN to all, as PyTorch's.
     """
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return self.node_name
-
     def forward(
         self,
         x: Array,
         dim: tuple[int, ...],
         keepdim: bool,
         reduce: Callable[..., Any],
-        node_name: str,
     ) -> Array:
         """Return the extremum."""
-        self.node_name = node_name
         shape = self.reduced_shape(x, dim or tuple(range(x.ndim)), keepdim)
         self.dim = dim
         out = memory.empty(shape, x.dtype)
@@ -62,7 +56,7 @@ class Amax(Reduction):
         """Share the gradient among those that attain the extremum."""
         x, result = self.saved("self")._array, self.kept(self.saved("result"))._array
         mask = x == result
-        if not self.node_name.startswith("Am"):
+        if not self.name().startswith("Am"):
             mask |= np.isnan(x) & np.isnan(result)
         ties = np.count_nonzero(mask, axis=self.dims, keepdims=True) if self.dims else mask
         with np.errstate(invalid="ignore"):
@@ -73,23 +67,18 @@ class Amax(Reduction):
 class Selection(Op):
     """Elements picked along one dimension, and their indices; keeps the indices."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return self.node_name
-
     def forward(
         self,
         x: Array,
         dim: int,
         find: Callable[[Array, int], Array],
-        node_name: str,
         keepdim: bool = True,
     ) -> tuple[Array, Array]:
         """Return the elements at the indices ``find(x, dim)``, and those indices.
 
         Without `keepdim` the dimension, then of size 1, is dropped.
         """
-        self.node_name, self.dim, self.keepdim = node_name, dim, keepdim
+        self.dim, self.keepdim = dim, keepdim
         self.self_sym_sizes = x.shape
         if not x.ndim:
             return memory.copy(x), np.zeros((), np.int64)
@@ -124,12 +113,11 @@ def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -
     check_ordered(input, where)
     not_empty(input, dims, where, RuntimeError if dim is None else IndexError)
     name = where.capitalize() + ("Backward0" if where.startswith("a") else "Backward1")
-    return Amax.apply(
+    return Amax.named(name).apply(
         input,
         dim=dims if dim is not None else (),
         keepdim=keepdim,
         reduce=ufunc.reduce,
-        node_name=name,
     )
 
 
@@ -169,9 +157,7 @@ def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor
     not_empty(input, (axis,) if input._array.ndim else (), where, IndexError)
     find = _argmax if largest else _argmin
     name = f"{where.capitalize()}Backward0"
-    return Extreme(
-        *Selection.apply_all(input, dim=axis, find=find, node_name=name, keepdim=keepdim)
-    )
+    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find, keepdim=keepdim))
 
 
 def max(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:

@@ -80,9 +80,7 @@ class Index(_Indexed):
 class IndexBackward(_Indexed):
     """Zeros with a tensor added at an advanced index, repeated indices summed; keeps the index."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "IndexPutImplBackward0"
+    prints = "IndexPutImplBackward0"
 
     def forward(
         self, x: Array, *arrays: Array, template: tuple[Any, ...], shape: tuple[int, ...]

@@ -106,9 +106,7 @@ class IndexFill(_Along):
 class IndexFillTensor(_Along):
     """x with a tensor without dimensions in the chosen entries; keeps the index."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "IndexFillBackward1"
+    prints = "IndexFillBackward1"
 
     def forward(self, x: Array, index: Array, value: Array, dim: int) -> Array:
         """Return the filled copy."""

@@ -29,10 +29,6 @@ class Extremum(Broadcasting):
     pass NaN over: their gradient goes to what they return, the first where both are equal.
     """
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return f"{self.ufunc.__name__.capitalize()}Backward0"
-
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any], ufunc: Any) -> Array:
         """Return the elementwise extremum."""
         self.ufunc = ufunc
@@ -60,13 +56,9 @@ class Extremum(Broadcasting):
 class Clamp(Op):
     """x limited to numbers; keeps x. The gradient is 1 inside, bounds included, else 0."""
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells clamp from clamp_min and clamp_max."""
-        return self.node_name
-
-    def forward(self, x: Array, min: Any, max: Any, dtype: np.dtype[Any], node_name: str) -> Array:
+    def forward(self, x: Array, min: Any, max: Any, dtype: np.dtype[Any]) -> Array:
         """Return the limited values; NaN stays."""
-        self.min, self.max, self.node_name, self.dtype = min, max, node_name, x.dtype
+        self.min, self.max, self.dtype = min, max, x.dtype
         self.save(self=x)
         low = None if min is None else np.asarray(min, dtype)
         high = None if max is None else np.asarray(max, dtype)
@@ -91,20 +83,14 @@ class ClampTensor(Broadcasting):
     The gradient goes to x inside, bounds included, else to the bound that was reached.
     """
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells clamp from clamp_min and clamp_max."""
-        return self.node_name
-
     def forward(
         self,
         x: Array,
         low: Array | None,
         high: Array | None,
         dtype: np.dtype[Any],
-        node_name: str,
     ) -> Array:
         """Return the limited values: `high` where the bounds contradict; NaN of any stays."""
-        self.node_name = node_name
         self.save(self=x, min=low, max=high)
         given = [each for each in (x, low, high) if each is not None]
         arrays = iter(self.operands(dtype, *given))
@@ -169,7 +155,8 @@ def _extremum(where: str, input: "Tensor", other: "Tensor", ufunc: Any) -> "Tens
     a, b, dtype = operands(where, check_tensor(input, where), check_tensor(other, where))
     check_ordered(a, where)
     check_ordered(b, where)
-    return Extremum.apply(a, b, dtype=dtype, ufunc=ufunc)
+    name = f"{where.capitalize()}Backward0"
+    return Extremum.named(name).apply(a, b, dtype=dtype, ufunc=ufunc)
 
 
 def maximum(input: "Tensor", other: "Tensor") -> "Tensor":
@@ -202,14 +189,14 @@ def _clamp(where: str, input: "Tensor", low: Any, high: Any) -> "Tensor":
         raise NotImplementedError(f"{where} is defined for integers and floats, got {dtype.name}")
     if not any(isinstance(each, TensorBase) for each in bounds):
         suffix = "Backward1" if where == "clamp" else "Backward0"
-        return Clamp.apply(x, min=low, max=high, dtype=dtype, node_name=name + suffix)
+        return Clamp.named(name + suffix).apply(x, min=low, max=high, dtype=dtype)
     tensors: list[Any] = [
         each if each is None or isinstance(each, TensorBase) else as_tensor_of(each, dtype, where)
         for each in (low, high)
     ]
     check_broadcastable(where, x, *[each for each in tensors if each is not None])
     suffix = "Backward0" if where == "clamp" else "Backward1"
-    return ClampTensor.apply(x, *tensors, dtype=dtype, node_name=name + suffix)
+    return ClampTensor.named(name + suffix).apply(x, *tensors, dtype=dtype)
 
 
 def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":

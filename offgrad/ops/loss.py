@@ -81,15 +81,18 @@ class _Classification(Op):
     dtype: Any
 
 
+def _named(cls: Any, x: "Tensor") -> Any:
+    # PyTorch's name tells whether there is more than a class dimension.
+    return cls if x._array.ndim < 3 else cls.named("NllLoss2DBackward0")
+
+
 class CrossEntropy(_Classification):
     """-log softmax(logits) at the targets; keeps logits, targets and log-sum-exps.
 
     PyTorch records a log-softmax and this name after it; here one operation is both.
     """
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NllLossBackward0" if len(self.shape) < 3 else "NllLoss2DBackward0"
+    prints = "NllLossBackward0"
 
     def forward(
         self,
@@ -191,10 +194,6 @@ class CrossEntropyBackward(_Classification):
 class NllLoss(_Classification):
     """Minus the log-probabilities at the targets, weighted; keeps the targets and the weight."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NllLossBackward0" if len(self.shape) < 3 else "NllLoss2DBackward0"
-
     def forward(
         self,
         x: Array,
@@ -256,7 +255,8 @@ class NllLossBackward(_Classification):
         """The loss itself: it is linear."""
         weight = self.saved("weight") if "weight" in self._saved else None
         options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
-        return NllLoss.apply(grad, self.saved("target"), weight, **options), None, None
+        loss = _named(NllLoss, grad).apply(grad, self.saved("target"), weight, **options)
+        return loss, None, None
 
 
 def _scale_and_classes(
@@ -327,7 +327,7 @@ def cross_entropy(
     if category(check_tensor(target, "cross_entropy")._array.dtype) >= 2:
         return _soft_cross_entropy(logits, target, weight, reduction, label_smoothing)
     classes, factors = _check_classes("cross_entropy", logits, target, weight)
-    return CrossEntropy.apply(
+    loss: Tensor = _named(CrossEntropy, logits).apply(
         logits,
         classes,
         factors,
@@ -335,6 +335,7 @@ def cross_entropy(
         label_smoothing=label_smoothing,
         reduction=number,
     )
+    return loss
 
 
 def _soft_cross_entropy(
@@ -394,4 +395,7 @@ def nll_loss(
             f"nll_loss: targets must be from 0 to {count - 1}, or ignore_index ({ignore_index}), "
             f"got {given.min()} to {given.max()}"
         )
-    return NllLoss.apply(x, classes, factors, ignore_index=ignore_index, reduction=number)
+    loss: Tensor = _named(NllLoss, x).apply(
+        x, classes, factors, ignore_index=ignore_index, reduction=number
+    )
+    return loss

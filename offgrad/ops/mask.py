@@ -37,9 +37,7 @@ class MaskedFill(Op):
 class MaskedFillTensor(Op):
     """x with a tensor without dimensions where the mask holds; keeps the mask."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "MaskedFillBackward1"
+    prints = "MaskedFillBackward1"
 
     def forward(self, x: Array, mask: Array, value: Array) -> Array:
         """Return the filled copy."""

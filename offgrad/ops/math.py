@@ -117,9 +117,7 @@ class Log1p(_Logarithm):
 
     ufunc = np.log1p
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "Log1PBackward0"
+    prints = "Log1PBackward0"
 
     def inverse_slope(self, x: "Tensor") -> "Tensor":
         """Return 1 + x."""

@@ -23,9 +23,7 @@ class LayerNorm(Op):
     Keeps x, the weight, and each row's mean and 1/sqrt(var + eps).
     """
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NativeLayerNormBackward0"
+    prints = "NativeLayerNormBackward0"
 
     def forward(
         self,
@@ -71,9 +69,7 @@ class LayerNorm(Op):
 class LayerNormBackward(Op):
     """The gradients of x, weight and bias; keeps the incoming gradient, x and the weight."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NativeLayerNormBackwardBackward0"
+    prints = "NativeLayerNormBackwardBackward0"
 
     def forward(
         self,

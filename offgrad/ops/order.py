@@ -38,7 +38,7 @@ def sort(
     axis = _ordered(input, dim, "sort")
     name = "SortBackward0" if stable is None else "SortBackward1"
     find = lambda x, axis: _sorted_indices(x, axis, descending)
-    return Extreme(*Selection.apply_all(input, dim=axis, find=find, node_name=name))
+    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find))
 
 
 def msort(input: "Tensor") -> "Tensor":
@@ -72,7 +72,7 @@ def topk(
     def find(x: Array, axis: int) -> Array:
         return _sorted_indices(x, axis, largest).take(np.arange(k), axis)
 
-    return Extreme(*Selection.apply_all(input, dim=axis, find=find, node_name="TopkBackward0"))
+    return Extreme(*Selection.named("TopkBackward0").apply_all(input, dim=axis, find=find))
 
 
 def _at_rank(rank: int) -> Any:
@@ -94,9 +94,7 @@ def kthvalue(input: "Tensor", k: int, dim: int = -1, keepdim: bool = False) -> E
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k must be from 1 to {size}, the size of dim {dim}, got {k}")
     find, name = _at_rank(k - 1), "KthvalueBackward0"
-    return Extreme(
-        *Selection.apply_all(input, dim=axis, find=find, node_name=name, keepdim=keepdim)
-    )
+    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find, keepdim=keepdim))
 
 
 def _median_index(x: Array, axis: int) -> Array:
@@ -120,10 +118,10 @@ def median(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> An
     """
     check_ordered(check_tensor(input, "median"), "median")
     if dim is None:
-        return Amax.apply(input, dim=(), keepdim=False, reduce=_median, node_name="MedianBackward0")
+        return Amax.named("MedianBackward0").apply(input, dim=(), keepdim=False, reduce=_median)
     axis = normalize_dim(dim, input._array.ndim, "median")
     not_empty(input, (axis,) if input._array.ndim else (), "median", IndexError)
     name = "MedianBackward1"
     return Extreme(
-        *Selection.apply_all(input, dim=axis, find=_median_index, node_name=name, keepdim=keepdim)
+        *Selection.named(name).apply_all(input, dim=axis, find=_median_index, keepdim=keepdim)
     )

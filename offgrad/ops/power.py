@@ -54,9 +54,7 @@ def _to_exponent(grad: "Tensor", base: "Tensor", exponent: "Tensor", result: "Te
 class PowScalar(Op):
     """x ** exponent for a number; keeps x unless the exponent is 0 or 1."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "PowBackward0"
+    prints = "PowBackward0"
 
     def forward(self, x: Array, exponent: Any, dtype: np.dtype[Any]) -> Array:
         """Return the power."""
@@ -85,9 +83,7 @@ class PowScalar(Op):
 class NumberPow(Op):
     """A number ** x; keeps the result, and x where the number is 0."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "PowBackward2"
+    prints = "PowBackward2"
 
     def forward(self, x: Array, base: Any, dtype: np.dtype[Any]) -> Array:
         """Return the power."""

@@ -87,9 +87,7 @@ def set_rng_state(state: tuple[int, int]) -> None:
 class Dropout(Op):
     """x with elements dropped at random and the rest scaled; keeps the seed instead of the mask."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NativeDropoutBackward0"
+    prints = "NativeDropoutBackward0"
 
     def forward(self, x: Array, p: float, seed: int, offset: int) -> Array:
         """Return x / (1 - p) where kept, else 0; the mask follows from seed, offset and

@@ -96,10 +96,6 @@ def sum_into(out: Array, x: Array, dims: tuple[int, ...], keepdim: bool) -> None
 class Sum(Reduction):
     """The sum over dimensions; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells whether dimensions were given."""
-        return "SumBackward0" if self.dim is None else "SumBackward1"
-
     def forward(
         self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
     ) -> Array:
@@ -133,10 +129,6 @@ class Nansum(Reduction):
 class Mean(Reduction):
     """The mean over dimensions; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells whether dimensions were given."""
-        return "MeanBackward0" if self.dim is None else "MeanBackward1"
-
     def forward(self, x: Array, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
         """Return the mean; NaN over nothing."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
@@ -156,10 +148,6 @@ class Mean(Reduction):
 
 class Prod(Reduction):
     """The product over dimensions; keeps x and the result."""
-
-    def name(self) -> str:
-        """Return PyTorch's name, which tells whether dimensions were given."""
-        return "ProdBackward0" if self.dim is None else "ProdBackward1"
 
     def forward(
         self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
@@ -205,6 +193,11 @@ def accumulation_dtype(input: "Tensor", dtype: Any) -> np.dtype[Any]:
     return input._array.dtype if category(input._array.dtype) >= 2 else np.dtype(np.int64)
 
 
+def _named(cls: Any, dims: tuple[int, ...] | None) -> Any:
+    # PyTorch's names tell whether dimensions were given.
+    return cls if dims is None or cls is Nansum else cls.named(cls.__name__.replace("0", "1"))
+
+
 def _accumulate(
     cls: Any, where: str, input: "Tensor", dim: Dim, keepdim: bool, dtype: Any
 ) -> "Tensor":
@@ -212,7 +205,8 @@ def _accumulate(
     result = accumulation_dtype(input, dtype)
     if result != input._array.dtype and category(result) >= 2:
         input = cast(input, result)
-    tensor: Tensor = cls.apply(input, dim=_dims(dim, input, where), keepdim=keepdim, dtype=result)
+    dims = _dims(dim, input, where)
+    tensor: Tensor = _named(cls, dims).apply(input, dim=dims, keepdim=keepdim, dtype=result)
     return tensor
 
 
@@ -248,7 +242,9 @@ def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
             "mean is defined for floating point and complex tensors, got "
             f"{input._array.dtype.name}; pass dtype=offgrad.float32"
         )
-    return Mean.apply(input, dim=_dims(dim, input, "mean"), keepdim=keepdim)
+    dims = _dims(dim, input, "mean")
+    tensor: Tensor = _named(Mean, dims).apply(input, dim=dims, keepdim=keepdim)
+    return tensor
 
 
 def nanmean(

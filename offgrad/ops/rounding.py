@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 class Stepwise(Op):
     """floor, ceil, round, trunc, sign: piecewise constant, so the gradient is 0; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return self.kind.capitalize() + ("Backward1" if self.decimals else "Backward0")
-
-    def forward(self, x: Array, ufunc: Any, kind: str, decimals: int = 0) -> Array:
+    def forward(self, x: Array, ufunc: Any, decimals: int = 0) -> Array:
         """Return the rounded value."""
-        self.kind, self.self_sym_sizes, self.decimals = kind, x.shape, decimals
+        self.self_sym_sizes = x.shape
         if decimals:
             out = memory.empty(x.shape, x.dtype)
             np.round(x, decimals, out=out)
@@ -67,7 +63,8 @@ def _stepwise(input: "Tensor", ufunc: Any, kind: str, decimals: int = 0) -> "Ten
         if decimals:
             raise NotImplementedError("round to decimals is defined for floating point tensors")
         return input.clone()
-    return Stepwise.apply(input, ufunc=ufunc, kind=kind, decimals=decimals)
+    name = f"{kind.capitalize()}Backward{1 if decimals else 0}"
+    return Stepwise.named(name).apply(input, ufunc=ufunc, decimals=decimals)
 
 
 def floor(input: "Tensor") -> "Tensor":

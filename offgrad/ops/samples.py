@@ -45,33 +45,25 @@ class Poisson(_Sampled):
 class NormalMean(_Sampled):
     """Normal numbers of given means; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NormalBackward1"
+    prints = "NormalBackward1"
 
 
 class NormalStd(_Sampled):
     """Normal numbers of given standard deviations; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NormalBackward2"
+    prints = "NormalBackward2"
 
 
 class NormalBoth(_Sampled):
     """Normal numbers of given means and standard deviations; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NormalBackward3"
+    prints = "NormalBackward3"
 
 
 class NotDifferentiable(Op):
     """A value that depends on a tensor in a way that has no derivative; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "NotImplemented"
+    prints = "NotImplemented"
 
     def forward(self, x: Array, value: Array, of: str) -> Array:
         """Return the value."""

@@ -168,9 +168,7 @@ def _running(input: "Tensor", dim: int, ufunc: Any, where: str) -> Extreme:
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
     check_ordered(input, where)
     name = f"{where.capitalize()}Backward0"
-    return Extreme(
-        *Selection.apply_all(input, dim=axis, find=_running_index(ufunc), node_name=name)
-    )
+    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=_running_index(ufunc)))
 
 
 def cummax(input: "Tensor", dim: int) -> Extreme:

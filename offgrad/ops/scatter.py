@@ -73,7 +73,7 @@ def _gathered(grad: "Tensor", dim: int, index: "Tensor", shape: tuple[int, ...])
     if index.shape == shape:
         return found
     place = tuple(slice(n) for n in index.shape)
-    return Embed.apply(found, index=place, shape=shape, of="Slice")
+    return Embed.apply(found, index=place, shape=shape)
 
 
 class Scatter(Op):
@@ -102,9 +102,7 @@ class Scatter(Op):
 class ScatterValue(Op):
     """x with a number put at an index tensor along a dimension; keeps the index."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "ScatterBackward1"
+    prints = "ScatterBackward1"
 
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
         """Return the changed copy."""

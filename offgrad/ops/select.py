@@ -36,7 +36,9 @@ class Select(Op):
     def backward(self, grad: "Tensor") -> Any:
         """Put the gradient where the entry was."""
         index = place_of(self.dim, self.index)
-        return Embed.apply(grad, index=index, shape=self.self_sym_sizes, of="Select")
+        return Embed.named("SelectBackwardBackward0").apply(
+            grad, index=index, shape=self.self_sym_sizes
+        )
 
 
 class Slice(Op):
@@ -54,7 +56,7 @@ class Slice(Op):
     def backward(self, grad: "Tensor") -> Any:
         """Put the gradient where the slice was."""
         index = place_of(self.dim, slice(self.start, self.end, self.step))
-        return Embed.apply(grad, index=index, shape=self.self_sym_sizes, of="Slice")
+        return Embed.apply(grad, index=index, shape=self.self_sym_sizes)
 
 
 class Alias(Op):
@@ -84,44 +86,36 @@ class _Combined(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """Put the gradient where the view was."""
-        of = self.name().removesuffix("Backward0")
-        return Embed.apply(grad, index=self.key, shape=self.shape, of=of)
+        name = self.name().replace("Backward0", "BackwardBackward0")
+        return Embed.named(name).apply(grad, index=self.key, shape=self.shape)
 
 
 class CombinedSelect(_Combined):
     """A basic index whose last step selects an entry; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "SelectBackward0"
+    prints = "SelectBackward0"
 
 
 class CombinedSlice(_Combined):
     """A basic index whose last step is a slice; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "SliceBackward0"
+    prints = "SliceBackward0"
 
 
 class CombinedUnsqueeze(_Combined):
     """A basic index whose last step inserts a dimension; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "UnsqueezeBackward0"
+    prints = "UnsqueezeBackward0"
 
 
 class Embed(Op):
     """Zeros with a tensor put at a basic index; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return f"{self.of}BackwardBackward0"
+    prints = "SliceBackwardBackward0"
 
-    def forward(self, x: Array, index: tuple[Any, ...], shape: tuple[int, ...], of: str) -> Array:
+    def forward(self, x: Array, index: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
         """Return the padded copy."""
-        self.key, self.of = index, of
+        self.key = index
         out = memory.zeros(shape, x.dtype)
         out[index] = x
         return out

@@ -78,17 +78,13 @@ class Squeeze(_WithoutOnes):
 class SqueezeDim(_WithoutOnes):
     """A view without a dimension, if its size is 1; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "SqueezeBackward1"
+    prints = "SqueezeBackward1"
 
 
 class SqueezeDims(_WithoutOnes):
     """A view without those of some dimensions whose size is 1; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "SqueezeBackward2"
+    prints = "SqueezeBackward2"
 
 
 class Unsqueeze(Op):

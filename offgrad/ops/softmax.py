@@ -48,9 +48,7 @@ class Softmax(Op):
 class SoftmaxBackward(Op):
     """(g - sum(g p)) p along a dimension; keeps g and p."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "SoftmaxBackwardDataBackward0"
+    prints = "SoftmaxBackwardDataBackward0"
 
     def forward(self, grad: Array, result: Array, dim: int) -> Array:
         """Return the gradient of the logits."""
@@ -87,9 +85,7 @@ class LogSoftmax(Op):
 class LogSoftmaxBackward(Op):
     """g - e^result sum(g) along a dimension; keeps g and the result."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "LogSoftmaxBackwardDataBackward0"
+    prints = "LogSoftmaxBackwardDataBackward0"
 
     def forward(self, grad: Array, result: Array, dim: int) -> Array:
         """Return the gradient of the logits."""

@@ -102,9 +102,7 @@ def log_add_exp(a: Array, b: Array, out: Array) -> None:
 class LogAddExp(Broadcasting):
     """log(base^a + base^b) to a base; keeps both."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "LogaddexpBackward0" if self.log_base == 1 else "Logaddexp2Backward0"
+    prints = "LogaddexpBackward0"
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any], log_base: float) -> Array:
         """Return the logarithm of the sum."""
@@ -132,13 +130,8 @@ def _xlogy(a: Array, b: Array, out: Array) -> None:
 class Xlogy(Broadcasting):
     """a log b, and 0 where a is 0; keeps both as far as they are needed."""
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells which one is a number."""
-        return f"XlogyBackward{self.number}"
-
-    def forward(self, a: Array, b: Array, dtype: np.dtype[Any], number: int) -> Array:
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         """Return the product."""
-        self.number = number
         self.save(self=a, other=b)
         return compute(_xlogy, *self.operands(dtype, a, b))
 
@@ -156,13 +149,8 @@ class Xlogy(Broadcasting):
 class Copysign(Broadcasting):
     """|a| with the sign of b; keeps a and the result."""
 
-    def name(self) -> str:
-        """Return PyTorch's name, which tells a number from a tensor."""
-        return "CopysignBackward1" if self.other_is_number else "CopysignBackward0"
-
-    def forward(self, a: Array, b: Array, dtype: np.dtype[Any], other_is_number: bool) -> Array:
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         """Return the magnitudes with the signs."""
-        self.other_is_number = other_is_number
         result = compute(np.copysign, *self.operands(dtype, a, b))
         self.save(self=a, result=result)
         return result
@@ -222,21 +210,21 @@ def logaddexp2(input: "Tensor", other: "Tensor") -> "Tensor":
         raise NotImplementedError(
             f"{where} is defined for floating point tensors, got {dtype.name}; convert them"
         )
-    return LogAddExp.apply(a, b, dtype=dtype, log_base=log_of(2))
+    return LogAddExp.named("Logaddexp2Backward0").apply(a, b, dtype=dtype, log_base=log_of(2))
 
 
 def xlogy(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * log(other)``, 0 where `input` is 0."""
     a, b, dtype = _floats("xlogy", input, other)
     number = 1 if not isinstance(input, TensorBase) else 0 if isinstance(other, TensorBase) else 2
-    return Xlogy.apply(a, b, dtype=dtype, number=number)
+    return Xlogy.named(f"XlogyBackward{number}").apply(a, b, dtype=dtype)
 
 
 def copysign(input: "Tensor", other: TensorLike) -> "Tensor":
     """Return the magnitude of `input` with the sign of `other`, that of a zero included."""
     a, b, dtype = _floats("copysign", check_tensor(input, "copysign"), other)
-    number = not isinstance(other, TensorBase)
-    return Copysign.apply(a, b, dtype=dtype, other_is_number=number)
+    number = 0 if isinstance(other, TensorBase) else 1
+    return Copysign.named(f"CopysignBackward{number}").apply(a, b, dtype=dtype)
 
 
 def heaviside(input: "Tensor", values: "Tensor") -> "Tensor":

@@ -41,9 +41,7 @@ class Lerp(Broadcasting):
 class LerpTensor(Broadcasting):
     """start + weight (end - start); keeps the weight, and the ends where it needs a gradient."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "LerpBackward1"
+    prints = "LerpBackward1"
 
     def forward(self, start: Array, end: Array, weight: Array) -> Array:
         """Return the interpolation."""
@@ -82,9 +80,7 @@ def _interpolate(start: Array, end: Array, weight: Array) -> Array:
 class AddProduct(Broadcasting):
     """a + value * b * c; keeps b and c as far as the other needs a gradient."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "AddcmulBackward0"
+    prints = "AddcmulBackward0"
 
     def forward(self, a: Array, b: Array, c: Array, dtype: np.dtype[Any], value: Any) -> Array:
         """Return the sum."""
@@ -108,9 +104,7 @@ class AddProduct(Broadcasting):
 class AddQuotient(Broadcasting):
     """a + value * b / c; keeps c, and b where c needs a gradient."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "AddcdivBackward0"
+    prints = "AddcdivBackward0"
 
     def forward(self, a: Array, b: Array, c: Array, dtype: np.dtype[Any], value: Any) -> Array:
         """Return the sum."""

@@ -202,13 +202,9 @@ class Hypot(Broadcasting):
 class Scale(Op):
     """x times a constant; keeps nothing."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return self.node_name
-
-    def forward(self, x: Array, factor: float, node_name: str) -> Array:
+    def forward(self, x: Array, factor: float) -> Array:
         """Return the product."""
-        self.factor, self.node_name = factor, node_name
+        self.factor = factor
         return compute(np.multiply, x, np.asarray(factor, x.dtype))
 
     def backward(self, grad: "Tensor") -> Any:
@@ -305,14 +301,14 @@ def deg2rad(input: "Tensor") -> "Tensor":
     """Return degrees as radians."""
     check_ordered(check_tensor(input, "deg2rad"), "deg2rad")
     x = floating(input, "deg2rad")
-    return Scale.apply(x, factor=pi / 180, node_name="Deg2RadBackward0")
+    return Scale.named("Deg2RadBackward0").apply(x, factor=pi / 180)
 
 
 def rad2deg(input: "Tensor") -> "Tensor":
     """Return radians as degrees."""
     check_ordered(check_tensor(input, "rad2deg"), "rad2deg")
     x = floating(input, "rad2deg")
-    return Scale.apply(x, factor=180 / pi, node_name="Rad2DegBackward0")
+    return Scale.named("Rad2DegBackward0").apply(x, factor=180 / pi)
 
 
 arcsin, arccos, arctan = asin, acos, atan

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 class VectorNorm(Reduction):
     """The p-norm over dimensions; keeps x and the result. The gradient of a zero norm is 0."""
 
-    def name(self) -> str:
-        """Return PyTorch's name."""
-        return "LinalgVectorNormBackward0"
+    prints = "LinalgVectorNormBackward0"
 
     def forward(self, x: Array, ord: float, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
         """Return the norm: the number of nonzero elements for 0, the largest or smallest for
