@@ -14,7 +14,7 @@ _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 import ml_dtypes as _ml_dtypes
 import numpy as _np
 
-from offgrad import autograd, fft, memory, nn, ops, optim, policies, profiler, storage
+from offgrad import autograd, fft, memory, nn, ops, optim, policies, profiler, storage, utils
 from offgrad import out as _out
 from offgrad.autograd import (
     enable_grad,
@@ -112,5 +112,6 @@ __all__ = [
     "short",
     "storage",
     "uint8",
+    "utils",
 ]
 __all__ += ops.__all__

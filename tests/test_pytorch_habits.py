@@ -91,23 +91,6 @@ def test_a_function_may_return_one_tensor_twice() -> None:
     assert x.grad.tolist() == [8, 8]
 
 
-def test_full_backward_hook_of_a_module_that_returns_a_list() -> None:
-    class Pair(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return [x * 2, x * 3]
-
-    seen = []
-    model = Pair()
-    model.register_full_backward_hook(
-        lambda module, inputs, outputs: seen.append((inputs, outputs))
-    )
-    first, second = model(torch.ones(1, requires_grad=True))
-    (first + second).backward()
-    ((inputs, outputs),) = seen
-    assert [each.tolist() for each in inputs] == [[5]]
-    assert [each.tolist() for each in outputs] == [[1], [1]]
-
-
 def test_a_buffer_registered_anew_is_as_persistent_as_said() -> None:
     module = nn.Module()
     module.register_buffer("scale", torch.ones(1))

@@ -33,19 +33,18 @@ class RemovableHandle:
 
 
 def add_hook(
-    hooks: dict[int, Any], hook: Callable[..., Any], *, prepend: bool = False
+    hooks: dict[int, Any], hook: Callable[..., Any], *flags: dict[int, bool]
 ) -> RemovableHandle:
-    """Add `hook` to `hooks`, last or first, and return the handle that removes it.
+    """Add `hook` to `hooks`, its id to `flags`; return the handle that removes it from all.
 
     Raises:
         TypeError: if `hook` is not callable.
     """
     if not callable(hook):
         raise TypeError(f"a hook must be callable, got {type(hook).__name__}")
-    handle = RemovableHandle(hooks)
-    others = dict(hooks) if prepend else {}
-    if prepend:
-        hooks.clear()
+    handle = RemovableHandle(hooks, *flags)
+    # The flags first: another thread may call the hook as soon as it is there.
+    for each in flags:
+        each[handle.id] = True
     hooks[handle.id] = hook
-    hooks.update(others)
     return handle

@@ -102,11 +102,17 @@ def pop_hooks() -> None:
     state.hooks = state.hooks[:-1]
 
 
+current_module: Callable[[], str] = str
+"""Returns the name of the module that is running; set by what knows of modules."""
+
+
 class SavedTensor:
     """A tensor saved for backward: packed once, unpacked as often as asked, then released."""
 
     # Defaults are the class's: most saved tensors are kept inputs.
     _tensor: "Tensor | None" = None
+    # The name of the module that saved it, as far as it is known.
+    module = ""
     _is_output = False
     _released = False
     _hooks: SaveHooks | None = None
@@ -218,12 +224,14 @@ class SavedTensor:
     def who(self) -> str:
         """Return the node and slot, for messages."""
         node = self._node()
-        return f"{'a freed node' if node is None else node.name()}.{self._slot}"
+        where = f" in {self.module}" if self.module else ""
+        return f"{'a freed node' if node is None else node.name()}.{self._slot}{where}"
 
     def _keep(self, tensor: "Tensor") -> None:
         self._tensor = wrap(tensor._array, tensor._storage) if self._is_output else tensor
         self._uid = tensor._storage.uid
-        remember_saver(self, tensor._array.nbytes)
+        if remember_saver(self, tensor._array.nbytes):
+            self.module = current_module()
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor") -> bool:
         node = self._node()

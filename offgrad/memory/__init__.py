@@ -16,7 +16,7 @@ from offgrad.memory.allocator import (
     reset_peak,
     zeros,
 )
-from offgrad.memory.storage import Storage, holders, remember_saver
+from offgrad.memory.storage import Storage, holders, remember_saver, saved_by_module
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "pool",
     "register_borrower",
     "remember_saver",
+    "saved_by_module",
     "reset_peak",
     "zeros",
 ]

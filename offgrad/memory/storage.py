@@ -26,6 +26,10 @@ class Saver(Protocol):
     def who(self) -> str:
         """Return the node and slot, for an error message."""
 
+    @property
+    def module(self) -> str:
+        """The name of the module that saved, as far as it is known."""
+
 
 class Writer(Protocol):
     """A write of some memory to a store."""
@@ -114,10 +118,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def remember_saver(saver: Saver, nbytes: int) -> None:
-    """Have an `OutOfMemoryError` name `saver`, if what it keeps is large."""
-    if nbytes >= POOL_THRESHOLD:
-        _savers.add(saver)
+def remember_saver(saver: Saver, nbytes: int) -> bool:
+    """Have an `OutOfMemoryError` name `saver`, if what it keeps is large; return whether it is."""
+    if nbytes < POOL_THRESHOLD:
+        return False
+    _savers.add(saver)
+    return True
 
 
 def holders() -> dict[str, int]:
@@ -139,6 +145,23 @@ def holders() -> dict[str, int]:
     if rest > 0:
         held["buffers in use, pending writes and small tensors"] += rest
     return {role: nbytes for role, nbytes in held.most_common() if nbytes}
+
+
+def saved_by_module() -> dict[str, int]:
+    """Return the large memory kept for backward, in bytes, by the module that saved it first.
+
+    Parameters, which are there anyway, do not count.
+    Modules are known while a session or a profile is active; what else saves is ``""``.
+    """
+    saved: dict[int, tuple[str, int]] = {}
+    for saver in _savers:
+        storage = saver.kept_storage()
+        if storage is not None and storage.role != "parameters":
+            saved.setdefault(storage.uid, (saver.module, storage.root.nbytes))
+    held: Counter[str] = Counter()
+    for module, nbytes in saved.values():
+        held[module] += nbytes
+    return dict(held.most_common())
 
 
 def describe() -> str:

@@ -1,7 +1,7 @@
 """Modules: layers, containers, and what they are built from."""
 
 from offgrad.missing import missing
-from offgrad.nn import functional, init
+from offgrad.nn import functional, init, modules
 from offgrad.nn.activation import (
     GELU,
     CrossEntropyLoss,
@@ -40,6 +40,7 @@ __all__ = [
     "Tanh",
     "functional",
     "init",
+    "modules",
 ]
 
 __getattr__ = missing("offgrad.nn")

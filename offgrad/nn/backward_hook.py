@@ -2,8 +2,9 @@
 outputs.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.op import Array, Op
@@ -42,87 +43,117 @@ class BackwardHook:
         self._module = module
         self._hooks = hooks
         self._pre_hooks = pre_hooks
-        self._watches_inputs = False
-        self._grad_outputs: tuple[Tensor | None, ...] = ()
-        self._input_count = 0
-        self._input_places: list[int] = []
-        self._output_count = 1
-        self._output_places: list[int] = []
+        self._inputs = _Places((), 0)
+        self._outputs = _Places((), 0)
+        # Of the pass that is on its way from the outputs to the inputs; None while none is.
+        self._grad_outputs: tuple[Tensor | None, ...] | None = None
 
     def watch_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments with tensors seen through the node before the module."""
-        self._input_count = len(args)
-        views, self._input_places, node = _watch(args)
+        views, self._inputs, node = _watch(args)
         if node is not None:
-            self._watches_inputs = True
             node.register_hook(self._after_inputs)
         return tuple(views)
 
     def watch_outputs(self, output: Any) -> Any:
         """Return the output with tensors seen through the node after the module."""
-        outputs = output if isinstance(output, tuple | list) else (output,)
-        self._output_count = len(outputs)
-        views, self._output_places, node = _watch(outputs)
+        if not isinstance(output, TensorBase | tuple):
+            warnings.warn(
+                "backward hooks are called for outputs that are a tensor or a tuple of tensors, "
+                f"but {type(self._module).__name__} returned a {type(output).__name__}: they will "
+                "not be called",
+                stacklevel=6,
+            )
+        outputs = output if isinstance(output, tuple) else (output,)
+        views, self._outputs, node = _watch(outputs)
         if node is None:
             return output
         node.register_prehook(self._before_outputs)
-        if hasattr(output, "_fields"):
-            return type(output)(*views)
-        return type(output)(views) if isinstance(output, tuple | list) else views[0]
+        if not isinstance(output, tuple):
+            return views[0]
+        return type(output)(*views) if hasattr(output, "_fields") else tuple(views)
 
     def _before_outputs(self, grads: "tuple[Tensor | None, ...]") -> Any:
-        full = _spread(grads, self._output_places, self._output_count)
+        full = self._outputs.spread(grads)
         for hook in self._pre_hooks:
             result = hook(self._module, full)
             if result is not None:
                 full = _as_tuple(result, len(full), "full_backward_pre_hook")
         self._grad_outputs = full
-        if not self._watches_inputs:
-            # No input needs a gradient: this is all there is to see.
-            for hook in self._hooks:
-                if hook(self._module, (None,) * self._input_count, full) is not None:
-                    raise RuntimeError(
-                        "a backward hook must return None where no input of the module requires "
-                        f"grad, but one of {type(self._module).__name__} returned a gradient"
-                    )
-        return tuple(full[place] for place in self._output_places)
+        if not self._inputs.indices:
+            self._call_without_inputs(full)
+        return self._outputs.picked(full)
+
+    def _call_without_inputs(self, grad_outputs: "tuple[Tensor | None, ...]") -> None:
+        """Call the hooks where no input needs a gradient: this is all there is to see."""
+        self._grad_outputs = None
+        if not self._hooks:
+            return
+        name = type(self._module).__name__
+        warnings.warn(
+            f"no input of {name} requires grad: its full backward hooks are called when the "
+            "gradients of its outputs are computed",
+            stacklevel=2,
+        )
+        for hook in self._hooks:
+            result = hook(self._module, (None,) * self._inputs.size, grad_outputs)
+            if result is None or (isinstance(result, tuple) and set(result) <= {None}):
+                continue
+            raise RuntimeError(
+                "a full backward hook must return None where no input of the module requires "
+                f"grad, but one of {name} returned {result!r}"
+            )
 
     def _after_inputs(self, grad_inputs: "tuple[Tensor | None, ...]", _: Any) -> Any:
-        full = _spread(grad_inputs, self._input_places, self._input_count)
-        outputs, self._grad_outputs = self._grad_outputs, ()
+        if self._grad_outputs is None:
+            # The gradients came past the outputs, as those of a double backward may.
+            return None
+        full = self._inputs.spread(grad_inputs)
+        outputs, self._grad_outputs = self._grad_outputs, None
         for hook in self._hooks:
             result = hook(self._module, full, outputs)
             if result is not None:
                 full = _as_tuple(result, len(full), "full_backward_hook")
-        return tuple(full[place] for place in self._input_places)
+        return self._inputs.picked(full)
 
 
-def _watch(values: Sequence[Any]) -> "tuple[list[Any], list[int], Op | None]":
-    """Return the values with tensors seen through one node; the tensors' places; the node."""
-    places = [index for index, value in enumerate(values) if isinstance(value, TensorBase)]
-    watched = grad_mode.state.grad_enabled and any(values[place]._requires_grad for place in places)
-    if not watched:
-        return list(values), [], None
-    views = BackwardHookFunction.apply_all(*(values[place] for place in places))
+class _Places(NamedTuple):
+    """Where among so many values the watched tensors are."""
+
+    indices: tuple[int, ...]
+    size: int
+
+    def spread(self, grads: "Sequence[Tensor | None]") -> "tuple[Tensor | None, ...]":
+        """Return an entry for each value, None but for the watched tensors."""
+        full: list[Tensor | None] = [None] * self.size
+        for index, grad in zip(self.indices, grads, strict=True):
+            full[index] = grad
+        return tuple(full)
+
+    def picked(self, full: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the entries of the watched tensors."""
+        return tuple([full[index] for index in self.indices])
+
+
+def _watch(values: Sequence[Any]) -> "tuple[list[Any], _Places, Op | None]":
+    """Return the values with tensors seen through one node; the places of those that require grad;
+    the node, if there is one.
+    """
     result = list(values)
-    node: Op | None = None
-    for place, view in zip(places, views, strict=True):
-        result[place] = view
-        node = node or view._grad_fn
-    return result, places, node
-
-
-def _spread(
-    grads: "Sequence[Tensor | None]", places: list[int], count: int
-) -> "tuple[Tensor | None, ...]":
-    full: list[Tensor | None] = [None] * count
-    for place, grad in zip(places, grads, strict=True):
-        full[place] = grad
-    return tuple(full)
+    tensors = [index for index, value in enumerate(values) if isinstance(value, TensorBase)]
+    indices = tuple([index for index in tensors if values[index].requires_grad])
+    if not indices or not grad_mode.state.grad_enabled:
+        return result, _Places((), len(result)), None
+    views = BackwardHookFunction.apply_all(*(values[index] for index in indices))
+    for index, view in zip(indices, views, strict=True):
+        result[index] = view
+    for index in set(tensors) - set(indices):
+        result[index] = values[index].detach()
+    return result, _Places(indices, len(result)), views[0].grad_fn
 
 
 def _as_tuple(result: Any, count: int, hook: str) -> tuple[Any, ...]:
-    given = result if isinstance(result, tuple) else (result,)
+    given = (result,) if isinstance(result, TensorBase) else tuple(result)
     if len(given) != count:
         raise RuntimeError(
             f"a {hook} must return as many gradients as it got, {count}, but one returned "

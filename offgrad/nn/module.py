@@ -1,36 +1,27 @@
 """Module: layers that hold parameters and other modules, with hooks around their calls."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from offgrad import ops
-from offgrad.autograd import grad_mode
-from offgrad.autograd.handles import RemovableHandle, add_hook
-from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.nn.backward_hook import BackwardHook
-from offgrad.nn.calls import calls
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.nn.hooked_call import call_with_hooks
+from offgrad.nn.hooks import registered
 from offgrad.nn.parameter import Parameter
+from offgrad.nn.state_dict import StateMethods
 from offgrad.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
 _UNSET = object()
 
 
-class IncompatibleKeys(NamedTuple):
-    """What `Module.load_state_dict` did not find, and did not expect."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-    def __repr__(self) -> str:
-        if not any(self):
-            return "<All keys matched successfully>"
-        return f"IncompatibleKeys(missing_keys={self[0]}, unexpected_keys={self[1]})"
+def _no_forward(self: "Module", *_: Any, **__: Any) -> Any:
+    raise NotImplementedError(f"{type(self).__name__} needs a method forward to be called")
 
 
-class Module:
+class Module(StateMethods):
     """Base of all layers and models.
 
     A subclass calls ``super().__init__()``, sets parameters and modules as attributes, and defines
@@ -38,98 +29,27 @@ class Module:
     """
 
     training: bool
-    forward: Callable[..., Any]
+    forward: Callable[..., Any] = _no_forward
 
     def __init__(self) -> None:
         put = super().__setattr__
         put("training", True)
         put("_parameters", {})
         put("_buffers", {})
-        put("_persistent", set())
+        put("_non_persistent_buffers_set", set())
         put("_modules", {})
-        put("_forward_pre_hooks", {})
-        put("_forward_hooks", {})
-        put("_backward_pre_hooks", {})
-        put("_backward_hooks", {})
 
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
-    _persistent: set[str]
     _modules: "dict[str, Module | None]"
-    _forward_pre_hooks: dict[int, Callable[..., Any]]
-    _forward_hooks: dict[int, Callable[..., Any]]
-    _backward_pre_hooks: dict[int, Callable[..., Any]]
-    _backward_hooks: dict[int, Callable[..., Any]]
 
     # Calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward`, with the hooks if there are any."""
-        previous = calls.stack
-        calls.stack = (*previous, self)
-        try:
-            if (
-                self._forward_pre_hooks
-                or self._forward_hooks
-                or self._backward_hooks
-                or self._backward_pre_hooks
-            ):
-                return self._call_with_hooks(args, kwargs)
+        if self._call_hooks is None:
             return self.forward(*args, **kwargs)
-        finally:
-            calls.stack = previous
-
-    def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for hook in list(self._forward_pre_hooks.values()):
-            result = hook(self, args)
-            if result is not None:
-                args = result if isinstance(result, tuple) else (result,)
-        backward = None
-        if self._backward_hooks or self._backward_pre_hooks:
-            backward = BackwardHook(
-                self, list(self._backward_hooks.values()), list(self._backward_pre_hooks.values())
-            )
-            args = backward.watch_inputs(args)
-        output = self.forward(*args, **kwargs)
-        for hook in list(self._forward_hooks.values()):
-            result = hook(self, args, output)
-            if result is not None:
-                output = result
-        return output if backward is None else backward.watch_outputs(output)
-
-    def register_forward_pre_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False
-    ) -> RemovableHandle:
-        """Call ``hook(module, args)`` before `forward`; it may return new arguments."""
-        return add_hook(self._forward_pre_hooks, hook, prepend=prepend)
-
-    def register_forward_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False
-    ) -> RemovableHandle:
-        """Call ``hook(module, args, output)`` after `forward`; it may return a new output."""
-        return add_hook(self._forward_hooks, hook, prepend=prepend)
-
-    def register_full_backward_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> RemovableHandle:
-        """Call ``hook(module, grad_output)`` when the gradients of the outputs are computed.
-
-        It may return new ones.
-        """
-        return add_hook(self._backward_pre_hooks, hook, prepend=prepend)
-
-    def register_full_backward_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> RemovableHandle:
-        """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs are
-        computed.
-
-        Both are tuples, with None for what is no tensor; only positional arguments count. The hook
-        may return a new grad_input, which replaces it in what follows. While such a hook is
-        registered, forward gets, and its caller gets, views of the tensors, which must not be
-        changed in place.
-        """
-        return add_hook(self._backward_hooks, hook, prepend=prepend)
+        return call_with_hooks(self, args, kwargs)
 
     # Attributes
 
@@ -155,17 +75,22 @@ class Module:
             super().__setattr__(name, value)
 
     def _replace(self, registry: str, name: str, value: Any) -> None:
-        kinds = {"_parameters": Parameter, "_modules": Module, "_buffers": TensorBase}
-        if value is not None and not isinstance(value, kinds[registry]):
-            if isinstance(value, Parameter | Module):
-                del self.__dict__[registry][name]
-                setattr(self, name, value)
-                return
+        if isinstance(value, Parameter | Module) and not isinstance(value, _KINDS[registry]):
+            del self.__dict__[registry][name]
+            setattr(self, name, value)
+            return
+        self._put(registry, name, value)
+
+    def _put(self, registry: str, name: str, value: Any) -> None:
+        kind = registry[1:].removesuffix("s")
+        if value is not None and not isinstance(value, _KINDS[registry]):
             raise TypeError(
-                f"{name!r} of {type(self).__name__} is registered in {registry[1:]} and can be "
-                "set to a "
-                f"{kinds[registry].__name__} or None, got {type(value).__name__}; delete it first"
+                f"the {kind} {name!r} of {type(self).__name__} must be a "
+                f"{_KINDS[registry].__name__.removesuffix('Base')} or None, got "
+                f"{type(value).__name__}; to set another kind of attribute, delete it first"
             )
+        if value is not None or registry != "_parameters":
+            value = registered(kind, self, name, value)
         self.__dict__[registry][name] = value
 
     def __getattr__(self, name: str) -> Any:
@@ -179,7 +104,7 @@ class Module:
         for registry in (self._parameters, self._buffers, self._modules):
             if name in registry:
                 del registry[name]
-                self._persistent.discard(name)
+                self._non_persistent_buffers_set.discard(name)
                 return
         super().__delattr__(name)
 
@@ -189,20 +114,21 @@ class Module:
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Add a parameter."""
         self._check_name(name, self._parameters)
-        if param is not None and not isinstance(param, Parameter):
-            raise TypeError(f"register_parameter takes a Parameter, got {type(param).__name__}")
-        self._parameters[name] = param
+        self._put("_parameters", name, param)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is no parameter; it is part of the state dict if `persistent`."""
         self._check_name(name, self._buffers)
-        self._buffers[name] = tensor
-        (self._persistent.add if persistent else self._persistent.discard)(name)
+        self._put("_buffers", name, tensor)
+        names = self._non_persistent_buffers_set
+        (names.discard if persistent else names.add)(name)
 
     def add_module(self, name: str, module: "Module | None") -> None:
         """Add a module."""
         self._check_name(name, self._modules)
-        self._modules[name] = module
+        self._put("_modules", name, module)
+
+    register_module = add_module
 
     def _check_name(self, name: str, registry: Mapping[str, Any]) -> None:
         if "." in name or not name:
@@ -213,17 +139,24 @@ class Module:
     # Looking through
 
     def named_modules(
-        self, memo: "set[Module] | None" = None, prefix: str = ""
+        self,
+        memo: "set[Module] | None" = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,
     ) -> "Iterator[tuple[str, Module]]":
-        """Yield this module and all below, with qualified names, each once."""
+        """Yield this module and all below, with qualified names; each once, unless
+        `remove_duplicate` is false.
+        """
         memo = set() if memo is None else memo
         if self in memo:
             return
-        memo.add(self)
+        if remove_duplicate:
+            memo.add(self)
         yield prefix, self
         for name, module in self._modules.items():
             if module is not None:
-                yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name)
+                below = f"{prefix}.{name}" if prefix else name
+                yield from module.named_modules(memo, below, remove_duplicate)
 
     def modules(self) -> "Iterator[Module]":
         """Yield this module and all below, each once."""
@@ -348,56 +281,6 @@ class Module:
         """Convert to float64."""
         return self.to(np.float64)
 
-    # State
-
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
-        """Return parameters and persistent buffers by qualified name, sharing memory with the
-        module.
-        """
-        state: dict[str, Tensor] = {}
-        for name, parameter in self._parameters.items():
-            if parameter is not None:
-                state[prefix + name] = parameter if keep_vars else parameter.detach()
-        for name, buffer in self._buffers.items():
-            if buffer is not None and name in self._persistent:
-                state[prefix + name] = buffer if keep_vars else buffer.detach()
-        for name, module in self.named_children():
-            state.update(module.state_dict(prefix=f"{prefix}{name}.", keep_vars=keep_vars))
-        return state
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True
-    ) -> IncompatibleKeys:
-        """Copy the values of `state_dict`, tensors or arrays, into parameters and buffers.
-
-        Raises:
-            RuntimeError: if shapes differ, or, with `strict`, names; nothing is copied then.
-        """
-        own = self.state_dict(keep_vars=True)
-        missing = [name for name in own if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in own]
-        problems = []
-        if strict and missing:
-            problems.append(f"missing keys: {', '.join(missing)}")
-        if strict and unexpected:
-            problems.append(f"unexpected keys: {', '.join(unexpected)}")
-        for name in own:
-            if name in state_dict and tuple(state_dict[name].shape) != own[name].shape:
-                problems.append(
-                    f"{name} is a {describe(own[name])}, its value has shape "
-                    f"{list(state_dict[name].shape)}"
-                )
-        if problems:
-            raise RuntimeError(
-                f"the state dict must fit {type(self).__name__}: {'; '.join(problems)}"
-            )
-        with grad_mode.no_grad():
-            for name, tensor in own.items():
-                if name in state_dict:
-                    value = state_dict[name]
-                    tensor.copy_(value if isinstance(value, TensorBase) else ops.tensor(value))
-        return IncompatibleKeys(missing, unexpected)
-
     # Printing
 
     def extra_repr(self) -> str:
@@ -415,3 +298,6 @@ class Module:
         if extra:
             lines.insert(0, f"  {extra}")
         return "\n".join([f"{head}(", *lines, ")"])
+
+
+_KINDS: dict[str, type] = {"_parameters": Parameter, "_modules": Module, "_buffers": TensorBase}

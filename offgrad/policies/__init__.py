@@ -1,5 +1,6 @@
 """Where tensors saved for backward are: policies decide, a session does."""
 
+from offgrad.policies.by_module import ByModule
 from offgrad.policies.ledger import Ledger
 from offgrad.policies.policy import POLICIES, Keep, Offload, Placement, Policy, SaveContext, Store
 from offgrad.policies.session import OffloadSession
@@ -8,6 +9,7 @@ offload = OffloadSession
 
 __all__ = [
     "POLICIES",
+    "ByModule",
     "Keep",
     "Ledger",
     "Offload",

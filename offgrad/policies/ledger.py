@@ -22,6 +22,7 @@ class Ledger:
         read_nbytes: bytes read back.
         stall_seconds: how long threads that compute waited for stores.
         by_slot: logical bytes by node name and slot.
+        by_module: logical bytes by the qualified name of the module; ``""`` is the model itself.
     """
 
     saves: int = 0
@@ -33,6 +34,7 @@ class Ledger:
     read_nbytes: int = 0
     stall_seconds: float = 0.0
     by_slot: Counter[tuple[str, str]] = field(default_factory=Counter)
+    by_module: Counter[str] = field(default_factory=Counter)
 
     def record(self, context: SaveContext, unique_nbytes: int) -> None:
         """Count one save, of which `unique_nbytes` were not saved before."""
@@ -40,11 +42,13 @@ class Ledger:
         self.logical_nbytes += context.nbytes
         self.unique_nbytes += unique_nbytes
         self.by_slot[context.op, context.slot] += context.nbytes
+        self.by_module[context.module] += context.nbytes
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures; `by_slot` with keys such as ``"GeluBackward0.self"``."""
         figures = {each.name: getattr(self, each.name) for each in fields(self)}
         figures["by_slot"] = {f"{op}.{slot}": n for (op, slot), n in self.by_slot.most_common()}
+        figures["by_module"] = dict(self.by_module.most_common())
         return figures
 
     def __str__(self) -> str:
@@ -58,4 +62,8 @@ class Ledger:
         ]
         for (op, slot), nbytes in self.by_slot.most_common(10):
             lines.append(f"  {format_nbytes(nbytes):>10}  {op}.{slot}")
+        if len(self.by_module) > 1:
+            lines.append("by module")
+        for name, nbytes in self.by_module.most_common(10) if len(self.by_module) > 1 else ():
+            lines.append(f"  {format_nbytes(nbytes):>10}  {name or '(the model itself)'}")
         return "\n".join(lines)

@@ -4,6 +4,7 @@ A policy knows facts and holds no tensors; it does no I/O. The mechanics are the
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,8 +21,8 @@ class SaveContext:
     Attributes:
         op: the name of the node that saves, such as ``"GeluBackward0"``.
         slot: what it is to the node, such as ``"self"`` or ``"result"``.
-        module: the qualified name of the module it happens in; ``""`` for the outermost and for
-            none.
+        module: the qualified name of the module it happens in, counted from the session's model or
+            from the outermost module called, which itself is ``""``, as is none.
         dtype: of the tensor.
         shape: of the tensor.
         nbytes: of the tensor's elements.
@@ -109,7 +110,7 @@ POLICIES: tuple[str, ...] = ("keep", "pool", "disk", "zarr")
 
 
 def as_policy(policy: Any) -> Policy:
-    """Return the policy meant by a name, a store, or a policy object.
+    """Return the policy meant by a name, a store, a policy object, or a mapping of these by module.
 
     Raises:
         ValueError: for an unknown name.
@@ -119,6 +120,10 @@ def as_policy(policy: Any) -> Policy:
         return policy
     if isinstance(policy, AbstractArrayStore):
         return Offload(policy)
+    if isinstance(policy, Mapping):
+        from offgrad.policies.by_module import ByModule
+
+        return ByModule(policy)
     if isinstance(policy, str):
         name, colon, codec = policy.partition(":")
         if name not in POLICIES or (colon and (name != "zarr" or not codec)):
@@ -129,7 +134,8 @@ def as_policy(policy: Any) -> Policy:
     if callable(getattr(policy, "place", None)):
         return policy  # type: ignore[no-any-return]
     raise TypeError(
-        "a policy is a name, a store, or an object with a method place(context), got "
+        "a policy is a name, a store, an object with a method place(context), or a mapping of "
+        "these by module, got "
         f"{type(policy).__name__}; a pair of functions goes to "
         "offgrad.autograd.graph.saved_tensors_hooks"
     )

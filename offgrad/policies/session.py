@@ -15,14 +15,18 @@ from weakref import WeakKeyDictionary, ref
 from offgrad_storage import AbstractArrayStore, Handle, PoolStore, StoreStats
 
 from offgrad import memory
+from offgrad.autograd.handles import RemovableHandle
 from offgrad.autograd.saved_tensor import KEEP, Save, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
-from offgrad.nn.calls import current_module_name
+from offgrad.nn import Module
+from offgrad.nn.calls import calls, current_module_name
+from offgrad.nn.hooks import unwatch_calls, watch_calls
+from offgrad.policies.by_module import ByModule
 from offgrad.policies.entry import Entry, ReadAhead
 from offgrad.policies.layout import Array, Layout, address, compact
 from offgrad.policies.ledger import Ledger
-from offgrad.policies.policy import Keep, SaveContext, Store, as_policy
+from offgrad.policies.policy import Keep, Policy, SaveContext, Store, as_policy
 from offgrad.policies.stores import open_store
 
 if TYPE_CHECKING:
@@ -52,22 +56,43 @@ class OffloadSession:
 
     It may be entered again, by one thread or several; each thread's innermost session counts.
 
+    With `module`, or with a mapping of policies by module, it applies inside these modules only,
+    whichever thread calls them: there it is the innermost, of nested modules the inner one, and
+    what is saved elsewhere goes as if it were not there.
+
     Attributes:
         policy: what decides.
     """
 
     def __init__(
-        self, policy: Any, *, directory: str | None = None, prefetch_nbytes: int | str = 32 << 20
+        self,
+        policy: Any,
+        *,
+        module: Module | None = None,
+        model: Module | None = None,
+        directory: str | None = None,
+        prefetch_nbytes: int | str = 32 << 20,
     ) -> None:
         """Make a session.
 
         Args:
-            policy: ``"keep"``, ``"pool"``, ``"disk"``, ``"zarr"``, ``"zarr:CODEC"``, a store, or an
-                object with a method ``place(context)``.
+            policy: ``"keep"``, ``"pool"``, ``"disk"``, ``"zarr"``, ``"zarr:CODEC"``, a store, an
+                object with a method ``place(context)``, or a mapping of these by patterns of module
+                names, such as ``{"blocks.*.attn": "disk"}`` (see `ByModule`).
+            module: apply the policy inside this module only.
+            model: where qualified names of modules begin; needed for a mapping. By default they
+                begin at the outermost module called inside the session.
             directory: where stores that the policy names write.
             prefetch_nbytes: how far reads run ahead of backward; bytes or text.
+
+        Raises:
+            ValueError: if a pattern matches no module of `model`, or no model is given for it.
         """
         self.policy = as_policy(policy)
+        self._model = model
+        self._modules = _modules_concerned(self.policy, module, model)
+        self._entered = 0
+        self._handles: list[RemovableHandle] = []
         self._directory = directory
         self._prefetch_nbytes = memory.parse_nbytes(prefetch_nbytes)
         self._lock = threading.RLock()
@@ -80,8 +105,16 @@ class OffloadSession:
         memory.register_borrower(self)
 
     def __enter__(self) -> "OffloadSession":
-        push_hooks(self)
-        self._steps += 1
+        if self._modules is None:
+            push_hooks(self)
+        with self._lock:
+            self._steps += 1
+            self._entered += 1
+            if self._entered == 1:
+                for module in self._modules or ():
+                    hook = self._enter_call
+                    self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
+        watch_calls()
         return self
 
     def __exit__(
@@ -90,7 +123,32 @@ class OffloadSession:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        pop_hooks()
+        unwatch_calls()
+        if self._modules is None:
+            pop_hooks()
+        with self._lock:
+            self._entered -= 1
+            if not self._entered:
+                while self._handles:
+                    self._handles.pop().remove()
+
+    def _enter_call(self, module: Module, _: Any) -> None:
+        """Be the innermost session until the call of `module` ends."""
+        call = calls.innermost
+        # Modules may be copied, hooks included, while the session is entered.
+        if (
+            call is None
+            or not self._entered
+            or not any(module is each for each in self._modules or ())
+        ):
+            return
+        if isinstance(self.policy, ByModule) and not self.policy.speaks_of(call.name(self._model)):
+            return
+        push_hooks(self)
+        call.at_end(pop_hooks)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OffloadSession":
+        return self
 
     def __repr__(self) -> str:
         return f"<OffloadSession {self.policy}>"
@@ -116,7 +174,7 @@ class OffloadSession:
         context = SaveContext(
             op=save.op,
             slot=save.slot,
-            module=current_module_name(),
+            module=current_module_name(self._model),
             dtype=array.dtype,
             shape=array.shape,
             nbytes=array.nbytes,
@@ -239,3 +297,29 @@ class OffloadSession:
                 reads.used(entry, storage)
                 reads.advance()
         return tensor
+
+
+def _modules_concerned(
+    policy: Policy, module: Module | None, model: Module | None
+) -> list[Module] | None:
+    """Return the modules inside which a policy applies; None if everywhere."""
+    for name, each in (("module", module), ("model", model)):
+        if each is not None and not isinstance(each, Module):
+            raise TypeError(f"{name} must be a Module, got {type(each).__name__}")
+    if module is not None:
+        if isinstance(policy, ByModule):
+            raise ValueError(
+                "policies by module name choose the modules themselves: pass either them, with "
+                "model=, or one policy, with module="
+            )
+        return [module]
+    if not isinstance(policy, ByModule):
+        return None
+    if model is None:
+        raise ValueError(
+            "policies by module name need to know where names begin: pass model=, as in "
+            "offload({'blocks.*': 'disk'}, model=model)"
+        )
+    named = list(model.named_modules(remove_duplicate=False))
+    policy.check((name for name, _ in named), type(model).__name__)
+    return [*{each: None for name, each in named if policy.speaks_of(name)}]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from offgrad import memory
 from offgrad.autograd import engine
+from offgrad.nn.hooks import unwatch_calls, watch_calls
 from offgrad.profiler.recorder import Recorder, extremes
 
 if TYPE_CHECKING:
@@ -117,6 +118,15 @@ class MemoryProfile:
         ]
         return max(grown, default=None)
 
+    @property
+    def saved_by_module(self) -> dict[str, int]:
+        """Bytes that large tensors kept in memory for backward when a pass began, by the qualified
+        name of the module that saved them, most first; of the pass for which they were most.
+
+        Names begin at the outermost module called, which itself is ``""``.
+        """
+        return dict(self._recorder.saved_by_module)
+
     def as_dict(self, most_points: int | None = None) -> dict[str, Any]:
         """Return all of it as numbers, lists and dicts, ready for JSON.
 
@@ -132,6 +142,7 @@ class MemoryProfile:
             "peak_nbytes": self.peak_nbytes,
             "end_nbytes": self.end_nbytes,
             "held_nbytes": self.held_nbytes,
+            "saved_by_module": self.saved_by_module,
             "phases": [asdict(phase) for phase in self.phases],
             "timeline": {
                 "seconds": timeline.seconds.tolist(),
@@ -175,8 +186,10 @@ def profile_memory() -> Iterator[MemoryProfile]:
     recorder = Recorder()
     with memory.observe(recorder.changed):
         engine.observers.append(recorder.passed)
+        watch_calls()
         try:
             yield MemoryProfile(recorder)
         finally:
+            unwatch_calls()
             engine.observers.remove(recorder.passed)
             recorder.end()

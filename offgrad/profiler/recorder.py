@@ -94,6 +94,8 @@ class Recorder:
         self.stretches = [Stretch(backward=False)]
         self._current = self.stretches[-1].points
         self.ended: float | None = None
+        # What was kept for the backward pass that had most to keep.
+        self.saved_by_module: dict[str, int] = {}
 
     def changed(self, nbytes: int) -> None:
         """Take a change: this many bytes are allocated now."""
@@ -101,7 +103,10 @@ class Recorder:
 
     def passed(self, begins: bool) -> None:
         """Take the engine's mark: a backward pass begins, or has ended."""
+        saved = memory.saved_by_module() if begins else {}
         with self._lock:
+            if sum(saved.values()) > sum(self.saved_by_module.values()):
+                self.saved_by_module = saved
             # Passes may be nested, and run in several threads.
             self._running = max(0, self._running + (1 if begins else -1))
             if (self._running > 0) != self.stretches[-1].backward:

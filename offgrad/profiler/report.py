@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from offgrad.profiler.profile import MemoryProfile
 
 _TEXT_WIDTH = 100
+_MOST_MODULES = 8
 
 
 def table(profile: "MemoryProfile") -> Table:
@@ -36,6 +37,9 @@ def table(profile: "MemoryProfile") -> Table:
     if held is not None:
         result.add_section()
         result.add_row("held from forward to backward", format_nbytes(held), "")
+    for name, nbytes in list(profile.saved_by_module.items())[:_MOST_MODULES]:
+        label = f"  saved by {name}" if name else "  saved outside of inner modules"
+        result.add_row(label, format_nbytes(nbytes), "")
     passes = sum(phase.name == "backward" for phase in profile.phases)
     seconds = profile.phases[-1].end
     result.caption = f"{seconds:.3f} s, {passes} backward {'pass' if passes == 1 else 'passes'}"

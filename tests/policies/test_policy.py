@@ -185,7 +185,7 @@ def test_unknown_names_are_refused_with_those_known(name: str) -> None:
     assert repr(name) in str(caught.value)
 
 
-@pytest.mark.parametrize("thing", [None, 5, 1.5, ("disk",), ["disk"], b"disk", {"place": 1}])
+@pytest.mark.parametrize("thing", [None, 5, 1.5, ("disk",), ["disk"], b"disk", {"place"}])
 def test_other_things_are_refused(thing: Any) -> None:
     with pytest.raises(TypeError, match=type(thing).__name__):
         offgrad.offload(thing)

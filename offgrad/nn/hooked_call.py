@@ -1,0 +1,120 @@
+"""One call of a module with hooks, its own or those of all modules."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from offgrad.nn.backward_hook import BackwardHook
+from offgrad.nn.calls import Call, calls
+from offgrad.nn.hooks import Hooks, everywhere, let_calls_be
+from offgrad.nn.old_backward_hook import register_on_last_operation
+
+if TYPE_CHECKING:
+    from offgrad.nn.module import Module
+
+_NONE = Hooks()
+
+
+def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the module's hooks, and `forward` among them."""
+    call = calls.innermost = Call(module, calls.innermost)
+    try:
+        own = module.__dict__.get("_call_hooks", _NONE)
+        if own.wants_calls() or everywhere.wants_calls():
+            return _HookedCall(module, own, args, kwargs).run()
+        if not everywhere.watchers:
+            let_calls_be()
+        return module.forward(*args, **kwargs)
+    finally:
+        calls.innermost = call.caller
+        call.end()
+
+
+class _HookedCall:
+    def __init__(
+        self, module: "Module", own: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._module = module
+        self._own = own
+        self._args = args
+        self._kwargs = kwargs
+        self._output: Any = None
+        self._called: set[int] = set()
+
+    def run(self) -> Any:
+        """Return the output, after all hooks."""
+        try:
+            return self._run()
+        except Exception:
+            self._call_what_is_always_called()
+            raise
+
+    def _run(self) -> Any:
+        forward = self._module.forward
+        full, old = self._backward_hooks()
+        pre = [hook for _, hook in self._all("backward_pre")]
+        for hook_id, hook in self._all("forward_pre"):
+            self._call_pre_hook(hook_id, hook)
+        backward = BackwardHook(self._module, full, pre) if full or pre else None
+        if backward is not None:
+            self._args = backward.watch_inputs(self._args)
+        self._output = forward(*self._args, **self._kwargs)
+        for hook_id, hook in self._all("forward"):
+            self._call_forward_hook(hook_id, hook)
+        if backward is not None:
+            self._output = backward.watch_outputs(self._output)
+        if old:
+            register_on_last_operation(self._module, old, self._args, self._output)
+        return self._output
+
+    def _all(self, kind: str) -> Iterator[tuple[int, Callable[..., Any]]]:
+        """Return the hooks there are now, those of all modules first."""
+        return iter([*getattr(everywhere, kind).items(), *getattr(self._own, kind).items()])
+
+    def _backward_hooks(self) -> tuple[list[Any], list[Any]]:
+        full: list[Any] = []
+        old: list[Any] = []
+        for hooks in (everywhere, self._own):
+            (full if hooks.full else old).extend(hooks.backward.values())
+        return full, old
+
+    def _call_pre_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
+        with_kwargs = self._own.forward_pre_with_kwargs, everywhere.forward_pre_with_kwargs
+        if not any(hook_id in each for each in with_kwargs):
+            result = hook(self._module, self._args)
+            if result is not None:
+                self._args = result if isinstance(result, tuple) else (result,)
+            return
+        result = hook(self._module, self._args, self._kwargs)
+        if result is None:
+            return
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise RuntimeError(
+                "a forward pre-hook with_kwargs must return None or (args, kwargs), but one of "
+                f"{type(self._module).__name__} returned {result!r}"
+            )
+        self._args, self._kwargs = result
+
+    def _call_forward_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
+        self._called.add(hook_id)
+        with_kwargs = self._own.forward_with_kwargs, everywhere.forward_with_kwargs
+        if any(hook_id in each for each in with_kwargs):
+            result = hook(self._module, self._args, self._kwargs, self._output)
+        else:
+            result = hook(self._module, self._args, self._output)
+        if result is not None:
+            self._output = result
+
+    def _call_what_is_always_called(self) -> None:
+        for hook_id, hook in self._all("forward"):
+            always = hook_id in self._own.always_called or hook_id in everywhere.always_called
+            if not always or hook_id in self._called:
+                continue
+            try:
+                self._call_forward_hook(hook_id, hook)
+            except Exception as error:
+                warnings.warn(
+                    f"a forward hook of {type(self._module).__name__} with always_call=True raised "
+                    f"{error!r}, which gives way to the exception before it",
+                    stacklevel=5,
+                )

@@ -1,0 +1,304 @@
+"""State dicts: a module's parameters and buffers by qualified name, given away and taken back."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from offgrad import ops
+from offgrad.autograd import grad_mode
+from offgrad.autograd.handles import RemovableHandle
+from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.nn.hooks import Hook, HookMethods
+from offgrad.nn.parameter import Parameter
+
+if TYPE_CHECKING:
+    from offgrad.nn.module import Module
+    from offgrad.tensor import Tensor
+
+EXTRA_STATE = "_extra_state"
+
+
+class IncompatibleKeys(NamedTuple):
+    """What `Module.load_state_dict` did not find, and did not expect."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    def __repr__(self) -> str:
+        if not any(self):
+            return "<All keys matched successfully>"
+        return f"IncompatibleKeys(missing_keys={self[0]}, unexpected_keys={self[1]})"
+
+
+class StateDict(OrderedDict[str, Any]):
+    """A state dict; ``_metadata`` has, by the name of a module, the version of its format."""
+
+    _metadata: "OrderedDict[str, dict[str, Any]]"
+
+
+class _ModuleState(OrderedDict[str, Any]):
+    """What concerns a module and those below, while a state dict is loaded."""
+
+    # Copies to be made once all is known to fit.
+    copies: "list[tuple[Tensor, Any]]"
+
+
+class StateMethods(HookMethods):
+    """`state_dict` and `load_state_dict`, and their hooks."""
+
+    _version: int = 1
+
+    _parameters: "dict[str, Parameter | None]"
+    _buffers: "dict[str, Tensor | None]"
+    _modules: "dict[str, Module | None]"
+    _non_persistent_buffers_set: set[str]
+
+    # Hooks
+
+    def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Call ``hook(module, prefix, keep_vars)`` before `state_dict` looks at the module."""
+        return self._own_hooks().add("state_dict_pre", hook)
+
+    def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Call ``hook(module, state_dict, prefix, local_metadata)`` after `state_dict` has seen the
+        module and all below. It may change the dict, and returns None.
+        """
+        own = self._own_hooks()
+        return own.add("state_dict", hook, flags=[own.returns_none])
+
+    def _register_state_dict_hook(self, hook: Hook) -> RemovableHandle:
+        """As `register_state_dict_post_hook`; what the hook returns becomes the state dict."""
+        return self._own_hooks().add("state_dict", hook)
+
+    def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
+        """Call ``hook(module, state_dict, prefix, local_metadata, strict, missing_keys,
+        unexpected_keys, error_msgs)`` before the module is loaded. It may change the dict, which is
+        a copy, and the lists.
+        """
+        return self._register_load_state_dict_pre_hook(hook, with_module=True)
+
+    def _register_load_state_dict_pre_hook(
+        self, hook: Hook, with_module: bool = False
+    ) -> RemovableHandle:
+        """As `register_load_state_dict_pre_hook`, without the module unless `with_module`."""
+        own = self._own_hooks()
+        return own.add("load_state_dict_pre", hook, flags=[own.with_module] * with_module)
+
+    def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
+        """Call ``hook(module, incompatible_keys)`` after the module and all below were loaded.
+
+        It may change the lists `missing_keys` and `unexpected_keys`, and returns None. Strictness
+        is judged after it.
+        """
+        return self._own_hooks().add("load_state_dict_post", hook)
+
+    # Giving
+
+    def state_dict(
+        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Any]:
+        """Return parameters and persistent buffers by qualified name, sharing memory with the
+        module.
+
+        Args:
+            destination: a dict to add to; by default a new one, with PyTorch's ``_metadata``.
+            prefix: what all names begin with.
+            keep_vars: return the parameters themselves instead of what `detach` returns.
+        """
+        if destination is None:
+            destination = StateDict()
+            destination._metadata = OrderedDict()
+        metadata = {"version": self._version}
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]] = metadata
+        for _, hook in self._hooks_of("state_dict_pre"):
+            hook(self, prefix, keep_vars)
+        self._save_to_state_dict(destination, prefix, keep_vars)
+        for name, module in self._modules.items():
+            if module is not None:
+                module.state_dict(
+                    destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars
+                )
+        for hook_id, hook in self._hooks_of("state_dict"):
+            result = hook(self, destination, prefix, metadata)
+            if result is None:
+                continue
+            if hook_id in self._own_hooks().returns_none:
+                raise RuntimeError(
+                    "a hook of register_state_dict_post_hook must return None, and change the "
+                    f"state dict it is given, but {hook!r} returned something"
+                )
+            destination = result
+        return destination  # type: ignore[no-any-return]
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Put what is this module's own into `destination`; for subclasses to extend."""
+        for name, tensor in self._local_state().items():
+            destination[prefix + name] = tensor if keep_vars else tensor.detach()
+        if type(self).get_extra_state is not StateMethods.get_extra_state:
+            destination[prefix + EXTRA_STATE] = self.get_extra_state()
+
+    def _local_state(self) -> "dict[str, Tensor]":
+        state: dict[str, Tensor | None] = {**self._parameters}
+        for name, buffer in self._buffers.items():
+            if name not in self._non_persistent_buffers_set:
+                state[name] = buffer
+        return {name: tensor for name, tensor in state.items() if tensor is not None}
+
+    def get_extra_state(self) -> Any:
+        """Return what else belongs into the state dict; for subclasses that have something."""
+        raise NotImplementedError(f"{type(self).__name__} has no extra state: define it")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take back what `get_extra_state` returned."""
+        raise NotImplementedError(
+            f"{type(self).__name__} returns an extra state but does not take one: define it"
+        )
+
+    # Taking
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> IncompatibleKeys:
+        """Copy the values of `state_dict`, tensors or arrays, into parameters and buffers.
+
+        Args:
+            state_dict: values by qualified name. It is not changed.
+            strict: whether every name must be found, and no other.
+            assign: put the tensors themselves in place of parameters and buffers.
+
+        Raises:
+            TypeError: if `state_dict` is no mapping.
+            RuntimeError: if shapes differ, or, with `strict`, names. Nothing is copied then, unless
+                a module loads in its own way or has a hook to be called after loading.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(
+                f"load_state_dict takes a mapping, such as state_dict() returns, got "
+                f"{type(state_dict).__name__}"
+            )
+        loading = _Loading(self, getattr(state_dict, "_metadata", None), assign)
+        loading.load(self, state_dict, "")
+        missing, unexpected = loading.keys
+        problems = loading.errors
+        if strict and unexpected:
+            problems.insert(0, f"unexpected keys: {', '.join(unexpected)}")
+        if strict and missing:
+            problems.insert(0, f"missing keys: {', '.join(missing)}")
+        if problems:
+            raise RuntimeError(
+                f"the state dict must fit {type(self).__name__}: {'; '.join(problems)}"
+            )
+        loading.copy()
+        return IncompatibleKeys(missing, unexpected)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Take what is this module's own from `state_dict`; for subclasses to extend.
+
+        What is wrong goes into the lists.
+        """
+        rest = (prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        for hook_id, hook in self._hooks_of("load_state_dict_pre"):
+            first = (self,) if hook_id in self._own_hooks().with_module else ()
+            hook(*first, state_dict, *rest)
+        local = self._local_state()
+        for name, tensor in local.items():
+            if prefix + name not in state_dict:
+                missing_keys.extend([prefix + name] * strict)
+                continue
+            value = state_dict[prefix + name]
+            if not hasattr(value, "shape"):
+                error_msgs.append(
+                    f"{prefix}{name} is a {describe(tensor)}, its value is a {type(value).__name__}"
+                )
+            elif tuple(value.shape) != tensor.shape:
+                error_msgs.append(
+                    f"{prefix}{name} is a {describe(tensor)}, its value has shape "
+                    f"{list(value.shape)}"
+                )
+            elif local_metadata.get("assign_to_params_buffers"):
+                self._assign(name, tensor, value)
+            elif isinstance(state_dict, _ModuleState):
+                state_dict.copies.append((tensor, value))
+            else:
+                _copy(tensor, value)
+        extra = prefix + EXTRA_STATE
+        if type(self).set_extra_state is not StateMethods.set_extra_state:
+            if extra in state_dict:
+                self.set_extra_state(state_dict[extra])
+            else:
+                missing_keys.extend([extra] * strict)
+        elif extra in state_dict:
+            unexpected_keys.extend([extra] * strict)
+        for key in state_dict if strict else ():
+            if not key.startswith(prefix) or key == extra:
+                continue
+            name, dot, _ = key[len(prefix) :].partition(".")
+            if name not in (self._modules if dot else local):
+                unexpected_keys.append(key)
+
+    def _assign(self, name: str, old: "Tensor", value: Any) -> None:
+        if isinstance(old, Parameter):
+            if not isinstance(value, Parameter):
+                value = Parameter(value, requires_grad=old.requires_grad)
+            value.requires_grad_(old.requires_grad)
+        setattr(self, name, value)
+
+
+class _Loading:
+    """One call of `load_state_dict`."""
+
+    def __init__(self, root: StateMethods, metadata: Any, assign: bool) -> None:
+        self._root = root
+        self._metadata = metadata
+        self._assign = assign
+        self._copies: list[tuple[Tensor, Any]] = []
+        self.errors: list[str] = []
+        self.keys = IncompatibleKeys([], [])
+
+    def load(self, module: StateMethods, state: Mapping[str, Any], prefix: str) -> None:
+        """Load a module and all below from `state`, whose keys begin with `prefix`."""
+        own_way = type(module)._load_from_state_dict is not StateMethods._load_from_state_dict
+        local: Any = StateDict(state) if own_way else _ModuleState(state)
+        if own_way:
+            self.copy()
+        else:
+            local.copies = self._copies
+        if self._metadata is not None:
+            local._metadata = self._metadata
+        found = {} if self._metadata is None else self._metadata.get(prefix[:-1], {})
+        metadata = {**found, "assign_to_params_buffers": True} if self._assign else found
+        module._load_from_state_dict(local, prefix, metadata, True, *self.keys, self.errors)
+        for name, child in module._modules.items():
+            if child is not None:
+                below = f"{prefix}{name}."
+                part = {key: value for key, value in local.items() if key.startswith(below)}
+                self.load(child, part, below)
+        for _, hook in module._hooks_of("load_state_dict_post"):
+            self.copy()
+            if hook(module, self.keys) is not None:
+                raise AssertionError(
+                    "a hook of register_load_state_dict_post_hook must return None, and change "
+                    f"the lists it is given, but {hook!r} returned something"
+                )
+
+    def copy(self) -> None:
+        """Make the copies that wait, unless something is known not to fit."""
+        if not self.errors:
+            for tensor, value in self._copies:
+                _copy(tensor, value)
+            self._copies.clear()
+
+
+@grad_mode.no_grad()
+def _copy(tensor: "Tensor", value: Any) -> None:
+    tensor.copy_(value if isinstance(value, TensorBase) else ops.tensor(value))

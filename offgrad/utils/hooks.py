@@ -1,0 +1,5 @@
+"""The handles of hooks."""
+
+from offgrad.autograd.handles import RemovableHandle
+
+__all__ = ["RemovableHandle"]
