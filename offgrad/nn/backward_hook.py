@@ -6,9 +6,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offgrad import memory
 from offgrad.autograd import grad_mode
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.ops.select import Alias
 
 if TYPE_CHECKING:
     from offgrad.nn.module import Module
@@ -21,14 +23,19 @@ class BackwardHookFunction(Op):
     is_view = True
     views_each_input = True
     suffix = "Backward"
+    runs_without_grad = True
 
     def forward(self, *arrays: Array) -> tuple[Array, ...]:
         """Return the views."""
+        self.like = [(array.shape, array.dtype) for array in arrays]
         return tuple(array.view() for array in arrays)
 
     def backward(self, *grads: "Tensor | None") -> Any:
-        """Pass the gradients."""
-        return grads
+        """Pass the gradients; what has none gets zeros, as from PyTorch's Functions."""
+        return tuple(
+            wrap(memory.zeros(shape, dtype)) if grad is None else grad
+            for grad, (shape, dtype) in zip(grads, self.like, strict=True)
+        )
 
 
 class BackwardHook:
@@ -59,7 +66,7 @@ class BackwardHook:
         """Return the output with tensors seen through the node after the module."""
         if not isinstance(output, TensorBase | tuple):
             warnings.warn(
-                "backward hooks are called for outputs that are a tensor or a tuple of tensors, "
+                "backward hooks are called for outputs that are a Tensor or a tuple of Tensors, "
                 f"but {type(self._module).__name__} returned a {type(output).__name__}: they will "
                 "not be called",
                 stacklevel=6,
@@ -68,12 +75,12 @@ class BackwardHook:
         views, self._outputs, node = _watch(outputs)
         if node is None:
             return output
-        node.register_prehook(self._before_outputs)
+        node.register_hook(self._after_outputs)
         if not isinstance(output, tuple):
             return views[0]
         return type(output)(*views) if hasattr(output, "_fields") else tuple(views)
 
-    def _before_outputs(self, grads: "tuple[Tensor | None, ...]") -> Any:
+    def _after_outputs(self, _: Any, grads: "tuple[Tensor | None, ...]") -> Any:
         full = self._outputs.spread(grads)
         for hook in self._pre_hooks:
             result = hook(self._module, full)
@@ -87,8 +94,6 @@ class BackwardHook:
     def _call_without_inputs(self, grad_outputs: "tuple[Tensor | None, ...]") -> None:
         """Call the hooks where no input needs a gradient: this is all there is to see."""
         self._grad_outputs = None
-        if not self._hooks:
-            return
         name = type(self._module).__name__
         warnings.warn(
             f"no input of {name} requires grad: its full backward hooks are called when the "
@@ -118,38 +123,40 @@ class BackwardHook:
 
 
 class _Places(NamedTuple):
-    """Where among so many values the watched tensors are."""
+    """Where among so many values the tensors are; nowhere if none requires grad."""
 
     indices: tuple[int, ...]
     size: int
 
     def spread(self, grads: "Sequence[Tensor | None]") -> "tuple[Tensor | None, ...]":
-        """Return an entry for each value, None but for the watched tensors."""
+        """Return an entry for each value, None for what is no tensor."""
         full: list[Tensor | None] = [None] * self.size
         for index, grad in zip(self.indices, grads, strict=True):
             full[index] = grad
         return tuple(full)
 
     def picked(self, full: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the entries of the watched tensors."""
+        """Return the entries of the tensors."""
         return tuple([full[index] for index in self.indices])
 
 
 def _watch(values: Sequence[Any]) -> "tuple[list[Any], _Places, Op | None]":
-    """Return the values with tensors seen through one node; the places of those that require grad;
-    the node, if there is one.
-    """
+    """Return the values with tensors seen through one node; their places; the node, if any."""
     result = list(values)
-    tensors = [index for index, value in enumerate(values) if isinstance(value, TensorBase)]
-    indices = tuple([index for index in tensors if values[index].requires_grad])
-    if not indices or not grad_mode.state.grad_enabled:
+    indices = [index for index, value in enumerate(values) if isinstance(value, TensorBase)]
+    tensors = [values[index] for index in indices]
+    if not grad_mode.state.grad_enabled or not any(each.requires_grad for each in tensors):
         return result, _Places((), len(result)), None
-    views = BackwardHookFunction.apply_all(*(values[index] for index in indices))
-    for index, view in zip(indices, views, strict=True):
-        result[index] = view
-    for index in set(tensors) - set(indices):
-        result[index] = values[index].detach()
-    return result, _Places(indices, len(result)), views[0].grad_fn
+    views = BackwardHookFunction.apply_all(*tensors)
+    for index, tensor, view in zip(indices, tensors, views, strict=True):
+        result[index] = view if tensor.requires_grad else _alias(tensor)
+    node = next(view.grad_fn for view in views if view.requires_grad)
+    return result, _Places(tuple(indices), len(result)), node
+
+
+@grad_mode.no_grad()
+def _alias(tensor: "Tensor") -> "Tensor":
+    return Alias.apply(tensor)
 
 
 def _as_tuple(result: Any, count: int, hook: str) -> tuple[Any, ...]:
