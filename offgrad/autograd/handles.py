@@ -8,12 +8,22 @@ from typing import Any
 _ids = itertools.count()
 
 
+def skip_ids(last: int) -> None:
+    """Have later handles have ids above `last`, one that was loaded: they are keys side by side."""
+    global _ids
+    _ids = itertools.count(max(last, next(_ids)) + 1)
+
+
 class RemovableHandle:
     """Removes a hook: by `remove()` or at the end of a ``with`` block. Twice is harmless."""
 
     def __init__(self, *registries: dict[int, Any]) -> None:
         self.id = next(_ids)
         self._registries = registries
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        skip_ids(self.id)
 
     def remove(self) -> None:
         """Take the hook away."""

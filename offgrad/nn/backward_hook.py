@@ -96,8 +96,8 @@ class BackwardHook:
         self._grad_outputs = None
         name = type(self._module).__name__
         warnings.warn(
-            f"no input of {name} requires grad: its full backward hooks are called when the "
-            "gradients of its outputs are computed",
+            f"no inputs require grad in a call of {name}: its full backward hooks are called when "
+            "the gradients of its outputs are computed",
             stacklevel=2,
         )
         for hook in self._hooks:

@@ -1,7 +1,7 @@
 """One call of a module with hooks, its own or those of all modules."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from offgrad.nn.backward_hook import BackwardHook
@@ -67,20 +67,20 @@ class _HookedCall:
             register_on_last_operation(self._module, old, self._args, self._output)
         return self._output
 
-    def _all(self, kind: str) -> Iterator[tuple[int, Callable[..., Any]]]:
+    def _all(self, kind: str) -> list[tuple[int, Callable[..., Any]]]:
         """Return the hooks there are now, those of all modules first."""
-        return iter([*getattr(everywhere, kind).items(), *getattr(self._own, kind).items()])
+        return [*getattr(everywhere, kind).items(), *getattr(self._own, kind).items()]
 
     def _backward_hooks(self) -> tuple[list[Any], list[Any]]:
         full: list[Any] = []
         old: list[Any] = []
         for hooks in (everywhere, self._own):
-            (full if hooks.full else old).extend(hooks.backward.values())
+            if hooks.full is not None:
+                (full if hooks.full else old).extend(hooks.backward.values())
         return full, old
 
     def _call_pre_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
-        with_kwargs = self._own.forward_pre_with_kwargs, everywhere.forward_pre_with_kwargs
-        if not any(hook_id in each for each in with_kwargs):
+        if hook_id not in self._own.forward_pre_with_kwargs:
             result = hook(self._module, self._args)
             if result is not None:
                 self._args = result if isinstance(result, tuple) else (result,)
@@ -97,8 +97,8 @@ class _HookedCall:
 
     def _call_forward_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
         self._called.add(hook_id)
-        with_kwargs = self._own.forward_with_kwargs, everywhere.forward_with_kwargs
-        if any(hook_id in each for each in with_kwargs):
+        own = self._own.forward_with_kwargs
+        if hook_id in own or hook_id in everywhere.forward_with_kwargs:
             result = hook(self._module, self._args, self._kwargs, self._output)
         else:
             result = hook(self._module, self._args, self._output)

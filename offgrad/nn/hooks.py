@@ -4,13 +4,35 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
+from weakref import ref
 
-from offgrad.autograd.handles import RemovableHandle, add_hook
+from offgrad.autograd.handles import RemovableHandle, add_hook, skip_ids
 
 Hook = Callable[..., Any]
 
 CALL = ("forward_pre", "forward", "backward_pre", "backward")
 STATE = ("state_dict_pre", "state_dict", "load_state_dict_pre", "load_state_dict_post")
+
+
+class WithModule:
+    """A hook that gets its module first, and does not keep it alive; a copy gets the copy."""
+
+    def __init__(self, hook: Hook, module: Any) -> None:
+        self._hook = hook
+        self._module = ref(module)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the hook."""
+        module = self._module()
+        if module is None:
+            raise RuntimeError(f"the module of the hook {self._hook!r} is gone; keep it")
+        return self._hook(module, *args)
+
+    def __getstate__(self) -> tuple[Hook, Any]:
+        return self._hook, self._module()
+
+    def __setstate__(self, state: tuple[Hook, Any]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
 
 
 class Hooks:
@@ -19,12 +41,11 @@ class Hooks:
     def __init__(self) -> None:
         for kind in (*CALL, *STATE):
             setattr(self, kind, OrderedDict())
-        # The ids of hooks that get keyword arguments too, that are called after errors too, that
-        # get the module first, and that may not return anything.
+        # The ids of hooks that get keyword arguments too, that are called after errors too, and
+        # that may not return anything.
         self.forward_pre_with_kwargs: dict[int, bool] = {}
         self.forward_with_kwargs: dict[int, bool] = {}
         self.always_called: dict[int, bool] = {}
-        self.with_module: dict[int, bool] = {}
         self.returns_none: dict[int, bool] = {}
         # Whether those in `backward` are full ones; None before the first.
         self.full: bool | None = None
@@ -144,6 +165,17 @@ def _dictionary(kind: str) -> property:
     return property(get, put)
 
 
+# A module's hooks as attributes, under PyTorch's names.
+_NAMES = {
+    **{f"_{kind}_hooks": kind for kind in (*CALL, *STATE)},
+    "_forward_pre_hooks_with_kwargs": "forward_pre_with_kwargs",
+    "_forward_hooks_with_kwargs": "forward_with_kwargs",
+    "_forward_hooks_always_called": "always_called",
+    "_state_dict_hooks_returning_none": "returns_none",
+    "_is_full_backward_hook": "full",
+}
+
+
 class HookMethods:
     """The registration of a module's hooks. A handle takes its hook away again."""
 
@@ -166,6 +198,26 @@ class HookMethods:
     @property
     def _is_full_backward_hook(self) -> bool | None:
         return self._own_hooks().full
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes, hooks under PyTorch's names, to pickle or copy the module."""
+        state = self.__dict__.copy()
+        own: Hooks | None = state.pop("_call_hooks", None)
+        if own is not None:
+            state.update({name: getattr(own, attribute) for name, attribute in _NAMES.items()})
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        attributes = {name: value for name, value in state.items() if name not in _NAMES}
+        self.__dict__.update(attributes)
+        if len(attributes) < len(state):
+            own = Hooks()
+            for name in state.keys() & _NAMES.keys():
+                setattr(own, _NAMES[name], state[name])
+            for kind in (*CALL, *STATE):
+                for hook_id in getattr(own, kind):
+                    skip_ids(hook_id)
+            self.__dict__["_call_hooks"] = own
 
     def _own_hooks(self) -> Hooks:
         own: Hooks | None = self.__dict__.get("_call_hooks")

@@ -1,11 +1,11 @@
 """The hooks of `register_backward_hook`, with their documented flaw: they see one operation."""
 
-import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd.tensor_base import TensorBase
+from offgrad.nn.hooks import WithModule
 
 if TYPE_CHECKING:
     from offgrad.autograd.node import Node
@@ -28,7 +28,7 @@ def register_on_last_operation(
     if node is None:
         return
     for hook in hooks:
-        node.register_hook(functools.partial(hook, module))
+        node.register_hook(WithModule(hook, module))
     flaw = _flaw(args, output, node)
     if flaw is not None:
         warnings.warn(

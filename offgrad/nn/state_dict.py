@@ -1,5 +1,6 @@
 """State dicts: a module's parameters and buffers by qualified name, given away and taken back."""
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,7 +9,7 @@ from offgrad import ops
 from offgrad.autograd import grad_mode
 from offgrad.autograd.handles import RemovableHandle
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.nn.hooks import Hook, HookMethods
+from offgrad.nn.hooks import Hook, HookMethods, WithModule
 from offgrad.nn.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ class StateMethods(HookMethods):
         self, hook: Hook, with_module: bool = False
     ) -> RemovableHandle:
         """As `register_load_state_dict_pre_hook`, without the module unless `with_module`."""
-        own = self._own_hooks()
-        return own.add("load_state_dict_pre", hook, flags=[own.with_module] * with_module)
+        run = WithModule(hook, self) if with_module else hook
+        return self._own_hooks().add("load_state_dict_pre", run)
 
     def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(module, incompatible_keys)`` after the module and all below were loaded.
@@ -95,7 +96,7 @@ class StateMethods(HookMethods):
     # Giving
 
     def state_dict(
-        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+        self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
         """Return parameters and persistent buffers by qualified name, sharing memory with the
         module.
@@ -105,6 +106,14 @@ class StateMethods(HookMethods):
             prefix: what all names begin with.
             keep_vars: return the parameters themselves instead of what `detach` returns.
         """
+        if args:
+            warnings.warn(
+                "state_dict takes its arguments by keyword; as positional ones they are deprecated",
+                FutureWarning,
+                stacklevel=2,
+            )
+            given: tuple[Any, ...] = (destination, prefix, keep_vars)
+            destination, prefix, keep_vars = (*args, *given[len(args) :])
         if destination is None:
             destination = StateDict()
             destination._metadata = OrderedDict()
@@ -147,13 +156,11 @@ class StateMethods(HookMethods):
 
     def get_extra_state(self) -> Any:
         """Return what else belongs into the state dict; for subclasses that have something."""
-        raise NotImplementedError(f"{type(self).__name__} has no extra state: define it")
+        raise RuntimeError(f"{type(self).__name__} has no extra state; define get_extra_state")
 
     def set_extra_state(self, state: Any) -> None:
         """Take back what `get_extra_state` returned."""
-        raise NotImplementedError(
-            f"{type(self).__name__} returns an extra state but does not take one: define it"
-        )
+        raise RuntimeError(f"{type(self).__name__} takes no extra state; define set_extra_state")
 
     # Taking
 
@@ -207,15 +214,16 @@ class StateMethods(HookMethods):
         What is wrong goes into the lists.
         """
         rest = (prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        for hook_id, hook in self._hooks_of("load_state_dict_pre"):
-            first = (self,) if hook_id in self._own_hooks().with_module else ()
-            hook(*first, state_dict, *rest)
+        for _, hook in self._hooks_of("load_state_dict_pre"):
+            hook(state_dict, *rest)
         local = self._local_state()
         for name, tensor in local.items():
             if prefix + name not in state_dict:
                 missing_keys.extend([prefix + name] * strict)
                 continue
             value = state_dict[prefix + name]
+            if tensor.shape == () and getattr(value, "shape", None) == (1,):
+                value = value[0]
             if not hasattr(value, "shape"):
                 error_msgs.append(
                     f"{prefix}{name} is a {describe(tensor)}, its value is a {type(value).__name__}"
@@ -267,7 +275,11 @@ class _Loading:
 
     def load(self, module: StateMethods, state: Mapping[str, Any], prefix: str) -> None:
         """Load a module and all below from `state`, whose keys begin with `prefix`."""
-        own_way = type(module)._load_from_state_dict is not StateMethods._load_from_state_dict
+        kind = type(module)
+        own_way = (
+            kind._load_from_state_dict is not StateMethods._load_from_state_dict
+            or kind.set_extra_state is not StateMethods.set_extra_state
+        )
         local: Any = StateDict(state) if own_way else _ModuleState(state)
         if own_way:
             self.copy()
