@@ -16,6 +16,7 @@ from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.autograd.views import is_stale, refresh
 from offgrad.missing import no_attribute
 from offgrad.ops.index import parse
+from offgrad.printing import numbers
 from offgrad.tensor_inplace import InPlaceMethods
 from offgrad.tensor_methods import OperationMethods
 
@@ -141,8 +142,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         return iter(self.unbind(0))
 
     def __repr__(self) -> str:
-        text = np.array2string(self._array, separator=", ", prefix="tensor(", precision=4)
-        parts = [f"tensor({text}"]
+        parts = [f"tensor({numbers(self._array, 'tensor(')}"]
         default = {"f": ops.get_default_dtype(), "i": np.dtype(np.int64), "b": np.dtype(np.bool_)}
         if self._array.dtype != default.get(self._array.dtype.kind):
             parts.append(f"dtype={self._array.dtype.name}")
