@@ -15,6 +15,13 @@ from offgrad.nn.activation import (
     Tanh,
 )
 from offgrad.nn.container import ModuleDict, ModuleList, Sequential
+from offgrad.nn.hooks import (
+    register_module_backward_hook,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+)
 from offgrad.nn.layers import Embedding, LayerNorm, Linear
 from offgrad.nn.module import Module
 from offgrad.nn.parameter import Parameter
@@ -41,6 +48,11 @@ __all__ = [
     "functional",
     "init",
     "modules",
+    "register_module_backward_hook",
+    "register_module_forward_hook",
+    "register_module_forward_pre_hook",
+    "register_module_full_backward_hook",
+    "register_module_full_backward_pre_hook",
 ]
 
 __getattr__ = missing("offgrad.nn")
