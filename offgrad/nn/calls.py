@@ -2,13 +2,20 @@
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from offgrad.autograd import saved_tensor
 
 if TYPE_CHECKING:
     from offgrad.nn.module import Module
+
+
+class _Name(NamedTuple):
+    """What a running module is called, and whether that counts from the root."""
+
+    text: str
+    inside: bool
 
 
 class Call:
@@ -19,7 +26,7 @@ class Call:
     def __init__(self, module: "Module", caller: "Call | None") -> None:
         self.module = module
         self.caller = caller
-        self._named: tuple[Module | None, str] | None = None
+        self._named: tuple[Module | None, _Name] | None = None
         self._at_end: list[Callable[[], None]] = []
 
     def at_end(self, action: Callable[[], None]) -> None:
@@ -33,22 +40,26 @@ class Call:
 
     def name(self, root: "Module | None") -> str:
         """Return the qualified name of the module below `root`, or below the outermost called."""
+        return self._name(root).text
+
+    def _name(self, root: "Module | None") -> _Name:
         if self._named is None or self._named[0] is not root:
             self._named = root, self._find_name(root)
         return self._named[1]
 
-    def _find_name(self, root: "Module | None") -> str:
-        if self.module is root:
-            return ""
-        if self.caller is None:
-            # Called directly, as when a part is computed again: its name in the model, if any.
-            return "" if root is None else _path(root, self.module) or type(self.module).__name__
-        parent = self.caller.name(root)
-        below = _path(self.caller.module, self.module)
-        if below is not None:
-            return f"{parent}.{below}" if parent and below else parent or below
-        outermost = root or self._outermost()
-        return _path(outermost, self.module) or type(self.module).__name__
+    def _find_name(self, root: "Module | None") -> _Name:
+        if self.module is root or (root is None and self.caller is None):
+            return _Name("", True)
+        parent = _Name("", False) if self.caller is None else self.caller._name(root)
+        below = None if self.caller is None else _path(self.caller.module, self.module)
+        if not parent.inside or below is None:
+            # Called from elsewhere, as when a part is computed again: its name in the model.
+            path = _path(root or self._outermost(), self.module)
+            if path is not None:
+                return _Name(path, True)
+        if below is None:
+            return _Name(type(self.module).__name__, False)
+        return _Name(".".join(filter(None, (parent.text, below))), parent.inside)
 
     def _outermost(self) -> "Module":
         call = self
@@ -77,19 +88,33 @@ def current_module_name(root: "Module | None" = None) -> str:
 saved_tensor.current_module = current_module_name
 
 
-# For each module, the names of those below it, each once.
-_paths: "WeakKeyDictionary[Module, WeakKeyDictionary[Module, str]]" = WeakKeyDictionary()
+class _Paths:
+    """The names of the modules below one, each once; None for those that are not there."""
+
+    def __init__(self, module: "Module") -> None:
+        self.changes = structure.changes
+        named = {each: name for name, each in module.named_modules()}
+        self.names: WeakKeyDictionary[Module, str | None] = WeakKeyDictionary(named)
+
+
+class _Structure:
+    # How often modules were registered anywhere: what was not there before may be there now.
+    changes = 0
+
+
+structure = _Structure()
+_paths: "WeakKeyDictionary[Module, _Paths]" = WeakKeyDictionary()
 
 
 def _path(module: "Module", below: "Module") -> str | None:
     """Return the name of a module below another; None if it is not there."""
     paths = _paths.get(module)
-    path = None if paths is None else paths.get(below)
-    # Modules may have been added, taken away or renamed since.
-    if path is None or _at(module, path) is not below:
-        _paths[module] = WeakKeyDictionary({each: name for name, each in module.named_modules()})
-        path = _paths[module].get(below)
-    return path
+    if paths is not None and below in paths.names:
+        path = paths.names[below]
+        if _at(module, path) is below if path is not None else paths.changes == structure.changes:
+            return path
+    paths = _paths[module] = _Paths(module)
+    return paths.names.setdefault(below, None)
 
 
 def _at(module: "Module", path: str) -> "Module | None":

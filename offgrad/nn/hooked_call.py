@@ -12,16 +12,15 @@ from offgrad.nn.old_backward_hook import register_on_last_operation
 if TYPE_CHECKING:
     from offgrad.nn.module import Module
 
-_NONE = Hooks()
-
 
 def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the module's hooks, and `forward` among them."""
-    call = calls.innermost = Call(module, calls.innermost)
+    call = Call(module, calls.innermost)
     try:
-        own = module.__dict__.get("_call_hooks", _NONE)
-        if own.wants_calls() or everywhere.wants_calls():
-            return _HookedCall(module, own, args, kwargs).run()
+        calls.innermost = call
+        own = module.__dict__.get("_call_hooks")
+        if everywhere.wants_calls() or (own is not None and own.wants_calls()):
+            return _HookedCall(module, args, kwargs).run()
         if not everywhere.watchers:
             let_calls_be()
         return module.forward(*args, **kwargs)
@@ -30,16 +29,22 @@ def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, A
         call.end()
 
 
+_NONE = Hooks()
+
+
 class _HookedCall:
-    def __init__(
-        self, module: "Module", own: Hooks, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._module = module
-        self._own = own
         self._args = args
         self._kwargs = kwargs
         self._output: Any = None
         self._called: set[int] = set()
+
+    @property
+    def _own(self) -> Hooks:
+        """The module's own hooks, of which other hooks may register the first."""
+        own: Hooks = self._module.__dict__.get("_call_hooks", _NONE)
+        return own
 
     def run(self) -> Any:
         """Return the output, after all hooks."""

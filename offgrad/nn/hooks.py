@@ -199,10 +199,14 @@ class HookMethods:
     def _is_full_backward_hook(self) -> bool | None:
         return self._own_hooks().full
 
+    @_is_full_backward_hook.setter
+    def _is_full_backward_hook(self, full: bool | None) -> None:
+        self._own_hooks().full = full
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, hooks under PyTorch's names, to pickle or copy the module."""
         state = self.__dict__.copy()
-        own: Hooks | None = state.pop("_call_hooks", None)
+        own: Hooks | None = state.get("_call_hooks")
         if own is not None:
             state.update({name: getattr(own, attribute) for name, attribute in _NAMES.items()})
         return state
@@ -211,6 +215,7 @@ class HookMethods:
         attributes = {name: value for name, value in state.items() if name not in _NAMES}
         self.__dict__.update(attributes)
         if len(attributes) < len(state):
+            # Of a subclass whose __setstate__ takes attributes as they are, `_call_hooks` is kept.
             own = Hooks()
             for name in state.keys() & _NAMES.keys():
                 setattr(own, _NAMES[name], state[name])

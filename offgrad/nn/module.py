@@ -7,6 +7,7 @@ import numpy as np
 
 from offgrad import ops
 from offgrad.autograd.tensor_base import TensorBase
+from offgrad.nn.calls import structure
 from offgrad.nn.hooked_call import call_with_hooks
 from offgrad.nn.hooks import registered
 from offgrad.nn.parameter import Parameter
@@ -92,6 +93,7 @@ class Module(StateMethods):
         if value is not None or registry != "_parameters":
             value = registered(kind, self, name, value)
         self.__dict__[registry][name] = value
+        structure.changes += registry == "_modules"
 
     def __getattr__(self, name: str) -> Any:
         for registry in ("_parameters", "_buffers", "_modules"):

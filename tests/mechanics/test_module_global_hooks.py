@@ -817,3 +817,17 @@ def test_full_hooks_of_a_module_mix_with_old_global_ones(lib: Any, every: Any) -
         y = module(x * 2)
     y.backward()
     assert seen == ["global", ("local", 1, 1)]
+
+
+def test_a_hook_of_all_modules_may_register_the_first_of_one(lib: Any, every: Any) -> None:
+    module = scale(lib)
+    seen: list[Any] = []
+
+    def register(module: Any, args: Any) -> None:
+        if not seen:
+            seen.append("registering")
+            module.register_forward_hook(note(seen, "called"))
+
+    with every.register_module_forward_pre_hook(register):
+        module(1)
+    assert seen == ["registering", "called"]

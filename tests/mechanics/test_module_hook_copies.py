@@ -863,3 +863,19 @@ def test_a_hook_that_raises_in_a_copy(lib: Any, duplicate: Any) -> None:
     with pytest.raises(BoomError):
         other(1)
     assert called == [(other, (1,), None)]
+
+
+def test_a_subclass_that_takes_its_state_as_it_is(lib: Any) -> None:
+    class Net(lib.nn.Module):  # type: ignore[misc]
+        def __setstate__(self, state: Any) -> None:
+            self.__dict__.update(state)
+
+        def forward(self, x: Any) -> Any:
+            return x
+
+    module = Net()
+    module.register_forward_hook(add_one)
+    for other in (copy.copy(module), copy.deepcopy(module)):
+        assert other(1) == 2
+    module.register_forward_hook(add_one)
+    assert module(1) == 3

@@ -513,3 +513,54 @@ def test_by_module_is_a_policy_like_others() -> None:
     assert str(policy) == (
         "by module (a.*: disk, from 64.0 KiB; a: keep; otherwise pool, from 64.0 KiB)"
     )
+
+
+def test_parts_that_a_wrapper_calls_keep_their_names() -> None:
+    model, policy = make(), Recording()
+
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.inner.head(self.inner.blocks[2].mlp(x))
+            return y
+
+    with offgrad.offload({"head": policy, "blocks.2.mlp": policy}, model=model):
+        Wrapper()(batch())
+    assert policy.modules == {"blocks.2.mlp.0", "blocks.2.mlp.1", "head.0", "head.1"}
+
+
+def test_blocks_called_by_modules_that_are_not_registered() -> None:
+    class Calling(nn.Module):
+        def __init__(self, block: nn.Module) -> None:
+            super().__init__()
+            self.block = block
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.block(x).exp()
+            return y
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Sequential(nn.Tanh()) for _ in range(2)])
+            self.calling = [Calling(each) for each in self.blocks]
+
+        def forward(self, x: Tensor) -> Tensor:
+            for each in self.calling:
+                x = each(x)
+            return x
+
+    for model in (None, Outer()):
+        policy = Recording()
+        outer = model or Outer()
+        with offgrad.offload(policy, model=model):
+            outer(batch())
+        assert policy.seen == [
+            ("blocks.0.0", "Tanh"),
+            ("Calling", "Exp"),
+            ("blocks.1.0", "Tanh"),
+            ("Calling", "Exp"),
+        ]
