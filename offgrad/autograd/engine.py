@@ -9,7 +9,7 @@ import numpy as np
 
 from offgrad.autograd import anomaly, grad_mode
 from offgrad.autograd.node import AccumulateGrad, Edge, GradientEdge, Grads, Node
-from offgrad.autograd.saved_tensor import SaveHooks
+from offgrad.autograd.saved_tensor import Reader
 from offgrad.autograd.tensor_base import TensorBase, describe
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _announce(order: Order, ends: ExitStack) -> None:
 
     What is to be called when the pass is over is added to `ends`.
     """
-    plans: dict[int, tuple[SaveHooks, list[Any]]] = {}
+    plans: dict[int, tuple[Reader, list[Any]]] = {}
     for node, execute in order:
         if not execute:
             continue
@@ -159,8 +159,8 @@ def _announce(order: Order, ends: ExitStack) -> None:
             packed = saved.packed
             if packed is not None:
                 plans.setdefault(id(packed[0]), (packed[0], []))[1].append(packed[1])
-    for hooks, sequence in plans.values():
-        ends.callback(hooks.plan(sequence))
+    for reader, sequence in plans.values():
+        ends.callback(reader.plan(sequence))
 
 
 def _step(

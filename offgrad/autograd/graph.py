@@ -85,7 +85,7 @@ class saved_tensors_hooks:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        pop_hooks()
+        pop_hooks(self._hooks)
 
 
 class save_on_cpu(saved_tensors_hooks):

@@ -1,24 +1,34 @@
 """Handles that take a hook away again."""
 
 import itertools
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 _ids = itertools.count()
+_lock = threading.RLock()
+
+
+def _new_id() -> int:
+    with _lock:
+        return next(_ids)
 
 
 def skip_ids(last: int) -> None:
     """Have later handles have ids above `last`, one that was loaded: they are keys side by side."""
     global _ids
-    _ids = itertools.count(max(last, next(_ids)) + 1)
+    beyond = itertools.count(last + 1)
+    with _lock:
+        if next(_ids) <= last:
+            _ids = beyond
 
 
 class RemovableHandle:
     """Removes a hook: by `remove()` or at the end of a ``with`` block. Twice is harmless."""
 
     def __init__(self, *registries: dict[int, Any]) -> None:
-        self.id = next(_ids)
+        self.id = _new_id()
         self._registries = registries
 
     def __setstate__(self, state: dict[str, Any]) -> None:

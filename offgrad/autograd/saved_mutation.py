@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.saved_tensor import Save, pop_hooks, push_hooks
+from offgrad.autograd.saved_tensor import Reader, Save, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import copy
 
@@ -52,6 +52,11 @@ class _Guard:
     def pack(self, save: Save) -> _Kept:
         return _Kept(self, save.tensor)
 
+    @property
+    def reader(self) -> Reader:
+        """Itself."""
+        return self
+
     def unpack(self, packed: _Kept) -> "Tensor":
         if not self.active:
             raise AssertionError(
@@ -94,6 +99,6 @@ class allow_mutation_on_saved_tensors:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        pop_hooks()
+        pop_hooks(self._guard)
         self._guard.active = False
         self._guard.clear()

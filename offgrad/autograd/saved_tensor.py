@@ -41,6 +41,14 @@ class SaveHooks(Protocol):
     def pack(self, save: Save) -> Any:
         """Return what is to be held in place of the tensor, or `KEEP`. Called once a tensor."""
 
+    @property
+    def reader(self) -> "Reader":
+        """What unpacks, and learns the order of all it will unpack in a pass."""
+
+
+class Reader(Protocol):
+    """What gives saved tensors back."""
+
     def unpack(self, packed: Any) -> "Tensor":
         """Return a tensor with the saved content. Called as often as backward needs it."""
 
@@ -62,6 +70,11 @@ class PairHooks:
     def pack(self, save: Save) -> Any:
         """Return what the pair's ``pack`` makes of the tensor."""
         return self._pack(save.tensor)
+
+    @property
+    def reader(self) -> Reader:
+        """Itself."""
+        return self
 
     def unpack(self, packed: Any) -> "Tensor":
         """Return the tensor the pair's ``unpack`` makes of it."""
@@ -97,9 +110,12 @@ def push_hooks(hooks: SaveHooks) -> None:
     state.hooks = (*state.hooks, hooks)
 
 
-def pop_hooks() -> None:
-    """Leave the innermost hooks of this thread."""
-    state.hooks = state.hooks[:-1]
+def pop_hooks(hooks: SaveHooks) -> None:
+    """Take `hooks` from this thread's, where they are innermost; others stay as they are."""
+    for index in reversed(range(len(state.hooks))):
+        if state.hooks[index] is hooks:
+            state.hooks = (*state.hooks[:index], *state.hooks[index + 1 :])
+            return
 
 
 current_module: Callable[[], str] = str
@@ -115,7 +131,7 @@ class SavedTensor:
     module = ""
     _is_output = False
     _released = False
-    _hooks: SaveHooks | None = None
+    _reader: Reader | None = None
     _packed: Any = None
     _storage: "ref[Storage]"
     _detached: "ref[Tensor]"
@@ -150,9 +166,9 @@ class SavedTensor:
             self._keep(tensor)
 
     @property
-    def packed(self) -> "tuple[SaveHooks, Any] | None":
-        """The hooks that packed the tensor and what they returned; None if it is kept."""
-        return None if self._hooks is None else (self._hooks, self._packed)
+    def packed(self) -> "tuple[Reader, Any] | None":
+        """What unpacks the tensor, and what stands for it; None if it is kept."""
+        return None if self._reader is None else (self._reader, self._packed)
 
     def unpack(self) -> "Tensor":
         """Return the saved tensor.
@@ -162,7 +178,7 @@ class SavedTensor:
                 returned something else than was saved.
         """
         # Each is read once, in this order: another thread may release it meanwhile.
-        packed, hooks, tensor = self._packed, self._hooks, self._tensor
+        packed, reader, tensor = self._packed, self._reader, self._tensor
         if tensor is not None:
             if tensor._storage.version != self._version:
                 raise self._changed(tensor)
@@ -173,14 +189,14 @@ class SavedTensor:
                     "conversion; replace it before forward or after backward"
                 )
             return tensor if self._leads_where_it_did(tensor) else self._rebuild(tensor)
-        if hooks is None:
+        if reader is None:
             raise RuntimeError(
                 f"what {self.who()} saved for backward was freed by an earlier backward() or "
                 "grad(); to go through the graph, or read its saved tensors, a second time, pass "
                 "retain_graph=True the time before"
             )
         self._check_packed(packed)
-        tensor = hooks.unpack(packed)
+        tensor = reader.unpack(packed)
         self._check_packed(packed)
         self._check_unpacked(tensor)
         return self._rebuild(tensor)
@@ -215,7 +231,7 @@ class SavedTensor:
     def release(self) -> None:
         """Let go of what is held."""
         self._released = True
-        self._tensor = self._hooks = self._packed = None
+        self._tensor = self._reader = self._packed = None
 
     def kept_storage(self) -> "Storage | None":
         """Return the storage kept for backward, None if it is packed or released."""
@@ -254,7 +270,7 @@ class SavedTensor:
             )
         if packed is KEEP:
             return False
-        self._hooks = hooks
+        self._reader = hooks.reader
         self._packed = packed
         self._storage = ref(tensor._storage)
         self._detached = ref(detached)

@@ -42,6 +42,22 @@ class Call:
         """Return the qualified name of the module below `root`, or below the outermost called."""
         return self._name(root).text
 
+    def name_inside(self, root: "Module") -> str | None:
+        """Return the qualified name of the module below `root`; None if it is not there."""
+        name = self._name(root)
+        return name.text if name.inside else None
+
+    def steps_below(self, module: "Module", root: "Module | None") -> int | None:
+        """Return how many names further in than `module` this one is; None if it is not in there.
+
+        Where it has several names, the one it is called by decides.
+        """
+        name = self._name(root)
+        if name.inside and (root is not None or self.caller is not None):
+            return _steps(root or self._outermost(), name.text, module)
+        path = _path(module, self.module)
+        return None if path is None else _steps(module, path, module)
+
     def _name(self, root: "Module | None") -> _Name:
         if self._named is None or self._named[0] is not root:
             self._named = root, self._find_name(root)
@@ -57,9 +73,9 @@ class Call:
             path = _path(root or self._outermost(), self.module)
             if path is not None:
                 return _Name(path, True)
-        if below is None:
-            return _Name(type(self.module).__name__, False)
-        return _Name(".".join(filter(None, (parent.text, below))), parent.inside)
+        inside = parent.inside and below is not None
+        last = type(self.module).__name__ if below is None else below
+        return _Name(".".join(filter(None, (parent.text, last))), inside)
 
     def _outermost(self) -> "Module":
         call = self
@@ -89,12 +105,12 @@ saved_tensor.current_module = current_module_name
 
 
 class _Paths:
-    """The names of the modules below one, each once; None for those that are not there."""
+    """The names of the modules below one, each once."""
 
     def __init__(self, module: "Module") -> None:
         self.changes = structure.changes
         named = {each: name for name, each in module.named_modules()}
-        self.names: WeakKeyDictionary[Module, str | None] = WeakKeyDictionary(named)
+        self.names: WeakKeyDictionary[Module, str] = WeakKeyDictionary(named)
 
 
 class _Structure:
@@ -109,17 +125,26 @@ _paths: "WeakKeyDictionary[Module, _Paths]" = WeakKeyDictionary()
 def _path(module: "Module", below: "Module") -> str | None:
     """Return the name of a module below another; None if it is not there."""
     paths = _paths.get(module)
-    if paths is not None and below in paths.names:
-        path = paths.names[below]
-        if _at(module, path) is below if path is not None else paths.changes == structure.changes:
+    if paths is not None:
+        path = paths.names.get(below)
+        if path is not None and _along(module, path)[-1] is below:
             return path
+        if path is None and paths.changes == structure.changes:
+            return None
     paths = _paths[module] = _Paths(module)
-    return paths.names.setdefault(below, None)
+    return paths.names.get(below)
 
 
-def _at(module: "Module", path: str) -> "Module | None":
-    found: Module | None = module
+def _along(module: "Module", path: str) -> "list[Module | None]":
+    """Return the modules on a way: the first, and one for each name."""
+    found: list[Module | None] = [module]
     for name in path.split(".") if path else ():
-        if found is not None:
-            found = found._modules.get(name)
+        above = found[-1]
+        found.append(None if above is None else above._modules.get(name))
     return found
+
+
+def _steps(root: "Module", path: str, module: "Module") -> int | None:
+    """Return how many names lie between `module`, on the way from `root`, and the way's end."""
+    backwards = enumerate(reversed(_along(root, path)))
+    return next((steps for steps, each in backwards if each is module), None)

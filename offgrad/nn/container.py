@@ -30,7 +30,7 @@ class _Numbered(Module):
 
     def __setitem__(self, index: int, module: Module) -> None:
         name = list(self._modules)[index]
-        self._modules[name] = module
+        setattr(self, name, module)
 
     def append(self, module: Module) -> "_Numbered":
         """Add a module at the end."""

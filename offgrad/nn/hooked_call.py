@@ -1,12 +1,11 @@
 """One call of a module with hooks, its own or those of all modules."""
 
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from offgrad.nn.backward_hook import BackwardHook
 from offgrad.nn.calls import Call, calls
-from offgrad.nn.hooks import Hooks, everywhere, let_calls_be
+from offgrad.nn.hooks import Hooks, HookToCall, everywhere, let_calls_be
 from offgrad.nn.old_backward_hook import register_on_last_operation
 
 if TYPE_CHECKING:
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 
 def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the module's hooks, and `forward` among them."""
-    call = Call(module, calls.innermost)
+    caller = calls.innermost
+    call = Call(module, caller)
     try:
         calls.innermost = call
         own = module.__dict__.get("_call_hooks")
@@ -25,7 +25,7 @@ def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, A
             let_calls_be()
         return module.forward(*args, **kwargs)
     finally:
-        calls.innermost = call.caller
+        calls.innermost = caller
         call.end()
 
 
@@ -57,24 +57,24 @@ class _HookedCall:
     def _run(self) -> Any:
         forward = self._module.forward
         full, old = self._backward_hooks()
-        pre = [hook for _, hook in self._all("backward_pre")]
-        for hook_id, hook in self._all("forward_pre"):
-            self._call_pre_hook(hook_id, hook)
+        pre = [*everywhere.backward_pre.values(), *self._own.backward_pre.values()]
+        for hook in self._all("forward_pre"):
+            self._call_pre_hook(hook)
         backward = BackwardHook(self._module, full, pre) if full or pre else None
         if backward is not None:
             self._args = backward.watch_inputs(self._args)
         self._output = forward(*self._args, **self._kwargs)
-        for hook_id, hook in self._all("forward"):
-            self._call_forward_hook(hook_id, hook)
+        for hook in self._all("forward"):
+            self._call_forward_hook(hook)
         if backward is not None:
             self._output = backward.watch_outputs(self._output)
         if old:
             register_on_last_operation(self._module, old, self._args, self._output)
         return self._output
 
-    def _all(self, kind: str) -> list[tuple[int, Callable[..., Any]]]:
+    def _all(self, kind: str) -> list[HookToCall]:
         """Return the hooks there are now, those of all modules first."""
-        return [*getattr(everywhere, kind).items(), *getattr(self._own, kind).items()]
+        return [*everywhere.snapshot(kind), *self._own.snapshot(kind)]
 
     def _backward_hooks(self) -> tuple[list[Any], list[Any]]:
         full: list[Any] = []
@@ -84,13 +84,13 @@ class _HookedCall:
                 (full if hooks.full else old).extend(hooks.backward.values())
         return full, old
 
-    def _call_pre_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
-        if hook_id not in self._own.forward_pre_with_kwargs:
-            result = hook(self._module, self._args)
+    def _call_pre_hook(self, hook: HookToCall) -> None:
+        if not hook.with_kwargs:
+            result = hook.call(self._module, self._args)
             if result is not None:
                 self._args = result if isinstance(result, tuple) else (result,)
             return
-        result = hook(self._module, self._args, self._kwargs)
+        result = hook.call(self._module, self._args, self._kwargs)
         if result is None:
             return
         if not isinstance(result, tuple) or len(result) != 2:
@@ -100,23 +100,21 @@ class _HookedCall:
             )
         self._args, self._kwargs = result
 
-    def _call_forward_hook(self, hook_id: int, hook: Callable[..., Any]) -> None:
-        self._called.add(hook_id)
-        own = self._own.forward_with_kwargs
-        if hook_id in own or hook_id in everywhere.forward_with_kwargs:
-            result = hook(self._module, self._args, self._kwargs, self._output)
+    def _call_forward_hook(self, hook: HookToCall) -> None:
+        self._called.add(hook.id)
+        if hook.with_kwargs:
+            result = hook.call(self._module, self._args, self._kwargs, self._output)
         else:
-            result = hook(self._module, self._args, self._output)
+            result = hook.call(self._module, self._args, self._output)
         if result is not None:
             self._output = result
 
     def _call_what_is_always_called(self) -> None:
-        for hook_id, hook in self._all("forward"):
-            always = hook_id in self._own.always_called or hook_id in everywhere.always_called
-            if not always or hook_id in self._called:
+        for hook in self._all("forward"):
+            if not hook.always or hook.id in self._called:
                 continue
             try:
-                self._call_forward_hook(hook_id, hook)
+                self._call_forward_hook(hook)
             except Exception as error:
                 warnings.warn(
                     f"a forward hook of {type(self._module).__name__} with always_call=True raised "

@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 from weakref import ref
 
 from offgrad.autograd.handles import RemovableHandle, add_hook, skip_ids
@@ -35,6 +35,15 @@ class WithModule:
         self.__init__(*state)  # type: ignore[misc]
 
 
+class HookToCall(NamedTuple):
+    """A forward (pre-)hook: its handle's id, and how it wants to be called."""
+
+    id: int
+    call: Hook
+    with_kwargs: bool
+    always: bool
+
+
 class Hooks:
     """The hooks of one module, or of all: for each kind, functions by the ids of their handles."""
 
@@ -62,6 +71,19 @@ class Hooks:
     def wants_calls(self) -> bool:
         """Return whether a call of a module has hooks to call."""
         return bool(self.forward_pre or self.forward or self.backward_pre or self.backward)
+
+    def snapshot(self, kind: str) -> "list[HookToCall]":
+        """Return the forward (pre-)hooks there are now."""
+        hooks: OrderedDict[int, Hook] = getattr(self, kind)
+        if not hooks:
+            return []
+        with_kwargs: dict[int, bool] = getattr(self, f"{kind}_with_kwargs")
+        found = [
+            HookToCall(hook_id, hook, hook_id in with_kwargs, hook_id in self.always_called)
+            for hook_id, hook in list(hooks.items())
+        ]
+        # One that another thread removed meanwhile may have lost its flags before we looked.
+        return [each for each in found if each.id in hooks]
 
     def add(
         self, kind: str, hook: Hook, prepend: bool = False, flags: Sequence[dict[int, bool]] = ()
@@ -113,7 +135,8 @@ class _Everywhere(Hooks):
 
 
 everywhere = _Everywhere()
-_lock = threading.Lock()
+# Held for moments only, but a session that garbage collection ends there takes it again.
+_lock = threading.RLock()
 
 
 def _add_everywhere(add: Callable[[], RemovableHandle]) -> RemovableHandle:
@@ -139,6 +162,8 @@ def unwatch_calls() -> None:
 
 def let_calls_be() -> None:
     """Have calls of modules without hooks pass by, if nothing concerns all modules any more."""
+    if HookMethods._call_hooks is None:
+        return
     with _lock:
         if not everywhere.watchers and not everywhere.wants_calls():
             HookMethods._call_hooks = None

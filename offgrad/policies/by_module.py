@@ -2,54 +2,75 @@
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from offgrad.policies.policy import Keep, Placement, Policy, SaveContext, as_policy
+
+
+class Rule(NamedTuple):
+    """The policy found for a module, and how many names further out its pattern matched."""
+
+    steps: int
+    policy: Policy
 
 
 @dataclass(frozen=True)
 class ByModule(Policy):
     """Decides as the policy of the innermost module that a pattern matches.
 
-    A pattern is a qualified name, such as ``"blocks.3.attn"``, in which ``*`` stands for anything
-    but a dot, and ``**`` for any number of names; ``""`` is the model itself. It speaks for the
-    module and all below, unless a pattern matches further in. Of several that match the same
-    module the first one counts.
+    A pattern is a qualified name, such as ``"blocks.3.attn"``. In it ``*`` stands for any name or
+    part of one, ``?`` for one character, and ``**``, between dots, for any number of names; ``""``
+    is the model itself. It speaks for the module and all below, unless a pattern matches further
+    in. Of several that match the same module the first one counts.
 
     Attributes:
-        rules: policies by pattern, given as a mapping; whatever `as_policy` takes.
-        otherwise: the policy of what no pattern speaks for.
+        rules: policies by pattern, given as a mapping; whatever `as_policy` takes but mappings.
+        otherwise: the policy of what no pattern speaks for. By default it goes as if the session
+            were not there.
+
+    Raises:
+        ValueError: if there is no pattern.
+        TypeError: if a pattern is no text, or its policy none, or one by module itself.
     """
 
     rules: Any
-    otherwise: Policy = field(default_factory=Keep)
-    _found: dict[str, Policy | None] = field(
+    otherwise: Policy | None = None
+    _found: dict[str, Rule | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
         pairs = self.rules.items() if isinstance(self.rules, Mapping) else self.rules
-        rules = tuple((_checked(pattern), as_policy(policy)) for pattern, policy in pairs)
+        if not isinstance(pairs, Iterable):
+            raise TypeError(
+                "policies by module are a mapping of patterns of names to policies, got "
+                f"{type(pairs).__name__}"
+            )
+        rules = tuple((_checked(pattern), _policy(policy, pattern)) for pattern, policy in pairs)
+        if not rules:
+            raise ValueError("policies by module need a pattern at least, got none")
         object.__setattr__(self, "rules", rules)
+        if self.otherwise is not None:
+            object.__setattr__(self, "otherwise", _policy(self.otherwise, "otherwise"))
 
     def place(self, context: SaveContext) -> Placement:
-        """Return what the policy found for the module returns."""
-        policy = self.find(context.module)
-        return (self.otherwise if policy is None else policy).place(context)
+        """Return what the policy found for the module returns; `Keep` if there is none."""
+        rule = self.find(context.module)
+        policy = self.otherwise if rule is None else rule.policy
+        return Keep() if policy is None else policy.place(context)
 
-    def find(self, name: str) -> Policy | None:
-        """Return the policy for what is saved in the module `name`; None if no pattern speaks."""
+    def find(self, name: str) -> Rule | None:
+        """Return the rule for what is saved in the module `name`; None if no pattern speaks."""
         if name not in self._found:
-            policies = (self._at(each) for each in _enclosing(name))
-            self._found[name] = next((each for each in policies if each is not None), None)
+            policies = ((steps, self._at(each)) for steps, each in enumerate(_enclosing(name)))
+            self._found[name] = next(
+                (Rule(steps, policy) for steps, policy in policies if policy is not None), None
+            )
         return self._found[name]
-
-    def speaks_of(self, name: str) -> bool:
-        """Return whether a pattern matches the module `name` itself."""
-        return self._at(name) is not None
 
     def check(self, names: Iterable[str], model: str) -> None:
         """Raise unless each pattern matches one of the names of the modules of `model`.
@@ -62,25 +83,41 @@ class ByModule(Policy):
             if any(_matches(pattern, name) for name in names):
                 continue
             near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.5)
-            listed = [each for each in near or names if each][:5]
+            listed = ", ".join(repr(each) for each in (near or names) if each)
+            if near:
+                hint = f"did you mean {listed}?"
+            elif listed:
+                hint = f"it has {textwrap.shorten(listed, 200, placeholder=' ...')}"
+            else:
+                hint = "it has no modules below it"
             raise ValueError(
                 f"each pattern must match a module of the model, but {pattern!r} matches none of "
-                f"{model}; {'did you mean' if near else 'there are'} "
-                f"{', '.join(map(repr, listed)) or 'no modules below it'}?"
+                f"{model}; {hint}"
             )
 
     def _at(self, name: str) -> Policy | None:
         return next((policy for pattern, policy in self.rules if _matches(pattern, name)), None)
 
     def __str__(self) -> str:
-        rules = "; ".join(f"{pattern or 'the model'}: {policy}" for pattern, policy in self.rules)
-        return f"by module ({rules}; otherwise {self.otherwise})"
+        rules = [f"{pattern or 'the model'}: {policy}" for pattern, policy in self.rules]
+        if self.otherwise is not None:
+            rules.append(f"otherwise {self.otherwise}")
+        return f"by module ({'; '.join(rules)})"
 
 
 def _checked(pattern: Any) -> str:
     if not isinstance(pattern, str):
         raise TypeError(f"a pattern of module names is text, got {type(pattern).__name__}")
     return pattern
+
+
+def _policy(policy: Any, pattern: str) -> Policy:
+    if isinstance(policy, Mapping | ByModule):
+        raise TypeError(
+            f"the policy of a pattern must not be one by module again, but that of {pattern!r} is; "
+            f"use patterns such as '{pattern}.name' side by side"
+        )
+    return as_policy(policy)
 
 
 def _enclosing(name: str) -> Iterable[str]:
@@ -92,13 +129,20 @@ def _enclosing(name: str) -> Iterable[str]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    return _compiled(pattern).fullmatch(name) is not None
+    # Each name with a dot behind it, so that any number of names is simply repeated.
+    return _compiled(pattern).fullmatch(f"{name}." if name else "") is not None
 
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    expression = "".join(
-        {"**.": r"(?:[^.]+\.)*", "**": ".*", "*": "[^.]*", "?": "[^.]"}.get(part, re.escape(part))
-        for part in re.split(r"(\*\*\.|\*\*|\*|\?)", pattern)
-    )
-    return re.compile(expression)
+    parts = pattern.split(".") if pattern else []
+    return re.compile("".join(map(_expression, parts)))
+
+
+def _expression(part: str) -> str:
+    if part == "**":
+        return r"(?:[^.]+\.)*"
+    if part == "*":
+        return r"[^.]+\."
+    kinds = {"*": "[^.]*", "?": "[^.]"}
+    return "".join(kinds.get(each, re.escape(each)) for each in part) + r"\."

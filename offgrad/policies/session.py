@@ -21,12 +21,13 @@ from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
 from offgrad.nn import Module
 from offgrad.nn.calls import calls, current_module_name
-from offgrad.nn.hooks import unwatch_calls, watch_calls
+from offgrad.nn.hooks import register_module_forward_pre_hook, unwatch_calls, watch_calls
 from offgrad.policies.by_module import ByModule
 from offgrad.policies.entry import Entry, ReadAhead
 from offgrad.policies.layout import Array, Layout, address, compact
 from offgrad.policies.ledger import Ledger
 from offgrad.policies.policy import Keep, Policy, SaveContext, Store, as_policy
+from offgrad.policies.route import Route, modules_concerned, routes_to
 from offgrad.policies.stores import open_store
 
 if TYPE_CHECKING:
@@ -90,9 +91,13 @@ class OffloadSession:
         """
         self.policy = as_policy(policy)
         self._model = model
-        self._modules = _modules_concerned(self.policy, module, model)
+        self._modules = modules_concerned(self.policy, module, model)
+        if self._modules is None:
+            self._outside: Policy | None = self.policy
+        else:
+            self._outside = self.policy.otherwise if isinstance(self.policy, ByModule) else None
         self._entered = 0
-        self._handles: list[RemovableHandle] = []
+        self._hook: RemovableHandle | None = None
         self._directory = directory
         self._prefetch_nbytes = memory.parse_nbytes(prefetch_nbytes)
         self._lock = threading.RLock()
@@ -105,16 +110,16 @@ class OffloadSession:
         memory.register_borrower(self)
 
     def __enter__(self) -> "OffloadSession":
-        if self._modules is None:
-            push_hooks(self)
+        if self._modules is not None:
+            self._modules.check()
+        if self._outside is not None:
+            push_hooks(Route(self, self._outside))
+        watch_calls()
         with self._lock:
             self._steps += 1
             self._entered += 1
-            if self._entered == 1:
-                for module in self._modules or ():
-                    hook = self._enter_call
-                    self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
-        watch_calls()
+            if self._modules is not None and self._hook is None:
+                self._hook = register_module_forward_pre_hook(self._enter_call)
         return self
 
     def __exit__(
@@ -123,32 +128,20 @@ class OffloadSession:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        unwatch_calls()
-        if self._modules is None:
-            pop_hooks()
         with self._lock:
             self._entered -= 1
-            if not self._entered:
-                while self._handles:
-                    self._handles.pop().remove()
+            if not self._entered and self._hook is not None:
+                self._hook.remove()
+                self._hook = None
+        for route in [each for each in routes_to(self) if each.call is None][:1]:
+            pop_hooks(route)
+        unwatch_calls()
 
-    def _enter_call(self, module: Module, _: Any) -> None:
-        """Be the innermost session until the call of `module` ends."""
+    def _enter_call(self, module: Module, args: Any) -> None:
+        """Apply inside the call that begins, if it is of a module concerned: a forward pre-hook."""
         call = calls.innermost
-        # Modules may be copied, hooks included, while the session is entered.
-        if (
-            call is None
-            or not self._entered
-            or not any(module is each for each in self._modules or ())
-        ):
-            return
-        if isinstance(self.policy, ByModule) and not self.policy.speaks_of(call.name(self._model)):
-            return
-        push_hooks(self)
-        call.at_end(pop_hooks)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "OffloadSession":
-        return self
+        if call is not None and self._modules is not None:
+            self._modules.enter(self, call)
 
     def __repr__(self) -> str:
         return f"<OffloadSession {self.policy}>"
@@ -168,8 +161,8 @@ class OffloadSession:
 
     # Forward
 
-    def pack(self, save: Save) -> Any:
-        """Place the tensor; return what stands for it, or `KEEP`."""
+    def pack(self, save: Save, policy: Policy) -> Any:
+        """Place the tensor by `policy`; return what stands for it, or `KEEP`."""
         array, storage = save.tensor._array, save.tensor._storage
         context = SaveContext(
             op=save.op,
@@ -183,10 +176,10 @@ class OffloadSession:
             storage=storage.uid,
             step=self._steps - 1,
         )
-        placement = self.policy.place(context)
+        placement = policy.place(context)
         if not isinstance(placement, Keep | Store):
             raise TypeError(
-                f"a policy must return Keep or Store, but {self.policy} returned "
+                f"a policy must return Keep or Store, but {policy} returned "
                 f"{type(placement).__name__} for {context}"
             )
         data, layout, dense = compact(array)
@@ -297,29 +290,3 @@ class OffloadSession:
                 reads.used(entry, storage)
                 reads.advance()
         return tensor
-
-
-def _modules_concerned(
-    policy: Policy, module: Module | None, model: Module | None
-) -> list[Module] | None:
-    """Return the modules inside which a policy applies; None if everywhere."""
-    for name, each in (("module", module), ("model", model)):
-        if each is not None and not isinstance(each, Module):
-            raise TypeError(f"{name} must be a Module, got {type(each).__name__}")
-    if module is not None:
-        if isinstance(policy, ByModule):
-            raise ValueError(
-                "policies by module name choose the modules themselves: pass either them, with "
-                "model=, or one policy, with module="
-            )
-        return [module]
-    if not isinstance(policy, ByModule):
-        return None
-    if model is None:
-        raise ValueError(
-            "policies by module name need to know where names begin: pass model=, as in "
-            "offload({'blocks.*': 'disk'}, model=model)"
-        )
-    named = list(model.named_modules(remove_duplicate=False))
-    policy.check((name for name, _ in named), type(model).__name__)
-    return [*{each: None for name, each in named if policy.speaks_of(name)}]
