@@ -1,11 +1,12 @@
 """One call of a module with hooks, its own or those of all modules."""
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from offgrad.nn.backward_hook import BackwardHook
 from offgrad.nn.calls import Call, calls
-from offgrad.nn.hooks import Hooks, HookToCall, everywhere, let_calls_be
+from offgrad.nn.hooks import Hooks, everywhere, let_calls_be
 from offgrad.nn.old_backward_hook import register_on_last_operation
 
 if TYPE_CHECKING:
@@ -58,23 +59,23 @@ class _HookedCall:
         forward = self._module.forward
         full, old = self._backward_hooks()
         pre = [*everywhere.backward_pre.values(), *self._own.backward_pre.values()]
-        for hook in self._all("forward_pre"):
-            self._call_pre_hook(hook)
+        for _, hook, with_kwargs in [*everywhere.forward_pre_now(), *self._own.forward_pre_now()]:
+            self._call_pre_hook(hook, with_kwargs)
         backward = BackwardHook(self._module, full, pre) if full or pre else None
         if backward is not None:
             self._args = backward.watch_inputs(self._args)
         self._output = forward(*self._args, **self._kwargs)
-        for hook in self._all("forward"):
-            self._call_forward_hook(hook)
+        for hook_id, hook, with_kwargs in self._forward_hooks():
+            self._call_forward_hook(hook_id, hook, with_kwargs)
         if backward is not None:
             self._output = backward.watch_outputs(self._output)
         if old:
             register_on_last_operation(self._module, old, self._args, self._output)
         return self._output
 
-    def _all(self, kind: str) -> list[HookToCall]:
-        """Return the hooks there are now, those of all modules first."""
-        return [*everywhere.snapshot(kind), *self._own.snapshot(kind)]
+    def _forward_hooks(self) -> list[tuple[int, Callable[..., Any], bool]]:
+        """Return the forward hooks there are now, those of all modules first."""
+        return [*everywhere.forward_now(), *self._own.forward_now()]
 
     def _backward_hooks(self) -> tuple[list[Any], list[Any]]:
         full: list[Any] = []
@@ -84,13 +85,13 @@ class _HookedCall:
                 (full if hooks.full else old).extend(hooks.backward.values())
         return full, old
 
-    def _call_pre_hook(self, hook: HookToCall) -> None:
-        if not hook.with_kwargs:
-            result = hook.call(self._module, self._args)
+    def _call_pre_hook(self, hook: Callable[..., Any], with_kwargs: bool) -> None:
+        if not with_kwargs:
+            result = hook(self._module, self._args)
             if result is not None:
                 self._args = result if isinstance(result, tuple) else (result,)
             return
-        result = hook.call(self._module, self._args, self._kwargs)
+        result = hook(self._module, self._args, self._kwargs)
         if result is None:
             return
         if not isinstance(result, tuple) or len(result) != 2:
@@ -100,21 +101,22 @@ class _HookedCall:
             )
         self._args, self._kwargs = result
 
-    def _call_forward_hook(self, hook: HookToCall) -> None:
-        self._called.add(hook.id)
-        if hook.with_kwargs:
-            result = hook.call(self._module, self._args, self._kwargs, self._output)
+    def _call_forward_hook(self, hook_id: int, hook: Callable[..., Any], with_kwargs: bool) -> None:
+        self._called.add(hook_id)
+        if with_kwargs:
+            result = hook(self._module, self._args, self._kwargs, self._output)
         else:
-            result = hook.call(self._module, self._args, self._output)
+            result = hook(self._module, self._args, self._output)
         if result is not None:
             self._output = result
 
     def _call_what_is_always_called(self) -> None:
-        for hook in self._all("forward"):
-            if not hook.always or hook.id in self._called:
+        for hook_id, hook, with_kwargs in self._forward_hooks():
+            always = hook_id in self._own.always_called or hook_id in everywhere.always_called
+            if not always or hook_id in self._called:
                 continue
             try:
-                self._call_forward_hook(hook)
+                self._call_forward_hook(hook_id, hook, with_kwargs)
             except Exception as error:
                 warnings.warn(
                     f"a forward hook of {type(self._module).__name__} with always_call=True raised "

@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 from weakref import ref
 
 from offgrad.autograd.handles import RemovableHandle, add_hook, skip_ids
@@ -35,13 +35,14 @@ class WithModule:
         self.__init__(*state)  # type: ignore[misc]
 
 
-class HookToCall(NamedTuple):
-    """A forward (pre-)hook: its handle's id, and how it wants to be called."""
-
-    id: int
-    call: Hook
-    with_kwargs: bool
-    always: bool
+def _with_flags(
+    hooks: "OrderedDict[int, Hook]", flags: dict[int, bool]
+) -> list[tuple[int, Hook, bool]]:
+    if not hooks:
+        return []
+    found = [(hook_id, hook, hook_id in flags) for hook_id, hook in list(hooks.items())]
+    # One that another thread removes meanwhile may have lost its flag before we looked.
+    return [each for each in found if each[0] in hooks]
 
 
 class Hooks:
@@ -72,18 +73,13 @@ class Hooks:
         """Return whether a call of a module has hooks to call."""
         return bool(self.forward_pre or self.forward or self.backward_pre or self.backward)
 
-    def snapshot(self, kind: str) -> "list[HookToCall]":
-        """Return the forward (pre-)hooks there are now."""
-        hooks: OrderedDict[int, Hook] = getattr(self, kind)
-        if not hooks:
-            return []
-        with_kwargs: dict[int, bool] = getattr(self, f"{kind}_with_kwargs")
-        found = [
-            HookToCall(hook_id, hook, hook_id in with_kwargs, hook_id in self.always_called)
-            for hook_id, hook in list(hooks.items())
-        ]
-        # One that another thread removed meanwhile may have lost its flags before we looked.
-        return [each for each in found if each.id in hooks]
+    def forward_pre_now(self) -> "list[tuple[int, Hook, bool]]":
+        """Return the forward pre-hooks there are: id, hook, whether it gets keyword arguments."""
+        return _with_flags(self.forward_pre, self.forward_pre_with_kwargs)
+
+    def forward_now(self) -> "list[tuple[int, Hook, bool]]":
+        """Return the forward hooks there are: id, hook, whether it gets keyword arguments."""
+        return _with_flags(self.forward, self.forward_with_kwargs)
 
     def add(
         self, kind: str, hook: Hook, prepend: bool = False, flags: Sequence[dict[int, bool]] = ()
