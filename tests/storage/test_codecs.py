@@ -397,6 +397,15 @@ def test_what_would_become_infinite_is_stored_plain(name: str, limit: float, dty
     assert np.isfinite(decoded(codec(name), encoded(codec(name), array), array)[99_999])
 
 
+def test_the_bound_of_the_largest_complex_numbers_is_finite() -> None:
+    array = np.full(1000, 3e38 + 3e38j, np.complex64)
+    assert_within_bound(
+        codec("bfloat16"),
+        array,
+        decoded(codec("bfloat16"), encoded(codec("bfloat16"), array), array),
+    )
+
+
 # ---- groups
 
 
