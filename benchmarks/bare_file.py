@@ -1,0 +1,91 @@
+"""The bare loop that stores are held against: the best known system calls on the same folder."""
+
+import mmap
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.store_loops import MB, Variants, normal_arrays
+
+Bytes = NDArray[np.uint8]
+
+
+class BareFile:
+    """A file whose extents were written before.
+
+    Its loops call pwritev and preadv with O_DIRECT, from and into huge pages that were touched
+    before. Writes come from as many bytes as the file has, reads go into one block a thread.
+
+    Args:
+        directory: where the file is; it has no name.
+        nbytes: of the file; a multiple of 16 MB.
+        most_threads: that a loop runs on.
+
+    Raises:
+        OSError: the directory is on a file system without O_TMPFILE or O_DIRECT.
+    """
+
+    def __init__(self, directory: Path, nbytes: int, most_threads: int = 2) -> None:
+        self.nbytes = nbytes
+        flags = os.O_TMPFILE | os.O_RDWR | os.O_DIRECT
+        self._descriptor = os.open(directory, flags, 0o600)
+        self._threads = ThreadPoolExecutor(most_threads)
+        self._source = _huge_pages(nbytes)
+        self._landings = [_huge_pages(16 * MB) for _ in range(most_threads)]
+        pattern = normal_arrays(nbytes, nbytes)[0]
+        self._source[:] = pattern.view(np.uint8)
+        self.variants(16 * MB, 1)["bare write, 1 thread"]()
+
+    def variants(self, block: int, *thread_counts: int) -> Variants:
+        """Return loops that write and read the whole file by blocks, for each count of threads."""
+        made: Variants = {}
+        for count in thread_counts:
+            text = f"{count} thread{'s' * (count > 1)}"
+            made[f"bare write, {text}"] = partial(self._spread, self.write, block, count)
+            made[f"bare read, {text}"] = partial(self._spread, self.read, block, count)
+        return made
+
+    def write(self, start: int, nbytes: int, thread: int = 0) -> None:
+        """Write one block."""
+        data = self._source[start : start + nbytes]
+        if os.pwritev(self._descriptor, [data.data], start) != nbytes:
+            raise OSError("a short write")
+
+    def read(self, start: int, nbytes: int, thread: int = 0) -> None:
+        """Read one block."""
+        out = self._landings[thread][:nbytes]
+        if os.preadv(self._descriptor, [out.data], start) != nbytes:
+            raise OSError("a short read")
+
+    def close(self) -> None:
+        """Give the space back."""
+        self._threads.shutdown()
+        os.close(self._descriptor)
+
+    def _spread(self, call: Callable[[int, int, int], None], block: int, threads: int) -> int:
+        starts = iter(range(0, self.nbytes, block))
+
+        def work(thread: int) -> None:
+            for start in starts:
+                call(start, block, thread)
+
+        for done in [self._threads.submit(work, thread) for thread in range(threads)]:
+            done.result()
+        return self.nbytes
+
+
+def _huge_pages(nbytes: int) -> Bytes:
+    """Return touched memory in huge pages, where the kernel gives them."""
+    huge = 2 * MB
+    memory = mmap.mmap(-1, nbytes + huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    begin = -whole.ctypes.data % huge
+    aligned = whole[begin : begin + nbytes]
+    aligned[:] = 1
+    return aligned

@@ -1,0 +1,139 @@
+"""How near do the stores come to the machine, and how far are they ahead of torch.save?
+
+    pytest benchmarks/bench_stores.py -s -p no:xdist
+
+DiskStore is held against a bare loop of system calls on the same folder (that of
+``spill_directory()``): of 16 MB blocks, and for arrays under 1 MB of 4 MB blocks, on one thread or
+two, whichever is faster. It is also held against torch.save and torch.load to one file per tensor,
+the example of PyTorch's documentation; PoolStore against copies between warm buffers.
+
+Arrays come from a BufferPool. A put ends when everything is written; a get goes last array first,
+reads running ahead, and drops each array and its handle. Variants take turns in one process, and
+all space in files and all memory has been used before. Printed, and in ``extra_info``, are medians
+over the rounds with quartiles: GB/s, CPU seconds per GB, and the ratio to what is compared with.
+OFFGRAD_BENCH_STORES=quick makes it short. No time is asserted.
+"""
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from offgrad_storage import BufferPool, DiskStore, PoolStore, spill_directory
+
+from benchmarks.bare_file import BareFile
+from benchmarks.store_loops import (
+    KB,
+    MB,
+    QUICK,
+    SIZES,
+    TOTAL,
+    Variants,
+    label,
+    normal_arrays,
+    report,
+    store_variants,
+    take_turns,
+)
+
+# Arrays of 64 KB are many: a round of fewer bytes is long enough.
+SMALL_TOTAL = TOTAL // 4
+TORCH_SIZES = [64 * KB, MB] if QUICK else [64 * KB, MB, 16 * MB]
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[BareFile]:
+    try:
+        file = BareFile(spill_directory(), TOTAL)
+    except (OSError, AttributeError) as error:
+        pytest.skip(f"no O_DIRECT in {spill_directory()}: {error}")
+    yield file
+    file.close()
+
+
+@pytest.mark.parametrize("nbytes", SIZES, ids=label)
+def test_disk_store_and_bare_loop(nbytes: int, bare: BareFile, benchmark: Any) -> None:
+    arrays = normal_arrays(nbytes, SMALL_TOTAL if nbytes == 64 * KB else TOTAL)
+    block = 16 * MB if nbytes >= MB else 4 * MB
+    with DiskStore() as store:
+        loops = bare.variants(block, 1, 2)
+        turns = take_turns(benchmark, loops | store_variants("DiskStore", store, arrays))
+    references = {
+        f"DiskStore {verb}": [name for name in loops if name.startswith(f"bare {call}")]
+        for verb, call in (("put", "write"), ("get", "read"))
+    }
+    title = f"DiskStore, arrays of {label(nbytes)}; the bare loop by blocks of {label(block)}"
+    report(benchmark, title, turns, references)
+
+
+@pytest.mark.parametrize("nbytes", TORCH_SIZES, ids=label)
+def test_disk_store_and_torch_save(nbytes: int, benchmark: Any) -> None:
+    torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+    arrays = normal_arrays(nbytes, SMALL_TOTAL)
+    fewer = arrays[: max(1, len(arrays) // 4)]
+    with (
+        DiskStore() as store,
+        tempfile.TemporaryDirectory(dir=spill_directory()) as folder,
+    ):
+        loops = store_variants("DiskStore", store, arrays) | torch_variants(torch, folder, fewer)
+        turns = take_turns(benchmark, loops)
+    references = {"DiskStore put": ["torch.save"], "DiskStore get": ["torch.load"]}
+    report(benchmark, f"DiskStore and torch.save, {label(nbytes)}", turns, references)
+
+
+class _File:
+    """A file that goes when nothing refers to it any more."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, str(uuid.uuid4()))
+
+    def __del__(self) -> None:
+        os.remove(self.path)
+
+
+def torch_variants(torch: Any, folder: str, arrays: list[Any]) -> Variants:
+    """Return loops that save tensors to a file each, and that load them and remove the files."""
+    tensors = [torch.from_numpy(array) for array in arrays]
+    files: list[_File] = []
+
+    def save() -> int:
+        for tensor in tensors:
+            files.append(_File(folder))
+            torch.save(tensor, files[-1].path)
+        return sum(array.nbytes for array in arrays)
+
+    def load() -> int:
+        nbytes = 0
+        while files:
+            file = files.pop()
+            nbytes += torch.load(file.path).nbytes
+        return nbytes
+
+    return {"torch.save": save, "torch.load": load}
+
+
+@pytest.mark.parametrize("nbytes", SIZES, ids=label)
+def test_pool_store_and_memcpy(nbytes: int, benchmark: Any) -> None:
+    arrays = normal_arrays(nbytes, SMALL_TOTAL if nbytes == 64 * KB else TOTAL)
+    held = normal_arrays(nbytes, sum(array.nbytes for array in arrays))
+    pool = BufferPool()
+
+    def copy() -> int:
+        for array, place in zip(arrays, held, strict=True):
+            np.copyto(place, array)
+        return sum(array.nbytes for array in arrays)
+
+    def copy_back() -> int:
+        out = pool.empty(arrays[0].shape, arrays[0].dtype)
+        for place in reversed(held):
+            np.copyto(out, place)
+        return sum(array.nbytes for array in arrays)
+
+    with PoolStore() as store:
+        loops: Variants = {"memcpy": copy, "memcpy back": copy_back}
+        turns = take_turns(benchmark, loops | store_variants("PoolStore", store, arrays))
+    references = {"PoolStore put": ["memcpy"], "PoolStore get": ["memcpy back"]}
+    report(benchmark, f"PoolStore, arrays of {label(nbytes)}", turns, references)

@@ -1,0 +1,181 @@
+"""What the benchmarks of stores share: loops over a store's arrays, turns, and their figures.
+
+Array sizes are powers of two, "1 MB" being 2**20 bytes; rates are in GB/s, of 10**9 bytes. CPU
+seconds are those of all threads of this process, in user code and in the kernel, with what goes on
+in the background when a loop is over; the next begins when that is done.
+
+The environment variable OFFGRAD_BENCH_STORES=quick makes every run a short one, to see that it
+works; its figures mean little.
+"""
+
+import os
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from offgrad_storage import AbstractArrayStore, BufferPool, Handle
+
+KB, MB, GB = 1 << 10, 1 << 20, 1e9
+QUICK = os.environ.get("OFFGRAD_BENCH_STORES") == "quick"
+WARMUP_ROUNDS, ROUNDS = (1, 3) if QUICK else (2, 11)
+TOTAL = 64 * MB if QUICK else 512 * MB
+"""Most bytes of arrays in a round."""
+SIZES = [64 * KB, MB, 16 * MB] if QUICK else [each * KB for each in (64, 256, KB, 4 * KB)]
+if not QUICK:
+    SIZES += [16 * MB, 64 * MB]
+AHEAD = 64 * MB
+"""Bytes that reads run ahead of their use, as an offgrad session has them do."""
+
+Array = NDArray[Any]
+Variants = dict[str, Callable[[], int]]
+
+
+def label(nbytes: int) -> str:
+    """Return the size as people say it."""
+    return f"{nbytes // MB} MB" if nbytes >= MB else f"{nbytes // KB} KB"
+
+
+def normal_arrays(nbytes: int, total: int) -> list[Array]:
+    """Return float32 arrays of `nbytes` each, from a BufferPool, touched, `total` in all."""
+    pattern = np.random.default_rng(0).standard_normal(min(nbytes, 16 * MB) // 4, np.float32)
+    pool = BufferPool()
+    arrays = [pool.empty(nbytes // 4, np.float32) for _ in range(max(1, total // nbytes))]
+    for index, array in enumerate(arrays):
+        array.reshape(-1, pattern.size)[:] = np.roll(pattern, index)
+    return arrays
+
+
+# ---- loops over a store
+
+
+def store_variants(name: str, store: AbstractArrayStore, arrays: Sequence[Array]) -> Variants:
+    """Return a loop that puts all arrays, and one that gets them back and drops their handles."""
+    handles: list[Handle] = []
+
+    def put() -> int:
+        handles.extend(store.put(array) for array in arrays)
+        wait_written(store, handles)
+        return sum(array.nbytes for array in arrays)
+
+    return {f"{name} put": put, f"{name} get": lambda: read_back(last_first(handles))}
+
+
+def wait_written(store: AbstractArrayStore, handles: Iterable[Handle]) -> None:
+    """Wait until the arrays are where the store keeps them, and not merely in its buffers."""
+    for handle in handles:
+        handle.wait_captured()
+    limit = time.monotonic() + 30
+    while store.stats().inflight_nbytes:
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{store} still holds {store.stats().inflight_nbytes} bytes back")
+        time.sleep(1e-4)
+
+
+def last_first(handles: list[Handle]) -> Iterator[Handle]:
+    """Yield the handles in the order of backward, and forget each."""
+    while handles:
+        yield handles.pop()
+
+
+def read_back(handles: Iterable[Handle]) -> int:
+    """Get all into fresh arrays that are dropped at once, reads running ahead; return the bytes."""
+    ahead: deque[Handle] = deque()
+    begun = got = 0
+    for handle in handles:
+        handle.prefetch()
+        ahead.append(handle)
+        begun += handle.nbytes
+        while begun - got > AHEAD:
+            got += ahead.popleft().get().nbytes
+    while ahead:
+        got += ahead.popleft().get().nbytes
+    return got
+
+
+# ---- turns and figures
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn of a variant took."""
+
+    nbytes: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """GB/s."""
+        return self.nbytes / GB / self.seconds
+
+
+def take_turns(benchmark: Any, variants: Variants) -> dict[str, list[Turn]]:
+    """Run all variants in turn, round by round; return what each took, without the warm-up."""
+    turns: dict[str, list[Turn]] = {name: [] for name in variants}
+
+    def every_variant() -> None:
+        for name, run in variants.items():
+            began, cpu_began = time.perf_counter(), time.process_time()
+            nbytes = run()
+            seconds = time.perf_counter() - began
+            turns[name].append(Turn(nbytes, seconds, _cpu_time_when_quiet() - cpu_began))
+
+    benchmark.pedantic(every_variant, rounds=ROUNDS, warmup_rounds=WARMUP_ROUNDS)
+    # With --benchmark-disable there is one round and no warm-up.
+    return {name: row[WARMUP_ROUNDS:] or row for name, row in turns.items()}
+
+
+def _cpu_time_when_quiet() -> float:
+    """Wait until no thread is busy, with freeing space say; return the CPU seconds until then."""
+    cpu_seconds = time.process_time()
+    while True:
+        time.sleep(0.01)
+        before, cpu_seconds = cpu_seconds, time.process_time()
+        if cpu_seconds - before < 0.001:
+            return cpu_seconds
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
+    return low, median, high
+
+
+def report(
+    benchmark: Any,
+    title: str,
+    turns: Mapping[str, Sequence[Turn]],
+    references: Mapping[str, Sequence[str]],
+) -> None:
+    """Print the figures of each variant and leave them in ``extra_info``.
+
+    Args:
+        benchmark: the fixture.
+        title: what was measured.
+        turns: what `take_turns` returned.
+        references: for a variant, those it is compared with: the one of the best median. The ratio
+            is the median over rounds of the ratio within a round.
+    """
+    print(f"\n{title}")
+    for name, row in turns.items():
+        low, rate, high = quartiles([turn.rate for turn in row])
+        cpu = statistics.median(turn.cpu_seconds / turn.nbytes * GB for turn in row)
+        figures: dict[str, Any] = {
+            "median_GB_per_s": rate,
+            "quartiles_GB_per_s": [low, high],
+            "median_cpu_s_per_GB": cpu,
+        }
+        line = f"  {name:22} {rate:6.2f} GB/s ({low:.2f} to {high:.2f}), {cpu:6.3f} CPU s/GB"
+        if name in references:
+            best = max(references[name], key=lambda each: quartiles([t.rate for t in turns[each]]))
+            pairs = zip(row, turns[best], strict=True)
+            low, ratio, high = quartiles([turn.rate / base.rate for turn, base in pairs])
+            figures |= {"compared_with": best, "ratio": ratio, "quartiles_ratio": [low, high]}
+            line += f", {ratio:.2f} ({low:.2f} to {high:.2f}) of {best}"
+        benchmark.extra_info[name] = figures
+        print(line)
