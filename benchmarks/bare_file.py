@@ -39,7 +39,11 @@ class BareFile:
         self._landings = [_huge_pages(16 * MB) for _ in range(most_threads)]
         pattern = normal_arrays(nbytes, nbytes)[0]
         self._source[:] = pattern.view(np.uint8)
-        self.variants(16 * MB, 1)["bare write, 1 thread"]()
+        try:
+            self.variants(16 * MB, 1)["bare write, 1 thread"]()
+        except OSError:  # some file systems take the flag and refuse the write
+            self.close()
+            raise
 
     def variants(self, block: int, *thread_counts: int) -> Variants:
         """Return loops that write and read the whole file by blocks, for each count of threads."""
