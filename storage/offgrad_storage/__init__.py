@@ -4,12 +4,14 @@
         handle = store.put(array)
         array = handle.get()
 
-Knows nothing of tensors or autograd; needs NumPy and xxhash, and zarr for ZarrStore alone.
+Knows nothing of tensors or autograd. Needs NumPy and xxhash; numcodecs for some codecs, and zarr
+for what a ZarrStore keeps.
 """
 
 from .backend import Backend
 from .base import AbstractArrayStore, Allocate, Handle, StoreStats
 from .buffers import BufferPool, BufferPoolStats
+from .codecs import Codec, codec
 from .directory import spill_directory, sweep
 from .disk import DiskStore
 from .entry import Entry
@@ -33,6 +35,7 @@ __all__ = [
     "BackendStore",
     "BufferPool",
     "BufferPoolStats",
+    "Codec",
     "CorruptionError",
     "DiskStore",
     "Entry",
@@ -46,6 +49,7 @@ __all__ = [
     "StoreFullError",
     "StoreStats",
     "ZarrStore",
+    "codec",
     "spill_directory",
     "sweep",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,9 +17,9 @@ Array = NDArray[Any]
 class Backend(ABC):
     """Moves the bytes of arrays to some place and back. ``BackendStore`` does everything else.
 
-    ``reserve`` and ``free`` are called one at a time and must be quick. ``write`` and ``read`` may
-    run in several threads at once, for different entries, or several reads of one. Any exception
-    they raise becomes a StoreError. A backend must not refer to its store.
+    ``reserve``, ``settle`` and ``free`` are called one at a time and must be quick. ``write`` and
+    ``read`` may run in several threads at once, for different entries, or several reads of one. Any
+    exception they raise becomes a StoreError. A backend must not refer to its store.
 
     Args:
         name: what errors call the store.
@@ -28,10 +28,12 @@ class Backend(ABC):
     Attributes:
         keeps: whether data outlives handles and store: then nothing is freed, and close() writes
             what is pending.
+        gathers_below: arrays of fewer bytes are gathered: ``Pack`` objects come in their place.
         used_nbytes: bytes stored now, counted by the executor.
     """
 
     keeps: bool = False
+    gathers_below: int = 0
 
     def __init__(self, name: str, quota: int | None = None) -> None:
         if quota is not None and quota < 0:
@@ -52,17 +54,31 @@ class Backend(ABC):
         Raises:
             QuotaExceededError: there is no room.
         """
-        if self.quota is not None and self.used_nbytes + entry.nbytes > self.quota:
-            raise self.over_quota(entry, entry.nbytes)
-        return entry.nbytes
+        nbytes = entry.payload_nbytes
+        if self.quota is not None and self.used_nbytes + nbytes > self.quota:
+            raise self.over_quota(entry, nbytes)
+        return nbytes
+
+    def settle(self, entry: Entry, stored_nbytes: int) -> None:  # noqa: B027
+        """``entry`` is written; give back what it does not take of the room it was given.
+
+        Called one at a time, and must be quick.
+        """
+
+    def kind(self, entry: Entry) -> Hashable:
+        """Which small arrays may be gathered with ``entry``: those of the same kind."""
+        return None
 
     @abstractmethod
     def write(self, entry: Entry, array: Array) -> int:
-        """Store ``array``, of any memory order; return the bytes it takes."""
+        """Store ``array``, of any memory order; return the bytes it takes.
+
+        It is what was put, or what the codec made of it: ``entry.encoded_nbytes`` bytes.
+        """
 
     @abstractmethod
     def read(self, entry: Entry, out: Array) -> None:
-        """Fill ``out``: C-contiguous, of the shape and dtype of ``entry``. Verify the checksum."""
+        """Fill ``out``: C-contiguous, of the shape and dtype written. Verify the checksum."""
 
     @abstractmethod
     def free(self, entry: Entry) -> Callable[[], object] | None:

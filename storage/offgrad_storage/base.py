@@ -42,6 +42,17 @@ class StoreStats:
     """Time that puts spent waiting for memory in flight or for quota."""
     get_stall_seconds: float = 0.0
     """Time that gets spent waiting for bytes."""
+    write_seconds: float = 0.0
+    """Time that writes took, in whatever thread."""
+    read_seconds: float = 0.0
+    """Time that reads ahead took."""
+
+    @property
+    def overlap(self) -> float:
+        """The part of ``write_seconds`` and ``read_seconds`` in which nobody waited: 0 to 1."""
+        work = self.write_seconds + self.read_seconds
+        stall = self.put_stall_seconds + self.get_stall_seconds
+        return max(0.0, 1.0 - stall / work) if work else 0.0
 
 
 class Handle:

@@ -1,164 +1,133 @@
-"""DiskStore: arrays in one spill file, written from and read into their own memory."""
+"""DiskStore: arrays in spill files, written from and read into their own memory."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
+from .array_file import ArrayFile
 from .backend import Backend
 from .base import Allocate
-from .buffers import PAGE, BufferPool, round_up
+from .buffers import round_up
+from .codecs import Codec
+from .direct_file import DirectFile
 from .directory import PathLike, spill_directory
-from .entry import Entry, bytes_of, checksum, verify
-from .errors import MissingDataError, as_store_error
-from .extents import Extents
-from .spill_file import SpillFile
+from .entry import Entry
+from .errors import StoreFullError, as_store_error
 from .store import BackendStore
 
-_CHUNK = 4 << 20
-
 Array = NDArray[Any]
-Bytes = NDArray[np.uint8]
 
 
 class DiskStore(BackendStore):
-    """Keeps arrays in one file without a name, past the page cache where the file system allows it.
+    """Keeps arrays in a file without a name, past the page cache where the file system allows it.
 
     Arrays from a BufferPool are written from, and read into, their own memory; others are copied
-    through a buffer of a few MB.
+    through a buffer of a few MB. Small ones are gathered.
 
     Args:
-        directory: where the file is; None for ``spill_directory()``.
-        quota: most bytes of the file; None for no bound.
+        directory: where the file is; None for ``spill_directory()``. Several directories, on
+            different drives, have a file each, and each array goes to that with the least bytes.
+        quota: most bytes of all files; None for no bound.
         inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when spent.
-        threads: most I/O threads.
+        threads: most I/O threads, for each directory.
+        codec: what arrays are encoded with (see ``codec``), in the I/O threads.
+        gather_nbytes: arrays of fewer bytes are gathered into writes of a few MB.
         direct: False keeps from trying O_DIRECT.
         allocate: where arrays that are read back come from; None for a BufferPool of its own.
     """
 
     def __init__(
         self,
-        directory: PathLike | None = None,
+        directory: PathLike | Sequence[PathLike] | None = None,
         *,
         quota: int | None = None,
         inflight_nbytes: int = 64 << 20,
         threads: int = 2,
+        codec: str | Codec = "none",
+        gather_nbytes: int = 1 << 20,
         direct: bool = True,
         allocate: Allocate | None = None,
     ) -> None:
+        if directory is None or isinstance(directory, str | os.PathLike):
+            chosen: Sequence[PathLike | None] = [directory]
+        else:
+            chosen = directory
         try:
-            self.directory: Path = spill_directory(directory)
-            backend = _DiskBackend(self.directory, quota, direct)
+            self.directories = [spill_directory(each) for each in chosen]
+            backend = _DiskBackend(self.directories, quota, direct)
         except OSError as error:
             raise as_store_error(error, "opening the spill file", store="DiskStore") from error
+        backend.gathers_below = gather_nbytes
         super().__init__(
-            backend, threads=threads, inflight_nbytes=inflight_nbytes, allocate=allocate
+            backend,
+            threads=threads * len(self.directories),
+            inflight_nbytes=inflight_nbytes,
+            codec=codec,
+            allocate=allocate,
         )
 
 
 class _DiskBackend(Backend):
-    """The place of an entry is its range in the file: start and length in bytes, whole pages."""
+    """The place of an entry is a file and its extent there: start and length, whole pages."""
 
-    def __init__(self, directory: Path, quota: int | None, direct: bool) -> None:
-        super().__init__(f"DiskStore in {directory}", quota)
-        self._buffers = BufferPool()
-        self._extents = Extents()
-        self.file = SpillFile(directory, direct, self._buffers)
+    def __init__(self, directories: Sequence[Path], quota: int | None, direct: bool) -> None:
+        if not directories:
+            raise ValueError("a DiskStore needs a directory at least, got an empty sequence")
+        super().__init__(f"DiskStore in {', '.join(map(str, directories))}", quota)
+        self.files: list[ArrayFile] = []
+        self._used: dict[ArrayFile, int] = {}
+        try:
+            for each in directories:
+                self.files.append(ArrayFile(DirectFile.unnamed(each, direct), self.name))
+        except BaseException:
+            self.close()
+            raise
+        self._used = dict.fromkeys(self.files, 0)
 
     def reserve(self, entry: Entry) -> int:
-        length = round_up(entry.nbytes)
-        start = self._extents.allocate(length, self.quota) if length else 0
-        if start is None:
-            raise self.over_quota(entry, length)
-        entry.place = (start, length)
-        return length
+        length = round_up(entry.payload_nbytes)
+        ends = sum(file.end for file in self.files)
+        full: StoreFullError | None = None
+        for file in sorted(self.files, key=lambda file: self._used[file]):
+            limit = None if self.quota is None else self.quota - ends + file.end
+            try:
+                start = file.allocate(entry, length, limit)
+            except StoreFullError as error:
+                full = error
+                continue
+            if start is not None:
+                entry.place = (file, start, length)
+                self._used[file] += length
+                return length
+        raise full or self.over_quota(entry, length)
+
+    def settle(self, entry: Entry, stored_nbytes: int) -> None:
+        file, start, length = entry.place
+        entry.place = (file, start, stored_nbytes)
+        self._give_back(file, start + stored_nbytes, length - stored_nbytes)
 
     def write(self, entry: Entry, array: Array) -> int:
-        start, length = entry.place
-        ready = self._ready(array)
-        if ready is not None:
-            entry.checksum = checksum(array)
-            self.file.write_at(ready, start)
-        else:
-            entry.checksum = self._write_copied(array, start)
-        return int(length)
+        file, start, _ = entry.place
+        file.write(entry, array, start)
+        return round_up(array.nbytes)
 
     def read(self, entry: Entry, out: Array) -> None:
-        start, _ = entry.place
-        ready = self._ready(out)
-        try:
-            if ready is not None:
-                self.file.read_at(ready, start)
-                found = checksum(out)
-            else:
-                found = self._read_copied(bytes_of(out), start)
-        except MissingDataError as error:
-            raise MissingDataError(
-                str(error), store=self.name, handle=str(entry), fix=error.fix
-            ) from None
-        verify(found, entry, self.name)
+        file, start, _ = entry.place
+        file.read(entry, out, start)
 
     def free(self, entry: Entry) -> None:
-        start, length = entry.place
+        self._give_back(*entry.place)
         entry.place = None
-        if length:
-            self._extents.free(start, length)
 
     def close(self) -> None:
-        self.file.close()
+        for file in self.files:
+            file.close()
 
-    def _ready(self, array: Array) -> Bytes | None:
-        """The bytes of ``array`` as the file takes them without a copy, if it does."""
-        if not array.flags.c_contiguous:
-            return None
-        if not self.file.direct or not array.nbytes:
-            return bytes_of(array)
-        return BufferPool.padded(array)
-
-    def _write_copied(self, array: Array, offset: int) -> int:
-        digest = xxhash.xxh3_64()
-        size = max(min(_CHUNK, array.nbytes), array.itemsize)
-        buffer: Bytes = self._buffers.empty(round_up(size) + PAGE, np.uint8)
-        filled = 0
-        for block in _blocks(bytes_of(array) if array.flags.c_contiguous else array, _CHUNK):
-            np.copyto(np.ndarray(block.shape, block.dtype, buffer, filled), block)
-            digest.update(buffer[filled : filled + block.nbytes].data)
-            filled += block.nbytes
-            whole = filled - filled % PAGE
-            self.file.write_at(buffer[:whole], offset)
-            buffer[: filled - whole] = buffer[whole:filled]
-            offset, filled = offset + whole, filled - whole
-        if filled:
-            self.file.write_at(buffer[:PAGE], offset)
-        return digest.intdigest()
-
-    def _read_copied(self, out: Bytes, offset: int) -> int:
-        digest = xxhash.xxh3_64()
-        buffer: Bytes = self._buffers.empty(round_up(min(_CHUNK, out.size)), np.uint8)
-        for start in range(0, out.size, _CHUNK):
-            part = out[start : start + _CHUNK]
-            self.file.read_at(buffer[: round_up(part.size)], offset + start)
-            np.copyto(part, buffer[: part.size])
-            digest.update(part.data)
-        return digest.intdigest()
-
-
-def _blocks(array: Array, limit: int) -> Iterator[Array]:
-    """``array`` in C order, in views of at most ``limit`` bytes, or of one element."""
-    if array.nbytes <= limit or array.ndim == 0:
-        yield array
-        return
-    row_nbytes = math.prod(array.shape[1:]) * array.itemsize
-    if row_nbytes > limit:
-        for index in range(len(array)):
-            yield from _blocks(array[index, ...], limit)
-        return
-    rows = limit // row_nbytes
-    for start in range(0, len(array), rows):
-        yield array[start : start + rows]
+    def _give_back(self, file: ArrayFile, start: int, length: int) -> None:
+        file.free(start, length)
+        self._used[file] -= length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,16 @@ class State(enum.Enum):
 
 
 class Fetch:
-    """A read in the background: where it goes, and how far it is."""
+    """A read in the background: where it goes, and how far it is.
 
-    __slots__ = ("array", "done", "error")
+    One of a gathered array reads its pack alone; the array is filled by ``get``.
+    """
 
-    def __init__(self, array: Array) -> None:
+    __slots__ = ("array", "done", "error", "gathered")
+
+    def __init__(self, array: Array, gathered: bool) -> None:
         self.array = array
+        self.gathered = gathered
         self.done = False
         self.error: StoreError | None = None
 
@@ -42,7 +46,9 @@ class Entry:
     Attributes:
         serial: its number in the store, from 0.
         place: where the backend has put it; the backend's own.
-        checksum: XXH3-64 of its bytes in C order; the backend's own.
+        encoded_nbytes: bytes the codec made of it; None if it is stored plain.
+        pack, offset: the pack it is in, and where there; None if it has a place of its own.
+        checksum: XXH3-64 of its bytes in C order; the backend's own, or None if it needs none.
         stored_nbytes: bytes in the store; an upper estimate until written.
         source: the array given to put, while its write is pending.
         pins: how many reads are being served from ``source``.
@@ -57,9 +63,12 @@ class Entry:
         "checksum",
         "dropped",
         "dtype",
+        "encoded_nbytes",
         "error",
         "fetch",
         "nbytes",
+        "offset",
+        "pack",
         "pins",
         "place",
         "reserved",
@@ -78,7 +87,10 @@ class Entry:
         self.attributes = attributes
         self.place: Any = None
         self.reserved = False
-        self.checksum = 0
+        self.encoded_nbytes: int | None = None
+        self.pack: Pack | None = None
+        self.offset = 0
+        self.checksum: int | None = 0
         self.stored_nbytes = 0
         self.source: Array | None = None
         self.state = State.QUEUED
@@ -89,8 +101,51 @@ class Entry:
         self.error: StoreError | None = None
         self.fetch: Fetch | None = None
 
+    @property
+    def payload_nbytes(self) -> int:
+        """Bytes to store: encoded, if they are."""
+        return self.nbytes if self.encoded_nbytes is None else self.encoded_nbytes
+
     def __str__(self) -> str:
         return f"array {self.serial} ({self.dtype} {self.shape}, {self.nbytes} bytes)"
+
+
+class Pack(Entry):
+    """Small arrays gathered, to be written and read as one.
+
+    Attributes:
+        kind: what its arrays have in common; the backend's own.
+        used: bytes taken so far.
+        members: how many of its arrays have living handles.
+        filling: how many of its arrays are just being copied in.
+        sealed: whether it takes no more arrays.
+        loading: whether a thread is reading it.
+        loaded: its bytes, read back, as long as they are kept.
+        wanted: how many of its arrays have a prefetch that no get has taken.
+    """
+
+    __slots__ = ("filling", "kind", "loaded", "loading", "members", "sealed", "used", "wanted")
+
+    def __init__(self, serial: int, kind: Hashable, array: Array) -> None:
+        super().__init__(serial, array, {})
+        self.kind = kind
+        self.source = array
+        self.checksum = None  # each array in it has its own
+        self.used = 0
+        self.members = 0
+        self.filling = 0
+        self.sealed = False
+        self.loading = False
+        self.loaded: Array | None = None
+        self.wanted = 0
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether its bytes need not be read."""
+        return self.source is not None or self.loaded is not None
+
+    def __str__(self) -> str:
+        return f"pack {self.serial} of small arrays ({self.used} bytes)"
 
 
 def bytes_of(array: Array) -> NDArray[np.uint8]:
@@ -105,9 +160,9 @@ def checksum(array: Array) -> int:
     return xxhash.xxh3_64_intdigest(bytes_of(array).data)
 
 
-def verify(found: int, entry: Entry, store: str) -> None:
+def verify(found: int | None, entry: Entry, store: str) -> None:
     """Raise CorruptionError unless ``found`` is the checksum that ``entry`` was written with."""
-    if found != entry.checksum:
+    if entry.checksum is not None and found is not None and found != entry.checksum:
         raise CorruptionError(
             f"the bytes read are not those written (XXH3 {found:016x}, was {entry.checksum:016x})",
             store=store,

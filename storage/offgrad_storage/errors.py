@@ -20,9 +20,14 @@ class StoreError(Exception):
         where = ", ".join(part for part in (store, handle) if part)
         text = f"{where}: {message}" if where else message
         super().__init__(f"{text}. {fix}" if fix else text)
+        self.message = message
         self.store = store
         self.handle = handle
         self.fix = fix
+
+    def about(self, handle: str) -> StoreError:
+        """This error as one that happened to another stored array."""
+        return type(self)(self.message, store=self.store, handle=handle, fix=self.fix)
 
 
 class StoreClosedError(StoreError):

@@ -13,36 +13,39 @@ import atexit
 import concurrent.futures.thread  # noqa: F401  (see the end of this file)
 import contextlib
 import functools
-import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from .backend import Backend
 from .base import StoreStats
-from .entry import Entry, Fetch
+from .codecs import Codec
+from .entry import Entry, Fetch, Pack
 from .errors import StoreClosedError, StoreError
-from .states import States
+from .gather import Gathering
 from .workers import Workers
 
 Array = NDArray[Any]
 
 
-class Executor(States):
+class Executor(Gathering):
     """Does what a store is asked for, and keeps its figures.
 
     Args:
         backend: moves the bytes.
         threads: most I/O threads; with 0, writes happen in the calling thread.
         inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
+        codec: what arrays are encoded with, in the I/O threads if there are any.
     """
 
-    def __init__(self, backend: Backend, threads: int, inflight_nbytes: int) -> None:
-        super().__init__(backend, inflight_nbytes)
+    def __init__(
+        self, backend: Backend, threads: int, inflight_nbytes: int, codec: Codec | None = None
+    ) -> None:
+        super().__init__(backend, inflight_nbytes, codec)
         if threads < 0:
             raise ValueError(f"threads must be at least 0, got {threads}")
         self._workers = Workers(self._step, self._last_step, threads, backend.name)
@@ -53,6 +56,11 @@ class Executor(States):
     def write(self, entry: Entry, array: Array) -> None:
         """Take ``array`` as the value of ``entry``; wait while too much is in flight."""
         self.check(entry)
+        if not self._workers.limit:
+            data = self.encode(entry, array)
+        elif self.codec is None and self._gathers(array):
+            self.put_gathered(entry, array)
+            return
         self.backend.prepare(entry)
         with self._lock:
             self._grow(entry)
@@ -68,7 +76,7 @@ class Executor(States):
                 self._workers.wake()
                 return
             self._begin_write(entry)
-        self._write(entry)
+        self._write(entry, data)
         if entry.error is not None:
             raise self._deliver(entry.error)
 
@@ -82,9 +90,9 @@ class Executor(States):
         failure: StoreError | None = None
         try:
             if source is not None:
-                np.copyto(out, source)
+                self.copy_as_stored(entry, source, out)
             else:
-                self.backend.read(entry, out)
+                self.read_stored(entry, out)
         except Exception as error:
             failure = self._store_error(error, "reading", entry)
         finally:
@@ -100,10 +108,13 @@ class Executor(States):
         with self._lock:
             if entry.fetch is not None:
                 return False
-            self._grow(entry)
-            entry.fetch = Fetch(out)
-            self._reads[entry] = None
-            self._workers.wake()
+            entry.fetch = Fetch(out, gathered=entry.pack is not None)
+            if entry.pack is not None:
+                self._want(entry.pack)
+            else:
+                self._grow(entry)
+                self._reads[entry] = None
+                self._workers.wake()
             return True
 
     def take(self, entry: Entry) -> tuple[Array, bool] | None:
@@ -114,6 +125,9 @@ class Executor(States):
             fetch = entry.fetch
             if fetch is None:
                 return None
+            if fetch.gathered:
+                self._unwant(entry)
+                return fetch.array, False
             if self._reads.pop(entry, self) is not None:
                 while not fetch.done:
                     self._lock.wait()
@@ -132,6 +146,9 @@ class Executor(States):
             fetch = entry.fetch
             if fetch is None:
                 return
+            if fetch.gathered:
+                self._unwant(entry)
+                return
             if self._reads.pop(entry, self) is not None:
                 while not fetch.done:
                     self._lock.wait()
@@ -148,7 +165,7 @@ class Executor(States):
 
     def wait_captured(self, entry: Entry) -> None:
         """Wait until the source of ``entry`` may change; its write goes first."""
-        if os.getpid() != self._pid:
+        if self._forked():
             return  # a fork has memory of its own, which nobody is reading from
         with self._lock:
             if entry in self._writes:
@@ -158,7 +175,7 @@ class Executor(States):
 
     def drop(self, entry: Entry) -> None:
         """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or self._forked():
             return
         if not self._lock.post(entry) and self._workers:
             self._workers.wake()
@@ -172,7 +189,7 @@ class Executor(States):
         """The figures so far."""
         self._check_process(None)
         with self._lock:
-            return StoreStats(**self._figures | {"stored_nbytes": self.backend.used_nbytes})
+            return StoreStats(**self._figures)
 
     def check(self, entry: Entry | None = None) -> None:
         """Raise unless the store may be used, by this process."""
@@ -182,7 +199,7 @@ class Executor(States):
 
     def close(self) -> None:
         """End all work, join the threads and close the backend; raise what nobody was told."""
-        if os.getpid() != self._pid:
+        if self._forked():
             return
         with self._lock:
             if not self._closed:
@@ -192,13 +209,14 @@ class Executor(States):
                 self._workers.stop()
                 self._lock.notify_all()
         self._workers.join()
+        self._end_packs()
         with self._lock:
             while self._active:  # reads in the threads of callers
                 self._lock.wait()
         self.backend.close()
         self._figures.update(live_handles=0, logical_nbytes=0)
         if not self.backend.keeps:
-            self.backend.used_nbytes = 0
+            self.backend.used_nbytes = self._figures["stored_nbytes"] = 0
         errors, self._undelivered = self._undelivered, []
         if errors:
             for other in errors[1:]:
@@ -207,7 +225,7 @@ class Executor(States):
 
     def abandon(self) -> None:
         """The store has died unclosed. Never waits: the last thread closes the backend."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or self._forked():
             return
         self._closed = self._abandoned = True
         self._workers.stop()
@@ -220,50 +238,87 @@ class Executor(States):
         with self._lock:
             if self._abandoned and not self.backend.keeps:
                 self._cancel_all()
-            job = self._next_job()
+        job = self._next_job()
         if job is not None:
             job()
 
     def _last_step(self) -> None:
         if self._abandoned:
+            self._end_packs()
             self.backend.close()
 
-    def _next_job(self) -> Callable[[], object] | None:
-        if not (self._write_waiters and self._writes):
-            if self._reads:
-                entry, _ = self._reads.popitem(last=False)
-                assert entry.fetch is not None
-                entry.busy += 1
-                self._active += 1
-                return functools.partial(self._fetch, entry, entry.fetch)
-            if self._chores:
-                self._active += 1
-                return functools.partial(self._do_chore, self._chores.popleft())
-        if self._writes:
-            entry, _ = self._writes.popitem(last=False)
-            self._begin_write(entry)
-            return functools.partial(self._write, entry)
-        return None
+    def _end_packs(self) -> None:
+        """With no I/O thread left: write the open packs if they are to last; forget them all."""
+        if self.backend.keeps:
+            with self._lock:
+                self._seal_all()
+            while (job := self._next_job()) is not None:
+                job()
+        with self._lock:
+            self._forget_packs()
 
-    def _write(self, entry: Entry) -> None:
-        stored_nbytes, failure = 0, None
+    def _next_job(self) -> Callable[[], object] | None:
+        with self._lock:
+            if not (self._write_waiters and self._writes):
+                if self._reads:
+                    entry, _ = self._reads.popitem(last=False)
+                    self._active += 1
+                    if isinstance(entry, Pack):
+                        return functools.partial(self.load_ahead, entry)
+                    assert entry.fetch is not None
+                    entry.busy += 1
+                    return functools.partial(self._fetch, entry, entry.fetch)
+                if self._chores:
+                    self._active += 1
+                    return functools.partial(self._do_chore, self._chores.popleft())
+            if self._writes:
+                entry, _ = self._writes.popitem(last=False)
+                self._begin_write(entry)
+                return functools.partial(self._encode_and_write, entry)
+            return None
+
+    def _gathers(self, data: Array) -> bool:
+        return bool(self._workers.limit) and data.nbytes < self.backend.gathers_below
+
+    def _encode_and_write(self, entry: Entry) -> None:
         assert entry.source is not None
         try:
-            stored_nbytes = self.backend.write(entry, entry.source)
+            data = self.encode(entry, entry.source)
+        except Exception as error:
+            with self._lock:
+                self._end_write(entry, self._store_error(error, "encoding", entry))
+        else:
+            self._write(entry, data)
+
+    def _write(self, entry: Entry, data: Array) -> None:
+        stored_nbytes, failure, pack = 0, None, None
+        began = time.perf_counter()
+        try:
+            if entry.encoded_nbytes is not None and self._gathers(data):
+                pack = self.gather(entry, data)
+            else:
+                stored_nbytes = self.backend.write(entry, data)
         except BaseException as error:
             failure = self._store_error(error, "writing", entry)
             if not isinstance(error, Exception):
                 raise
         finally:
             with self._lock:
-                self._end_write(entry, stored_nbytes, failure)
+                self._count(write_seconds=time.perf_counter() - began)
+                if pack is not None:
+                    self._move_into(entry, pack)
+                elif failure is None:
+                    self._settle(entry, stored_nbytes)
+                self._end_write(entry, failure)
 
     def _fetch(self, entry: Entry, fetch: Fetch) -> None:
+        began = time.perf_counter()
         try:
             self.read(entry, fetch.array)
         except Exception as error:
             fetch.error = self._store_error(error, "prefetching", entry)
         with self._lock:
+            self._count(read_seconds=time.perf_counter() - began)
             self._active -= 1
             entry.busy -= 1
             fetch.done = True

@@ -10,10 +10,13 @@ class Extents:
 
     Ranges that were written before are faster to write than new ones, so freed space is taken
     first: of those that fit the smallest, and of these the first. Neighbours coalesce.
+
+    Args:
+        first: where ranges begin.
     """
 
-    def __init__(self) -> None:
-        self.end = 0
+    def __init__(self, first: int = 0) -> None:
+        self.end = first
         """Bytes from the start of the file to the end of the last range ever used."""
         self._lengths: dict[int, int] = {}  # start -> length
         self._starts: dict[int, int] = {}  # end -> start
@@ -23,6 +26,12 @@ class Extents:
     def free_nbytes(self) -> int:
         """Bytes before ``end`` that are free."""
         return sum(self._lengths.values())
+
+    def end_with(self, length: int) -> int:
+        """What ``end`` would be after ``allocate(length)``."""
+        if self._by_length and self._by_length[-1][0] >= length:
+            return self.end
+        return self._starts.get(self.end, self.end) + length
 
     def allocate(self, length: int, limit: int | None = None) -> int | None:
         """The start of a range of ``length`` bytes; None if the file would pass ``limit``."""

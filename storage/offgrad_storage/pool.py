@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .backend import Backend
 from .base import Allocate
 from .buffers import BufferPool
+from .codecs import Codec
 from .entry import Entry
 from .store import BackendStore
 
@@ -21,6 +22,7 @@ class PoolStore(BackendStore):
 
     Args:
         quota: most bytes of arrays stored at once; None for no bound.
+        codec: what arrays are encoded with (see ``codec``); within ``put``.
         allocate: where arrays that are read back come from; None for a BufferPool of its own.
         hold: where the stored copies live; None for a BufferPool of its own.
 
@@ -31,11 +33,12 @@ class PoolStore(BackendStore):
         self,
         quota: int | None = None,
         *,
+        codec: str | Codec = "none",
         allocate: Allocate | None = None,
         hold: Allocate | None = None,
     ) -> None:
         backend = _PoolBackend(quota, BufferPool().empty if hold is None else hold)
-        super().__init__(backend, threads=0, allocate=allocate)
+        super().__init__(backend, threads=0, codec=codec, allocate=allocate)
 
 
 class _PoolBackend(Backend):
@@ -46,7 +49,10 @@ class _PoolBackend(Backend):
 
     def prepare(self, entry: Entry) -> None:
         # The allocator may ask this store what it holds, or wait for other stores.
-        entry.place = self._hold(entry.shape, entry.dtype)
+        if entry.encoded_nbytes is None:
+            entry.place = self._hold(entry.shape, entry.dtype)
+        else:
+            entry.place = self._hold((entry.encoded_nbytes,), np.dtype(np.uint8))
 
     def reserve(self, entry: Entry) -> int:
         nbytes = super().reserve(entry)
@@ -55,7 +61,7 @@ class _PoolBackend(Backend):
 
     def write(self, entry: Entry, array: Array) -> int:
         np.copyto(self._kept[entry.serial], array)
-        return entry.nbytes
+        return entry.payload_nbytes
 
     def read(self, entry: Entry, out: Array) -> None:
         np.copyto(out, self._kept[entry.serial])

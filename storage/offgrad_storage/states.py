@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from .backend import Backend
 from .base import StoreStats
-from .entry import Entry, State
+from .codecs import Codec
+from .entry import Entry, Pack, State
 from .errors import (
     ForkedStoreError,
     QuotaExceededError,
@@ -33,21 +34,44 @@ from .workers import Workers
 Array = NDArray[Any]
 
 
+class _Process:
+    """How many forks lie between this process and the first: cheaper to ask than its number."""
+
+    forks = 0
+
+    def count_fork(self) -> None:
+        self.forks += 1
+
+
+process = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=process.count_fork)
+
+
 class States:
     """What is known of all entries of a store. Its methods are called with the lock held.
 
     Args:
         backend: moves the bytes.
         inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
+        codec: what arrays are encoded with; None for none.
     """
 
     _workers: Workers
 
-    def __init__(self, backend: Backend, inflight_nbytes: int) -> None:
+    def _leave(self, entry: Entry, pack: Pack) -> None:
+        raise NotImplementedError
+
+    def _seal_all(self) -> None:
+        raise NotImplementedError
+
+    def __init__(self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None) -> None:
         if inflight_nbytes < 0:
             raise ValueError(f"inflight_nbytes must be at least 0, got {inflight_nbytes}")
         self.backend = backend
+        self.codec = codec
         self._limit = inflight_nbytes
+        self._process = process.forks
         self._pid = os.getpid()
         self._lock = Letterbox(self._handle_died)
         self._writes: OrderedDict[Entry, None] = OrderedDict()
@@ -87,33 +111,49 @@ class States:
             raise self._closed_error(entry)
 
     def _reserve(self, entry: Entry) -> None:
+        """Have the backend make room, as soon as there may be some."""
         while True:
             try:
-                entry.stored_nbytes = self.backend.reserve(entry)
-                break
+                self._admit(entry)
             except QuotaExceededError:
+                self._seal_all()
                 # Estimates shrink when writes end, and chores give space back.
                 if not (self._writes or self._chores or self._active) or not self._workers:
                     raise
+            else:
+                return
             self._wait_for_write(entry)
+
+    def _admit(self, entry: Entry) -> None:
+        stored_nbytes = self.backend.reserve(entry)
         entry.reserved = True
-        self.backend.used_nbytes += entry.stored_nbytes
+        self._account(entry, stored_nbytes)
+
+    def _account(self, entry: Entry, stored_nbytes: int) -> None:
+        """Note what ``entry`` takes in the backend now."""
+        self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
+        if not isinstance(entry, Pack):  # the arrays in it are counted
+            self._count(stored_nbytes=stored_nbytes - entry.stored_nbytes)
+        entry.stored_nbytes = stored_nbytes
 
     def _begin_write(self, entry: Entry) -> None:
         entry.state = State.WRITING
         entry.busy += 1
         self._active += 1
 
-    def _end_write(self, entry: Entry, stored_nbytes: int, error: StoreError | None) -> None:
+    def _settle(self, entry: Entry, stored_nbytes: int) -> None:
+        """The backend has taken ``entry``, in so many bytes."""
+        self.backend.settle(entry, stored_nbytes)
+        self._account(entry, stored_nbytes)
+        if not isinstance(entry, Pack):
+            self._count(written_nbytes=stored_nbytes)
+
+    def _end_write(self, entry: Entry, error: StoreError | None) -> None:
         self._active -= 1
         entry.busy -= 1
         entry.state = State.STORED if error is None else State.FAILED
         entry.error = error
-        if error is None:
-            self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
-            entry.stored_nbytes = stored_nbytes
-            self._count(written_nbytes=stored_nbytes)
-        else:
+        if error is not None and not isinstance(error, StoreClosedError):
             self._undelivered.append(error)
         self._release_source(entry)
         self._free_if_unused(entry)
@@ -161,6 +201,10 @@ class States:
 
     def _handle_died(self, entry: Entry) -> None:
         entry.dropped = True
+        if entry.pack is not None:
+            self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
+            self._leave(entry, entry.pack)
+            return
         if not entry.reserved:
             return
         self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
@@ -176,7 +220,7 @@ class States:
         if self.backend.keeps or self._closed:
             return
         entry.reserved = False
-        self.backend.used_nbytes -= entry.stored_nbytes
+        self._account(entry, 0)
         chore = self.backend.free(entry)
         if chore is not None:
             self._chores.append(chore)
@@ -185,8 +229,11 @@ class States:
 
     # ---- errors; these need no lock
 
+    def _forked(self) -> bool:
+        return self._process != process.forks
+
     def _check_process(self, entry: Entry | None) -> None:
-        if os.getpid() != self._pid:
+        if self._forked():
             raise ForkedStoreError(
                 f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
                 store=self.backend.name,

@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from .backend import Backend
 from .base import AbstractArrayStore, Allocate, Handle, StoreStats
 from .buffers import BufferPool
+from .codecs import Codec
+from .codecs import codec as find_codec
 from .entry import Entry
 from .executor import Executor
 
@@ -29,6 +31,7 @@ class BackendStore(AbstractArrayStore):
             and prefetch does nothing.
         inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when they are
             spent. One larger array may go alone.
+        codec: what arrays are encoded with (see ``codec``), in the I/O threads if there are any.
         allocate: where arrays that are read back come from; None for a BufferPool of its own.
     """
 
@@ -38,12 +41,15 @@ class BackendStore(AbstractArrayStore):
         *,
         threads: int = 2,
         inflight_nbytes: int = 64 << 20,
+        codec: str | Codec = "none",
         allocate: Allocate | None = None,
     ) -> None:
         self._allocate = BufferPool().empty if allocate is None else allocate
         self._threads = threads
         try:
-            self._executor = Executor(backend, threads, inflight_nbytes)
+            chosen = find_codec(codec)
+            used = None if chosen.name == "none" else chosen
+            self._executor = Executor(backend, threads, inflight_nbytes, used)
         except BaseException:
             backend.close()
             raise

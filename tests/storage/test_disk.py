@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import signal
 import stat
@@ -19,7 +21,8 @@ from offgrad_storage import (
     StoreError,
     StoreFullError,
 )
-from offgrad_storage.spill_file import SpillFile
+from offgrad_storage.array_file import ArrayFile
+from offgrad_storage.direct_file import DirectFile
 from offgrad_storage.testing import MakeStore, StoreContract, assert_same, eventually, sample
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
@@ -30,15 +33,28 @@ def direct(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "direct")
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "direct": {},
+    "buffered": {"direct": False},
+    "one by one": {"gather_nbytes": 0},
+    "encoded": {"codec": "zstd"},
+}
+
+
 class TestDiskStore(StoreContract):
-    @pytest.fixture
-    def make_store(self, tmp_path: Path, direct: bool) -> MakeStore:
-        return lambda **options: DiskStore(tmp_path, direct=direct, **options)
+    @pytest.fixture(params=KINDS)
+    def make_store(self, tmp_path: Path, request: pytest.FixtureRequest) -> MakeStore:
+        return lambda **options: DiskStore(tmp_path, **KINDS[request.param], **options)
 
 
-def file_of(store: DiskStore) -> SpillFile:
+def file_of(store: DiskStore) -> DirectFile:
     file: Any = store._executor.backend
-    return file.file  # type: ignore[no-any-return]
+    return file.files[0].file  # type: ignore[no-any-return]
+
+
+def files_of(store: DiskStore) -> list[ArrayFile]:
+    backend: Any = store._executor.backend
+    return backend.files  # type: ignore[no-any-return]
 
 
 def reopened(store: DiskStore) -> int:
@@ -108,13 +124,13 @@ def test_pooled_arrays_take_one_call_and_no_copy(
     pool = BufferPool()
     with DiskStore(tmp_path, allocate=pool.empty) as store:
         calls: list[int] = []
-        real = SpillFile._write_some
+        real = DirectFile._write_some
 
-        def count(file: SpillFile, data: Any, offset: int) -> int:
+        def count(file: DirectFile, data: Any, offset: int) -> int:
             calls.append(data.nbytes)
             return real(file, data, offset)
 
-        monkeypatch.setattr(SpillFile, "_write_some", count)
+        monkeypatch.setattr(DirectFile, "_write_some", count)
         array = pool.empty((2 << 20) + 1)
         array[:] = 3
         handle = store.put(array)
@@ -122,17 +138,17 @@ def test_pooled_arrays_take_one_call_and_no_copy(
         assert calls == [(8 << 20) + 4096]
         backend: Any = store._executor.backend
         assert_same(handle.get(), array)
-        assert backend._buffers.cached_nbytes <= 2 * 4096  # the probe's; no bounce buffer
+        assert backend.files[0]._buffers.cached_nbytes == 0  # no bounce buffer
 
 
 def test_short_writes_and_reads(
     tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrays = [sample("u1", (50_000,)), sample("f4", (1000, 11)).T]
-    with DiskStore(tmp_path, direct=direct) as store:
-        write, read = SpillFile._write_some, SpillFile._read_some
-        monkeypatch.setattr(SpillFile, "_write_some", lambda f, d, o: write(f, d[:8192], o))
-        monkeypatch.setattr(SpillFile, "_read_some", lambda f, d, o: read(f, d[:12288], o))
+    with DiskStore(tmp_path, direct=direct, gather_nbytes=0) as store:
+        write, read = DirectFile._write_some, DirectFile._read_some
+        monkeypatch.setattr(DirectFile, "_write_some", lambda f, d, o: write(f, d[:8192], o))
+        monkeypatch.setattr(DirectFile, "_read_some", lambda f, d, o: read(f, d[:12288], o))
         for array in arrays:
             handle = store.put(array)
             handle.wait_captured()
@@ -164,7 +180,7 @@ def test_quota_bounds_the_file(tmp_path: Path) -> None:
 def test_disk_full(tmp_path: Path, direct: bool) -> None:
     import resource
 
-    with DiskStore(tmp_path, direct=direct) as store:
+    with DiskStore(tmp_path, direct=direct, gather_nbytes=0) as store:
         first = store.put(sample("u1", (8192,)))
         first.wait_captured()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -184,12 +200,12 @@ def test_disk_full(tmp_path: Path, direct: bool) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
 def test_a_flipped_byte(tmp_path: Path, direct: bool) -> None:
-    with DiskStore(tmp_path, direct=direct) as store:
+    with DiskStore(tmp_path, direct=direct, gather_nbytes=0) as store:
         handles = [store.put(sample("f4", (3000,), number)) for number in range(3)]
         for handle in handles:
             handle.wait_captured()
         descriptor = reopened(store)
-        start, _ = handles[1]._entry.place
+        _, start, _ = handles[1]._entry.place
         byte = os.pread(descriptor, 1, start + 5000)[0]
         os.pwrite(descriptor, bytes([byte ^ 1]), start + 5000)
         os.close(descriptor)
@@ -208,7 +224,7 @@ def test_a_flipped_byte(tmp_path: Path, direct: bool) -> None:
 
 
 def test_a_truncated_file(tmp_path: Path, direct: bool) -> None:
-    with DiskStore(tmp_path, direct=direct) as store:
+    with DiskStore(tmp_path, direct=direct, gather_nbytes=0) as store:
         handles = [store.put(sample("f4", (3000,), number)) for number in range(2)]
         for handle in handles:
             handle.wait_captured()
@@ -294,3 +310,108 @@ def test_exit_without_close(tmp_path: Path, run_python: Any) -> None:
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert not list(tmp_path.iterdir())
+
+
+def test_several_directories_share_the_arrays(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    arrays = [sample("f4", (300_000 + number,), number) for number in range(12)]
+    with DiskStore(folders) as store:
+        assert store.directories == folders
+        handles = [store.put(each) for each in arrays]
+        for handle in handles:
+            handle.wait_captured()
+        places: list[Any] = [handle._entry.place for handle in handles]
+        assert [sum(place[0] is file for place in places) for file in files_of(store)] == [4] * 3
+        for handle, array in zip(handles, arrays, strict=True):
+            assert_same(handle.get(), array)
+        # What one file has lost is what it gets next.
+        lost = places[0][0]
+        handles[:] = [each for each in handles if each._entry.place[0] is not lost]
+        del handle
+        eventually(lambda: store.stats().live_handles == 8)
+        more = [store.put(each) for each in arrays[:3]]
+        assert all(handle._entry.place[0] is lost for handle in more)
+    assert all(not list(folder.iterdir()) for folder in folders)
+
+
+def test_a_quota_is_for_all_directories_together(tmp_path: Path) -> None:
+    with DiskStore([tmp_path / "a", tmp_path / "b"], quota=10 << 20, gather_nbytes=0) as store:
+        handles = [store.put(sample("u1", (1 << 20,))) for _ in range(10)]
+        with pytest.raises(QuotaExceededError, match="quota of 10485760"):
+            store.put(sample("u1", (4096,)))
+        del handles
+
+
+def test_a_directory_at_least(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a directory at least"):
+        DiskStore([])
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="opening the spill file"):
+        DiskStore([tmp_path, tmp_path / "file"])
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@posix_only
+def test_a_lack_of_space_shows_before_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fstatvfs
+
+    class Full:
+        f_bavail, f_frsize = 300, 4096
+
+    folders = [tmp_path / "full", tmp_path / "empty"]
+    array = sample("u1", (2 << 20,))
+    with DiskStore(folders) as store:
+        full, _ = files_of(store)
+
+        def fstatvfs(descriptor: int) -> Any:
+            return Full() if descriptor == full.file.fileno() else real(descriptor)
+
+        monkeypatch.setattr(os, "fstatvfs", fstatvfs)
+        handles = [store.put(array) for _ in range(3)]  # into the other one
+        for handle in handles:
+            assert_same(handle.get(), array)
+    with DiskStore(tmp_path) as store:
+        monkeypatch.setattr(os, "fstatvfs", lambda descriptor: Full())
+        with pytest.raises(StoreFullError, match=r"array 0 .*\d+ bytes too few.*Free space"):
+            store.put(array)
+        small = store.put(array[:1000])
+        assert_same(small.get(), array[:1000])
+        monkeypatch.undo()
+        assert_same(store.put(array).get(), array)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing to drop the cache with")
+def test_what_goes_through_the_page_cache_leaves_it(tmp_path: Path) -> None:
+    with DiskStore(tmp_path, direct=False) as store:
+        handles = [store.put(sample("u1", (16 << 20,), number)) for number in range(8)]
+        for handle in handles:
+            handle.wait_captured()
+            handle.get()
+        assert cached_nbytes(file_of(store)) < 80 << 20  # of 128 MiB, written and read
+        del handle, handles
+    with DiskStore(tmp_path) as store:
+        if not file_of(store).direct:
+            pytest.skip("no O_DIRECT here")
+        handle = store.put(sample("u1", (16 << 20,)))
+        handle.wait_captured()
+        handle.get()
+        assert cached_nbytes(file_of(store)) < 1 << 20
+
+
+def cached_nbytes(file: DirectFile) -> int:
+    """Bytes of the file that are in the page cache."""
+    size = os.fstat(file.fileno()).st_size
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDWR)
+    try:
+        with mmap.mmap(descriptor, size) as mapping:
+            begin = ctypes.c_char.from_buffer(mapping)
+            pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+            address = ctypes.c_void_p(ctypes.addressof(begin))
+            assert libc.mincore(address, ctypes.c_size_t(size), pages) == 0
+            del begin
+            return sum(page & 1 for page in pages) * mmap.PAGESIZE
+    finally:
+        os.close(descriptor)

@@ -112,9 +112,8 @@ class GroupInt(Codec):
         numbers = _Numbers.of(flat(array)) if array.size else None
         if numbers is None:
             return 0.0
-        loaded = numbers.load(slice(0, numbers.count))
-        sizes = np.abs(loaded).max(axis=1).astype(np.float64)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # of signalling NaNs, too
+            sizes = np.abs(numbers.load(slice(0, numbers.count))).max(axis=1).astype(np.float64)
             bounds = sizes * ((1 + 2**-12) / self._levels + numbers.rounding) + numbers.absolute
         bounds[numbers.must_stay(sizes) | (sizes == 0)] = 0
         each = np.repeat(bounds, GROUP)[: numbers.count]

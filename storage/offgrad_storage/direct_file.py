@@ -1,10 +1,11 @@
-"""One file without a name, read and written at offsets, past the page cache where possible."""
+"""One open file, read and written at offsets, past the page cache where possible."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -16,34 +17,71 @@ from .buffers import PAGE, BufferPool
 from .directory import SpillFolder
 from .errors import MissingDataError
 
-if sys.platform == "linux":
+if sys.platform != "win32":
     import fcntl
     import resource
+
+_DROP_NBYTES = 64 << 20  # a file of the page cache's writes and reads is dropped from it so often
+_F_NOCACHE = 48  # of macOS
 
 Bytes = NDArray[np.uint8]
 
 
-class SpillFile:
-    """A file of mode 0600 that vanishes with its process, even one that is killed.
+class DirectFile:
+    """A file, open for reading and writing.
+
+    Past the page cache where the system has O_DIRECT and the file system takes it. Elsewhere what
+    passed through the cache is dropped from it, where there is a way to.
 
     Args:
-        directory: an existing one; nothing is to be seen in it, where the system allows that.
+        descriptor: of the open file; it belongs to this object from now on.
+        directory: where the file is.
         direct: try O_DIRECT.
-        buffers: where to take an aligned page from, to try it.
+        folder: what goes with the file, if anything.
 
     Attributes:
         direct: whether addresses, offsets and lengths must be multiples of ``PAGE``.
     """
 
-    def __init__(self, directory: Path, direct: bool, buffers: BufferPool) -> None:
-        self._folder: SpillFolder | None = None
-        self._descriptor: int | None = self._open(directory)
+    def __init__(
+        self, descriptor: int, directory: Path, direct: bool, folder: SpillFolder | None = None
+    ) -> None:
+        self.directory = directory
+        self._descriptor: int | None = descriptor
+        self._folder = folder
         self._seek = threading.Lock()
-        self.direct = direct and self._go_direct(buffers)
+        self._cached_nbytes = 0
+        self.direct = direct and self._go_direct()
+        if sys.platform == "darwin":
+            fcntl.fcntl(descriptor, _F_NOCACHE, 1)
+
+    @classmethod
+    def unnamed(cls, directory: Path, direct: bool) -> DirectFile:
+        """A file of mode 0600 that vanishes with its process, even one that is killed.
+
+        Nothing is to be seen of it in ``directory``, where the system allows that.
+        """
+        if hasattr(os, "O_TMPFILE"):
+            with contextlib.suppress(OSError):  # what is really wrong shows again below
+                flags = os.O_TMPFILE | os.O_RDWR | os.O_EXCL
+                return cls(os.open(directory, flags, 0o600), directory, direct)
+        folder = SpillFolder(directory)
+        path = folder.path / "arrays"
+        try:
+            descriptor = create(path)
+        except BaseException:
+            folder.remove()
+            raise
+        try:
+            path.unlink()
+        except OSError:  # Windows: an open file keeps its name, so its folder stays as well
+            return cls(descriptor, directory, direct, folder)
+        folder.remove()
+        return cls(descriptor, directory, direct)
 
     def write_at(self, data: Bytes, offset: int) -> None:
         """Write all of ``data`` at ``offset``."""
-        stuck = False
+        stuck, nbytes = False, data.size
         while data.size:
             done = self._write_some(data, offset)
             if done < data.size and self.direct:
@@ -52,10 +90,11 @@ class SpillFile:
                 raise OSError(errno.EIO, "the file takes no more bytes, and gives no reason")
             stuck = not done
             data, offset = data[done:], offset + done
+        self._passed(nbytes)
 
     def read_at(self, out: Bytes, offset: int) -> None:
         """Fill ``out`` from ``offset``; MissingDataError where the file ends before."""
-        stuck = False
+        stuck, nbytes = False, out.size
         while out.size:
             done = self._read_some(out, offset)
             if done < out.size and self.direct:
@@ -67,6 +106,17 @@ class SpillFile:
                 )
             stuck = not done
             out, offset = out[done:], offset + done
+        self._passed(nbytes)
+
+    def missing_nbytes(self, size: int) -> int:
+        """How many bytes the file system lacks for the file to have ``size``; 0 if none."""
+        if hasattr(os, "fstatvfs"):
+            system = os.fstatvfs(self.fileno())
+            free = system.f_bavail * system.f_frsize
+            has = os.fstat(self.fileno()).st_blocks * 512
+        else:
+            free, has = shutil.disk_usage(self.directory).free, os.fstat(self.fileno()).st_size
+        return max(0, size - has - free)
 
     def close(self) -> None:
         """Give the space back; may be called twice."""
@@ -79,35 +129,24 @@ class SpillFile:
     def fileno(self) -> int:
         """The file descriptor."""
         if self._descriptor is None:
-            raise ValueError("the spill file is closed")
+            raise ValueError("the file is closed")
         return self._descriptor
 
-    def _open(self, directory: Path) -> int:
-        if hasattr(os, "O_TMPFILE"):
-            with contextlib.suppress(OSError):  # what is really wrong shows again below
-                return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
-        folder = SpillFolder(directory)
-        try:
-            path = folder.path / "arrays"
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-            flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-            descriptor = os.open(path, flags, 0o600)
-        except BaseException:
-            folder.remove()
-            raise
-        try:
-            path.unlink()
-        except OSError:  # Windows: an open file keeps its name, so its folder stays as well
-            self._folder = folder
-        else:
-            folder.remove()
-        return descriptor
+    def _passed(self, nbytes: int) -> None:
+        """So many bytes more are in the page cache: have them leave it now and then."""
+        if self.direct or not hasattr(os, "posix_fadvise"):
+            return
+        self._cached_nbytes += nbytes  # two threads may lose a count; the next drop makes up
+        if self._cached_nbytes >= _DROP_NBYTES:
+            self._cached_nbytes = 0
+            os.fdatasync(self.fileno())  # only what is on the disk can leave
+            os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def _go_direct(self, buffers: BufferPool) -> bool:
+    def _go_direct(self) -> bool:
         if sys.platform != "linux":
             return False
         flags = fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
-        page = buffers.empty(2 * PAGE, np.uint8)
+        page = BufferPool().empty(2 * PAGE, np.uint8)
         page[:PAGE] = np.arange(PAGE) % 251
         try:
             fcntl.fcntl(self.fileno(), fcntl.F_SETFL, flags | os.O_DIRECT)
@@ -143,8 +182,15 @@ class SpillFile:
             return len(got)
 
 
+def create(path: Path) -> int:
+    """The descriptor of a new file of mode 0600, which nobody can have put there before."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    return os.open(path, flags, 0o600)
+
+
 def _file_size_limit() -> float:
-    if sys.platform != "linux":
+    if sys.platform == "win32":
         return float("inf")
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return float("inf") if limit == resource.RLIM_INFINITY else limit

@@ -1,0 +1,290 @@
+"""Gathers small arrays into packs of a few MB, which are written and read as one.
+
+One I/O for each small array would cost more than its bytes do. An array is copied into the open
+pack of its kind; a full pack is queued for writing. To read one array its pack is read, and kept a
+while for the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backend import Backend
+from .buffers import BufferPool, round_up
+from .codecs import Codec
+from .entry import Entry, Pack, State, checksum, verify
+from .errors import QuotaExceededError, StoreError
+from .states import States
+
+Array = NDArray[Any]
+
+_SMALLEST, _LARGEST = 256 << 10, 4 << 20  # bytes of a pack: each is twice as large as the last
+_LOADED_NBYTES = 16 << 20  # most bytes of packs kept after reading
+_ALIGNMENT = 64
+
+
+class Gathering(States):
+    """The states of packs, and the way of arrays into them and out."""
+
+    def __init__(self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None) -> None:
+        super().__init__(backend, inflight_nbytes, codec)
+        self._buffers = BufferPool()
+        self._open: dict[Hashable, Pack] = {}
+        self._sizes: dict[Hashable, int] = {}
+        self._loaded: OrderedDict[Pack, None] = OrderedDict()
+        self._pack_serial = itertools.count()
+
+    def put_gathered(self, entry: Entry, array: Array) -> None:
+        """Copy ``array``, of a new ``entry``, into a pack; wait while too much is in flight."""
+        with self._lock:
+            pack = self._pack_with_room(entry, array.nbytes, wait=True)
+            self._count(puts=1, live_handles=1, logical_nbytes=array.nbytes)
+            self._take_room(entry, pack, array.nbytes)
+            self._join(entry, pack)
+        try:
+            self._copy_in(entry, pack, array)
+        finally:
+            with self._lock:
+                entry.state = State.STORED
+                entry.captured = True
+                self._filled(pack)
+
+    def gather(self, entry: Entry, data: Array) -> Pack:
+        """Copy ``data``, the encoded bytes of ``entry``, into a pack; return that."""
+        with self._lock:
+            # The I/O thread that this is must not wait for another.
+            pack = self._pack_with_room(entry, data.nbytes, wait=False)
+            self._take_room(entry, pack, data.nbytes)
+        try:
+            self._copy_in(entry, pack, data)
+        finally:
+            with self._lock:
+                self._filled(pack)
+        return pack
+
+    def encode(self, entry: Entry, array: Array) -> Array:
+        """What to store for ``array``: encoded if that makes it smaller."""
+        data = None if self.codec is None else self.codec.encode(array, entry.serial)
+        if data is None:
+            return array
+        entry.encoded_nbytes = data.nbytes
+        return data
+
+    def copy_as_stored(self, entry: Entry, source: Array, out: Array) -> None:
+        """Fill ``out`` from the array that was put as it would come out of the store."""
+        if self.codec is not None and not self.codec.lossless:
+            data = self.codec.encode(source, entry.serial)
+            if data is not None:
+                self.codec.decode(data, out)
+                return
+        np.copyto(out, source)
+
+    def read_stored(self, entry: Entry, out: Array) -> None:
+        """Fill the C-contiguous ``out`` from the backend, or from the pack it is in."""
+        if entry.encoded_nbytes is None:
+            self._read_bytes(entry, out)
+            return
+        assert self.codec is not None
+        data: Array = self._buffers.empty(entry.encoded_nbytes, np.uint8)
+        self._read_bytes(entry, data)
+        self.codec.decode(data, out)
+
+    def _read_bytes(self, entry: Entry, out: Array) -> None:
+        if entry.pack is None:
+            self.backend.read(entry, out)
+        else:
+            self._read_gathered(entry, entry.pack, out)
+
+    def _copy_in(self, entry: Entry, pack: Pack, array: Array) -> None:
+        assert pack.source is not None
+        copied = np.ndarray(array.shape, array.dtype, pack.source, entry.offset)
+        np.copyto(copied, array)
+        entry.checksum = checksum(copied)
+
+    def _read_gathered(self, entry: Entry, pack: Pack, out: Array) -> None:
+        try:
+            data = self._load(pack)
+        except StoreError as error:
+            raise error.about(str(entry)) from error.__cause__
+        np.copyto(out, np.ndarray(out.shape, out.dtype, data, entry.offset))
+        verify(checksum(out), entry, self.backend.name)
+
+    def load_ahead(self, pack: Pack) -> None:
+        """Read ``pack``; an error is for whoever wants an array of it: it comes there again."""
+        with contextlib.suppress(Exception):
+            self._load(pack)
+        with self._lock:
+            self._active -= 1
+            self._lock.notify_all()
+
+    def _load(self, pack: Pack) -> Array:
+        """The bytes of ``pack``: in memory still, or again, or read now."""
+        with self._lock:
+            while True:
+                if pack.source is not None:
+                    return pack.source
+                if pack.loaded is not None:
+                    self._loaded.move_to_end(pack)
+                    return pack.loaded
+                if pack.error is not None:
+                    raise self._deliver(pack.error)
+                if not pack.loading:
+                    break
+                self._lock.wait()
+            pack.loading = True
+            pack.busy += 1
+        data: Array = self._buffers.empty(pack.nbytes, np.uint8)
+        loaded = False
+        try:
+            self.backend.read(pack, data)
+            loaded = True
+        finally:
+            with self._lock:
+                pack.loading = False
+                pack.busy -= 1
+                if loaded and not pack.dropped:
+                    self._keep_loaded(pack, data)
+                self._free_if_unused(pack)
+                self._lock.notify_all()
+        return data
+
+    # ---- with the lock held
+
+    def _take_room(self, entry: Entry, pack: Pack, nbytes: int) -> None:
+        entry.offset = pack.used
+        pack.used += round_up(nbytes, _ALIGNMENT)
+        pack.members += 1
+        pack.filling += 1
+
+    def _filled(self, pack: Pack) -> None:
+        pack.filling -= 1
+        if pack.sealed and not pack.filling:
+            self._enqueue(pack)
+
+    def _join(self, entry: Entry, pack: Pack) -> None:
+        """``entry`` is to be found in ``pack`` from now on."""
+        entry.pack = pack
+        entry.stored_nbytes = entry.payload_nbytes
+        self._count(stored_nbytes=entry.stored_nbytes, written_nbytes=entry.stored_nbytes)
+
+    def _move_into(self, entry: Entry, pack: Pack) -> None:
+        """``entry`` is in ``pack``; the room it was given in the backend is not needed."""
+        self.backend.free(entry)
+        self._account(entry, 0)
+        entry.reserved = False
+        self._join(entry, pack)
+        if entry.dropped:
+            self._leave(entry, pack)
+
+    def _pack_with_room(self, entry: Entry, nbytes: int, wait: bool) -> Pack:
+        kind = self.backend.kind(entry)
+        while True:
+            if wait or not self.backend.keeps:
+                self._grow(entry)  # or raise an error if the store is closed
+            pack = self._open.get(kind)
+            if pack is None:
+                return self._open_pack(entry, kind, nbytes)
+            if pack.used + nbytes <= pack.nbytes:
+                return pack
+            if wait and not self._fits(pack):
+                self._wait_for_write(entry)
+            else:
+                self._seal(pack)
+
+    def _open_pack(self, entry: Entry, kind: Hashable, nbytes: int) -> Pack:
+        size = max(round_up(nbytes), self._sizes.get(kind, _SMALLEST))
+        pack = Pack(next(self._pack_serial), kind, self._buffers.empty(size, np.uint8))
+        try:
+            self._admit(pack)
+            self._sizes[kind] = min(_LARGEST, 2 * size)
+        except QuotaExceededError:
+            pack = Pack(pack.serial, kind, self._buffers.empty(round_up(nbytes), np.uint8))
+            try:
+                self._reserve(pack)
+            except StoreError as error:
+                raise error.about(str(entry)) from None
+            if kind in self._open:  # another thread's, while this one waited
+                self._seal(self._open[kind])
+        self._open[kind] = pack
+        return pack
+
+    def _seal(self, pack: Pack) -> None:
+        """Have ``pack`` take no more arrays, and be written as soon as they are all copied."""
+        assert pack.source is not None
+        del self._open[pack.kind]
+        pack.sealed = True
+        pack.nbytes = round_up(pack.used)
+        pack.shape = (pack.nbytes,)
+        pack.source = pack.source[: pack.nbytes]
+        if not pack.filling:
+            self._enqueue(pack)
+
+    def _seal_all(self) -> None:
+        for pack in list(self._open.values()):
+            self._seal(pack)
+
+    def _forget_packs(self) -> None:
+        for pack in self._open.values():
+            pack.source = None
+        for pack in self._loaded:
+            pack.loaded = None
+        self._open.clear()
+        self._loaded.clear()
+
+    def _enqueue(self, pack: Pack) -> None:
+        self._count(inflight_nbytes=pack.nbytes)
+        self._writes[pack] = None
+        self._workers.wake()
+
+    def _want(self, pack: Pack) -> None:
+        """Keep ``pack`` in memory, or read it ahead, for one more of its arrays."""
+        pack.wanted += 1
+        if not (pack.in_memory or pack.loading or pack in self._reads):
+            self._reads[pack] = None
+            self._workers.wake()
+
+    def _unwant(self, entry: Entry) -> None:
+        if entry.fetch is not None and entry.fetch.gathered and entry.pack is not None:
+            entry.pack.wanted -= 1
+            if entry.pack in self._loaded:  # and about to be read from
+                self._loaded.move_to_end(entry.pack)
+                self._shed()
+        entry.fetch = None
+
+    def _keep_loaded(self, pack: Pack, data: Array) -> None:
+        pack.loaded = data
+        self._loaded[pack] = None
+        self._shed()
+
+    def _shed(self) -> None:
+        """Let go of what was read, longest unused first, as far as nobody has asked for it."""
+        excess = sum(each.nbytes for each in self._loaded) - _LOADED_NBYTES
+        for each in list(self._loaded)[:-1]:
+            if excess > 0 and not each.wanted:
+                del self._loaded[each]
+                each.loaded = None
+                excess -= each.nbytes
+
+    def _leave(self, entry: Entry, pack: Pack) -> None:
+        """The handle of an array in ``pack`` has died."""
+        self._unwant(entry)
+        self._count(stored_nbytes=-entry.stored_nbytes)
+        pack.members -= 1
+        if pack.members or self.backend.keeps:
+            return
+        if not pack.sealed:
+            pack.used = 0
+            return
+        pack.dropped = True
+        pack.loaded = None
+        self._loaded.pop(pack, None)
+        self._reads.pop(pack, None)
+        self._cancel_write(pack)
+        self._free_if_unused(pack)
