@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -28,11 +28,13 @@ class Backend(ABC):
     Attributes:
         keeps: whether data outlives handles and store: then nothing is freed, and close() writes
             what is pending.
+        lists: whether ``publish`` wants to know what is stored.
         gathers_below: arrays of fewer bytes are gathered: ``Pack`` objects come in their place.
         used_nbytes: bytes stored now, counted by the executor.
     """
 
     keeps: bool = False
+    lists: bool = False
     gathers_below: int = 0
 
     def __init__(self, name: str, quota: int | None = None) -> None:
@@ -45,7 +47,8 @@ class Backend(ABC):
     def prepare(self, entry: Entry) -> None:  # noqa: B027 (most have nothing to prepare)
         """Get ready for ``entry``, before its space is reserved and without the store's lock held.
 
-        Here, and not in ``reserve``, a backend may call what may wait or call the store in turn.
+        Here, and not in ``reserve``, a backend may call what may wait or call the store in turn. It
+        may set ``entry.kind``: small arrays are gathered with those of the same kind.
         """
 
     def reserve(self, entry: Entry) -> int:
@@ -65,10 +68,6 @@ class Backend(ABC):
         Called one at a time, and must be quick.
         """
 
-    def kind(self, entry: Entry) -> Hashable:
-        """Which small arrays may be gathered with ``entry``: those of the same kind."""
-        return None
-
     @abstractmethod
     def write(self, entry: Entry, array: Array) -> int:
         """Store ``array``, of any memory order; return the bytes it takes.
@@ -79,6 +78,12 @@ class Backend(ABC):
     @abstractmethod
     def read(self, entry: Entry, out: Array) -> None:
         """Fill ``out``: C-contiguous, of the shape and dtype written. Verify the checksum."""
+
+    def publish(self, entries: Iterable[Entry]) -> None:  # noqa: B027
+        """Make what is stored readable for others: called by ``flush``, and before ``close``.
+
+        Only where ``lists`` is set. ``entries`` are all that are stored, in the order of puts.
+        """
 
     @abstractmethod
     def free(self, entry: Entry) -> Callable[[], object] | None:

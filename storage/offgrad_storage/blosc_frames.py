@@ -35,7 +35,7 @@ def encode_mask(mask: NDArray[np.bool_]) -> Bytes:
     flat = mask.reshape(-1)
     size = flat.size
     if size < _SMALLEST:
-        return _stored(flat, _BITSHUFFLE)
+        return stored(flat, bits=True)
     # Blocks of one size, each of whole bytes of bits; what they leave is stored as it is.
     count = -(-size // _BLOCK)
     block = size // count // 8 * 8
@@ -58,10 +58,10 @@ def encode_mask(mask: NDArray[np.bool_]) -> Bytes:
 
 
 def decode_mask(frame: Bytes, out: NDArray[np.bool_]) -> None:
-    """Fill the C-contiguous ``out`` from a frame of ``encode_mask``, and no other, of its size."""
+    """Fill the C-contiguous ``out`` from a frame of ``encode_mask`` or ``stored``, and no other."""
     flat = out.reshape(-1)
     size = flat.size
-    if size < _SMALLEST:
+    if frame[2] & _STORED:
         flat[:] = frame[16:].view(np.bool_)
         return
     count = -(-size // _BLOCK)
@@ -90,7 +90,7 @@ def encode_bfloat16(bits: NDArray[np.uint16]) -> Bytes:
     flat = bits.reshape(-1)
     size = flat.size
     if size < _SMALLEST:
-        return _stored(flat.astype("<u4") << 16, _SHUFFLE)
+        return stored(flat.astype("<u4") << 16)
     blocks = _float_blocks(size)
     table = 16 + 4 * len(blocks)
     before = [_before_floats(stop - start) for start, stop in blocks]
@@ -108,10 +108,10 @@ def encode_bfloat16(bits: NDArray[np.uint16]) -> Bytes:
 
 
 def decode_bfloat16(frame: Bytes, out: NDArray[np.float32]) -> None:
-    """Fill the C-contiguous ``out`` from a frame of ``encode_bfloat16``, and no other, its size."""
+    """Fill the C-contiguous ``out`` from a frame of ``encode_bfloat16`` or ``stored``, no other."""
     flat = out.reshape(-1).view(np.uint32)
     size = flat.size
-    if size < _SMALLEST:
+    if frame[2] & _STORED:
         flat[:] = frame[16:].view("<u4")
         return
     end = frame.size
@@ -124,6 +124,17 @@ def decode_bfloat16(frame: Bytes, out: NDArray[np.float32]) -> None:
         end -= len(_before_floats(half)) + 2 * half
 
 
+def stored(flat: NDArray[Any], bits: bool = False) -> Bytes:
+    """A frame that holds the items of a flat array as they are; ``decode_...`` takes these, too.
+
+    It says that bits would be shuffled, or bytes, as other frames of its array are.
+    """
+    size = flat.nbytes
+    flags = _STORED | (_BITSHUFFLE if bits else _SHUFFLE)
+    header = _header(flags, flat.itemsize, size, max(1, size), 16 + size)
+    return np.concatenate([header, flat.view(np.uint8)])
+
+
 def _float_blocks(size: int) -> list[tuple[int, int]]:
     """Where blocks begin and end, in elements: all of one size but for the last, a little less."""
     step = -(-size // -(-4 * size // _BLOCK))
@@ -133,12 +144,6 @@ def _float_blocks(size: int) -> list[tuple[int, int]]:
 def _header(shuffle: int, itemsize: int, size: int, block: int, total: int) -> Bytes:
     flags = shuffle | _LZ4_WHOLE_BLOCKS
     return _bytes(struct.pack("<4B3I", _VERSION, _LZ4_VERSION, flags, itemsize, size, block, total))
-
-
-def _stored(flat: NDArray[Any], shuffle: int) -> Bytes:
-    size = flat.nbytes
-    header = _header(shuffle | _STORED, flat.itemsize, size, max(1, size), 16 + size)
-    return np.concatenate([header, flat.view(np.uint8)])
 
 
 @functools.lru_cache(maxsize=64)

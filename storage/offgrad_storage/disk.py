@@ -5,22 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from .array_file import ArrayFile
-from .backend import Backend
 from .base import Allocate
-from .buffers import round_up
 from .codecs import Codec
 from .direct_file import DirectFile
 from .directory import PathLike, spill_directory
 from .entry import Entry
-from .errors import StoreFullError, as_store_error
+from .errors import as_store_error
+from .file_backend import FileBackend
 from .store import BackendStore
-
-Array = NDArray[Any]
 
 
 class DiskStore(BackendStore):
@@ -72,62 +66,18 @@ class DiskStore(BackendStore):
         )
 
 
-class _DiskBackend(Backend):
-    """The place of an entry is a file and its extent there: start and length, whole pages."""
-
+class _DiskBackend(FileBackend):
     def __init__(self, directories: Sequence[Path], quota: int | None, direct: bool) -> None:
         if not directories:
             raise ValueError("a DiskStore needs a directory at least, got an empty sequence")
         super().__init__(f"DiskStore in {', '.join(map(str, directories))}", quota)
-        self.files: list[ArrayFile] = []
-        self._used: dict[ArrayFile, int] = {}
         try:
             for each in directories:
-                self.files.append(ArrayFile(DirectFile.unnamed(each, direct), self.name))
+                self.files[ArrayFile(DirectFile.unnamed(each, direct), self.name)] = 0
         except BaseException:
             self.close()
             raise
-        self._used = dict.fromkeys(self.files, 0)
 
     def reserve(self, entry: Entry) -> int:
-        length = round_up(entry.payload_nbytes)
-        ends = sum(file.end for file in self.files)
-        full: StoreFullError | None = None
-        for file in sorted(self.files, key=lambda file: self._used[file]):
-            limit = None if self.quota is None else self.quota - ends + file.end
-            try:
-                start = file.allocate(entry, length, limit)
-            except StoreFullError as error:
-                full = error
-                continue
-            if start is not None:
-                entry.place = (file, start, length)
-                self._used[file] += length
-                return length
-        raise full or self.over_quota(entry, length)
-
-    def settle(self, entry: Entry, stored_nbytes: int) -> None:
-        file, start, length = entry.place
-        entry.place = (file, start, stored_nbytes)
-        self._give_back(file, start + stored_nbytes, length - stored_nbytes)
-
-    def write(self, entry: Entry, array: Array) -> int:
-        file, start, _ = entry.place
-        file.write(entry, array, start)
-        return round_up(array.nbytes)
-
-    def read(self, entry: Entry, out: Array) -> None:
-        file, start, _ = entry.place
-        file.read(entry, out, start)
-
-    def free(self, entry: Entry) -> None:
-        self._give_back(*entry.place)
-        entry.place = None
-
-    def close(self) -> None:
-        for file in self.files:
-            file.close()
-
-    def _give_back(self, file: ArrayFile, start: int, length: int) -> None:
-        file.free(start, length)
-        self._used[file] -= length
+        emptiest_first = sorted(self.files, key=self.files.__getitem__)
+        return self.allocate(entry, entry.payload_nbytes, emptiest_first)

@@ -45,6 +45,7 @@ class Entry:
 
     Attributes:
         serial: its number in the store, from 0.
+        kind: which small arrays it may be gathered with: those of the same; the backend's own.
         place: where the backend has put it; the backend's own.
         encoded_nbytes: bytes the codec made of it; None if it is stored plain.
         pack, offset: the pack it is in, and where there; None if it has a place of its own.
@@ -66,6 +67,7 @@ class Entry:
         "encoded_nbytes",
         "error",
         "fetch",
+        "kind",
         "nbytes",
         "offset",
         "pack",
@@ -85,6 +87,7 @@ class Entry:
         self.dtype = array.dtype
         self.nbytes = array.nbytes
         self.attributes = attributes
+        self.kind: Hashable = None
         self.place: Any = None
         self.reserved = False
         self.encoded_nbytes: int | None = None
@@ -114,7 +117,6 @@ class Pack(Entry):
     """Small arrays gathered, to be written and read as one.
 
     Attributes:
-        kind: what its arrays have in common; the backend's own.
         used: bytes taken so far.
         members: how many of its arrays have living handles.
         filling: how many of its arrays are just being copied in.
@@ -124,7 +126,7 @@ class Pack(Entry):
         wanted: how many of its arrays have a prefetch that no get has taken.
     """
 
-    __slots__ = ("filling", "kind", "loaded", "loading", "members", "sealed", "used", "wanted")
+    __slots__ = ("filling", "loaded", "loading", "members", "sealed", "used", "wanted")
 
     def __init__(self, serial: int, kind: Hashable, array: Array) -> None:
         super().__init__(serial, array, {})

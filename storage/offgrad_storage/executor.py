@@ -58,19 +58,21 @@ class Executor(Gathering):
         self.check(entry)
         if not self._workers.limit:
             data = self.encode(entry, array)
-        elif self.codec is None and self._gathers(array):
+        try:
+            self.backend.prepare(entry)
+        except OSError as error:
+            raise self._store_error(error, "making room", entry) from None
+        if self._gathers(array) and not self._may_encode(array):
             self.put_gathered(entry, array)
             return
-        self.backend.prepare(entry)
         with self._lock:
             self._grow(entry)
             while self._workers and not self._fits(entry):
                 self._wait_for_write(entry)
             self._reserve(entry)
             entry.source = array
-            self._count(
-                puts=1, live_handles=1, logical_nbytes=entry.nbytes, inflight_nbytes=entry.nbytes
-            )
+            self._register(entry)
+            self._count(inflight_nbytes=entry.nbytes)
             if self._workers:
                 self._writes[entry] = None
                 self._workers.wake()
@@ -202,7 +204,8 @@ class Executor(Gathering):
         if self._forked():
             return
         with self._lock:
-            if not self._closed:
+            first = not self._closed
+            if first:
                 self._closed = True
                 if not self.backend.keeps:
                     self._cancel_all()
@@ -213,6 +216,8 @@ class Executor(Gathering):
         with self._lock:
             while self._active:  # reads in the threads of callers
                 self._lock.wait()
+        if first:
+            self._publish_for_good()
         self.backend.close()
         self._figures.update(live_handles=0, logical_nbytes=0)
         if not self.backend.keeps:
@@ -222,6 +227,19 @@ class Executor(Gathering):
             for other in errors[1:]:
                 errors[0].add_note(f"also: {other}")
             raise errors[0]
+
+    def flush(self) -> None:
+        """Write what is pending, and have the backend make what is stored readable for others."""
+        self.check()
+        with self._lock:
+            self._seal_all()
+            while self._writes or self._figures["inflight_nbytes"]:
+                self._wait_for_write(None)
+            entries = _in_order(self._entries)
+        try:
+            self.backend.publish(entries)
+        except Exception as error:
+            raise self._store_error(error, "writing metadata", None) from None
 
     def abandon(self) -> None:
         """The store has died unclosed. Never waits: the last thread closes the backend."""
@@ -245,7 +263,16 @@ class Executor(Gathering):
     def _last_step(self) -> None:
         if self._abandoned:
             self._end_packs()
+            self._publish_for_good()
             self.backend.close()
+
+    def _publish_for_good(self) -> None:
+        entries, self._entries = self._entries, {}
+        if self.backend.lists and self.backend.keeps:
+            try:
+                self.backend.publish(_in_order(entries))
+            except Exception as error:
+                self._undelivered.append(self._store_error(error, "writing metadata", None))
 
     def _end_packs(self) -> None:
         """With no I/O thread left: write the open packs if they are to last; forget them all."""
@@ -279,6 +306,9 @@ class Executor(Gathering):
 
     def _gathers(self, data: Array) -> bool:
         return bool(self._workers.limit) and data.nbytes < self.backend.gathers_below
+
+    def _may_encode(self, array: Array) -> bool:
+        return self.codec is not None and self.codec.applies(array)
 
     def _encode_and_write(self, entry: Entry) -> None:
         assert entry.source is not None
@@ -336,6 +366,10 @@ class Executor(Gathering):
         with self._lock:
             self._active -= 1
             self._lock.notify_all()
+
+
+def _in_order(entries: dict[int, Entry]) -> list[Entry]:
+    return [entries[serial] for serial in sorted(entries)]
 
 
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()

@@ -45,7 +45,7 @@ class Gathering(States):
         """Copy ``array``, of a new ``entry``, into a pack; wait while too much is in flight."""
         with self._lock:
             pack = self._pack_with_room(entry, array.nbytes, wait=True)
-            self._count(puts=1, live_handles=1, logical_nbytes=array.nbytes)
+            self._register(entry)
             self._take_room(entry, pack, array.nbytes)
             self._join(entry, pack)
         try:
@@ -71,7 +71,9 @@ class Gathering(States):
 
     def encode(self, entry: Entry, array: Array) -> Array:
         """What to store for ``array``: encoded if that makes it smaller."""
-        data = None if self.codec is None else self.codec.encode(array, entry.serial)
+        if self.codec is None or isinstance(entry, Pack):
+            return array
+        data = self.codec.encode(array, entry.serial)
         if data is None:
             return array
         entry.encoded_nbytes = data.nbytes
@@ -184,13 +186,12 @@ class Gathering(States):
             self._leave(entry, pack)
 
     def _pack_with_room(self, entry: Entry, nbytes: int, wait: bool) -> Pack:
-        kind = self.backend.kind(entry)
         while True:
             if wait or not self.backend.keeps:
                 self._grow(entry)  # or raise an error if the store is closed
-            pack = self._open.get(kind)
+            pack = self._open.get(entry.kind)
             if pack is None:
-                return self._open_pack(entry, kind, nbytes)
+                return self._open_pack(entry, nbytes)
             if pack.used + nbytes <= pack.nbytes:
                 return pack
             if wait and not self._fits(pack):
@@ -198,7 +199,8 @@ class Gathering(States):
             else:
                 self._seal(pack)
 
-    def _open_pack(self, entry: Entry, kind: Hashable, nbytes: int) -> Pack:
+    def _open_pack(self, entry: Entry, nbytes: int) -> Pack:
+        kind = entry.kind
         size = max(round_up(nbytes), self._sizes.get(kind, _SMALLEST))
         pack = Pack(next(self._pack_serial), kind, self._buffers.empty(size, np.uint8))
         try:

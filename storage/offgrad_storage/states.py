@@ -81,7 +81,14 @@ class States:
         self._active = 0
         self._closed = self._abandoned = False
         self._undelivered: list[StoreError] = []
+        self._entries: dict[int, Entry] = {}  # by serial, if the backend wants to know
         self._figures: dict[str, Any] = dataclasses.asdict(StoreStats())
+
+    def _register(self, entry: Entry) -> None:
+        """``entry`` is in the store from now on."""
+        self._count(puts=1, live_handles=1, logical_nbytes=entry.nbytes)
+        if self.backend.lists:
+            self._entries[entry.serial] = entry
 
     def _count(self, **changes: float) -> None:
         for name, change in changes.items():
@@ -99,7 +106,7 @@ class States:
         inflight = self._figures["inflight_nbytes"]
         return not inflight or inflight + entry.nbytes <= self._limit
 
-    def _wait_for_write(self, entry: Entry) -> None:
+    def _wait_for_write(self, entry: Entry | None) -> None:
         began = time.perf_counter()
         self._write_waiters += 1
         try:
@@ -107,7 +114,7 @@ class States:
         finally:
             self._write_waiters -= 1
             self._count(put_stall_seconds=time.perf_counter() - began)
-        if self._closed and entry.source is None and not entry.captured:
+        if self._closed and (entry is None or (entry.source is None and not entry.captured)):
             raise self._closed_error(entry)
 
     def _reserve(self, entry: Entry) -> None:
@@ -201,6 +208,8 @@ class States:
 
     def _handle_died(self, entry: Entry) -> None:
         entry.dropped = True
+        if not self.backend.keeps:
+            self._entries.pop(entry.serial, None)
         if entry.pack is not None:
             self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
             self._leave(entry, entry.pack)

@@ -120,6 +120,14 @@ class BackendStore(AbstractArrayStore):
         """Whether there are threads to read ahead."""
         return bool(self._threads)
 
+    def flush(self) -> None:
+        """Wait until all that was put is written, and, in a format for others, readable by them.
+
+        Raises:
+            StoreError: if that cannot be. Failed writes are raised by ``get`` and ``close``.
+        """
+        self._executor.flush()
+
     def close(self) -> None:
         """Free everything: see ``AbstractArrayStore.close``."""
         self._executor.close()

@@ -34,7 +34,8 @@ class Layout:
 
     Attributes:
         dtype: what its bytes are viewed as.
-        shape: its shape, with one more axis where ``dtype`` is smaller than the tensor's own.
+        shape: its shape, with one more axis where ``dtype`` is smaller than the tensor's own; or
+            its size.
         chunk: the shape of a chunk. Chunks are C-contiguous, and all of the same size: the last
             one along an axis is padded, with anything.
         grid: chunks along each axis; their order in the index is C order.
@@ -51,17 +52,21 @@ class Layout:
         return math.prod(self.chunk) * self.dtype.itemsize
 
 
-def layout(shape: Shape, dtype: DType, limit: int = CHUNK_NBYTES) -> Layout:
-    """How a tensor is stored, in chunks of at most ``limit`` bytes, cut along the first axes."""
+def layout(shape: Shape, dtype: DType, limit: int | None = None) -> Layout:
+    """How a tensor is stored, in chunks of at most ``limit`` bytes, cut along the first axis.
+
+    So they are its bytes in C order. One whose rows are larger than that is stored flat.
+    """
+    limit = CHUNK_NBYTES if limit is None else limit
     stored, extra = storable(dtype)
     shape = (*shape, *extra)
+    if math.prod(shape[1:]) * stored.itemsize > limit:
+        shape = (math.prod(shape),)
     chunk = [max(1, n) for n in shape]  # Zarr has no empty chunks
-    for axis, length in enumerate(chunk):
-        rest = math.prod(chunk[axis + 1 :]) * stored.itemsize
-        if length * rest <= limit:
-            break
-        pieces = -(-length // max(1, limit // rest))
-        chunk[axis] = -(-length // pieces)  # of like size, so that padding is little
+    nbytes = math.prod(chunk) * stored.itemsize
+    if nbytes > limit:
+        pieces = -(-chunk[0] // max(1, limit * chunk[0] // nbytes))
+        chunk[0] = -(-chunk[0] // pieces)  # of like size, so that padding is little
     grid = tuple(-(-max(1, n) // c) for n, c in zip(shape, chunk, strict=True))
     return Layout(stored, shape, tuple(chunk), grid)
 
@@ -159,8 +164,8 @@ def create(
         dtype: the tensor's dtype.
         count: slots of the array.
         codec: as ``compressor`` knows it.
-        attributes: JSON. ``offgrad_codec`` is added, and ``offgrad_dtype`` where zarr gives back
-            another dtype than the tensor's.
+        attributes: JSON. ``offgrad_codec`` is added, and ``offgrad_dtype`` and
+            ``offgrad_shape`` where zarr gives back others than the tensor's.
         names: names of the axes, those of ``storable`` included; None for ``dimension_names``.
         capacity: slots that the shard, hence its index, has room for; None for ``count``. Up to
             there ``resize`` changes the metadata alone.
@@ -181,6 +186,8 @@ def create(
     attributes = dict(attributes) | {"offgrad_codec": codec}
     if tensor.dtype != dtype or not dtype.isnative:
         attributes["offgrad_dtype"] = str(dtype)
+    if len(tensor.shape) < len(tensor_shape):
+        attributes["offgrad_shape"] = list(tensor_shape)
     array = group.create_array(
         name,
         shape=(count, *tensor.shape),

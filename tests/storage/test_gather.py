@@ -40,8 +40,8 @@ class Counting(Backend):
         self.may_read = threading.Event()
         self.may_read.set()
 
-    def kind(self, entry: Entry) -> str:
-        return entry.dtype.str
+    def prepare(self, entry: Entry) -> None:
+        entry.kind = entry.dtype.str
 
     def write(self, entry: Entry, array: Array) -> int:
         if self.failure is not None:

@@ -29,6 +29,10 @@ class Codec(ABC):
     lossless: ClassVar[bool] = True
     error_bound: str = ""
 
+    def applies(self, array: Array) -> bool:
+        """Whether ``encode`` may give anything, as far as dtype and size tell."""
+        return True
+
     @abstractmethod
     def encode(self, array: Array, seed: int = 0) -> Bytes | None:
         """The bytes of ``array``, perhaps read-only; None if it is to be stored as it is.

@@ -19,9 +19,13 @@ class PackBits(Codec):
 
     name = "packbits"
 
+    def applies(self, array: Array) -> bool:
+        """Whether it holds bools, and more than one."""
+        return bool(array.dtype == np.bool_) and array.size > 1
+
     def encode(self, array: Array, seed: int = 0) -> Bytes | None:
         """The packed bits."""
-        if array.dtype != np.bool_ or array.size < 2:
+        if not self.applies(array):
             return None
         items = flat(array).view(np.uint8)
         data = np.empty(-(-items.size // 8), np.uint8)

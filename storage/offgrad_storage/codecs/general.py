@@ -16,7 +16,7 @@ BLOSC_SHUFFLES = ("shuffle", "bitshuffle", "noshuffle")
 _ZSTD_MAGIC = 0xFD2FB528
 
 
-class _Compressor(Codec):
+class Compressor(Codec):
     """A codec of numcodecs.
 
     numcodecs fills what it is given and says nothing of bytes left over, or of input that ends
@@ -30,8 +30,12 @@ class _Compressor(Codec):
         """The compressed bytes of the array in C order."""
         if not 0 < array.nbytes <= self._most_nbytes:
             return None
-        data = np.frombuffer(self._codec.encode(self._input(flat(array))), np.uint8)
+        data = self.compress(array)
         return data if data.nbytes < array.nbytes else None
+
+    def compress(self, array: Array) -> Bytes:
+        """The compressed bytes, be they fewer or not."""
+        return np.frombuffer(self._codec.encode(self._input(flat(array))), np.uint8)
 
     def decode(self, data: Bytes, out: Array) -> None:
         """Decompress into ``out``."""
@@ -51,7 +55,7 @@ class _Compressor(Codec):
         """How many bytes the header promises; None if there is no such header."""
 
 
-class Lz4(_Compressor):
+class Lz4(Compressor):
     """LZ4 without a frame, after its size in four bytes."""
 
     name = "lz4"
@@ -66,7 +70,7 @@ class Lz4(_Compressor):
         return int(struct.unpack_from("<I", data.data)[0]) if data.nbytes >= 4 else None
 
 
-class Zstd(_Compressor):
+class Zstd(Compressor):
     """Zstandard, level 1."""
 
     name = "zstd"
@@ -91,7 +95,7 @@ class Zstd(_Compressor):
         return size + 256 if nbytes == 2 else size
 
 
-class Blosc(_Compressor):
+class Blosc(Compressor):
     """Blosc 1, level 1: bytes or bits of like rank gathered over the items, then compressed.
 
     Args:

@@ -1,0 +1,215 @@
+"""The folder of a ZarrStore: arrays of one kind in one shard, written like a spill file.
+
+zarr itself is needed only where the folder is to be read by others: it writes the metadata then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .array_file import ArrayFile
+from .buffers import round_up
+from .direct_file import DirectFile, create
+from .directory import SpillFolder
+from .entry import Entry, Pack, State
+from .file_backend import FileBackend
+from .zarr_codec import ZarrCodec
+from .zarr_format import create as create_array
+from .zarr_format import layout, shard_index
+
+_GATHERS_BELOW = 1 << 20
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+DType = np.dtype[Any]
+
+
+class _Kind:
+    """Arrays of one shape, dtype and codec: the slots of one Zarr array, in one shard.
+
+    Attributes:
+        name: of the Zarr array.
+        slot_nbytes: bytes of one that is not encoded, padded to whole chunks.
+        padded_nbytes: the same in whole pages, where there are several chunks; else 0.
+    """
+
+    def __init__(self, name: str, shape: Shape, dtype: DType, codec: str, file: ArrayFile) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.codec = codec
+        self.file = file
+        self.layout = layout(shape, dtype)
+        self.chunks = math.prod(self.layout.grid)
+        self.slot_nbytes = self.chunks * self.layout.chunk_nbytes if 0 not in shape else 0
+        self.padded_nbytes = round_up(self.slot_nbytes) if self.chunks > 1 else 0
+
+    def most_nbytes(self, entry: Entry) -> int:
+        """Bytes that ``entry`` may take."""
+        if isinstance(entry, Pack):
+            return entry.nbytes
+        # What cannot be compressed grows, by a little: Blosc by 16 bytes, Zstandard by 1/256.
+        return self.slot_nbytes + (entry.nbytes // 256 + 1024 if self.codec != "none" else 0)
+
+    def index_entries(self, entry: Entry) -> list[tuple[int, int] | None]:
+        """Where in the file the chunks of ``entry`` are."""
+        if not self.slot_nbytes:
+            return [None]
+        if entry.pack is not None:
+            start = entry.pack.place[1] + entry.offset
+        else:
+            start = entry.place[1]
+        if self.codec != "none":
+            return [(start, entry.payload_nbytes)]
+        each = self.layout.chunk_nbytes
+        return [(start + number * each, each) for number in range(self.chunks)]
+
+
+class ShardBackend(FileBackend):
+    """Keeps the arrays of each kind in a file of their own, in a new folder in ``directory``."""
+
+    lists = True
+    gathers_below = _GATHERS_BELOW
+
+    def __init__(
+        self, directory: Path, codec: ZarrCodec, keep: bool, quota: int | None, direct: bool
+    ) -> None:
+        super().__init__(f"ZarrStore in {directory}", quota)
+        self.keeps = keep
+        self._codec = codec
+        self._direct = direct
+        self._kinds: dict[tuple[Shape, str, Any], _Kind] = {}
+        self._making = threading.Lock()
+        self._folder = None if keep else SpillFolder(directory)
+        if self._folder is None:
+            self.path = _new_folder(directory)
+        else:
+            self.path = self._folder.path / "arrays.zarr"
+            self.path.mkdir(mode=0o700)
+
+    def prepare(self, entry: Entry) -> None:
+        """Find the kind of ``entry``, or make its file."""
+        key = (entry.shape, entry.dtype.str, entry.dtype)
+        kind = self._kinds.get(key)
+        if kind is None:
+            with self._making:
+                kind = self._kinds.get(key) or self._make(entry)
+                self._kinds[key] = kind
+        entry.kind = kind
+
+    def reserve(self, entry: Entry) -> int:
+        """Give ``entry`` an extent in the file of its kind."""
+        kind = entry.kind
+        assert isinstance(kind, _Kind)
+        return self.allocate(entry, kind.most_nbytes(entry), [kind.file])
+
+    def write(self, entry: Entry, array: Array) -> int:
+        """Write ``array``; return the bytes of its chunks, the padding of the last included."""
+        kind = entry.kind
+        assert isinstance(kind, _Kind)
+        nbytes = super().write(entry, array)
+        return nbytes if isinstance(entry, Pack) else max(nbytes, kind.padded_nbytes)
+
+    def publish(self, entries: Iterable[Entry]) -> None:
+        """Write the index of each shard, and have zarr write the metadata."""
+        import zarr
+
+        slots: dict[_Kind, list[Entry]] = {kind: [] for kind in self._kinds.values()}
+        for entry in entries:
+            assert isinstance(entry.kind, _Kind)
+            written = entry.pack is None or entry.pack.state is State.STORED
+            if written and entry.state is State.STORED:
+                slots[entry.kind].append(entry)
+        group = zarr.open_group(self.path, mode="a", zarr_format=3)
+        for kind, stored in slots.items():
+            self._publish(group, kind, stored)
+
+    def close(self) -> None:
+        """Close the files; the folder goes, unless it is kept."""
+        super().close()
+        if self._folder is not None:
+            self._folder.remove()
+
+    def _make(self, entry: Entry) -> _Kind:
+        taken = {kind.name for kind in self._kinds.values()}
+        sizes = "x".join(map(str, entry.shape)) or "scalar"
+        names = (f"{entry.dtype.name}_{sizes}{suffix}" for suffix in _suffixes())
+        name = next(each for each in names if each not in taken)
+        axes = len(layout(entry.shape, entry.dtype).shape) + 1
+        path = self.path / name
+        for each in ("c", *["0"] * axes):
+            path.mkdir(mode=0o700)
+            path /= each
+        file = ArrayFile(DirectFile(create(path), path.parent, self._direct), self.name)
+        self.files[file] = 0
+        codec = self._codec.kind(entry.shape, entry.dtype)
+        return _Kind(name, entry.shape, entry.dtype, codec, file)
+
+    def _publish(self, group: Any, kind: _Kind, stored: list[Entry]) -> None:
+        # Room for one more than there are: asked for all slots, zarr would read the holes as well.
+        room = len(stored) + 1
+        index = [each for entry in stored for each in kind.index_entries(entry)]
+        index += [None] * (room * kind.chunks - len(index))
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / kind.name / "zarr.json").unlink()  # of an earlier time
+        shard = create_array(
+            group, kind.name, kind.shape, kind.dtype, len(stored), kind.codec,
+            {"slots": _columns(stored)}, capacity=room,
+        )  # fmt: skip
+        # It was opened for direct I/O, which the index, the very end of the file, is too odd for.
+        with open(self.path / shard, "r+b", buffering=0) as file:
+            file.seek(kind.file.end)
+            file.write(shard_index(index))
+            file.truncate()
+
+
+def _suffixes() -> Iterable[str]:
+    return itertools.chain([""], (f"_{number}" for number in itertools.count(1)))
+
+
+def _columns(stored: list[Entry]) -> dict[str, list[Any]]:
+    """The attributes of arrays, and their checksums: a list for each, one item a slot."""
+    names = dict.fromkeys(str(name) for entry in stored for name in entry.attributes)
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for entry in stored:
+        facts = {str(name): value for name, value in entry.attributes.items()}
+        for name, column in columns.items():
+            column.append(as_json(facts.get(name)))
+    columns["offgrad_xxh3_64"] = [f"{entry.checksum:016x}" for entry in stored]
+    return columns
+
+
+def as_json(value: Any) -> Any:
+    """``value`` as JSON can say it: NumPy numbers as numbers, what it does not know as text."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _new_folder(directory: Path) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for suffix in _suffixes():
+        path = directory / f"offgrad-{stamp}-{os.getpid()}{suffix}.zarr"
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError
