@@ -26,6 +26,7 @@ from .errors import (
 )
 from .pool import PoolStore
 from .store import BackendStore
+from .tiered import TieredStore
 from .zarr_store import ZarrStore
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StoreStats",
+    "TieredStore",
     "ZarrStore",
     "codec",
     "spill_directory",

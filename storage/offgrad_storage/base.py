@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -168,6 +168,13 @@ class AbstractArrayStore(ABC):
         """Forget a prefetch that no ``get`` has taken; its array is free when this returns.
 
         Waits if the read is under way. Does nothing if there is none.
+        """
+
+    def plan(self, order: Sequence[Handle]) -> None:  # noqa: B027 (most have no use for it)
+        """Learn the order in which handles will be wanted next, to prepare for it.
+
+        It replaces what was said before, and need not be complete, nor true: it changes how fast
+        arrays come back, never which. Most stores ignore it.
         """
 
     @property

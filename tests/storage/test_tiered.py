@@ -1,0 +1,637 @@
+"""TieredStore against the contract, and what is its own."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import gc
+import itertools
+import random
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from numpy.typing import NDArray
+from offgrad_storage import (
+    AbstractArrayStore,
+    BufferPool,
+    DiskStore,
+    Handle,
+    MissingDataError,
+    PoolStore,
+    QuotaExceededError,
+    StoreError,
+    StoreFullError,
+    TieredStore,
+)
+from offgrad_storage.testing import MakeStore, StoreContract, eventually
+
+from tests.storage.gate import Setup, in_thread
+
+Array = NDArray[Any]
+
+
+@pytest.mark.parametrize("nbytes", [0, 5000, 1 << 30])
+class TieredContract(StoreContract):
+    """Budgets that hold nothing, little and everything."""
+
+
+class TestTieredStoreOverPool(TieredContract):
+    @pytest.fixture
+    def make_store(self, nbytes: int) -> MakeStore:
+        return lambda **options: TieredStore(nbytes, PoolStore(**options), **options)
+
+
+class TestTieredStoreOverDisk(TieredContract):
+    @pytest.fixture
+    def make_store(self, nbytes: int, tmp_path: Path) -> MakeStore:
+        return lambda **options: TieredStore(nbytes, DiskStore(tmp_path), **options)
+
+
+class TestTieredStoreOverTieredStore(TieredContract):
+    @pytest.fixture
+    def make_store(self, nbytes: int, tmp_path: Path) -> MakeStore:
+        return lambda **options: TieredStore(
+            nbytes, TieredStore(20_000, DiskStore(tmp_path)), **options
+        )
+
+
+class Gated:
+    """A TieredStore over a store behind a gate, and perhaps over others."""
+
+    def __init__(self, nbytes: int, *others: AbstractArrayStore) -> None:
+        self.gate = Setup()
+        self.pool = BufferPool()
+        self.store = TieredStore(
+            nbytes, self.gate.store, *others, allocate=self.pool.empty, hold=self.pool.empty
+        )
+
+    def fail(self, number: int) -> None:
+        self.gate.backend.failures.append(OSError(number, "injected"))
+
+
+@pytest.fixture
+def gated() -> Iterator[Gated]:
+    """Room for three arrays of 100 bytes over a gate."""
+    gated = Gated(300)
+    yield gated
+    gated.gate.backend.open.set()
+    gated.store.close()
+
+
+def put(store: AbstractArrayStore, value: int, nbytes: int = 100) -> Handle:
+    return store.put(np.full(nbytes, value, np.uint8))
+
+
+def holds(handle: Handle, value: int) -> bool:
+    return bool((handle.get() == value).all())
+
+
+def places(*handles: Handle) -> list[str]:
+    return [handle._entry.where.value for handle in handles]  # type: ignore[attr-defined]
+
+
+class Meter:
+    """Two pools whose bytes are summed up at every change."""
+
+    def __init__(self) -> None:
+        self.changes: list[int] = []  # appending is atomic, whichever thread does it
+        self.hold = BufferPool(on_change=self.changes.append)
+        self.rising = BufferPool(on_change=self.changes.append)
+        self.callers = BufferPool()
+        self.getting = threading.local()
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory of the store, unless a get asks: that is the caller's."""
+        pool = self.callers if getattr(self.getting, "now", False) else self.rising
+        return pool.empty(shape, dtype)
+
+    def get(self, handle: Handle, out: Array | None = None) -> Array:
+        self.getting.now = True
+        try:
+            return handle.get(out)
+        finally:
+            self.getting.now = False
+
+    def most(self) -> int:
+        return max(itertools.accumulate(self.changes, initial=0))
+
+
+class BoundMachine(RuleBasedStateMachine):
+    """A TieredStore against a dict, and its memory against its budget."""
+
+    directory: Path
+
+    @initialize(
+        nbytes=st.sampled_from([0, 400, 1000, 5000]), tiers=st.sampled_from(["p", "d", "pd"])
+    )
+    def start(self, nbytes: int, tiers: str) -> None:
+        self.nbytes = nbytes
+        self.meter = Meter()
+        below: list[AbstractArrayStore] = []
+        if tiers == "pd":
+            below.append(PoolStore(quota=1500))
+        below.append(PoolStore() if tiers == "p" else DiskStore(self.directory))
+        self.store = TieredStore(
+            nbytes, *below, allocate=self.meter.allocate, hold=self.meter.hold.empty
+        )
+        self.model: dict[int, tuple[Handle, Array]] = {}
+        self.count = 0
+
+    @rule(size=st.integers(0, 600))
+    def put(self, size: int) -> None:
+        self.count += 1
+        array = np.full(size, self.count % 251, np.uint8)
+        self.model[self.count] = self.store.put(array), array
+
+    def any_of(self, data: st.DataObject) -> tuple[Handle, Array]:
+        return self.model[data.draw(st.sampled_from(sorted(self.model)))]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), into=st.booleans())
+    def get(self, data: st.DataObject, into: bool) -> None:
+        handle, expected = self.any_of(data)
+        found = self.meter.get(handle, np.empty_like(expected) if into else None)
+        assert np.array_equal(found, expected)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), into=st.booleans())
+    def prefetch(self, data: st.DataObject, into: bool) -> None:
+        handle, expected = self.any_of(data)
+        handle.prefetch(np.empty_like(expected) if into else None)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def cancel_prefetch(self, data: st.DataObject) -> None:
+        self.store.cancel_prefetch(self.any_of(data)[0])
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def plan(self, data: st.DataObject) -> None:
+        order = data.draw(st.lists(st.sampled_from(sorted(self.model)), max_size=20))
+        self.store.plan([self.model[key][0] for key in order])
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def wait_captured(self, data: st.DataObject) -> None:
+        handle, _ = self.any_of(data)
+        handle.wait_captured()
+        assert handle.captured
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        del self.model[data.draw(st.sampled_from(sorted(self.model)))]
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        if hasattr(self, "store"):
+            assert self.meter.most() <= self.nbytes
+            assert sum(self.meter.changes) <= self.store._ram.used_nbytes <= self.nbytes
+            stats = self.store.stats()
+            assert stats.live_handles == len(self.model)
+            assert stats.logical_nbytes == sum(array.nbytes for _, array in self.model.values())
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            for handle, expected in self.model.values():
+                assert np.array_equal(self.meter.get(handle), expected)
+            self.store.close()
+            assert self.meter.most() <= self.nbytes
+            assert sum(self.meter.changes) == 0
+            assert self.store._ram.used_nbytes == 0
+
+
+# ---- the bound
+
+
+def test_the_bound_holds_under_any_actions(tmp_path: Path) -> None:
+    class Machine(BoundMachine):
+        directory = tmp_path
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        ),
+    )
+
+
+def test_the_bound_holds_with_many_threads(tmp_path: Path) -> None:
+    meter = Meter()
+    store = TieredStore(20_000, DiskStore(tmp_path), allocate=meter.allocate, hold=meter.hold.empty)
+    shared = store.put(np.full(3000, 99, np.uint8))
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        mine: list[tuple[Handle, Array]] = []
+        for _ in range(150):
+            array = np.full(chance.randrange(6000), chance.randrange(250), np.uint8)
+            mine.append((store.put(array), array))
+            handle, expected = chance.choice(mine)
+            if chance.random() < 0.5:
+                handle.prefetch()
+                shared.prefetch()
+            if chance.random() < 0.2:
+                store.cancel_prefetch(shared)
+            if chance.random() < 0.1:
+                store.plan([each for each, _ in chance.sample(mine, len(mine))])
+            assert np.array_equal(handle.get(np.empty_like(expected)), expected)
+            assert (shared.get(np.empty(3000, np.uint8)) == 99).all()
+            del handle
+            if chance.random() < 0.7:
+                del mine[chance.randrange(len(mine))]
+
+    threads = [in_thread(functools.partial(work, number)) for number in range(4)]
+    for thread, results in threads:
+        thread.join()
+        assert results == [None]
+    assert meter.most() <= 20_000
+    assert store.stats().live_handles == 1
+    store.close()
+    assert sum(meter.changes) == store._ram.used_nbytes == 0
+
+
+# ---- who moves
+
+
+def test_what_fits_stays_in_ram(gated: Gated) -> None:
+    handles = [put(gated.store, number) for number in range(3)]
+    assert places(*handles) == ["ram"] * 3
+    assert all(handle.captured for handle in handles)
+    assert gated.pool.in_use_nbytes == gated.store.stats().stored_nbytes == 300
+    assert all(holds(handle, number) for number, handle in enumerate(handles))
+    assert gated.gate.store.stats().puts == 0
+
+
+def test_the_oldest_moves_down_without_a_plan() -> None:
+    with TieredStore(300, PoolStore()) as store:
+        first, second, third = (put(store, number) for number in range(3))
+        fourth = put(store, 3)
+        assert places(first, second, third, fourth) == ["below", "ram", "ram", "ram"]
+        assert store.stats().stored_nbytes == 400
+        del second
+        fifth = put(store, 4)
+        assert places(first, third, fourth, fifth) == ["below", "ram", "ram", "ram"]
+        sixth, seventh = put(store, 5), put(store, 6, 150)
+        kept = (first, third, fourth, fifth, sixth, seventh)
+        assert places(*kept) == ["below"] * 4 + ["ram"] * 2
+        assert [int(handle.get()[0]) for handle in kept] == [0, 2, 3, 4, 5, 6]
+
+
+def test_what_is_used_furthest_away_moves_down_once_the_order_is_told() -> None:
+    with TieredStore(300, PoolStore()) as store:
+        a, b, c = (put(store, number) for number in range(3))
+        store.plan([b, a, c])
+        d = put(store, 3)
+        assert places(a, b, c, d) == ["ram", "ram", "ram", "below"]
+        store.plan([d, b])
+        e = put(store, 4)
+        assert places(a, b, c, d, e) == ["below", "ram", "ram", "below", "ram"]
+        store.plan([c, b, c])
+        assert holds(c, 2)
+        f = put(store, 5)
+        assert places(b, c, e, f) == ["ram", "ram", "below", "ram"]
+        assert all(holds(handle, value) for value, handle in enumerate((a, b, c, d, e, f)))
+
+
+def test_an_array_larger_than_ram_goes_below_at_once(gated: Gated) -> None:
+    kept, large = put(gated.store, 1), put(gated.store, 2, 301)
+    assert places(kept, large) == ["ram", "below"]
+    assert not large.captured
+    assert holds(large, 2)
+    gated.gate.backend.open.set()
+    large.wait_captured()
+    assert large.captured
+    assert (kept.stored_nbytes, large.stored_nbytes) == (100, 150)
+
+
+def test_a_plan_takes_handles_of_this_store_only() -> None:
+    with TieredStore(300) as store, PoolStore() as other:
+        mine, strange = put(store, 0), put(other, 0)
+        with pytest.raises(ValueError, match="another store"):
+            store.plan([mine, strange])
+        other.plan([mine, strange])
+
+
+def test_a_budget_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        TieredStore(-1)
+
+
+# ---- waiting
+
+
+def test_put_waits_only_for_the_write_that_makes_its_room(gated: Gated) -> None:
+    handles = [put(gated.store, number) for number in range(3)]
+    thread, results = in_thread(lambda: put(gated.store, 3))
+    gated.gate.started("write 0")
+    assert not results
+    assert holds(handles[0], 0)
+    gated.gate.backend.permits.release()
+    thread.join()
+    gated.gate.started("write 1")  # ahead of the next put
+    assert places(*handles) == ["below", "leaving", "ram"]
+    assert holds(handles[1], 1)
+    gated.gate.backend.permits.release()
+    eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
+    handles.append(put(gated.store, 4))
+    assert places(*handles) == ["below", "below", "leaving", "ram"]
+    assert gated.pool.in_use_nbytes == 300
+
+
+def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -> None:
+    handles = [put(gated.store, number) for number in range(3)]
+    thread, _ = in_thread(lambda: handles.append(put(gated.store, 3)))
+    gated.gate.started("write 0")
+    del handles[0]
+    assert gated.pool.in_use_nbytes == gated.store._ram.used_nbytes == 300
+    gated.gate.backend.permits.release()
+    thread.join()
+    assert gated.pool.in_use_nbytes == 300
+    gated.gate.backend.open.set()
+    handles.clear()
+    eventually(lambda: gated.pool.in_use_nbytes == 0)
+    assert holds(put(gated.store, 4, 300), 4)
+    assert gated.store._ram.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
+
+
+def test_close_ends_a_put_that_waits(gated: Gated) -> None:
+    handles = [put(gated.store, number) for number in range(3)]
+    thread, results = in_thread(lambda: put(gated.store, 3))
+    gated.gate.started("write 0")
+    closing, _ = in_thread(gated.store.close)
+    eventually(lambda: gated.store._closed)
+    gated.gate.backend.open.set()
+    thread.join()
+    closing.join()
+    assert isinstance(results.pop(), StoreError)
+    assert gated.pool.in_use_nbytes == 0
+    assert all(handle.captured for handle in handles)
+
+
+# ---- full and failing tiers
+
+
+def test_full_tiers_are_passed_over() -> None:
+    pool = BufferPool()
+    with TieredStore(100, PoolStore(quota=250), PoolStore(quota=100), hold=pool.empty) as store:
+        handles = [put(store, number) for number in range(4)]
+        assert [tier.stats().live_handles for tier in store.below] == [2, 1]
+        before = store.stats(), places(*handles)
+        with pytest.raises(QuotaExceededError, match=r"TieredStore, array 3 .*100 bytes") as error:
+            put(store, 4)
+        assert "while making room for array 4" in error.value.__notes__[0]
+        assert before == (store.stats(), places(*handles))
+        with pytest.raises(QuotaExceededError, match=r"TieredStore, array 5 .*PoolStore"):
+            put(store, 5, 101)
+        assert before == (store.stats(), places(*handles))
+        assert all(holds(handle, number) for number, handle in enumerate(handles))
+        del handles[0]
+        assert holds(put(store, 6), 6)
+        assert all(holds(handle, number) for number, handle in enumerate(handles, 1))
+        assert pool.in_use_nbytes <= 100
+
+
+def test_without_tiers_below_the_budget_is_a_quota() -> None:
+    with TieredStore(100) as store:
+        handle = put(store, 1)
+        assert not store.reads_ahead
+        with pytest.raises(QuotaExceededError, match=r"no tier below.*Raise nbytes"):
+            put(store, 2)
+        assert holds(handle, 1)
+
+
+def test_a_tier_that_turns_out_full_while_writing_is_passed_over() -> None:
+    gated = Gated(300, PoolStore())
+    gated.fail(errno.ENOSPC)
+    gated.gate.backend.open.set()
+    handles = [put(gated.store, number) for number in range(4)]
+    assert gated.store.below[1].stats().live_handles == 1
+    assert all(holds(handle, number) for number, handle in enumerate(handles))
+    gated.store.close()  # the disk being full was dealt with: nobody needs to know
+
+
+def test_a_failed_write_is_raised_by_the_put_that_needs_the_room(gated: Gated) -> None:
+    handles = [put(gated.store, number) for number in range(3)]
+    gated.fail(errno.EIO)
+    gated.gate.backend.open.set()
+    with pytest.raises(StoreError, match=r"^TieredStore, array 0 .*GateStore.*injected"):
+        put(gated.store, 3)
+    assert places(*handles) == ["ram"] * 3
+    assert all(holds(handle, number) for number, handle in enumerate(handles))
+    assert gated.store.stats().live_handles == 3
+    handles.append(put(gated.store, 3))
+    assert all(holds(handle, number) for number, handle in enumerate(handles))
+
+
+def test_a_tier_that_is_full_for_good_leaves_everything_readable(gated: Gated) -> None:
+    handles = [put(gated.store, number) for number in range(3)]
+    gated.gate.backend.open.set()
+    for _ in range(3):
+        gated.fail(errno.ENOSPC)
+        with pytest.raises(StoreFullError, match=r"^TieredStore, array 0 "):
+            put(gated.store, 9)
+    assert gated.pool.in_use_nbytes == 300
+    assert all(holds(handle, number) for number, handle in enumerate(handles))
+
+
+def test_a_failed_write_of_an_array_that_went_below_is_raised_by_get(gated: Gated) -> None:
+    kept = put(gated.store, 0)
+    gated.fail(errno.EIO)
+    gated.gate.backend.open.set()
+    lost = put(gated.store, 1, 400)
+    lost.wait_captured()
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"^TieredStore, array 1 .*GateStore, array 0 "):
+            lost.get()
+    assert holds(kept, 0)
+
+
+def test_a_failed_write_that_nobody_was_told_of_is_raised_by_close() -> None:
+    gated = Gated(300)
+    gated.fail(errno.EIO)
+    gated.gate.backend.open.set()
+    handle = put(gated.store, 1, 400)
+    handle.wait_captured()
+    with pytest.raises(StoreError, match=r"GateStore, array 0 .*injected"):
+        gated.store.close()
+    gated.store.close()
+
+
+def test_memory_error_of_hold_stores_nothing() -> None:
+    pool = BufferPool(capacity=4096)
+    with TieredStore(10_000, PoolStore(), hold=pool.empty) as store:
+        first = put(store, 1)
+        with pytest.raises(MemoryError, match="capacity"):
+            put(store, 2, 5000)
+        assert (store.stats().live_handles, store._ram.used_nbytes) == (1, 100)
+        assert holds(first, 1)
+
+
+# ---- prefetch
+
+
+def below_and_written(gated: Gated, *values: int) -> list[Handle]:
+    """Arrays of 100 bytes, below alone."""
+    gated.gate.backend.permits.release(len(values))
+    stored = [put(gated.store, 0) for _ in range(3)]
+    gated.store.plan(stored)
+    handles = [put(gated.store, value) for value in values]
+    for handle in handles:
+        handle.wait_captured()
+    assert places(*handles) == ["below"] * len(values)
+    return handles
+
+
+def test_a_prefetch_takes_room_until_it_is_got(gated: Gated) -> None:
+    (handle,) = below_and_written(gated, 7)
+    assert gated.store._ram.used_nbytes == 0
+    handle.prefetch()
+    assert places(handle) == ["rising"]
+    assert gated.pool.in_use_nbytes == gated.store._ram.used_nbytes == 100
+    gated.gate.backend.open.set()
+    array = handle.get()
+    assert gated.pool.owns(array)
+    assert (array == 7).all()
+    assert (gated.store.stats().prefetch_hits, gated.store._ram.used_nbytes) == (1, 0)
+    assert places(handle) == ["below"]
+
+
+def test_a_cancelled_prefetch_gives_its_room_back(gated: Gated) -> None:
+    first, second = below_and_written(gated, 7, 8)
+    for handle in (first, second):
+        handle.prefetch()
+    gated.gate.started("read 0")
+    gated.store.cancel_prefetch(second)
+    assert (gated.pool.in_use_nbytes, gated.store._ram.used_nbytes) == (100, 100)
+    del first, handle
+    assert gated.store._ram.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
+    gated.gate.backend.open.set()
+    eventually(lambda: gated.pool.in_use_nbytes == 0)
+    assert holds(second, 8)
+
+
+def test_a_prefetch_without_room_is_left_to_get(gated: Gated) -> None:
+    handles = below_and_written(gated, 7, 8, 9, 10)
+    for handle in handles:
+        handle.prefetch()
+    assert places(*handles) == ["rising"] * 3 + ["below"]
+    gated.gate.backend.open.set()
+    assert all(holds(handle, value) for value, handle in enumerate(handles, 7))
+
+
+def test_what_was_read_ahead_makes_way_for_what_is_used_sooner(gated: Gated) -> None:
+    handles = below_and_written(gated, 7, 8, 9, 10)
+    gated.store.plan(handles)
+    gated.gate.backend.open.set()
+    for handle in handles[::-1]:
+        handle.prefetch()
+    assert places(*handles) == ["rising"] * 3 + ["below"]
+    assert all(holds(handle, value) for value, handle in enumerate(handles, 7))
+    assert gated.store._ram.used_nbytes == 0
+
+
+def test_what_is_in_ram_makes_way_for_a_prefetch_used_sooner(gated: Gated) -> None:
+    (handle,) = below_and_written(gated, 7)
+    others = [put(gated.store, value) for value in range(3)]
+    gated.gate.backend.open.set()
+    gated.store.plan([others[0], handle, others[2], others[1]])
+    handle.prefetch()
+    assert places(*others) == ["ram", "leaving", "ram"]
+    eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
+    handle.prefetch()
+    assert places(handle, *others) == ["rising", "ram", "below", "ram"]
+    gated.store.plan([*others, handle])
+    gated.store.cancel_prefetch(handle)
+    handle.prefetch()
+    assert places(handle, *others) == ["rising", "ram", "below", "ram"]
+    assert holds(handle, 7)
+    assert all(holds(other, value) for value, other in enumerate(others))
+
+
+def test_a_new_array_takes_the_room_of_a_prefetch_used_later() -> None:
+    gated = Gated(100)
+    gated.gate.backend.open.set()
+    large = put(gated.store, 1, 100)
+    gated.store.plan([large])
+    handle = put(gated.store, 2)
+    handle.wait_captured()
+    del large
+    handle.prefetch()
+    gated.store.plan([])
+    gated.store.cancel_prefetch(handle)
+    handle.prefetch()
+    other = put(gated.store, 3)
+    assert places(handle, other) == ["rising", "below"]  # what is prefetched is wanted first
+    assert holds(handle, 2)
+    assert holds(other, 3)
+    gated.store.close()
+
+
+def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(gated: Gated) -> None:
+    (handle,) = below_and_written(gated, 7)
+    gated.gate.backend.open.set()
+    gated.gate.backend.failures.append(FileNotFoundError(errno.ENOENT, "gone"))
+    handle.prefetch()
+    gated.gate.started("read 0")
+    with pytest.raises(MissingDataError, match=r"^TieredStore, array 3 .*gone"):
+        handle.get()
+    assert holds(handle, 7)
+    assert gated.pool.in_use_nbytes == gated.store._ram.used_nbytes == 0
+
+
+def test_a_prefetch_into_an_array_in_ram_is_taken_by_get(gated: Gated) -> None:
+    handle = put(gated.store, 5)
+    target = np.empty(100, np.uint8)
+    handle.prefetch(target)
+    assert handle.get() is target
+    assert (target == 5).all()
+    handle.prefetch(target)
+    gated.store.cancel_prefetch(handle)
+    assert handle.get() is not target
+
+
+# ---- lifetimes
+
+
+def test_an_unclosed_store_dies_at_once() -> None:
+    pool = BufferPool()
+    gc.disable()
+    try:
+        store = TieredStore(300, PoolStore(hold=pool.empty), hold=pool.empty)
+        handles = [put(store, value) for value in range(5)]
+        reference = weakref.ref(store)
+        del store, handles
+        assert reference() is None
+        assert pool.in_use_nbytes == 0
+    finally:
+        gc.enable()
+
+
+def test_close_frees_the_memory_of_living_handles(gated: Gated) -> None:
+    handles = [put(gated.store, value) for value in range(3)]
+    gated.gate.backend.open.set()
+    handles.append(put(gated.store, 3))
+    gated.store.close()
+    assert gated.pool.in_use_nbytes == gated.store._ram.used_nbytes == 0
+    stats = gated.store.stats()
+    assert (stats.puts, stats.live_handles, stats.stored_nbytes) == (4, 0, 0)
