@@ -91,16 +91,23 @@ class Ram:
 
     # ---- room
 
-    def claim(self, entry: TierEntry) -> bool:
-        """Count the bytes of ``entry`` if they fit, once all is given up that need not stay."""
+    def claim(self, entry: TierEntry, purpose: Where) -> bool:
+        """Count the bytes of ``entry`` if they fit, once all is given up that need not stay.
+
+        Then a thread is about to copy it here, or to start a read: ``purpose`` says which.
+        """
         while self.used_nbytes + entry.nbytes > self.nbytes:
             if not (self._sweep() or self._end_leaving()):
                 return False
         self.used_nbytes += entry.nbytes
+        if purpose is Where.RISING:
+            self.begin_rising(entry, counted=True)
+        else:
+            entry.where = purpose
         return True
 
     def unclaim(self, entry: TierEntry) -> None:
-        """No longer count the bytes of ``entry``: there is no memory behind them, or not ours."""
+        """Do not count the bytes of ``entry``: there is no memory behind them, or not ours."""
         self.used_nbytes -= entry.nbytes
 
     def lacks(self, entry: TierEntry) -> bool:
@@ -132,12 +139,14 @@ class Ram:
         entry.lower = lower
         entry.where = Where.BELOW
 
-    def begin_leaving(self, entry: TierEntry) -> None:
-        """From RAM: a thread is about to put the array below."""
+    def begin_eviction(self, entry: TierEntry) -> None:
+        """From RAM to leaving: a thread is about to put the array below. Rising: to cancel that."""
         self.order.discard(entry.serial)
-        entry.where, entry.moving = Where.LEAVING, True
-        self._leaving[entry] = None
-        self._leaving_nbytes += entry.nbytes
+        entry.moving = True
+        if entry.where is Where.RAM:
+            entry.where = Where.LEAVING
+            self._leaving[entry] = None
+            self._leaving_nbytes += entry.nbytes
 
     def left(self, entry: TierEntry, lower: Handle | None) -> None:
         """Leaving: the array was put below, or could not be and stays."""
@@ -153,23 +162,19 @@ class Ram:
         """From below: a thread is about to start a read, into claimed memory if ``counted``."""
         entry.where, entry.moving, entry.counted = Where.RISING, True, counted
 
-    def risen(self, entry: TierEntry, target: Array | None) -> None:
-        """Rising: the read into ``target`` has been started, or could not be."""
+    def risen(self, entry: TierEntry, target: Array | None, started: bool) -> None:
+        """Rising: the read into ``target`` has been started; or could not be: back to below."""
         entry.moving = False
         entry.target = target
-        if target is None:
-            if entry.counted:
+        if not started:
+            if target is None:
                 self.unclaim(entry)
-            entry.where, entry.counted = Where.BELOW, False
+            self._give_up_target(entry)
+            entry.where = Where.BELOW
         elif entry.counted:
             self.order.add(entry.serial)
         if entry.dropped:
             self.bury(entry)
-
-    def begin_sinking(self, entry: TierEntry) -> None:
-        """Rising: a thread is about to cancel the read."""
-        self.order.discard(entry.serial)
-        entry.moving = True
 
     def sunk(self, entry: TierEntry) -> None:
         """From rising: the read is cancelled."""

@@ -201,7 +201,7 @@ class BoundMachine(RuleBasedStateMachine):
     def bounds_hold(self) -> None:
         if hasattr(self, "store"):
             assert self.meter.most() <= self.nbytes
-            assert sum(self.meter.changes) <= self.store._ram.used_nbytes <= self.nbytes
+            assert sum(self.meter.changes) <= self.store._tiers.ram.used_nbytes <= self.nbytes
             stats = self.store.stats()
             assert stats.live_handles == len(self.model)
             assert stats.logical_nbytes == sum(array.nbytes for _, array in self.model.values())
@@ -213,7 +213,7 @@ class BoundMachine(RuleBasedStateMachine):
             self.store.close()
             assert self.meter.most() <= self.nbytes
             assert sum(self.meter.changes) == 0
-            assert self.store._ram.used_nbytes == 0
+            assert self.store._tiers.ram.used_nbytes == 0
 
 
 # ---- the bound
@@ -267,7 +267,7 @@ def test_the_bound_holds_with_many_threads(tmp_path: Path) -> None:
     assert meter.most() <= 20_000
     assert store.stats().live_handles == 1
     store.close()
-    assert sum(meter.changes) == store._ram.used_nbytes == 0
+    assert sum(meter.changes) == store._tiers.ram.used_nbytes == 0
 
 
 # ---- who moves
@@ -363,7 +363,7 @@ def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -
     thread, _ = in_thread(lambda: handles.append(put(gated.store, 3)))
     gated.gate.started("write 0")
     del handles[0]
-    assert gated.pool.in_use_nbytes == gated.store._ram.used_nbytes == 300
+    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 300
     gated.gate.backend.permits.release()
     thread.join()
     assert gated.pool.in_use_nbytes == 300
@@ -371,7 +371,7 @@ def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -
     handles.clear()
     eventually(lambda: gated.pool.in_use_nbytes == 0)
     assert holds(put(gated.store, 4, 300), 4)
-    assert gated.store._ram.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
+    assert gated.store._tiers.ram.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
 
 
 def test_close_ends_a_put_that_waits(gated: Gated) -> None:
@@ -379,7 +379,7 @@ def test_close_ends_a_put_that_waits(gated: Gated) -> None:
     thread, results = in_thread(lambda: put(gated.store, 3))
     gated.gate.started("write 0")
     closing, _ = in_thread(gated.store.close)
-    eventually(lambda: gated.store._closed)
+    eventually(lambda: gated.store._tiers.closed)
     gated.gate.backend.open.set()
     thread.join()
     closing.join()
@@ -483,7 +483,7 @@ def test_memory_error_of_hold_stores_nothing() -> None:
         first = put(store, 1)
         with pytest.raises(MemoryError, match="capacity"):
             put(store, 2, 5000)
-        assert (store.stats().live_handles, store._ram.used_nbytes) == (1, 100)
+        assert (store.stats().live_handles, store._tiers.ram.used_nbytes) == (1, 100)
         assert holds(first, 1)
 
 
@@ -504,15 +504,15 @@ def below_and_written(gated: Gated, *values: int) -> list[Handle]:
 
 def test_a_prefetch_takes_room_until_it_is_got(gated: Gated) -> None:
     (handle,) = below_and_written(gated, 7)
-    assert gated.store._ram.used_nbytes == 0
+    assert gated.store._tiers.ram.used_nbytes == 0
     handle.prefetch()
     assert places(handle) == ["rising"]
-    assert gated.pool.in_use_nbytes == gated.store._ram.used_nbytes == 100
+    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 100
     gated.gate.backend.open.set()
     array = handle.get()
     assert gated.pool.owns(array)
     assert (array == 7).all()
-    assert (gated.store.stats().prefetch_hits, gated.store._ram.used_nbytes) == (1, 0)
+    assert (gated.store.stats().prefetch_hits, gated.store._tiers.ram.used_nbytes) == (1, 0)
     assert places(handle) == ["below"]
 
 
@@ -522,9 +522,9 @@ def test_a_cancelled_prefetch_gives_its_room_back(gated: Gated) -> None:
         handle.prefetch()
     gated.gate.started("read 0")
     gated.store.cancel_prefetch(second)
-    assert (gated.pool.in_use_nbytes, gated.store._ram.used_nbytes) == (100, 100)
+    assert (gated.pool.in_use_nbytes, gated.store._tiers.ram.used_nbytes) == (100, 100)
     del first, handle
-    assert gated.store._ram.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
+    assert gated.store._tiers.ram.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
     gated.gate.backend.open.set()
     eventually(lambda: gated.pool.in_use_nbytes == 0)
     assert holds(second, 8)
@@ -547,7 +547,7 @@ def test_what_was_read_ahead_makes_way_for_what_is_used_sooner(gated: Gated) -> 
         handle.prefetch()
     assert places(*handles) == ["rising"] * 3 + ["below"]
     assert all(holds(handle, value) for value, handle in enumerate(handles, 7))
-    assert gated.store._ram.used_nbytes == 0
+    assert gated.store._tiers.ram.used_nbytes == 0
 
 
 def test_what_is_in_ram_makes_way_for_a_prefetch_used_sooner(gated: Gated) -> None:
@@ -596,7 +596,7 @@ def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(gated: Gated) -> 
     with pytest.raises(MissingDataError, match=r"^TieredStore, array 3 .*gone"):
         handle.get()
     assert holds(handle, 7)
-    assert gated.pool.in_use_nbytes == gated.store._ram.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 0
 
 
 def test_a_prefetch_into_an_array_in_ram_is_taken_by_get(gated: Gated) -> None:
@@ -632,6 +632,6 @@ def test_close_frees_the_memory_of_living_handles(gated: Gated) -> None:
     gated.gate.backend.open.set()
     handles.append(put(gated.store, 3))
     gated.store.close()
-    assert gated.pool.in_use_nbytes == gated.store._ram.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 0
     stats = gated.store.stats()
     assert (stats.puts, stats.live_handles, stats.stored_nbytes) == (4, 0, 0)
