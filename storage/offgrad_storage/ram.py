@@ -15,6 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .base import Handle
+from .buffers import _lease_of
 from .entry import Entry
 from .eviction import EvictionOrder
 
@@ -173,8 +174,6 @@ class Ram:
             entry.where = Where.BELOW
         elif entry.counted:
             self.order.add(entry.serial)
-        if entry.dropped:
-            self.bury(entry)
 
     def sunk(self, entry: TierEntry) -> None:
         """From rising: the read is cancelled."""
@@ -270,14 +269,13 @@ class Ram:
 
 
 def _watch(array: Array) -> weakref.ref[Any]:
-    """A reference that is dead once the memory of ``array`` is: to what is under all its views."""
-    memory: object = array
-    while (base := getattr(memory, "base", None)) is not None:
-        memory = base
-    try:
-        return weakref.ref(memory)
-    except TypeError:
-        return weakref.ref(array)
+    """A reference that is dead once the memory of ``array`` is.
+
+    That of a BufferPool goes with its lease, under all views. Of other memory only the array itself
+    is known to be one's own: its base may be shared.
+    """
+    lease = _lease_of(array)
+    return weakref.ref(array if lease is None else lease)
 
 
 def _has_failed(lower: Handle) -> bool:

@@ -105,7 +105,7 @@ class Tiers:
                     return True
                 if ram.lacks(entry):
                     victim = ram.furthest(entry)
-                    if victim is None:
+                    if victim is None or (rises and victim.failed is not None):
                         return False
                     ram.begin_eviction(victim)
                 elif rises:
@@ -123,8 +123,8 @@ class Tiers:
                 try:
                     self._evict(victim)
                 except StoreError as error:
-                    if rises and isinstance(error, _FULL):
-                        return False
+                    if rises:
+                        return False  # the put that needs the room meets it again
                     error.add_note(f"while making room for {entry}")
                     raise
 
@@ -141,7 +141,7 @@ class Tiers:
             try:
                 self._evict(victim)
             except StoreError:
-                return  # the put that needs the room meets it again
+                return  # as above
 
     def _evict(self, victim: TierEntry) -> None:
         if victim.where is Where.RISING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import gc
@@ -9,7 +10,7 @@ import itertools
 import random
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from offgrad_storage import (
     AbstractArrayStore,
     BufferPool,
@@ -36,6 +37,7 @@ from offgrad_storage import (
     QuotaExceededError,
     StoreError,
     StoreFullError,
+    StoreStats,
     TieredStore,
 )
 from offgrad_storage.testing import MakeStore, StoreContract, eventually
@@ -394,16 +396,20 @@ def test_close_ends_a_put_that_waits(gated: Gated) -> None:
 def test_full_tiers_are_passed_over() -> None:
     pool = BufferPool()
     with TieredStore(100, PoolStore(quota=250), PoolStore(quota=100), hold=pool.empty) as store:
+
+        def figures() -> StoreStats:
+            return dataclasses.replace(store.stats(), put_stall_seconds=0)
+
         handles = [put(store, number) for number in range(4)]
         assert [tier.stats().live_handles for tier in store.below] == [2, 1]
-        before = store.stats(), places(*handles)
+        before = figures(), places(*handles)
         with pytest.raises(QuotaExceededError, match=r"TieredStore, array 3 .*100 bytes") as error:
             put(store, 4)
         assert "while making room for array 4" in error.value.__notes__[0]
-        assert before == (store.stats(), places(*handles))
+        assert before == (figures(), places(*handles))
         with pytest.raises(QuotaExceededError, match=r"TieredStore, array 5 .*PoolStore"):
             put(store, 5, 101)
-        assert before == (store.stats(), places(*handles))
+        assert before == (figures(), places(*handles))
         assert all(holds(handle, number) for number, handle in enumerate(handles))
         del handles[0]
         assert holds(put(store, 6), 6)
@@ -443,6 +449,17 @@ def test_a_failed_write_is_raised_by_the_put_that_needs_the_room(gated: Gated) -
     assert all(holds(handle, number) for number, handle in enumerate(handles))
 
 
+def test_a_failed_write_two_stores_down_loses_nothing() -> None:
+    gate = Setup()
+    gate.backend.failures.append(OSError(errno.EIO, "injected"))
+    gate.backend.open.set()
+    with TieredStore(300, TieredStore(0, gate.store)) as store:
+        handles = [put(store, number) for number in range(3)]
+        with pytest.raises(StoreError, match=r"^TieredStore, array 0 .*GateStore.*injected"):
+            put(store, 3)
+        assert all(holds(handle, number) for number, handle in enumerate(handles))
+
+
 def test_a_tier_that_is_full_for_good_leaves_everything_readable(gated: Gated) -> None:
     handles = [put(gated.store, number) for number in range(3)]
     gated.gate.backend.open.set()
@@ -475,6 +492,18 @@ def test_a_failed_write_that_nobody_was_told_of_is_raised_by_close() -> None:
     with pytest.raises(StoreError, match=r"GateStore, array 0 .*injected"):
         gated.store.close()
     gated.store.close()
+
+
+def test_hold_may_cut_its_arrays_from_one_large_one() -> None:
+    arena = np.empty(2000, np.uint8)
+    offsets = itertools.count(0, 100)
+
+    def cut(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        return np.ndarray(shape, dtype, arena, next(offsets))
+
+    with TieredStore(100, hold=cut) as store:
+        for value in range(20):
+            assert holds(put(store, value), value)
 
 
 def test_memory_error_of_hold_stores_nothing() -> None:
@@ -568,23 +597,126 @@ def test_what_is_in_ram_makes_way_for_a_prefetch_used_sooner(gated: Gated) -> No
     assert all(holds(other, value) for value, other in enumerate(others))
 
 
-def test_a_new_array_takes_the_room_of_a_prefetch_used_later() -> None:
-    gated = Gated(100)
+def test_what_is_prefetched_stays_longer(gated: Gated) -> None:
+    (handle,) = below_and_written(gated, 7)
     gated.gate.backend.open.set()
-    large = put(gated.store, 1, 100)
-    gated.store.plan([large])
-    handle = put(gated.store, 2)
-    handle.wait_captured()
-    del large
+    others = [put(gated.store, value) for value in range(2)]
     handle.prefetch()
-    gated.store.plan([])
-    gated.store.cancel_prefetch(handle)
+    others[0].prefetch()
+    new = [put(gated.store, value) for value in range(2, 4)]
+    assert places(handle, *others, *new) == ["rising", "ram", "below", "below", "ram"]
+    assert holds(handle, 7)
+    assert all(holds(other, value) for value, other in enumerate(others + new))
+
+
+def test_a_prefetch_with_no_room_below_for_what_would_make_way_is_left_to_get() -> None:
+    gate = Setup(quota=100)
+    with TieredStore(100, gate.store) as store:
+        gate.backend.open.set()
+        large = put(store, 1)
+        store.plan([large])
+        handle = put(store, 2)
+        assert places(large, handle) == ["ram", "below"]
+        handle.wait_captured()
+        store.plan([handle, large])
+        blocker = gate.store.put(np.zeros(50, np.uint8))
+        handle.prefetch()
+        assert places(large, handle) == ["ram", "below"]
+        assert holds(handle, 2)
+        assert holds(large, 1)
+        del blocker
+
+
+def test_a_failed_write_is_not_for_a_prefetch_to_raise(gated: Gated) -> None:
+    (handle,) = below_and_written(gated, 7)
+    others = [put(gated.store, value) for value in range(3)]
+    gated.store.plan([handle])
+    handle.prefetch()  # the first of the others begins to leave
+    gated.gate.started("write 1")
+    gated.fail(errno.EIO)
+    gated.gate.backend.open.set()
+    eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
     handle.prefetch()
-    other = put(gated.store, 3)
-    assert places(handle, other) == ["rising", "below"]  # what is prefetched is wanted first
-    assert holds(handle, 2)
-    assert holds(other, 3)
-    gated.store.close()
+    assert places(handle, *others) == ["below", "ram", "ram", "ram"]
+    with pytest.raises(StoreError, match=r"^TieredStore, array 4 .*injected"):
+        put(gated.store, 9)
+    assert holds(handle, 7)
+    assert all(holds(other, value) for value, other in enumerate(others))
+
+
+def test_the_last_target_of_a_prefetch_is_filled(gated: Gated) -> None:
+    (handle,) = below_and_written(gated, 7)
+    gated.gate.backend.open.set()
+    handle.prefetch()
+    first, second = np.empty(100, np.uint8), np.empty(100, np.uint8)
+    handle.prefetch(first)
+    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 0
+    handle.prefetch(second)
+    handle.prefetch()
+    assert handle.get() is second
+    assert (second == 7).all()
+
+
+# ---- lifetimes
+
+
+def test_a_handle_that_dies_while_its_array_moves_frees_the_memory() -> None:
+    doomed: list[Handle] = []
+
+    class Spy(TieredStore):
+        """A tier below in whose put the handle of what is moved there dies."""
+
+        def put(
+            self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None
+        ) -> Handle:
+            doomed.clear()
+            return super().put(array, attributes=attributes)
+
+    gate, pool = Setup(), BufferPool()
+    with TieredStore(300, Spy(0, gate.store), allocate=pool.empty, hold=pool.empty) as store:
+        gate.backend.permits.release()
+        store.plan(full := [put(store, value) for value in range(3)])
+        below = put(store, 7)
+        below.wait_captured()
+        del full
+        doomed.append(put(store, 9))
+        kept = [put(store, value) for value in range(2)]
+        store.plan([below, *kept])
+        below.prefetch()  # makes the doomed one move
+        assert not doomed
+        assert store.stats().live_handles == 3
+        gate.backend.open.set()
+        assert (below.get(np.empty(100, np.uint8)) == 7).all()
+        eventually(lambda: pool.in_use_nbytes == 200)
+        assert all(holds(handle, value) for value, handle in enumerate(kept))
+
+
+def test_close_ends_a_put_that_is_blocked_below() -> None:
+    gated = Gated(1200)
+    handles = [put(gated.store, value, 600) for value in range(2)]
+    threads = [in_thread(lambda: put(gated.store, 2, 1200))]
+    gated.gate.started("write 0")  # the second does not fit in flight
+    eventually(lambda: gated.gate.store._executor._write_waiters)
+    assert places(*handles) == ["leaving", "leaving"]
+    closing, _ = in_thread(gated.store.close)
+    eventually(lambda: gated.store._tiers.closed)
+    gated.gate.backend.open.set()
+    closing.join()
+    for thread, results in threads:
+        thread.join()
+        assert isinstance(results[0], StoreError)
+    assert gated.pool.in_use_nbytes == 0
+
+
+def test_an_error_that_is_kept_keeps_no_array_of_the_store() -> None:
+    pool = BufferPool()
+    with TieredStore(100, PoolStore(quota=0), hold=pool.empty) as store:
+        handle = put(store, 1)
+        with pytest.raises(QuotaExceededError) as caught:
+            put(store, 2)
+        del handle
+        assert pool.in_use_nbytes == 0
+        del caught
 
 
 def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(gated: Gated) -> None:
@@ -610,18 +742,15 @@ def test_a_prefetch_into_an_array_in_ram_is_taken_by_get(gated: Gated) -> None:
     assert handle.get() is not target
 
 
-# ---- lifetimes
-
-
 def test_an_unclosed_store_dies_at_once() -> None:
     pool = BufferPool()
     gc.disable()
     try:
         store = TieredStore(300, PoolStore(hold=pool.empty), hold=pool.empty)
         handles = [put(store, value) for value in range(5)]
-        reference = weakref.ref(store)
+        references = weakref.ref(store), weakref.ref(store.below[0])
         del store, handles
-        assert reference() is None
+        assert [reference() for reference in references] == [None, None]
         assert pool.in_use_nbytes == 0
     finally:
         gc.enable()
