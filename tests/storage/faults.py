@@ -113,7 +113,7 @@ def outcome(kind: str, handle: Handle, array: Array) -> type[BaseException] | No
 def assert_bytes(found: Array, expected: Array) -> None:
     """Two arrays of bytes are the same; takes no memory, of which there may be none."""
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    assert memoryview(found) == memoryview(expected), "not the bytes that were stored"
+    assert found.data == expected.data, "not the bytes that were stored"
 
 
 Stored = list[tuple[Handle, Array]]
@@ -188,6 +188,15 @@ def files_under(directory: Path) -> list[Path]:
             if stat.S_ISREG(status.st_mode):
                 seen.setdefault((status.st_dev, status.st_ino), path)
     return list(seen.values())
+
+
+def disk_nbytes(directory: Path) -> int:
+    """Bytes that the files of a store take, those only open included."""
+    total = 0
+    for path in files_under(directory):
+        with contextlib.suppress(OSError):  # it has just been removed
+            total += path.stat().st_blocks * 512
+    return total
 
 
 def place_of(array: Array, directory: Path) -> tuple[Path, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.storage.faults import (
     assert_helpful,
     assert_readable,
     assert_works_again,
+    disk_nbytes,
     isolated,
     limit,
     linux_only,
@@ -321,3 +323,34 @@ def test_a_quota_of_next_to_nothing_still_says_what_it_is(kind: str, tmp_path: P
                 store.put(noise(nbytes))
             assert_helpful(caught.value, kind)
         assert store.stats().live_handles == 0
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "disk",
+        "disk-buffered",
+        pytest.param(
+            "zarr",
+            marks=pytest.mark.xfail(
+                strict=False, reason="files of dead arrays wait while there is anything else to do"
+            ),
+        ),
+    ],
+)
+def test_a_quota_bounds_what_lies_on_the_disk_under_constant_use(kind: str, tmp_path: Path) -> None:
+    quota = 4 * MIB
+    with make(kind, tmp_path, quota=quota) as store:
+
+        def use(seed: int) -> None:
+            array = noise(128 << 10, seed)
+            for _ in range(100):
+                handle = store.put(array)
+                handle.wait_captured()
+                assert_same(handle.get(), array)
+
+        with ThreadPoolExecutor(4) as threads:
+            for result in [threads.submit(use, seed) for seed in range(4)]:
+                result.result()
+            most = disk_nbytes(tmp_path)
+        assert most <= 4 * quota
