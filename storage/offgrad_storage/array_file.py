@@ -57,7 +57,9 @@ class ArrayFile:
         end = self._extents.end_with(length)
         if limit is not None and end > limit:
             return None
-        missing = self.file.missing_nbytes(end) if end > self._extents.end else 0
+        missing = 0
+        if end > self._extents.end:  # what is free in the file could be released
+            missing = self.file.missing_nbytes(end - self._extents.free_nbytes)
         if missing:
             raise StoreFullError(
                 f"{self.file.directory} has {missing} bytes too few to store it",
@@ -71,6 +73,13 @@ class ArrayFile:
         """Give an extent back, or the end of one: whole pages."""
         if nbytes:
             self._extents.free(start, round_up(nbytes))
+
+    def release_free(self) -> bool:
+        """Give the blocks of free extents back to the file system; False if it does not take them.
+
+        For one thread at a time, as ``allocate``.
+        """
+        return all(self.file.punch(*each) for each in self._extents.free_ranges())
 
     def write(self, entry: Entry, array: Array, start: int) -> None:
         """Write ``array`` at ``start``; set the checksum of ``entry`` unless it needs none."""
@@ -96,6 +105,15 @@ class ArrayFile:
                 error.message, store=self._store, handle=str(entry), fix=error.fix
             ) from None
         verify(found, entry, self._store)
+
+    def read_part(self, entry: Entry, out: Bytes, start: int, nbytes: int) -> None:
+        """Fill whole pages from ``start``, of which only the first ``nbytes`` need be there."""
+        try:
+            self.file.read_at(out, start, nbytes)
+        except MissingDataError as error:
+            raise MissingDataError(
+                error.message, store=self._store, handle=str(entry), fix=error.fix
+            ) from None
 
     def close(self) -> None:
         """Close the file; may be called twice."""

@@ -80,10 +80,21 @@ class Backend(ABC):
         """Fill ``out``: C-contiguous, of the shape and dtype written. Verify the checksum."""
 
     def publish(self, entries: Iterable[Entry]) -> None:  # noqa: B027
-        """Make what is stored readable for others: called by ``flush``, and before ``close``.
+        """Make what is stored readable for others: by the store's ``publish``, or before ``close``.
 
         Only where ``lists`` is set. ``entries`` are all that are stored, in the order of puts.
         """
+
+    def read_part(self, pack: Entry, out: Array, offset: int, nbytes: int) -> None:
+        """Fill ``out`` as ``read`` does, or only so many bytes from ``offset`` on."""
+        self.read(pack, out)
+
+    def release_free(self) -> bool:
+        """Give space that is free in the backend back to the system; False if there is no way to.
+
+        Called one at a time, when the disk is found full, or file descriptors are spent.
+        """
+        return False
 
     @abstractmethod
     def free(self, entry: Entry) -> Callable[[], object] | None:

@@ -160,7 +160,11 @@ class AbstractArrayStore(ABC):
 
         The next ``get`` without ``out`` returns that array, and waits for it if need be. It belongs
         to the store until then, so keep the handle. An error in reading is raised by that ``get``.
-        A second prefetch before that does nothing, or starts anew with another ``out``.
+        A second prefetch before that does nothing, or starts anew with another ``out``. A ``get``
+        into an ``out`` of its own ends it as well.
+
+        Raises:
+            MemoryError: of ``allocate``.
         """
 
     @abstractmethod
@@ -175,6 +179,12 @@ class AbstractArrayStore(ABC):
 
         It replaces what was said before, and need not be complete, nor true: it changes how fast
         arrays come back, never which. Most stores ignore it.
+        """
+
+    def flush(self) -> None:  # noqa: B027 (some write at once)
+        """Wait until all that was put is written, or has failed to be.
+
+        The errors of failed writes are raised by ``get`` and ``close``.
         """
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
@@ -24,6 +25,11 @@ if sys.platform != "win32":
 _DROP_NBYTES = 64 << 20  # a file of the page cache's writes and reads is dropped from it so often
 _F_NOCACHE = 48  # of macOS
 
+_PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE, with FALLOC_FL_KEEP_SIZE
+_fallocate = getattr(ctypes.CDLL(None), "fallocate", None) if sys.platform == "linux" else None
+if _fallocate is not None:
+    _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
 Bytes = NDArray[np.uint8]
 
 
@@ -36,7 +42,7 @@ class DirectFile:
     Args:
         descriptor: of the open file; it belongs to this object from now on.
         directory: where the file is.
-        direct: try O_DIRECT.
+        direct: try O_DIRECT; None to take for granted that it works.
         folder: what goes with the file, if anything.
 
     Attributes:
@@ -44,14 +50,18 @@ class DirectFile:
     """
 
     def __init__(
-        self, descriptor: int, directory: Path, direct: bool, folder: SpillFolder | None = None
+        self,
+        descriptor: int,
+        directory: Path,
+        direct: bool | None,
+        folder: SpillFolder | None = None,
     ) -> None:
         self.directory = directory
         self._descriptor: int | None = descriptor
         self._folder = folder
         self._seek = threading.Lock()
         self._cached_nbytes = 0
-        self.direct = direct and self._go_direct()
+        self.direct = direct is not False and self._go_direct(probe=direct is True)
         if sys.platform == "darwin":
             fcntl.fcntl(descriptor, _F_NOCACHE, 1)
 
@@ -92,11 +102,18 @@ class DirectFile:
             data, offset = data[done:], offset + done
         self._passed(nbytes)
 
-    def read_at(self, out: Bytes, offset: int) -> None:
-        """Fill ``out`` from ``offset``; MissingDataError where the file ends before."""
+    def read_at(self, out: Bytes, offset: int, least: int | None = None) -> None:
+        """Fill ``out`` from ``offset``, or ``least`` bytes of it where the file ends.
+
+        Raises:
+            MissingDataError: the file ends before.
+        """
         stuck, nbytes = False, out.size
+        enough = offset + (nbytes if least is None else least)
         while out.size:
             done = self._read_some(out, offset)
+            if offset + done >= enough and done < out.size:
+                break
             if done < out.size and self.direct:
                 done -= done % PAGE
             if not done and stuck:
@@ -117,6 +134,12 @@ class DirectFile:
         else:
             free, has = shutil.disk_usage(self.directory).free, os.fstat(self.fileno()).st_size
         return max(0, size - has - free)
+
+    def punch(self, offset: int, nbytes: int) -> bool:
+        """Give the blocks of a range back to the file system; False if it does not take them."""
+        if _fallocate is None:
+            return False
+        return bool(_fallocate(self.fileno(), _PUNCH_HOLE, offset, nbytes) == 0)
 
     def close(self) -> None:
         """Give the space back; may be called twice."""
@@ -142,10 +165,13 @@ class DirectFile:
             os.fdatasync(self.fileno())  # only what is on the disk can leave
             os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def _go_direct(self) -> bool:
+    def _go_direct(self, probe: bool) -> bool:
         if sys.platform != "linux":
             return False
         flags = fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
+        if not probe:
+            fcntl.fcntl(self.fileno(), fcntl.F_SETFL, flags | os.O_DIRECT)
+            return True
         page = BufferPool().empty(2 * PAGE, np.uint8)
         page[:PAGE] = np.arange(PAGE) % 251
         try:

@@ -14,6 +14,7 @@ if sys.platform != "win32":
     import fcntl
 
 _PREFIX = "offgrad-spill-"
+_UNLOCKED = "offgrad-unlocked-"
 _RAM = {"tmpfs", "ramfs", "devtmpfs"}
 _GRACE_SECONDS = 60.0
 
@@ -57,7 +58,8 @@ class SpillFolder:
     """A folder of mode 0700 that goes away with its process.
 
     A file in it stays locked as long as the process lives, however that ends; the next to make a
-    folder in the same place removes those whose lock is free.
+    folder in the same place removes those whose lock is free. It has another name until it is
+    locked.
 
     Args:
         parent: the directory to make it in; an existing one.
@@ -65,10 +67,21 @@ class SpillFolder:
 
     def __init__(self, parent: Path) -> None:
         sweep(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+        unlocked = Path(tempfile.mkdtemp(prefix=f"{_UNLOCKED}{os.getpid()}-", dir=parent))
+        self.path = parent / (_PREFIX + unlocked.name.removeprefix(_UNLOCKED))
+        self._lock: int | None = None
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        self._lock: int | None = os.open(self.path / "lock", flags, 0o600)
-        _lock(self._lock)
+        try:
+            self._lock = os.open(unlocked / "lock", flags, 0o600)
+            _lock(self._lock)
+            unlocked.rename(self.path)
+        except BaseException:
+            if self._lock is not None:
+                os.close(self._lock)
+            with contextlib.suppress(FileNotFoundError):
+                (unlocked / "lock").unlink()
+            unlocked.rmdir()
+            raise
 
     def remove(self) -> None:
         """Remove the folder with all that is in it; may be called twice."""
@@ -77,7 +90,13 @@ class SpillFolder:
             return
         if sys.platform == "win32":  # an open file cannot be removed there
             os.close(lock)
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            # Not by shutil.rmtree: there may be but one file descriptor left.
+            for folder, folders, files in os.walk(self.path, topdown=False):
+                links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+                for name in files + links:
+                    os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)
         if sys.platform != "win32":
             os.close(lock)
 
@@ -89,14 +108,19 @@ def sweep(parent: Path) -> list[Path]:
     """
     swept = []
     with os.scandir(parent) as items:
-        candidates = [item for item in items if item.name.startswith(_PREFIX)]
+        candidates = [item for item in items if item.name.startswith((_PREFIX, _UNLOCKED))]
     for item in candidates:
         with contextlib.suppress(OSError):
             status = item.stat(follow_symlinks=False)
             mine = not hasattr(os, "getuid") or status.st_uid == os.getuid()
             if not (mine and item.is_dir(follow_symlinks=False)):
                 continue
-            if _is_abandoned(Path(item.path), time.time() - status.st_mtime):
+            age = time.time() - status.st_mtime
+            if item.name.startswith(_UNLOCKED):
+                abandoned = age > _GRACE_SECONDS
+            else:
+                abandoned = _is_abandoned(Path(item.path), age)
+            if abandoned:
                 shutil.rmtree(item.path, ignore_errors=True)
                 swept.append(Path(item.path))
     return swept

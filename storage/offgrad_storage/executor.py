@@ -12,12 +12,13 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.thread  # noqa: F401  (see the end of this file)
 import contextlib
+import errno
 import functools
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -30,6 +31,9 @@ from .gather import Gathering
 from .workers import Workers
 
 Array = NDArray[Any]
+T = TypeVar("T")
+
+_SPENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class Executor(Gathering):
@@ -59,7 +63,7 @@ class Executor(Gathering):
         if not self._workers.limit:
             data = self.encode(entry, array)
         try:
-            self.backend.prepare(entry)
+            self._with_room(lambda: self.backend.prepare(entry))
         except OSError as error:
             raise self._store_error(error, "making room", entry) from None
         if self._gathers(array) and not self._may_encode(array):
@@ -229,12 +233,17 @@ class Executor(Gathering):
             raise errors[0]
 
     def flush(self) -> None:
-        """Write what is pending, and have the backend make what is stored readable for others."""
+        """Write what is pending, and wait for it."""
         self.check()
         with self._lock:
             self._seal_all()
             while self._writes or self._figures["inflight_nbytes"]:
                 self._wait_for_write(None)
+
+    def publish(self) -> None:
+        """Have the backend make what is stored readable for others."""
+        self.flush()
+        with self._lock:
             entries = _in_order(self._entries)
         try:
             self.backend.publish(entries)
@@ -326,8 +335,8 @@ class Executor(Gathering):
         try:
             if entry.encoded_nbytes is not None and self._gathers(data):
                 pack = self.gather(entry, data)
-            else:
-                stored_nbytes = self.backend.write(entry, data)
+            if pack is None:
+                stored_nbytes = self._with_room(lambda: self.backend.write(entry, data))
         except BaseException as error:
             failure = self._store_error(error, "writing", entry)
             if not isinstance(error, Exception):
@@ -340,6 +349,18 @@ class Executor(Gathering):
                 elif failure is None:
                     self._settle(entry, stored_nbytes)
                 self._end_write(entry, failure)
+
+    def _with_room(self, action: Callable[[], T]) -> T:
+        """Do ``action``; if the disk is full, once more after some was given back."""
+        try:
+            return action()
+        except OSError as error:
+            if error.errno not in _SPENT:
+                raise
+            with self._lock:
+                if not self.backend.release_free():
+                    raise
+        return action()
 
     def _fetch(self, entry: Entry, fetch: Fetch) -> None:
         began = time.perf_counter()

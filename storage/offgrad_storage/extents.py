@@ -22,6 +22,10 @@ class Extents:
         self._starts: dict[int, int] = {}  # end -> start
         self._by_length: list[tuple[int, int]] = []  # (length, start)
 
+    def free_ranges(self) -> list[tuple[int, int]]:
+        """Start and length of each free range."""
+        return list(self._lengths.items())
+
     @property
     def free_nbytes(self) -> int:
         """Bytes before ``end`` that are free."""

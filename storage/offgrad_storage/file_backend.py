@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from .array_file import ArrayFile
 from .backend import Backend
-from .buffers import round_up
+from .buffers import PAGE, round_up
 from .entry import Entry
-from .errors import StoreFullError
+from .errors import QuotaExceededError, StoreFullError
 
 Array = NDArray[Any]
 
@@ -34,18 +34,15 @@ class FileBackend(Backend):
             StoreFullError: no file system has the room.
         """
         length = round_up(nbytes)
-        full: StoreFullError | None = None
-        for file in files:
-            try:
-                start = file.allocate(entry, length, self._limit(file))
-            except StoreFullError as error:
-                full = error
-                continue
-            if start is not None:
-                entry.place = (file, start, length)
-                self.files[file] += length
-                return length
-        raise full or self.over_quota(entry, length)
+        if self.quota is not None and sum([*self.files.values()]) + length > self.quota:
+            raise self.over_quota(entry, length)
+        try:
+            return self._allocate(entry, length, files, within_quota=True)
+        except (QuotaExceededError, StoreFullError):
+            # What is free in other places, or in pieces too small, still takes room on the disk.
+            if not self.release_free():
+                raise
+        return self._allocate(entry, length, files, within_quota=False)
 
     def settle(self, entry: Entry, stored_nbytes: int) -> None:
         """Give back the end of the extent."""
@@ -64,6 +61,16 @@ class FileBackend(Backend):
         file, start, _ = entry.place
         file.read(entry, out, start)
 
+    def read_part(self, pack: Entry, out: Array, offset: int, nbytes: int) -> None:
+        """Fill the pages of ``out`` that hold so many bytes from ``offset`` on."""
+        file, start, _ = pack.place
+        begin, end = offset - offset % PAGE, offset + nbytes
+        file.read_part(pack, out[begin : round_up(end)], start + begin, end - begin)
+
+    def release_free(self) -> bool:
+        """Give the blocks of free extents back to the file systems."""
+        return all(file.release_free() for file in [*self.files])
+
     def free(self, entry: Entry) -> None:
         """Give the extent back."""
         self._give_back(*entry.place)
@@ -74,11 +81,23 @@ class FileBackend(Backend):
         for file in self.files:
             file.close()
 
-    def _limit(self, file: ArrayFile) -> int | None:
-        """Where ``file`` must end lest all of them take more than the quota."""
-        if self.quota is None:
-            return None
-        return self.quota - sum(each.end for each in self.files if each is not file)
+    def _allocate(
+        self, entry: Entry, length: int, files: list[ArrayFile], within_quota: bool
+    ) -> int:
+        full: StoreFullError | None = None
+        for file in files:
+            others = sum(each.end for each in [*self.files] if each is not file)
+            limit = self.quota - others if within_quota and self.quota is not None else None
+            try:
+                start = file.allocate(entry, length, limit)
+            except StoreFullError as error:
+                full = error
+                continue
+            if start is not None:
+                entry.place = (file, start, length)
+                self.files[file] += length
+                return length
+        raise full or self.over_quota(entry, length)
 
     def _give_back(self, file: ArrayFile, start: int, length: int) -> None:
         file.free(start, length)

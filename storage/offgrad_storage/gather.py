@@ -20,7 +20,7 @@ from .backend import Backend
 from .buffers import BufferPool, round_up
 from .codecs import Codec
 from .entry import Entry, Pack, State, checksum, verify
-from .errors import QuotaExceededError, StoreError
+from .errors import QuotaExceededError, StoreError, StoreFullError
 from .states import States
 
 Array = NDArray[Any]
@@ -56,11 +56,14 @@ class Gathering(States):
                 entry.captured = True
                 self._filled(pack)
 
-    def gather(self, entry: Entry, data: Array) -> Pack:
-        """Copy ``data``, the encoded bytes of ``entry``, into a pack; return that."""
+    def gather(self, entry: Entry, data: Array) -> Pack | None:
+        """Copy ``data``, the encoded bytes of ``entry``, into a pack; None if there is no room."""
         with self._lock:
-            # The I/O thread that this is must not wait for another.
-            pack = self._pack_with_room(entry, data.nbytes, wait=False)
+            try:
+                # The I/O thread that this is must not wait for another.
+                pack = self._pack_with_room(entry, data.nbytes, wait=False)
+            except (QuotaExceededError, StoreFullError):
+                return None
             self._take_room(entry, pack, data.nbytes)
         try:
             self._copy_in(entry, pack, data)
@@ -113,10 +116,26 @@ class Gathering(States):
     def _read_gathered(self, entry: Entry, pack: Pack, out: Array) -> None:
         try:
             data = self._load(pack)
+            np.copyto(out, np.ndarray(out.shape, out.dtype, data, entry.offset))
+            if checksum(out) == entry.checksum:
+                return
+        except StoreError as error:
+            if pack.error is not None:
+                raise error.about(str(entry)) from error.__cause__
+        # Not all of the pack is there or right, but this array may be, or be again.
+        self._forget_loaded(pack)
+        data = self._buffers.empty(pack.nbytes, np.uint8)
+        try:
+            self.backend.read_part(pack, data, entry.offset, out.nbytes)
         except StoreError as error:
             raise error.about(str(entry)) from error.__cause__
         np.copyto(out, np.ndarray(out.shape, out.dtype, data, entry.offset))
         verify(checksum(out), entry, self.backend.name)
+
+    def _forget_loaded(self, pack: Pack) -> None:
+        with self._lock:
+            pack.loaded = None
+            self._loaded.pop(pack, None)
 
     def load_ahead(self, pack: Pack) -> None:
         """Read ``pack``; an error is for whoever wants an array of it: it comes there again."""
@@ -191,7 +210,7 @@ class Gathering(States):
                 self._grow(entry)  # or raise an error if the store is closed
             pack = self._open.get(entry.kind)
             if pack is None:
-                return self._open_pack(entry, nbytes)
+                return self._open_pack(entry, nbytes, wait)
             if pack.used + nbytes <= pack.nbytes:
                 return pack
             if wait and not self._fits(pack):
@@ -199,17 +218,17 @@ class Gathering(States):
             else:
                 self._seal(pack)
 
-    def _open_pack(self, entry: Entry, nbytes: int) -> Pack:
+    def _open_pack(self, entry: Entry, nbytes: int, wait: bool) -> Pack:
         kind = entry.kind
         size = max(round_up(nbytes), self._sizes.get(kind, _SMALLEST))
         pack = Pack(next(self._pack_serial), kind, self._buffers.empty(size, np.uint8))
         try:
             self._admit(pack)
             self._sizes[kind] = min(_LARGEST, 2 * size)
-        except QuotaExceededError:
+        except (QuotaExceededError, StoreFullError):
             pack = Pack(pack.serial, kind, self._buffers.empty(round_up(nbytes), np.uint8))
             try:
-                self._reserve(pack)
+                self._reserve(pack) if wait else self._admit(pack)
             except StoreError as error:
                 raise error.about(str(entry)) from None
             if kind in self._open:  # another thread's, while this one waited

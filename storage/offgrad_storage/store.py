@@ -121,11 +121,7 @@ class BackendStore(AbstractArrayStore):
         return bool(self._threads)
 
     def flush(self) -> None:
-        """Wait until all that was put is written, and, in a format for others, readable by them.
-
-        Raises:
-            StoreError: if that cannot be. Failed writes are raised by ``get`` and ``close``.
-        """
+        """Write what is pending: see ``AbstractArrayStore.flush``."""
         self._executor.flush()
 
     def close(self) -> None:

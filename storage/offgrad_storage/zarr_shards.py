@@ -29,6 +29,7 @@ from .zarr_format import create as create_array
 from .zarr_format import layout, shard_index
 
 _GATHERS_BELOW = 1 << 20
+_SLACK_NBYTES = 1 << 30  # of files, that may be free besides what was once in use
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -88,9 +89,11 @@ class ShardBackend(FileBackend):
         super().__init__(f"ZarrStore in {directory}", quota)
         self.keeps = keep
         self._codec = codec
-        self._direct = direct
+        self._direct: bool | None = direct
         self._kinds: dict[tuple[Shape, str, Any], _Kind] = {}
-        self._making = threading.Lock()
+        self._making = threading.RLock()
+        self._most_used = 0
+        self._needed: _Kind | None = None  # the last that was given an extent, or is about to be
         self._folder = None if keep else SpillFolder(directory)
         if self._folder is None:
             self.path = _new_folder(directory)
@@ -112,7 +115,25 @@ class ShardBackend(FileBackend):
         """Give ``entry`` an extent in the file of its kind."""
         kind = entry.kind
         assert isinstance(kind, _Kind)
-        return self.allocate(entry, kind.most_nbytes(entry), [kind.file])
+        if kind.file not in self.files:  # it has just been retired
+            self.prepare(entry)
+            kind = entry.kind
+            assert isinstance(kind, _Kind)
+        before = kind.file.end
+        self._needed = kind
+        nbytes = self.allocate(entry, kind.most_nbytes(entry), [kind.file])
+        if kind.file.end > before:
+            self._bound_free_space()
+        return nbytes
+
+    def release_free(self) -> bool:
+        """Retire the kinds of which nothing is left, and give back what is free in other files."""
+        if not self.keeps:
+            for key, kind in list(self._kinds.items()):
+                if not self.files[kind.file] and kind is not self._needed:
+                    self._retire(key, kind)
+        super().release_free()
+        return True
 
     def write(self, entry: Entry, array: Array) -> int:
         """Write ``array``; return the bytes of its chunks, the padding of the last included."""
@@ -127,10 +148,11 @@ class ShardBackend(FileBackend):
 
         slots: dict[_Kind, list[Entry]] = {kind: [] for kind in self._kinds.values()}
         for entry in entries:
-            assert isinstance(entry.kind, _Kind)
+            kind = entry.kind
+            assert isinstance(kind, _Kind)
             written = entry.pack is None or entry.pack.state is State.STORED
-            if written and entry.state is State.STORED:
-                slots[entry.kind].append(entry)
+            if written and entry.state is State.STORED and kind in slots:
+                slots[kind].append(entry)
         group = zarr.open_group(self.path, mode="a", zarr_format=3)
         for kind, stored in slots.items():
             self._publish(group, kind, stored)
@@ -141,17 +163,43 @@ class ShardBackend(FileBackend):
         if self._folder is not None:
             self._folder.remove()
 
+    def _bound_free_space(self) -> None:
+        """Not to have each kind hold for ever what it once took, where shapes vary."""
+        used = sum([*self.files.values()])
+        self._most_used = max(self._most_used, used)
+        if sum(file.end for file in [*self.files]) > 2 * self._most_used + _SLACK_NBYTES:
+            self.release_free()
+
+    def _retire(self, key: tuple[Shape, str, Any], kind: _Kind) -> None:
+        with self._making:
+            del self._kinds[key], self.files[kind.file]
+        kind.file.close()
+        with contextlib.suppress(OSError):
+            for folder, _, files in os.walk(self.path / kind.name, topdown=False):
+                for name in files:
+                    os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)
+
     def _make(self, entry: Entry) -> _Kind:
         taken = {kind.name for kind in self._kinds.values()}
         sizes = "x".join(map(str, entry.shape)) or "scalar"
         names = (f"{entry.dtype.name}_{sizes}{suffix}" for suffix in _suffixes())
         name = next(each for each in names if each not in taken)
         axes = len(layout(entry.shape, entry.dtype).shape) + 1
+        made: list[Path] = []
         path = self.path / name
-        for each in ("c", *["0"] * axes):
-            path.mkdir(mode=0o700)
-            path /= each
-        file = ArrayFile(DirectFile(create(path), path.parent, self._direct), self.name)
+        try:
+            for each in ("c", *["0"] * axes):
+                path.mkdir(mode=0o700)
+                made.append(path)
+                path /= each
+            opened = DirectFile(create(path), path.parent, self._direct)
+        except BaseException:
+            for folder in reversed(made):
+                folder.rmdir()
+            raise
+        self._direct = None if opened.direct else False  # as the first file, so the others
+        file = ArrayFile(opened, self.name)
         self.files[file] = 0
         codec = self._codec.kind(entry.shape, entry.dtype)
         return _Kind(name, entry.shape, entry.dtype, codec, file)
@@ -167,6 +215,8 @@ class ShardBackend(FileBackend):
             group, kind.name, kind.shape, kind.dtype, len(stored), kind.codec,
             {"slots": _columns(stored)}, capacity=room,
         )  # fmt: skip
+        for metadata in (self.path / "zarr.json", self.path / kind.name / "zarr.json"):
+            metadata.chmod(0o600)  # zarr leaves that to the umask
         # It was opened for direct I/O, which the index, the very end of the file, is too odd for.
         with open(self.path / shard, "r+b", buffering=0) as file:
             file.seek(kind.file.end)

@@ -22,7 +22,7 @@ class ZarrStore(BackendStore):
     given to ``put`` are lists in the attribute ``slots``, with an item for each slot. What Zarr 3
     has no dtype for (bfloat16, structured, text, ...) is stored as unsigned integers, with the
     dtype in the attribute ``offgrad_dtype``. Writing goes past zarr and the page cache; zarr writes
-    the metadata, at ``flush``, and at ``close`` if the folder is kept.
+    the metadata, at ``publish``, and at ``close`` if the folder is kept.
 
     Where `directory` is no local folder, zarr does it all, one array at a time: slower.
 
@@ -80,3 +80,11 @@ class ZarrStore(BackendStore):
             codec="none" if elsewhere else encoder,
             allocate=allocate,
         )
+
+    def publish(self) -> None:
+        """Write what is pending and the metadata: others may read what is stored until more is put.
+
+        Raises:
+            StoreError: the metadata cannot be written.
+        """
+        self._executor.publish()

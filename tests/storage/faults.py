@@ -128,12 +128,16 @@ def put_each(kind: str, store: AbstractArrayStore, arrays: list[Array]) -> tuple
         except (StoreError, MemoryError) as error:
             assert_helpful(error, kind)
             refused += 1
+    store.flush()
     for handle, _ in stored:
         handle.wait_captured()
     return stored, refused
 
 
 def assert_readable(stored: Stored) -> None:
+    """All are, and from now on from where they are stored, since nothing waits to be written."""
+    for handle, _ in stored[:1]:
+        handle.store.flush()
     for handle, array in stored:
         assert_bytes(handle.get(), array)
 
@@ -214,23 +218,13 @@ def place_of(array: Array, directory: Path) -> tuple[Path, int] | None:
 def written_places(
     store: AbstractArrayStore, stored: Stored, directory: Path
 ) -> list[tuple[Path, int]]:
-    """Where each array lies, once all are in files.
-
-    A store may gather small arrays and write them later, so others are put after them until it has.
-    """
-    for handle, _ in stored:
-        handle.wait_captured()
-    followers = []
-    for seed in range(400):
-        places = [place_of(array, directory) for _, array in stored]
-        if found := [place for place in places if place]:
-            assert len(set(found)) == len(found), "two arrays share a place"
-        if len(found) == len(places):
-            eventually(lambda: store.stats().inflight_nbytes == 0)
-            return found
-        followers.append(store.put(noise(64 << 10, seed=1000 + seed)))
-        followers[-1].wait_captured()
-    raise AssertionError("the arrays are not to be found in the store's files")
+    """Where each array lies, with all of them in files."""
+    store.flush()
+    places = [place_of(array, directory) for _, array in stored]
+    found = [place for place in places if place]
+    assert len(set(found)) == len(found), "two arrays share a place"
+    assert len(found) == len(places), "the arrays are not to be found in the store's files"
+    return found
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:

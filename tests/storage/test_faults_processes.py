@@ -83,12 +83,7 @@ def work_and_sweep(kind: str, seed: str, where: str) -> None:
             stored.clear()
 
 
-_RACE = pytest.mark.xfail(
-    strict=False, reason="between being made and being locked a folder looks dead to a sweep"
-)
-
-
-@pytest.mark.parametrize("kind", ["disk", pytest.param("zarr", marks=_RACE)])
+@pytest.mark.parametrize("kind", ["disk", "zarr"])
 def test_processes_in_one_directory_do_no_harm_to_each_other(kind: str, tmp_path: Path) -> None:
     with make(kind, tmp_path) as store:
         stored, _ = put_each(kind, store, many("small", MIB))
@@ -109,7 +104,7 @@ def make_and_close(kind: str, where: str) -> None:
             pass
 
 
-@pytest.mark.parametrize("kind", ["disk", pytest.param("zarr", marks=_RACE)])
+@pytest.mark.parametrize("kind", ["disk", "zarr"])
 def test_stores_that_start_and_end_beside_each_other(kind: str, tmp_path: Path) -> None:
     with started(make_and_close, [(kind, tmp_path)] * 3) as workers:
         for worker in workers:

@@ -69,7 +69,6 @@ def test_spilled_bytes_are_for_their_owner_alone(kind: str, umask: int, tmp_path
 
 
 @linux_only
-@pytest.mark.xfail(strict=True, reason="zarr gives its files the mode that the umask leaves")
 @pytest.mark.parametrize("umask", [0, 0o022])
 def test_a_zarr_folder_is_for_its_owner_alone(umask: int, tmp_path: Path) -> None:
     isolated(spill_openly, "zarr", tmp_path, umask=umask)
@@ -108,7 +107,6 @@ def make_again_openly(where: str) -> None:
 
 
 @linux_only
-@pytest.mark.xfail(strict=True, reason="zarr makes a folder that is gone again, by the umask")
 def test_a_folder_deleted_under_a_store_does_not_come_back_open_to_all(tmp_path: Path) -> None:
     isolated(make_again_openly, tmp_path, umask=0)
 
@@ -159,7 +157,6 @@ def test_links_in_a_store_s_folder_are_not_followed_when_it_goes(
 
 
 @linux_only
-@pytest.mark.xfail(strict=True, reason="zarr writes through a link in the place of an array")
 def test_links_where_arrays_will_be_are_not_followed(tmp_path: Path) -> None:
     precious = make_precious(tmp_path)
     spills = tmp_path / "spills"
@@ -218,12 +215,7 @@ def sweep_there(where: str) -> None:
     [
         "disk",
         "disk-buffered",
-        pytest.param(
-            "zarr",
-            marks=pytest.mark.xfail(
-                strict=True, reason="between being made and being locked a folder looks dead"
-            ),
-        ),
+        "zarr",
     ],
 )
 def test_a_sweep_at_any_moment_of_its_making_leaves_a_store_alone(

@@ -204,20 +204,20 @@ def test_large_arrays_have_several_chunks(
 # Living stores
 
 
-def test_flush_makes_a_living_store_readable(tmp_path: Path, reader: str) -> None:
+def test_publishing_makes_a_living_store_readable(tmp_path: Path, reader: str) -> None:
     with ZarrStore(tmp_path) as store:
         first = [store.put(sample("f4", (600, 600), number)) for number in range(3)]
         small = [store.put(sample("f4", (50,), number)) for number in range(4)]
-        store.flush()
+        store.publish()
         found = arrays_in(store)
         assert_same(np.asarray(found["float32_600x600"][2]), sample("f4", (600, 600), 2))
         assert_same(np.asarray(found["float32_50"][3]), sample("f4", (50,), 3))
-        # What dies leaves, and what comes uses its place, at the next flush.
+        # What dies leaves, and what comes uses its place, at the next time.
         del first[0], small[1]
         first.append(store.put(sample("f4", (600, 600), 9), attributes={"step": 9}))
         small.append(store.put(sample("f4", (50,), 9)))
         eventually(lambda: store.stats().live_handles == 7)
-        store.flush()
+        store.publish()
         found = arrays_in(store)
         assert_same(
             np.asarray(found["float32_600x600"][...]),
