@@ -259,6 +259,12 @@ class OffloadSession:
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         """Learn the order of unpacking, and begin to read; return what ends the pass."""
+        orders: dict[AbstractArrayStore, list[Handle]] = {}
+        for each in packed:
+            handle = each.entry.handle
+            orders.setdefault(handle.store, []).append(handle)
+        for store, order in orders.items():
+            store.plan(order)
         reads = ReadAhead((each.entry for each in packed), self._prefetch_nbytes)
         with self._lock:
             self._passes.append(reads)
