@@ -147,6 +147,7 @@ class BufferPool:
         self._serial = itertools.count()
         self._returned = itertools.count()
         self._takes = self._maps = self._peak = 0
+        self._mapped_nbytes = 0  # of all buffers, in use or cached
         self._map_lock = threading.RLock()
         _pools.add(self)
 
@@ -183,7 +184,7 @@ class BufferPool:
 
     def owns(self, array: Array) -> bool:
         """Whether the memory of ``array``, perhaps a view, comes from this pool."""
-        lease = _lease_of(array)
+        lease = lease_of(array)
         return lease is not None and lease.pool is self
 
     @staticmethod
@@ -193,7 +194,7 @@ class BufferPool:
         Works for arrays of any pool. None where the array is not pooled, not C-contiguous, not at
         a page boundary, or where the rounding would reach into memory that is not its own.
         """
-        lease = _lease_of(array)
+        lease = lease_of(array)
         if lease is None or not array.flags.c_contiguous or not array.nbytes:
             return None
         start = array.__array_interface__["data"][0] - lease.block.address
@@ -245,6 +246,8 @@ class BufferPool:
                 block = oldest.popleft()
             except IndexError:
                 continue  # another thread has just taken it
+            with self._map_lock:
+                self._mapped_nbytes -= block.nbytes
             block.unmap()
             freed += block.nbytes
         return freed
@@ -268,7 +271,9 @@ class BufferPool:
                 bound = min(bound, self.capacity)
             self.trim(max(0, reserved + self.cached_nbytes - bound))
             self._maps += 1
-            return self._map_block(size)
+            block = self._map_block(size)
+            self._mapped_nbytes += size
+            return block
 
     def _map_block(self, size: int) -> _Block:
         try:
@@ -284,7 +289,8 @@ class BufferPool:
             ) from None
 
     def _reserved(self) -> int:
-        return sum(size for _, size in self._live.copy().values())
+        # Not the sum over all living arrays, of which there may be many thousands.
+        return self._mapped_nbytes - self.cached_nbytes
 
     def _take_back(self, lease: _Lease) -> None:
         # From __del__: no waiting, and each step atomic.
@@ -303,7 +309,8 @@ def _age(blocks: deque[_Block]) -> int:
         return 0  # emptied meanwhile: trim notices when it pops
 
 
-def _lease_of(array: object) -> _Lease | None:
+def lease_of(array: object) -> _Lease | None:
+    """What owns the pooled memory under ``array``, perhaps a view; None if it is not pooled."""
     while array is not None:
         if isinstance(array, _Lease):
             return array

@@ -150,6 +150,28 @@ class Pack(Entry):
         return f"pack {self.serial} of small arrays ({self.used} bytes)"
 
 
+def check_plain(array: Array, store: str) -> None:
+    """Raise TypeError if ``array`` holds Python objects."""
+    if array.dtype.hasobject:
+        raise TypeError(
+            f"{store}: a store holds plain bytes, but dtype {array.dtype} holds Python objects. "
+            "Convert it to numbers or fixed-size text"
+        )
+
+
+def check_out(entry: Entry, out: Array, contiguous: bool = False) -> None:
+    """Raise ValueError unless the array of ``entry`` can be read into ``out``."""
+    if out.shape != entry.shape or out.dtype != entry.dtype:
+        raise ValueError(
+            f"out must have the shape and dtype of the stored array, {entry.shape} and "
+            f"{entry.dtype}; got {out.shape} and {out.dtype}"
+        )
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; give an array that may be written to")
+    if contiguous and not out.flags.c_contiguous:
+        raise ValueError("prefetch needs a C-contiguous out; get takes any")
+
+
 def bytes_of(array: Array) -> NDArray[np.uint8]:
     """The bytes of a C-contiguous array as a flat uint8 view."""
     if not array.nbytes:

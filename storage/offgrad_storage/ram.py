@@ -15,7 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .base import Handle
-from .buffers import _lease_of
+from .buffers import lease_of
 from .entry import Entry
 from .eviction import EvictionOrder
 
@@ -274,7 +274,7 @@ def _watch(array: Array) -> weakref.ref[Any]:
     That of a BufferPool goes with its lease, under all views. Of other memory only the array itself
     is known to be one's own: its base may be shared.
     """
-    lease = _lease_of(array)
+    lease = lease_of(array)
     return weakref.ref(array if lease is None else lease)
 
 

@@ -16,7 +16,7 @@ from .base import AbstractArrayStore, Allocate, Handle, StoreStats
 from .buffers import BufferPool
 from .codecs import Codec
 from .codecs import codec as find_codec
-from .entry import Entry
+from .entry import Entry, check_out, check_plain
 from .executor import Executor
 
 Array = NDArray[Any]
@@ -59,11 +59,7 @@ class BackendStore(AbstractArrayStore):
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
         """Store ``array``: see ``AbstractArrayStore.put``."""
         array = np.asarray(array)
-        if array.dtype.hasobject:
-            raise TypeError(
-                f"{self._executor.backend.name}: a store holds plain bytes, but dtype "
-                f"{array.dtype} holds Python objects. Convert it to numbers or fixed-size text"
-            )
+        check_plain(array, self._executor.backend.name)
         handle = Handle(self, Entry(next(self._serial), array, dict(attributes or {})))
         self._executor.write(handle._entry, array)
         return handle
@@ -72,7 +68,7 @@ class BackendStore(AbstractArrayStore):
         """The stored array: see ``AbstractArrayStore.get``."""
         entry = self._entry_of(handle)
         if out is not None:
-            _check_out(entry, out)
+            check_out(entry, out)
         began = time.perf_counter()
         direct = out if out is not None and out.flags.c_contiguous else None
         target, filled = self._executor.take(entry) or (direct, False)
@@ -95,9 +91,7 @@ class BackendStore(AbstractArrayStore):
         """Start reading: see ``AbstractArrayStore.prefetch``."""
         entry = self._entry_of(handle)
         if out is not None:
-            _check_out(entry, out)
-            if not out.flags.c_contiguous:
-                raise ValueError("prefetch needs a C-contiguous out; get takes any")
+            check_out(entry, out, contiguous=True)
         self._executor.check(entry)
         if not self._threads:
             return
@@ -148,13 +142,3 @@ class BackendStore(AbstractArrayStore):
 
     def __repr__(self) -> str:
         return f"<{self._executor.backend.name}>"
-
-
-def _check_out(entry: Entry, out: Array) -> None:
-    if out.shape != entry.shape or out.dtype != entry.dtype:
-        raise ValueError(
-            f"out must have the shape and dtype of the stored array, {entry.shape} and "
-            f"{entry.dtype}; got {out.shape} and {out.dtype}"
-        )
-    if not out.flags.writeable:
-        raise ValueError("out is read-only; give an array that may be written to")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .base import AbstractArrayStore, Allocate, Handle, StoreStats
 from .buffers import BufferPool
-from .entry import Entry
+from .entry import Entry, check_out, check_plain
 from .errors import StoreError
 from .ram import TierEntry
 from .tiers import Tiers
@@ -76,11 +76,7 @@ class TieredStore(AbstractArrayStore):
         """
         tiers = self._tiers
         array = np.asarray(array)
-        if array.dtype.hasobject:
-            raise TypeError(
-                f"{tiers.name}: a store holds plain bytes, but dtype {array.dtype} holds Python "
-                "objects. Convert it to numbers or fixed-size text"
-            )
+        check_plain(array, tiers.name)
         entry = TierEntry(next(self._serial), array, dict(attributes or {}))
         handle = _TieredHandle(self, entry)
         tiers.check_open(entry)
@@ -91,7 +87,7 @@ class TieredStore(AbstractArrayStore):
         """The stored array: see ``AbstractArrayStore.get``."""
         entry, tiers = self._entry_of(handle), self._tiers
         if out is not None:
-            _check_out(entry, out)
+            check_out(entry, out)
         began = time.perf_counter()
         tiers.check_process(entry)
         with tiers.lock:
@@ -124,9 +120,7 @@ class TieredStore(AbstractArrayStore):
         """
         entry = self._entry_of(handle)
         if out is not None:
-            _check_out(entry, out)
-            if not out.flags.c_contiguous:
-                raise ValueError("prefetch needs a C-contiguous out; get takes any")
+            check_out(entry, out, contiguous=True)
         self._tiers.check_process(entry)
         self._tiers.read_ahead(entry, out)
 
@@ -217,13 +211,3 @@ class _TieredHandle(Handle):
 def _tier_entry(entry: Entry) -> TierEntry:
     assert isinstance(entry, TierEntry)
     return entry
-
-
-def _check_out(entry: Entry, out: Array) -> None:
-    if out.shape != entry.shape or out.dtype != entry.dtype:
-        raise ValueError(
-            f"out must have the shape and dtype of the stored array, {entry.shape} and "
-            f"{entry.dtype}; got {out.shape} and {out.dtype}"
-        )
-    if not out.flags.writeable:
-        raise ValueError("out is read-only; give an array that may be written to")
