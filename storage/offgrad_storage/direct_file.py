@@ -157,7 +157,7 @@ class DirectFile:
 
     def _passed(self, nbytes: int) -> None:
         """So many bytes more are in the page cache: have them leave it now and then."""
-        if self.direct or not hasattr(os, "posix_fadvise"):
+        if self.direct or not nbytes or not hasattr(os, "posix_fadvise"):
             return
         self._cached_nbytes += nbytes  # two threads may lose a count; the next drop makes up
         if self._cached_nbytes >= _DROP_NBYTES:

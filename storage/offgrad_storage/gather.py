@@ -46,10 +46,10 @@ class Gathering(States):
         with self._lock:
             pack = self._pack_with_room(entry, array.nbytes, wait=True)
             self._register(entry)
-            self._take_room(entry, pack, array.nbytes)
+            memory = self._take_room(entry, pack, array.nbytes)
             self._join(entry, pack)
         try:
-            self._copy_in(entry, pack, array)
+            _copy_in(entry, memory, array)
         finally:
             with self._lock:
                 entry.state = State.STORED
@@ -64,9 +64,9 @@ class Gathering(States):
                 pack = self._pack_with_room(entry, data.nbytes, wait=False)
             except (QuotaExceededError, StoreFullError):
                 return None
-            self._take_room(entry, pack, data.nbytes)
+            memory = self._take_room(entry, pack, data.nbytes)
         try:
-            self._copy_in(entry, pack, data)
+            _copy_in(entry, memory, data)
         finally:
             with self._lock:
                 self._filled(pack)
@@ -106,12 +106,6 @@ class Gathering(States):
             self.backend.read(entry, out)
         else:
             self._read_gathered(entry, entry.pack, out)
-
-    def _copy_in(self, entry: Entry, pack: Pack, array: Array) -> None:
-        assert pack.source is not None
-        copied = np.ndarray(array.shape, array.dtype, pack.source, entry.offset)
-        np.copyto(copied, array)
-        entry.checksum = checksum(copied)
 
     def _read_gathered(self, entry: Entry, pack: Pack, out: Array) -> None:
         try:
@@ -161,28 +155,31 @@ class Gathering(States):
                 self._lock.wait()
             pack.loading = True
             pack.busy += 1
-        data: Array = self._buffers.empty(pack.nbytes, np.uint8)
-        loaded = False
+        loaded: Array | None = None
         try:
+            data: Array = self._buffers.empty(pack.nbytes, np.uint8)
             self.backend.read(pack, data)
-            loaded = True
+            loaded = data
         finally:
             with self._lock:
                 pack.loading = False
                 pack.busy -= 1
-                if loaded and not pack.dropped:
-                    self._keep_loaded(pack, data)
+                if loaded is not None and not pack.dropped:
+                    self._keep_loaded(pack, loaded)
                 self._free_if_unused(pack)
                 self._lock.notify_all()
         return data
 
     # ---- with the lock held
 
-    def _take_room(self, entry: Entry, pack: Pack, nbytes: int) -> None:
+    def _take_room(self, entry: Entry, pack: Pack, nbytes: int) -> Array:
+        """Give ``entry`` its place in ``pack``; return the memory of the pack."""
+        assert pack.source is not None
         entry.offset = pack.used
         pack.used += round_up(nbytes, _ALIGNMENT)
         pack.members += 1
         pack.filling += 1
+        return pack.source
 
     def _filled(self, pack: Pack) -> None:
         pack.filling -= 1
@@ -309,3 +306,9 @@ class Gathering(States):
         self._reads.pop(pack, None)
         self._cancel_write(pack)
         self._free_if_unused(pack)
+
+
+def _copy_in(entry: Entry, memory: Array, array: Array) -> None:
+    copied = np.ndarray(array.shape, array.dtype, memory, entry.offset)
+    np.copyto(copied, array)
+    entry.checksum = checksum(copied)

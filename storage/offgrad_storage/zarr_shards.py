@@ -103,22 +103,14 @@ class ShardBackend(FileBackend):
 
     def prepare(self, entry: Entry) -> None:
         """Find the kind of ``entry``, or make its file."""
-        key = (entry.shape, entry.dtype.str, entry.dtype)
-        kind = self._kinds.get(key)
-        if kind is None:
-            with self._making:
-                kind = self._kinds.get(key) or self._make(entry)
-                self._kinds[key] = kind
-        entry.kind = kind
+        entry.kind = self._find(entry.shape, entry.dtype)
 
     def reserve(self, entry: Entry) -> int:
         """Give ``entry`` an extent in the file of its kind."""
         kind = entry.kind
         assert isinstance(kind, _Kind)
         if kind.file not in self.files:  # it has just been retired
-            self.prepare(entry)
-            kind = entry.kind
-            assert isinstance(kind, _Kind)
+            entry.kind = kind = self._find(kind.shape, kind.dtype)
         before = kind.file.end
         self._needed = kind
         nbytes = self.allocate(entry, kind.most_nbytes(entry), [kind.file])
@@ -146,9 +138,9 @@ class ShardBackend(FileBackend):
         """Write the index of each shard, and have zarr write the metadata."""
         import zarr
 
-        slots: dict[_Kind, list[Entry]] = {kind: [] for kind in self._kinds.values()}
+        slots: dict[_Kind, list[Entry]] = {kind: [] for kind in [*self._kinds.values()]}
         for entry in entries:
-            kind = entry.kind
+            kind = entry.kind if entry.pack is None else entry.pack.kind
             assert isinstance(kind, _Kind)
             written = entry.pack is None or entry.pack.state is State.STORED
             if written and entry.state is State.STORED and kind in slots:
@@ -180,12 +172,21 @@ class ShardBackend(FileBackend):
                     os.unlink(os.path.join(folder, name))
                 os.rmdir(folder)
 
-    def _make(self, entry: Entry) -> _Kind:
+    def _find(self, shape: Shape, dtype: DType) -> _Kind:
+        key = (shape, dtype.str, dtype)
+        kind = self._kinds.get(key)
+        if kind is None:
+            with self._making:
+                kind = self._kinds.get(key) or self._make(shape, dtype)
+                self._kinds[key] = kind
+        return kind
+
+    def _make(self, shape: Shape, dtype: DType) -> _Kind:
         taken = {kind.name for kind in self._kinds.values()}
-        sizes = "x".join(map(str, entry.shape)) or "scalar"
-        names = (f"{entry.dtype.name}_{sizes}{suffix}" for suffix in _suffixes())
+        sizes = "x".join(map(str, shape)) or "scalar"
+        names = (f"{dtype.name}_{sizes}{suffix}" for suffix in _suffixes())
         name = next(each for each in names if each not in taken)
-        axes = len(layout(entry.shape, entry.dtype).shape) + 1
+        axes = len(layout(shape, dtype).shape) + 1
         made: list[Path] = []
         path = self.path / name
         try:
@@ -201,8 +202,7 @@ class ShardBackend(FileBackend):
         self._direct = None if opened.direct else False  # as the first file, so the others
         file = ArrayFile(opened, self.name)
         self.files[file] = 0
-        codec = self._codec.kind(entry.shape, entry.dtype)
-        return _Kind(name, entry.shape, entry.dtype, codec, file)
+        return _Kind(name, shape, dtype, self._codec.kind(shape, dtype), file)
 
     def _publish(self, group: Any, kind: _Kind, stored: list[Entry]) -> None:
         # Room for one more than there are: asked for all slots, zarr would read the holes as well.
