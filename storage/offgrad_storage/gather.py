@@ -228,9 +228,10 @@ class Gathering(States):
                 self._reserve(pack) if wait else self._admit(pack)
             except StoreError as error:
                 raise error.about(str(entry)) from None
-            if kind in self._open:  # another thread's, while this one waited
-                self._seal(self._open[kind])
-        self._open[kind] = pack
+        other = self._open.get(pack.kind)
+        if other is not None:  # another thread's, while this one waited
+            self._seal(other)
+        self._open[pack.kind] = pack
         return pack
 
     def _seal(self, pack: Pack) -> None:
