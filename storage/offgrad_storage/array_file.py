@@ -31,13 +31,15 @@ class ArrayFile:
     Args:
         file: where the bytes go; it belongs to this object from now on.
         store: what errors call the store.
+        buffers: where memory for what must be copied comes from.
         first: bytes at the start of the file that are left alone.
     """
 
-    def __init__(self, file: DirectFile, store: str, first: int = 0) -> None:
+    def __init__(self, file: DirectFile, store: str, buffers: BufferPool, first: int = 0) -> None:
         self.file = file
         self._store = store
-        self._buffers = BufferPool()
+        self._buffers = buffers
+        self._released: set[tuple[int, int]] = set()  # free extents that have no blocks any more
         self._extents = Extents(first)
 
     @property
@@ -75,11 +77,14 @@ class ArrayFile:
             self._extents.free(start, round_up(nbytes))
 
     def release_free(self) -> bool:
-        """Give the blocks of free extents back to the file system; False if it does not take them.
+        """Give the blocks of free extents back to the file system; False if it does not take all.
 
         For one thread at a time, as ``allocate``.
         """
-        return all(self.file.punch(*each) for each in self._extents.free_ranges())
+        ranges = set(self._extents.free_ranges())
+        self._released &= ranges
+        self._released |= {each for each in ranges - self._released if self.file.punch(*each)}
+        return self._released == ranges
 
     def write(self, entry: Entry, array: Array, start: int) -> None:
         """Write ``array`` at ``start``; set the checksum of ``entry`` unless it needs none."""

@@ -73,7 +73,7 @@ class _DiskBackend(FileBackend):
         super().__init__(f"DiskStore in {', '.join(map(str, directories))}", quota)
         try:
             for each in directories:
-                self.files[ArrayFile(DirectFile.unnamed(each, direct), self.name)] = 0
+                self.files[ArrayFile(DirectFile.unnamed(each, direct), self.name, self.buffers)] = 0
         except BaseException:
             self.close()
             raise

@@ -132,6 +132,8 @@ class Executor(Gathering):
             if fetch is None:
                 return None
             if fetch.gathered:
+                if entry.pack is not None and entry.pack.in_memory:
+                    self._count(prefetch_hits=1)
                 self._unwant(entry)
                 return fetch.array, False
             if self._reads.pop(entry, self) is not None:
@@ -160,7 +162,8 @@ class Executor(Gathering):
                     self._lock.wait()
             if entry.fetch is fetch:
                 entry.fetch = None
-            if fetch.error in self._undelivered:  # it comes again when somebody wants the array
+            # An error of reading comes again when somebody wants the array.
+            if fetch.error is not entry.error and fetch.error in self._undelivered:
                 self._undelivered.remove(fetch.error)
 
     def fetching(self, entry: Entry) -> Array | None:
@@ -237,8 +240,9 @@ class Executor(Gathering):
         self.check()
         with self._lock:
             self._seal_all()
-            while self._writes or self._figures["inflight_nbytes"]:
+            while self._writes or self._copying or self._figures["inflight_nbytes"]:
                 self._wait_for_write(None)
+                self._seal_all()  # what was encoded meanwhile may be in a new pack
 
     def publish(self) -> None:
         """Have the backend make what is stored readable for others."""
@@ -287,6 +291,8 @@ class Executor(Gathering):
         """With no I/O thread left: write the open packs if they are to last; forget them all."""
         if self.backend.keeps:
             with self._lock:
+                while self._copying:  # in the threads of callers
+                    self._lock.wait()
                 self._seal_all()
             while (job := self._next_job()) is not None:
                 job()
@@ -298,12 +304,14 @@ class Executor(Gathering):
             if not (self._write_waiters and self._writes):
                 if self._reads:
                     entry, _ = self._reads.popitem(last=False)
-                    self._active += 1
                     if isinstance(entry, Pack):
+                        self._active += 1
                         return functools.partial(self.load_ahead, entry)
-                    assert entry.fetch is not None
+                    fetch = entry.fetch
+                    assert fetch is not None
+                    self._active += 1
                     entry.busy += 1
-                    return functools.partial(self._fetch, entry, entry.fetch)
+                    return functools.partial(self._fetch, entry, fetch)
                 if self._chores:
                     self._active += 1
                     return functools.partial(self._do_chore, self._chores.popleft())
@@ -314,7 +322,7 @@ class Executor(Gathering):
             return None
 
     def _gathers(self, data: Array) -> bool:
-        return bool(self._workers.limit) and data.nbytes < self.backend.gathers_below
+        return bool(self._workers.limit) and 0 < data.nbytes < self.backend.gathers_below
 
     def _may_encode(self, array: Array) -> bool:
         return self.codec is not None and self.codec.applies(array)
@@ -358,14 +366,15 @@ class Executor(Gathering):
             if error.errno not in _SPENT:
                 raise
             with self._lock:
-                if not self.backend.release_free():
-                    raise
+                self.backend.release_free()
         return action()
 
     def _fetch(self, entry: Entry, fetch: Fetch) -> None:
         began = time.perf_counter()
+        fetch.error = entry.error
         try:
-            self.read(entry, fetch.array)
+            if fetch.error is None:
+                self.read(entry, fetch.array)
         except Exception as error:
             fetch.error = self._store_error(error, "prefetching", entry)
         with self._lock:
@@ -374,7 +383,7 @@ class Executor(Gathering):
             entry.busy -= 1
             fetch.done = True
             wanted = not (entry.dropped or isinstance(fetch.error, StoreClosedError))
-            if fetch.error is not None and wanted:
+            if fetch.error is not None and fetch.error is not entry.error and wanted:
                 self._undelivered.append(fetch.error)
             self._free_if_unused(entry)
             self._lock.notify_all()

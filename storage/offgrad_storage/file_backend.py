@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from .array_file import ArrayFile
 from .backend import Backend
-from .buffers import PAGE, round_up
+from .buffers import PAGE, BufferPool, round_up
 from .entry import Entry
 from .errors import QuotaExceededError, StoreFullError
 
@@ -25,6 +25,7 @@ class FileBackend(Backend):
     def __init__(self, name: str, quota: int | None) -> None:
         super().__init__(name, quota)
         self.files: dict[ArrayFile, int] = {}
+        self.buffers = BufferPool()
 
     def allocate(self, entry: Entry, nbytes: int, files: list[ArrayFile]) -> int:
         """Give ``entry`` an extent in the first of ``files`` that can; return its length.
@@ -38,11 +39,14 @@ class FileBackend(Backend):
             raise self.over_quota(entry, length)
         try:
             return self._allocate(entry, length, files, within_quota=True)
-        except (QuotaExceededError, StoreFullError):
-            # What is free in other places, or in pieces too small, still takes room on the disk.
+        # What is free in other places, or in pieces too small, still takes room on the disk.
+        except StoreFullError:
+            self.release_free()
+            return self._allocate(entry, length, files, within_quota=True)
+        except QuotaExceededError:
             if not self.release_free():
                 raise
-        return self._allocate(entry, length, files, within_quota=False)
+            return self._allocate(entry, length, files, within_quota=False)
 
     def settle(self, entry: Entry, stored_nbytes: int) -> None:
         """Give back the end of the extent."""
@@ -69,7 +73,8 @@ class FileBackend(Backend):
 
     def release_free(self) -> bool:
         """Give the blocks of free extents back to the file systems."""
-        return all(file.release_free() for file in [*self.files])
+        released = [file.release_free() for file in [*self.files]]
+        return all(released)
 
     def free(self, entry: Entry) -> None:
         """Give the extent back."""
@@ -100,5 +105,6 @@ class FileBackend(Backend):
         raise full or self.over_quota(entry, length)
 
     def _give_back(self, file: ArrayFile, start: int, length: int) -> None:
-        file.free(start, length)
-        self.files[file] -= length
+        if length:
+            file.free(start, length)
+            self.files[file] -= length

@@ -20,13 +20,14 @@ from .backend import Backend
 from .buffers import BufferPool, round_up
 from .codecs import Codec
 from .entry import Entry, Pack, State, checksum, verify
-from .errors import QuotaExceededError, StoreError, StoreFullError
+from .errors import QuotaExceededError, StoreError, StoreFullError, fresh
 from .states import States
 
 Array = NDArray[Any]
 
 _SMALLEST, _LARGEST = 256 << 10, 4 << 20  # bytes of a pack: each is twice as large as the last
-_LOADED_NBYTES = 16 << 20  # most bytes of packs kept after reading
+_LOADED_NBYTES = 16 << 20  # most bytes of packs kept after reading, unless they are wanted
+_AHEAD_NBYTES = 64 << 20  # no pack is read ahead while more are in memory
 _ALIGNMENT = 64
 
 
@@ -40,6 +41,7 @@ class Gathering(States):
         self._sizes: dict[Hashable, int] = {}
         self._loaded: OrderedDict[Pack, None] = OrderedDict()
         self._pack_serial = itertools.count()
+        self._copying = 0  # arrays on their way into packs
 
     def put_gathered(self, entry: Entry, array: Array) -> None:
         """Copy ``array``, of a new ``entry``, into a pack; wait while too much is in flight."""
@@ -113,9 +115,11 @@ class Gathering(States):
             np.copyto(out, np.ndarray(out.shape, out.dtype, data, entry.offset))
             if checksum(out) == entry.checksum:
                 return
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             if pack.error is not None:
-                raise error.about(str(entry)) from error.__cause__
+                with self._lock:
+                    self._deliver(pack.error)
+                raise pack.error.about(str(entry)) from error.__cause__
         # Not all of the pack is there or right, but this array may be, or be again.
         self._forget_loaded(pack)
         data = self._buffers.empty(pack.nbytes, np.uint8)
@@ -149,7 +153,7 @@ class Gathering(States):
                     self._loaded.move_to_end(pack)
                     return pack.loaded
                 if pack.error is not None:
-                    raise self._deliver(pack.error)
+                    raise fresh(pack.error)
                 if not pack.loading:
                     break
                 self._lock.wait()
@@ -179,12 +183,16 @@ class Gathering(States):
         pack.used += round_up(nbytes, _ALIGNMENT)
         pack.members += 1
         pack.filling += 1
+        self._copying += 1
         return pack.source
 
     def _filled(self, pack: Pack) -> None:
         pack.filling -= 1
+        self._copying -= 1
         if pack.sealed and not pack.filling:
             self._enqueue(pack)
+        if not self._copying:
+            self._lock.notify_all()
 
     def _join(self, entry: Entry, pack: Pack) -> None:
         """``entry`` is to be found in ``pack`` from now on."""
@@ -218,6 +226,11 @@ class Gathering(States):
     def _open_pack(self, entry: Entry, nbytes: int, wait: bool) -> Pack:
         kind = entry.kind
         size = max(round_up(nbytes), self._sizes.get(kind, _SMALLEST))
+        held = sum(each.nbytes for each in self._open.values())
+        for each in list(self._open.values()):
+            if held + size > self._limit:  # the longest open first
+                held -= each.nbytes
+                self._seal(each)
         pack = Pack(next(self._pack_serial), kind, self._buffers.empty(size, np.uint8))
         try:
             self._admit(pack)
@@ -265,6 +278,8 @@ class Gathering(States):
     def _want(self, pack: Pack) -> None:
         """Keep ``pack`` in memory, or read it ahead, for one more of its arrays."""
         pack.wanted += 1
+        if sum(each.nbytes for each in self._loaded) > _AHEAD_NBYTES:
+            return
         if not (pack.in_memory or pack.loading or pack in self._reads):
             self._reads[pack] = None
             self._workers.wake()
@@ -294,13 +309,15 @@ class Gathering(States):
     def _leave(self, entry: Entry, pack: Pack) -> None:
         """The handle of an array in ``pack`` has died."""
         self._unwant(entry)
-        self._count(stored_nbytes=-entry.stored_nbytes)
         pack.members -= 1
-        if pack.members or self.backend.keeps:
+        if self.backend.keeps:
+            return
+        self._count(stored_nbytes=-entry.stored_nbytes)
+        if pack.members:
             return
         if not pack.sealed:
-            pack.used = 0
-            return
+            del self._open[pack.kind]
+            pack.source = None
         pack.dropped = True
         pack.loaded = None
         self._loaded.pop(pack, None)

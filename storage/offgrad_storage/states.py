@@ -130,6 +130,8 @@ class States:
             else:
                 return
             self._wait_for_write(entry)
+            if self._closed:
+                raise self._closed_error(entry)
 
     def _admit(self, entry: Entry) -> None:
         stored_nbytes = self.backend.reserve(entry)
@@ -211,6 +213,7 @@ class States:
         if not self.backend.keeps:
             self._entries.pop(entry.serial, None)
         if entry.pack is not None:
+            self._reads.pop(entry, None)  # of a prefetch from before it was gathered
             self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
             self._leave(entry, entry.pack)
             return

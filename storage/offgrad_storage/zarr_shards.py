@@ -122,10 +122,10 @@ class ShardBackend(FileBackend):
         """Retire the kinds of which nothing is left, and give back what is free in other files."""
         if not self.keeps:
             for key, kind in list(self._kinds.items()):
-                if not self.files[kind.file] and kind is not self._needed:
+                # Arrays without bytes are in their kind's metadata alone.
+                if kind.slot_nbytes and not self.files[kind.file] and kind is not self._needed:
                     self._retire(key, kind)
-        super().release_free()
-        return True
+        return super().release_free()
 
     def write(self, entry: Entry, array: Array) -> int:
         """Write ``array``; return the bytes of its chunks, the padding of the last included."""
@@ -185,22 +185,26 @@ class ShardBackend(FileBackend):
         taken = {kind.name for kind in self._kinds.values()}
         sizes = "x".join(map(str, shape)) or "scalar"
         names = (f"{dtype.name}_{sizes}{suffix}" for suffix in _suffixes())
-        name = next(each for each in names if each not in taken)
         axes = len(layout(shape, dtype).shape) + 1
-        made: list[Path] = []
-        path = self.path / name
+        for name in names:
+            with contextlib.suppress(FileExistsError):  # of a kind that is just being removed
+                if name not in taken:
+                    (self.path / name).mkdir(mode=0o700)
+                    break
+        made = [self.path / name]
         try:
-            for each in ("c", *["0"] * axes):
+            for each in ("c", *["0"] * (axes - 1)):
+                path = made[-1] / each
                 path.mkdir(mode=0o700)
                 made.append(path)
-                path /= each
+            path = made[-1] / "0"
             opened = DirectFile(create(path), path.parent, self._direct)
         except BaseException:
             for folder in reversed(made):
                 folder.rmdir()
             raise
         self._direct = None if opened.direct else False  # as the first file, so the others
-        file = ArrayFile(opened, self.name)
+        file = ArrayFile(opened, self.name, self.buffers)
         self.files[file] = 0
         return _Kind(name, shape, dtype, self._codec.kind(shape, dtype), file)
 

@@ -18,6 +18,7 @@ from offgrad_storage import (
     Entry,
     Handle,
     QuotaExceededError,
+    StoreError,
     StoreFullError,
 )
 from offgrad_storage.testing import assert_same, eventually, sample
@@ -303,3 +304,114 @@ def test_a_disk_store_finds_its_small_arrays_again(tmp_path: Any) -> None:
         del handle, handles
         eventually(lambda: store.stats().stored_nbytes == 0)
     assert not os.listdir(tmp_path)
+
+
+def test_a_prefetch_from_before_the_gathering_dies_with_its_handle() -> None:
+    masks = [sample(bool, (64 * KIB,), number) for number in range(300)]
+    with BackendStore(Counting(), codec="packbits", threads=1) as store:
+        for mask in masks:
+            handle = store.put(mask)
+            handle.prefetch()  # the write is pending, as a rule
+            del handle
+        store.flush()
+        kept = [store.put(mask) for mask in masks[:20]]
+        for handle, mask in zip(kept, masks, strict=False):
+            assert_same(handle.get(), mask)
+        del handle, kept
+        eventually(lambda: store.stats().live_handles == 0)
+
+
+def test_flush_leaves_nothing_in_an_open_pack(backend: Counting) -> None:
+    masks = [sample(bool, (64 * KIB,), number) for number in range(30)]
+    with BackendStore(backend, codec="packbits") as store:
+        handles = [store.put(mask) for mask in masks]
+        store.flush()
+        assert sum(map(len, backend.kept.values())) >= 30 * 8 * KIB
+        del handles
+
+
+def test_an_empty_pack_holds_no_room(backend: Counting) -> None:
+    with BackendStore(backend) as store:
+        for dtype in ("i4", "f4", "u1", "i8"):
+            handle = store.put(np.zeros(1000, dtype))
+        assert backend.used_nbytes == 256 * KIB
+        del handle
+        eventually(lambda: not backend.used_nbytes)
+
+
+def test_open_packs_are_within_the_bytes_in_flight() -> None:
+    backend = Counting()
+    with BackendStore(backend, inflight_nbytes=KIB * KIB) as store:
+        handles = [store.put(np.zeros(5000, f"V{size}")) for size in range(1, 13)]
+        assert sum(pack.nbytes for pack in store._executor._open.values()) <= KIB * KIB
+        eventually(lambda: len(backend.kept) >= 8)
+        for handle in handles:
+            assert not handle.get().tobytes().strip(b"\0")
+        del handle, handles
+
+
+def test_a_prefetch_does_not_swallow_the_error_of_a_write(backend: Counting) -> None:
+    store = BackendStore(backend)
+    backend.failure = OSError(5, "Input/output error")
+    handles = [store.put(each) for each in arrays(33)]
+    store.flush()
+    handles[0].prefetch()
+    handles[1].prefetch()
+    store.cancel_prefetch(handles[1])
+    with pytest.raises(StoreError, match="Input/output"):
+        store.close()
+    del handles
+
+
+def test_a_pack_that_cannot_be_read_is_read_in_parts(backend: Counting) -> None:
+    class Patchy(Counting):
+        def read(self, entry: Entry, out: Array) -> None:
+            raise OSError(5, "Input/output error")
+
+        def read_part(self, pack: Entry, out: Array, offset: int, nbytes: int) -> None:
+            if offset == 8 * KIB:
+                raise OSError(5, "Input/output error")
+            Counting.read(self, pack, out)
+
+    expected = arrays(33)
+    with BackendStore(Patchy()) as store:
+        handles = [store.put(each) for each in expected]
+        store.flush()
+        for number, handle in enumerate(handles):
+            if number == 1:
+                with pytest.raises(StoreError, match=r"array 1 .*Input/output"):
+                    handle.get()
+            else:
+                assert_same(handle.get(), expected[number])
+        del handle, handles
+
+
+def test_what_is_being_copied_when_a_store_closes_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Counting(keeps=True)
+    store = BackendStore(backend)
+    handles = [store.put(each) for each in arrays(3)]
+    copying, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        nbytes = 8 * KIB
+        shape, dtype = (8 * KIB,), np.dtype(np.uint8)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+            copying.set()
+            go_on.wait()
+            return arrays(4)[3]
+
+    entry = Entry(3, arrays(4)[3], {})
+    backend.prepare(entry)
+    source: Any = Slow()
+    thread = threading.Thread(target=lambda: store._executor.put_gathered(entry, source))
+    thread.start()
+    copying.wait()
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    go_on.set()
+    thread.join()
+    closing.join()
+    (data,) = backend.kept.values()
+    assert data[: 32 * KIB] == b"".join(each.tobytes() for each in arrays(4))
+    del handles
