@@ -366,7 +366,8 @@ class Executor(Gathering):
             if error.errno not in _SPENT:
                 raise
             with self._lock:
-                self.backend.release_free()
+                if not self.backend.release_free():
+                    raise
         return action()
 
     def _fetch(self, entry: Entry, fetch: Fetch) -> None:

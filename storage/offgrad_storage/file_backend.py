@@ -44,7 +44,8 @@ class FileBackend(Backend):
             self.release_free()
             return self._allocate(entry, length, files, within_quota=True)
         except QuotaExceededError:
-            if not self.release_free():
+            self.release_free()
+            if not all(self._release_each()):
                 raise
             return self._allocate(entry, length, files, within_quota=False)
 
@@ -73,8 +74,10 @@ class FileBackend(Backend):
 
     def release_free(self) -> bool:
         """Give the blocks of free extents back to the file systems."""
-        released = [file.release_free() for file in [*self.files]]
-        return all(released)
+        return any(self._release_each())
+
+    def _release_each(self) -> list[bool]:
+        return [file.release_free() for file in [*self.files]]
 
     def free(self, entry: Entry) -> None:
         """Give the extent back."""
