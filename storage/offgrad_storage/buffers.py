@@ -11,10 +11,8 @@ single operation on a dict or deque, which the interpreter makes atomic.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-import mmap
 import os
 import threading
 import weakref
@@ -26,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .blocks import Block, Blocks
+
 PAGE = 4096
 """Alignment in bytes of every pooled array, and of everything written with O_DIRECT."""
 
-_HUGE_PAGE = 2 << 20
-_ALIGN_FROM = 16 << 20  # from here on, the address space spent on aligning is at most an eighth
 _CACHE_SLACK = 64 << 20
 
 Array = NDArray[Any]
@@ -51,45 +49,12 @@ def size_class(nbytes: int) -> int:
     return round_up(pages, step) * PAGE
 
 
-class _Block:
-    """One private anonymous mapping. Only its address is kept, so it can always be unmapped."""
-
-    __slots__ = ("address", "map", "nbytes", "returned")
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self.returned = 0
-        self.map = _map(nbytes)
-        self.address = _address(self.map)
-        if nbytes >= _ALIGN_FROM and self.address % _HUGE_PAGE:
-            self.map.close()
-            self.map = _map(nbytes + _HUGE_PAGE - PAGE)
-            self.address = round_up(_address(self.map), _HUGE_PAGE)
-        if nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
-                self.map.madvise(mmap.MADV_HUGEPAGE)
-
-    def unmap(self) -> None:
-        self.map.close()
-
-
-def _map(nbytes: int) -> mmap.mmap:
-    if os.name == "nt":
-        return mmap.mmap(-1, nbytes)
-    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-def _address(mapping: mmap.mmap) -> int:
-    address: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
-    return address
-
-
 class _Lease:
     """Owner of one block while arrays use it: the base under all their views."""
 
     __slots__ = ("__array_interface__", "__weakref__", "block", "nbytes", "pool", "serial")
 
-    def __init__(self, pool: BufferPool, block: _Block, nbytes: int, serial: int) -> None:
+    def __init__(self, pool: BufferPool, block: Block, nbytes: int, serial: int) -> None:
         self.pool = pool
         self.block = block
         self.nbytes = nbytes
@@ -142,7 +107,8 @@ class BufferPool:
             raise ValueError(f"capacity must be at least 0 bytes, got {capacity}")
         self.capacity = capacity
         self._on_change = on_change
-        self._free: dict[int, deque[_Block]] = {}
+        self._blocks = Blocks()
+        self._free: dict[int, deque[Block]] = {}
         self._live: dict[int, tuple[int, int]] = {}
         self._serial = itertools.count()
         self._returned = itertools.count()
@@ -248,11 +214,11 @@ class BufferPool:
                 continue  # another thread has just taken it
             with self._map_lock:
                 self._mapped_nbytes -= block.nbytes
-            block.unmap()
+                block.unmap()
             freed += block.nbytes
         return freed
 
-    def _take(self, size: int) -> _Block:
+    def _take(self, size: int) -> Block:
         try:
             return self._free[size].pop()
         except (KeyError, IndexError):
@@ -275,13 +241,13 @@ class BufferPool:
             self._mapped_nbytes += size
             return block
 
-    def _map_block(self, size: int) -> _Block:
+    def _map_block(self, size: int) -> Block:
         try:
-            return _Block(size)
+            return self._blocks.make(size)
         except (OSError, OverflowError, ValueError, MemoryError):
             self.trim()
         try:
-            return _Block(size)
+            return self._blocks.make(size)
         except (OSError, OverflowError, ValueError, MemoryError) as error:
             raise MemoryError(
                 f"BufferPool: the system gives no {size} bytes ({error}); {self._reserved()} bytes "
@@ -302,7 +268,7 @@ class BufferPool:
             self._on_change(-lease.nbytes)
 
 
-def _age(blocks: deque[_Block]) -> int:
+def _age(blocks: deque[Block]) -> int:
     try:
         return blocks[0].returned
     except IndexError:

@@ -41,7 +41,7 @@ class DiskStore(BackendStore):
         *,
         quota: int | None = None,
         inflight_nbytes: int = 64 << 20,
-        threads: int = 2,
+        threads: int = 3,
         codec: str | Codec = "none",
         gather_nbytes: int = 1 << 20,
         direct: bool = True,

@@ -39,7 +39,7 @@ class BackendStore(AbstractArrayStore):
         self,
         backend: Backend,
         *,
-        threads: int = 2,
+        threads: int = 3,
         inflight_nbytes: int = 64 << 20,
         codec: str | Codec = "none",
         allocate: Allocate | None = None,

@@ -54,7 +54,7 @@ class ZarrStore(BackendStore):
         keep: bool = False,
         quota: int | None = None,
         inflight_nbytes: int = 64 << 20,
-        threads: int = 2,
+        threads: int = 3,
         direct: bool = True,
         allocate: Allocate | None = None,
     ) -> None:
