@@ -6,9 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from offgrad_storage import DiskStore
 
 from benchmarks.store_loops import MB, Variants, normal_arrays
 
@@ -16,24 +18,23 @@ Bytes = NDArray[np.uint8]
 
 
 class BareFile:
-    """A file whose extents were written before.
+    """Loops over a file whose extents were written before.
 
-    Its loops call pwritev and preadv with O_DIRECT, from and into huge pages that were touched
-    before. Writes come from as many bytes as the file has, reads go into one block a thread.
+    They call pwritev and preadv with O_DIRECT, from and into huge pages that were touched before.
+    Writes come from as many bytes as the file has, reads go into one block a thread.
 
     Args:
-        directory: where the file is; it has no name.
-        nbytes: of the file; a multiple of 16 MB.
+        descriptor: of the file, open with O_DIRECT.
+        nbytes: of the file, from its start; a multiple of 16 MB.
         most_threads: that a loop runs on.
 
     Raises:
-        OSError: the directory is on a file system without O_TMPFILE or O_DIRECT.
+        OSError: the file does not take direct writes.
     """
 
-    def __init__(self, directory: Path, nbytes: int, most_threads: int = 2) -> None:
+    def __init__(self, descriptor: int, nbytes: int, most_threads: int = 2) -> None:
         self.nbytes = nbytes
-        flags = os.O_TMPFILE | os.O_RDWR | os.O_DIRECT
-        self._descriptor = os.open(directory, flags, 0o600)
+        self._descriptor = os.dup(descriptor)
         self._threads = ThreadPoolExecutor(most_threads)
         self._source = _huge_pages(nbytes)
         self._landings = [_huge_pages(16 * MB) for _ in range(most_threads)]
@@ -44,6 +45,29 @@ class BareFile:
         except OSError:  # some file systems take the flag and refuse the write
             self.close()
             raise
+
+    @classmethod
+    def unnamed(cls, directory: Path, nbytes: int) -> Self:
+        """One of a file of its own, without a name.
+
+        Raises:
+            OSError: the directory is on a file system without O_TMPFILE or O_DIRECT.
+        """
+        descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT, 0o600)
+        try:
+            return cls(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def of(cls, store: DiskStore, nbytes: int) -> Self:
+        """One of the spill file of a store that holds nothing.
+
+        Rates differ by up to a third between one part of a drive and another, so a store and the
+        loop it is held against must use the same part.
+        """
+        (file,) = store._executor.backend.files  # type: ignore[attr-defined]
+        return cls(file.file.fileno(), nbytes)
 
     def variants(self, block: int, *thread_counts: int) -> Variants:
         """Return loops that write and read the whole file by blocks, for each count of threads."""

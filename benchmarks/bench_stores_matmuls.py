@@ -142,7 +142,7 @@ def matmuls_beside(load: Load | None, thread: ThreadPoolExecutor) -> Turn:
 @pytest.mark.parametrize("nbytes", SIZES, ids=label)
 def test_matmuls_beside_a_disk_store(nbytes: int, benchmark: Any) -> None:
     try:
-        file = BareFile(spill_directory(), ROUND_TRIP)
+        file = BareFile.unnamed(spill_directory(), ROUND_TRIP)
     except (OSError, AttributeError) as error:
         pytest.skip(f"no O_DIRECT in {spill_directory()}: {error}")
     arrays = normal_arrays(nbytes, ROUND_TRIP)

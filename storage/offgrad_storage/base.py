@@ -19,7 +19,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 """Gives an uninitialised C-contiguous array of a shape and dtype."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class StoreStats:
     """What a store holds now and has done so far. Bytes end in ``nbytes``, times in ``seconds``."""
 

@@ -11,6 +11,7 @@ single operation on a dict or deque, which the interpreter makes atomic.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -39,6 +40,7 @@ def round_up(nbytes: int, multiple: int = PAGE) -> int:
     return -(-nbytes // multiple) * multiple
 
 
+@functools.lru_cache(256)
 def size_class(nbytes: int) -> int:
     """The buffer size that serves ``nbytes``: whole pages, at most 12.5 % more than needed.
 

@@ -33,7 +33,7 @@ class Fetch:
 
     __slots__ = ("array", "done", "error", "gathered")
 
-    def __init__(self, array: Array, gathered: bool) -> None:
+    def __init__(self, array: Array | None, gathered: bool) -> None:
         self.array = array
         self.gathered = gathered
         self.done = False

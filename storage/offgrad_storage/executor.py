@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.thread  # noqa: F401  (see the end of this file)
 import contextlib
+import dataclasses
 import errno
 import functools
 import threading
@@ -52,6 +53,7 @@ class Executor(Gathering):
         super().__init__(backend, inflight_nbytes, codec)
         if threads < 0:
             raise ValueError(f"threads must be at least 0, got {threads}")
+        self._closing = threading.Lock()  # whoever closes second waits for the first
         self._workers = Workers(self._step, self._last_step, threads, backend.name)
         _executors.add(self)
 
@@ -76,7 +78,7 @@ class Executor(Gathering):
             self._reserve(entry)
             entry.source = array
             self._register(entry)
-            self._count(inflight_nbytes=entry.nbytes)
+            self._figures.inflight_nbytes += entry.nbytes
             if self._workers:
                 self._writes[entry] = None
                 self._workers.wake()
@@ -86,32 +88,40 @@ class Executor(Gathering):
         if entry.error is not None:
             raise self._deliver(entry.error)
 
-    def read(self, entry: Entry, out: Array) -> None:
-        """Fill the C-contiguous ``out`` in the calling thread."""
+    def read(self, entry: Entry, out: Array, since: float | None = None) -> None:
+        """Fill the C-contiguous ``out`` in the calling thread; ``since`` is when its get began."""
         self._check_process(entry)
         with self._lock:
-            self.check(entry)
+            self._check_open(entry)
+            self._take_gathered(entry)
             source = self._begin_read(entry)
+            loaded = None if entry.pack is None else self._in_memory(entry.pack)
         pinned = source is not None
         failure: StoreError | None = None
         try:
             if source is not None:
                 self.copy_as_stored(entry, source, out)
             else:
-                self.read_stored(entry, out)
+                self.read_stored(entry, out, loaded)
         except Exception as error:
             failure = self._store_error(error, "reading", entry)
         finally:
             source = None
             with self._lock:
                 self._end_read(entry, pinned)
+                if since is not None and failure is None:
+                    self._got(entry, since)
         if failure is not None:
             raise failure
 
-    def prefetch(self, entry: Entry, out: Array) -> bool:
-        """Have a thread fill the C-contiguous ``out``; False if a prefetch is under way already."""
-        self.check(entry)
+    def prefetch(self, entry: Entry, out: Array | None) -> bool:
+        """Have a thread fill the C-contiguous ``out``; False if a prefetch is under way already.
+
+        Of a gathered array only the pack is read ahead: ``get`` fills ``out``, or what it gets.
+        """
+        self._check_process(entry)
         with self._lock:
+            self._check_open(entry)
             if entry.fetch is not None:
                 return False
             entry.fetch = Fetch(out, gathered=entry.pack is not None)
@@ -123,28 +133,31 @@ class Executor(Gathering):
                 self._workers.wake()
             return True
 
-    def take(self, entry: Entry) -> tuple[Array, bool] | None:
-        """The array of the prefetch under way, if any, and whether it is filled; waits for it."""
+    def take(self, entry: Entry, since: float | None = None) -> tuple[Array | None, bool]:
+        """The array of the prefetch under way, if any, and whether it is filled; waits for it.
+
+        If it is filled, that ends a get that began at ``since``.
+        """
         self._check_process(entry)
         with self._lock:
-            self.check(entry)
+            self._check_open(entry)
             fetch = entry.fetch
             if fetch is None:
-                return None
+                return None, False
             if fetch.gathered:
-                if entry.pack is not None and entry.pack.in_memory:
-                    self._count(prefetch_hits=1)
-                self._unwant(entry)
+                self._take_gathered(entry)
                 return fetch.array, False
             if self._reads.pop(entry, self) is not None:
                 while not fetch.done:
                     self._lock.wait()
                 if entry.fetch is not fetch:  # another thread has taken it
-                    return None
-                self._count(prefetch_hits=1)
+                    return None, False
+                self._figures.prefetch_hits += 1
             entry.fetch = None
             if fetch.error is not None:
                 raise self._deliver(fetch.error)
+            if fetch.done and since is not None:
+                self._got(entry, since)
             return fetch.array, fetch.done
 
     def cancel_prefetch(self, entry: Entry) -> None:
@@ -166,12 +179,6 @@ class Executor(Gathering):
             if fetch.error is not entry.error and fetch.error in self._undelivered:
                 self._undelivered.remove(fetch.error)
 
-    def fetching(self, entry: Entry) -> Array | None:
-        """The array that a prefetch of ``entry`` goes into, if there is one."""
-        self._check_process(entry)
-        with self._lock:
-            return None if entry.fetch is None else entry.fetch.array
-
     def wait_captured(self, entry: Entry) -> None:
         """Wait until the source of ``entry`` may change; its write goes first."""
         if self._forked():
@@ -189,22 +196,16 @@ class Executor(Gathering):
         if not self._lock.post(entry) and self._workers:
             self._workers.wake()
 
-    def count(self, **changes: float) -> None:
-        """Add to the figures."""
-        with self._lock:
-            self._count(**changes)
-
     def stats(self) -> StoreStats:
         """The figures so far."""
         self._check_process(None)
         with self._lock:
-            return StoreStats(**self._figures)
+            return dataclasses.replace(self._figures)
 
     def check(self, entry: Entry | None = None) -> None:
         """Raise unless the store may be used, by this process."""
         self._check_process(entry)
-        if self._closed:
-            raise self._closed_error(entry)
+        self._check_open(entry)
 
     def close(self) -> None:
         """End all work, join the threads and close the backend; raise what nobody was told."""
@@ -218,17 +219,18 @@ class Executor(Gathering):
                     self._cancel_all()
                 self._workers.stop()
                 self._lock.notify_all()
-        self._workers.join()
-        self._end_packs()
-        with self._lock:
-            while self._active:  # reads in the threads of callers
-                self._lock.wait()
-        if first:
-            self._publish_for_good()
-        self.backend.close()
-        self._figures.update(live_handles=0, logical_nbytes=0)
+        with self._closing:
+            self._workers.join()
+            self._end_packs()
+            with self._lock:
+                while self._active:  # reads in the threads of callers
+                    self._lock.wait()
+            if first:
+                self._publish_for_good()
+            self.backend.close()
+        self._figures.live_handles = self._figures.logical_nbytes = 0
         if not self.backend.keeps:
-            self.backend.used_nbytes = self._figures["stored_nbytes"] = 0
+            self.backend.used_nbytes = self._figures.stored_nbytes = 0
         errors, self._undelivered = self._undelivered, []
         if errors:
             for other in errors[1:]:
@@ -240,7 +242,7 @@ class Executor(Gathering):
         self.check()
         with self._lock:
             self._seal_all()
-            while self._writes or self._copying or self._figures["inflight_nbytes"]:
+            while self._writes or self._copying or self._figures.inflight_nbytes:
                 self._wait_for_write(None)
                 self._seal_all()  # what was encoded meanwhile may be in a new pack
 
@@ -351,7 +353,7 @@ class Executor(Gathering):
                 raise
         finally:
             with self._lock:
-                self._count(write_seconds=time.perf_counter() - began)
+                self._figures.write_seconds += time.perf_counter() - began
                 if pack is not None:
                     self._move_into(entry, pack)
                 elif failure is None:
@@ -375,11 +377,12 @@ class Executor(Gathering):
         fetch.error = entry.error
         try:
             if fetch.error is None:
+                assert fetch.array is not None
                 self.read(entry, fetch.array)
         except Exception as error:
             fetch.error = self._store_error(error, "prefetching", entry)
         with self._lock:
-            self._count(read_seconds=time.perf_counter() - began)
+            self._figures.read_seconds += time.perf_counter() - began
             self._active -= 1
             entry.busy -= 1
             fetch.done = True

@@ -93,25 +93,28 @@ class Gathering(States):
                 return
         np.copyto(out, source)
 
-    def read_stored(self, entry: Entry, out: Array) -> None:
-        """Fill the C-contiguous ``out`` from the backend, or from the pack it is in."""
+    def read_stored(self, entry: Entry, out: Array, loaded: Array | None) -> None:
+        """Fill the C-contiguous ``out`` from the backend, or from the pack it is in.
+
+        ``loaded`` are the bytes of that pack, if they are in memory.
+        """
         if entry.encoded_nbytes is None:
-            self._read_bytes(entry, out)
+            self._read_bytes(entry, out, loaded)
             return
         assert self.codec is not None
         data: Array = self._buffers.empty(entry.encoded_nbytes, np.uint8)
-        self._read_bytes(entry, data)
+        self._read_bytes(entry, data, loaded)
         self.codec.decode(data, out)
 
-    def _read_bytes(self, entry: Entry, out: Array) -> None:
+    def _read_bytes(self, entry: Entry, out: Array, loaded: Array | None) -> None:
         if entry.pack is None:
             self.backend.read(entry, out)
         else:
-            self._read_gathered(entry, entry.pack, out)
+            self._read_gathered(entry, entry.pack, out, loaded)
 
-    def _read_gathered(self, entry: Entry, pack: Pack, out: Array) -> None:
+    def _read_gathered(self, entry: Entry, pack: Pack, out: Array, loaded: Array | None) -> None:
         try:
-            data = self._load(pack)
+            data = self._load(pack) if loaded is None else loaded
             np.copyto(out, np.ndarray(out.shape, out.dtype, data, entry.offset))
             if checksum(out) == entry.checksum:
                 return
@@ -147,11 +150,9 @@ class Gathering(States):
         """The bytes of ``pack``: in memory still, or again, or read now."""
         with self._lock:
             while True:
-                if pack.source is not None:
-                    return pack.source
-                if pack.loaded is not None:
-                    self._loaded.move_to_end(pack)
-                    return pack.loaded
+                data = self._in_memory(pack)
+                if data is not None:
+                    return data
                 if pack.error is not None:
                     raise fresh(pack.error)
                 if not pack.loading:
@@ -161,20 +162,34 @@ class Gathering(States):
             pack.busy += 1
         loaded: Array | None = None
         try:
-            data: Array = self._buffers.empty(pack.nbytes, np.uint8)
+            data = self._buffers.empty(pack.nbytes, np.uint8)
             self.backend.read(pack, data)
             loaded = data
         finally:
             with self._lock:
                 pack.loading = False
                 pack.busy -= 1
-                if loaded is not None and not pack.dropped:
+                if loaded is not None and not (pack.dropped or self._closed):
                     self._keep_loaded(pack, loaded)
                 self._free_if_unused(pack)
                 self._lock.notify_all()
         return data
 
     # ---- with the lock held
+
+    def _in_memory(self, pack: Pack) -> Array | None:
+        """The bytes of ``pack``, if they need not be read."""
+        if pack.source is None and pack.loaded is not None:
+            self._loaded.move_to_end(pack)
+            return pack.loaded
+        return pack.source
+
+    def _take_gathered(self, entry: Entry) -> None:
+        """A get ends the prefetch of a gathered array, if there is one."""
+        if entry.fetch is not None and entry.fetch.gathered:
+            assert entry.pack is not None
+            self._figures.prefetch_hits += entry.pack.in_memory
+            self._unwant(entry)
 
     def _take_room(self, entry: Entry, pack: Pack, nbytes: int) -> Array:
         """Give ``entry`` its place in ``pack``; return the memory of the pack."""
@@ -198,7 +213,8 @@ class Gathering(States):
         """``entry`` is to be found in ``pack`` from now on."""
         entry.pack = pack
         entry.stored_nbytes = entry.payload_nbytes
-        self._count(stored_nbytes=entry.stored_nbytes, written_nbytes=entry.stored_nbytes)
+        self._figures.stored_nbytes += entry.stored_nbytes
+        self._figures.written_nbytes += entry.stored_nbytes
 
     def _move_into(self, entry: Entry, pack: Pack) -> None:
         """``entry`` is in ``pack``; the room it was given in the backend is not needed."""
@@ -271,7 +287,7 @@ class Gathering(States):
         self._loaded.clear()
 
     def _enqueue(self, pack: Pack) -> None:
-        self._count(inflight_nbytes=pack.nbytes)
+        self._figures.inflight_nbytes += pack.nbytes
         self._writes[pack] = None
         self._workers.wake()
 
@@ -312,7 +328,7 @@ class Gathering(States):
         pack.members -= 1
         if self.backend.keeps:
             return
-        self._count(stored_nbytes=-entry.stored_nbytes)
+        self._figures.stored_nbytes -= entry.stored_nbytes
         if pack.members:
             return
         if not pack.sealed:

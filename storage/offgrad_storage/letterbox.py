@@ -50,6 +50,8 @@ class Letterbox(Generic[Note]):
 
     def __enter__(self) -> None:
         self._lock.acquire()
+        if not self._notes:
+            return
         try:
             self._read_notes()
         except BaseException:
@@ -63,7 +65,8 @@ class Letterbox(Generic[Note]):
         traceback: TracebackType | None,
     ) -> None:
         self._lock.release()
-        self._settle()
+        if self._notes:
+            self._settle()
 
     def _settle(self) -> None:
         # A note posted while the last one is being read finds the lock taken: hence the loop.

@@ -7,7 +7,6 @@ handle is dead and nothing is under way there.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections import OrderedDict, deque
@@ -82,28 +81,38 @@ class States:
         self._closed = self._abandoned = False
         self._undelivered: list[StoreError] = []
         self._entries: dict[int, Entry] = {}  # by serial, if the backend wants to know
-        self._figures: dict[str, Any] = dataclasses.asdict(StoreStats())
+        self._figures = StoreStats()
 
     def _register(self, entry: Entry) -> None:
         """``entry`` is in the store from now on."""
-        self._count(puts=1, live_handles=1, logical_nbytes=entry.nbytes)
+        figures = self._figures
+        figures.puts += 1
+        figures.live_handles += 1
+        figures.logical_nbytes += entry.nbytes
         if self.backend.lists:
             self._entries[entry.serial] = entry
 
-    def _count(self, **changes: float) -> None:
-        for name, change in changes.items():
-            self._figures[name] += change
+    def _unregister(self, entry: Entry) -> None:
+        """The handle of ``entry`` has died."""
+        self._figures.live_handles -= 1
+        self._figures.logical_nbytes -= entry.nbytes
+
+    def _got(self, entry: Entry, since: float) -> None:
+        """A get of ``entry`` that began at ``since`` has ended."""
+        figures = self._figures
+        figures.gets += 1
+        figures.read_nbytes += entry.nbytes
+        figures.get_stall_seconds += time.perf_counter() - since
 
     def _grow(self, entry: Entry) -> None:
-        if self._closed:
-            raise self._closed_error(entry)
+        self._check_open(entry)
         try:
             self._workers.grow()
         except RuntimeError as error:
             raise self._store_error(error, "starting an I/O thread", entry) from None
 
     def _fits(self, entry: Entry) -> bool:
-        inflight = self._figures["inflight_nbytes"]
+        inflight = self._figures.inflight_nbytes
         return not inflight or inflight + entry.nbytes <= self._limit
 
     def _wait_for_write(self, entry: Entry | None) -> None:
@@ -113,7 +122,7 @@ class States:
             self._lock.wait()
         finally:
             self._write_waiters -= 1
-            self._count(put_stall_seconds=time.perf_counter() - began)
+            self._figures.put_stall_seconds += time.perf_counter() - began
         if self._closed and (entry is None or (entry.source is None and not entry.captured)):
             raise self._closed_error(entry)
 
@@ -130,8 +139,7 @@ class States:
             else:
                 return
             self._wait_for_write(entry)
-            if self._closed:
-                raise self._closed_error(entry)
+            self._check_open(entry)
 
     def _admit(self, entry: Entry) -> None:
         stored_nbytes = self.backend.reserve(entry)
@@ -142,7 +150,7 @@ class States:
         """Note what ``entry`` takes in the backend now."""
         self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
         if not isinstance(entry, Pack):  # the arrays in it are counted
-            self._count(stored_nbytes=stored_nbytes - entry.stored_nbytes)
+            self._figures.stored_nbytes += stored_nbytes - entry.stored_nbytes
         entry.stored_nbytes = stored_nbytes
 
     def _begin_write(self, entry: Entry) -> None:
@@ -155,7 +163,7 @@ class States:
         self.backend.settle(entry, stored_nbytes)
         self._account(entry, stored_nbytes)
         if not isinstance(entry, Pack):
-            self._count(written_nbytes=stored_nbytes)
+            self._figures.written_nbytes += stored_nbytes
 
     def _end_write(self, entry: Entry, error: StoreError | None) -> None:
         self._active -= 1
@@ -194,7 +202,7 @@ class States:
             return
         entry.source = None  # before anyone is told
         entry.captured = True
-        self._count(inflight_nbytes=-entry.nbytes)
+        self._figures.inflight_nbytes -= entry.nbytes
         self._lock.notify_all()
 
     def _cancel_write(self, entry: Entry) -> None:
@@ -214,12 +222,12 @@ class States:
             self._entries.pop(entry.serial, None)
         if entry.pack is not None:
             self._reads.pop(entry, None)  # of a prefetch from before it was gathered
-            self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
+            self._unregister(entry)
             self._leave(entry, entry.pack)
             return
         if not entry.reserved:
             return
-        self._count(live_handles=-1, logical_nbytes=-entry.nbytes)
+        self._unregister(entry)
         if self._reads.pop(entry, self) is None:
             entry.fetch = None
         if not self.backend.keeps:
@@ -252,6 +260,10 @@ class States:
                 handle=str(entry or ""),
                 fix="Make a store of its own in the child, or use it in the parent only",
             )
+
+    def _check_open(self, entry: Entry | None) -> None:
+        if self._closed:
+            raise self._closed_error(entry)
 
     def _closed_error(self, entry: Entry | None) -> StoreClosedError:
         return StoreClosedError(

@@ -69,22 +69,21 @@ class BackendStore(AbstractArrayStore):
         entry = self._entry_of(handle)
         if out is not None:
             check_out(entry, out)
-        began = time.perf_counter()
-        direct = out if out is not None and out.flags.c_contiguous else None
-        target, filled = self._executor.take(entry) or (direct, False)
+        since = time.perf_counter()
+        target, filled = None, False
+        fetch = entry.fetch
+        if fetch is not None and not (fetch.gathered and fetch.array is None):
+            target, filled = self._executor.take(entry, since)
         if not filled:
-            if direct is not None:
-                target = direct
+            if out is not None and out.flags.c_contiguous:
+                target = out
             elif target is None:
                 target = self._allocate(entry.shape, entry.dtype)
-            self._executor.read(entry, target)
+            self._executor.read(entry, target, since)
         assert target is not None
         if out is not None and target is not out:
             np.copyto(out, target)
-            target = out
-        self._executor.count(
-            gets=1, read_nbytes=entry.nbytes, get_stall_seconds=time.perf_counter() - began
-        )
+            return out
         return target
 
     def prefetch(self, handle: Handle, out: Array | None = None) -> None:
@@ -96,12 +95,14 @@ class BackendStore(AbstractArrayStore):
         if not self._threads:
             return
         while True:
-            current = self._executor.fetching(entry)
-            if current is not None:
-                if out is None or out is current:
+            fetch = entry.fetch
+            if fetch is not None:
+                if out is None or out is fetch.array:
                     return
                 self._executor.take(entry)
-            target = self._allocate(entry.shape, entry.dtype) if out is None else out
+            target = out
+            if target is None and entry.pack is None:
+                target = self._allocate(entry.shape, entry.dtype)
             if self._executor.prefetch(entry, target):
                 return
 
