@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,33 @@ class ArrayFile:
             ) from None
         verify(found, entry, self._store)
 
+    def write_run(
+        self, entries: Sequence[Entry], arrays: Sequence[Array], starts: Sequence[int]
+    ) -> None:
+        """Write several arrays, in one call if their bytes adjoin."""
+        run = self._run(arrays, starts)
+        if run is None:
+            for each in zip(entries, arrays, starts, strict=True):
+                self.write(*each)
+            return
+        for entry, array in zip(entries, arrays, strict=True):
+            if entry.checksum is not None:
+                entry.checksum = checksum(array)
+        self.file.write_run(run, starts[0])
+
+    def read_run(
+        self, entries: Sequence[Entry], outs: Sequence[Array], starts: Sequence[int]
+    ) -> None:
+        """Fill several arrays, in one call if their bytes adjoin."""
+        run = self._run(outs, starts)
+        if run is None:
+            for each in zip(entries, outs, starts, strict=True):
+                self.read(*each)
+            return
+        self.file.read_run(run, starts[0])
+        for entry, out in zip(entries, outs, strict=True):
+            verify(None if entry.checksum is None else checksum(out), entry, self._store)
+
     def read_part(self, entry: Entry, out: Bytes, start: int, nbytes: int) -> None:
         """Fill whole pages from ``start``, of which only the first ``nbytes`` need be there."""
         try:
@@ -131,6 +158,18 @@ class ArrayFile:
         if not self.file.direct or not array.nbytes:
             return bytes_of(array)
         return BufferPool.padded(array)
+
+    def _run(self, arrays: Sequence[Array], starts: Sequence[int]) -> list[Bytes] | None:
+        """The bytes of ``arrays`` as the file takes them, if they fill the file without a gap."""
+        run: list[Bytes] = []
+        end = starts[0]
+        for array, start in zip(arrays, starts, strict=True):
+            ready = self._ready(array)
+            if ready is None or start != end:
+                return None
+            run.append(ready)
+            end += ready.size
+        return run
 
     def _write_copied(self, array: Array, offset: int) -> int:
         digest = xxhash.xxh3_64()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -78,6 +78,22 @@ class Backend(ABC):
     @abstractmethod
     def read(self, entry: Entry, out: Array) -> None:
         """Fill ``out``: C-contiguous, of the shape and dtype written. Verify the checksum."""
+
+    def adjoin(self, entry: Entry, following: Entry) -> bool:
+        """Whether ``following`` lies right behind ``entry``, so that one I/O can be for both.
+
+        Called one at a time, of entries that have their places, and must be quick.
+        """
+        return False
+
+    def write_run(self, entries: Sequence[Entry], arrays: Sequence[Array]) -> list[int]:
+        """Write entries that adjoin; return the bytes that each takes."""
+        return [self.write(*each) for each in zip(entries, arrays, strict=True)]
+
+    def read_run(self, entries: Sequence[Entry], outs: Sequence[Array]) -> None:
+        """Read entries that adjoin."""
+        for entry, out in zip(entries, outs, strict=True):
+            self.read(entry, out)
 
     def publish(self, entries: Iterable[Entry]) -> None:  # noqa: B027
         """Make what is stored readable for others: by the store's ``publish``, or before ``close``.

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,34 @@ class DirectFile:
             stuck = not done
             out, offset = out[done:], offset + done
         self._passed(nbytes)
+
+    def write_run(self, run: Sequence[Bytes], offset: int) -> None:
+        """Write one after the other, at once if the system takes them so."""
+        nbytes = sum(data.size for data in run)
+        if hasattr(os, "pwritev"):
+            done = os.pwritev(self.fileno(), [data.data for data in run], offset)
+            if done == nbytes:
+                self._passed(nbytes)
+                return
+        for data in run:
+            self.write_at(data, offset)
+            offset += data.size
+
+    def read_run(self, run: Sequence[Bytes], offset: int) -> None:
+        """Fill one after the other, at once if the system gives them so.
+
+        Raises:
+            MissingDataError: the file ends before.
+        """
+        nbytes = sum(out.size for out in run)
+        if hasattr(os, "preadv"):
+            done = os.preadv(self.fileno(), [out.data for out in run], offset)
+            if done == nbytes:
+                self._passed(nbytes)
+                return
+        for out in run:
+            self.read_at(out, offset)
+            offset += out.size
 
     def missing_nbytes(self, size: int) -> int:
         """How many bytes the file system lacks for the file to have ``size``; 0 if none."""

@@ -13,31 +13,24 @@ import atexit
 import concurrent.futures.thread  # noqa: F401  (see the end of this file)
 import contextlib
 import dataclasses
-import errno
-import functools
 import threading
-import time
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import NDArray
 
 from .backend import Backend
 from .base import StoreStats
 from .codecs import Codec
-from .entry import Entry, Fetch, Pack
-from .errors import StoreClosedError, StoreError
-from .gather import Gathering
+from .entry import Entry, Fetch
+from .errors import StoreError
+from .jobs import Jobs
 from .workers import Workers
 
 Array = NDArray[Any]
-T = TypeVar("T")
-
-_SPENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
-class Executor(Gathering):
+class Executor(Jobs):
     """Does what a store is asked for, and keeps its figures.
 
     Args:
@@ -53,6 +46,7 @@ class Executor(Gathering):
         super().__init__(backend, inflight_nbytes, codec)
         if threads < 0:
             raise ValueError(f"threads must be at least 0, got {threads}")
+        self._published = False
         self._closing = threading.Lock()  # whoever closes second waits for the first
         self._workers = Workers(self._step, self._last_step, threads, backend.name)
         _executors.add(self)
@@ -87,32 +81,6 @@ class Executor(Gathering):
         self._write(entry, data)
         if entry.error is not None:
             raise self._deliver(entry.error)
-
-    def read(self, entry: Entry, out: Array, since: float | None = None) -> None:
-        """Fill the C-contiguous ``out`` in the calling thread; ``since`` is when its get began."""
-        self._check_process(entry)
-        with self._lock:
-            self._check_open(entry)
-            self._take_gathered(entry)
-            source = self._begin_read(entry)
-            loaded = None if entry.pack is None else self._in_memory(entry.pack)
-        pinned = source is not None
-        failure: StoreError | None = None
-        try:
-            if source is not None:
-                self.copy_as_stored(entry, source, out)
-            else:
-                self.read_stored(entry, out, loaded)
-        except Exception as error:
-            failure = self._store_error(error, "reading", entry)
-        finally:
-            source = None
-            with self._lock:
-                self._end_read(entry, pinned)
-                if since is not None and failure is None:
-                    self._got(entry, since)
-        if failure is not None:
-            raise failure
 
     def prefetch(self, entry: Entry, out: Array | None) -> bool:
         """Have a thread fill the C-contiguous ``out``; False if a prefetch is under way already.
@@ -212,8 +180,7 @@ class Executor(Gathering):
         if self._forked():
             return
         with self._lock:
-            first = not self._closed
-            if first:
+            if not self._closed:
                 self._closed = True
                 if not self.backend.keeps:
                     self._cancel_all()
@@ -225,8 +192,7 @@ class Executor(Gathering):
             with self._lock:
                 while self._active:  # reads in the threads of callers
                     self._lock.wait()
-            if first:
-                self._publish_for_good()
+            self._publish_for_good()
             self.backend.close()
         self._figures.live_handles = self._figures.logical_nbytes = 0
         if not self.backend.keeps:
@@ -282,10 +248,10 @@ class Executor(Gathering):
             self.backend.close()
 
     def _publish_for_good(self) -> None:
-        entries, self._entries = self._entries, {}
-        if self.backend.lists and self.backend.keeps:
+        if self.backend.lists and self.backend.keeps and not self._published:
+            self._published = True
             try:
-                self.backend.publish(_in_order(entries))
+                self.backend.publish(_in_order(self._entries))
             except Exception as error:
                 self._undelivered.append(self._store_error(error, "writing metadata", None))
 
@@ -300,106 +266,6 @@ class Executor(Gathering):
                 job()
         with self._lock:
             self._forget_packs()
-
-    def _next_job(self) -> Callable[[], object] | None:
-        with self._lock:
-            if not (self._write_waiters and self._writes):
-                if self._reads:
-                    entry, _ = self._reads.popitem(last=False)
-                    if isinstance(entry, Pack):
-                        self._active += 1
-                        return functools.partial(self.load_ahead, entry)
-                    fetch = entry.fetch
-                    assert fetch is not None
-                    self._active += 1
-                    entry.busy += 1
-                    return functools.partial(self._fetch, entry, fetch)
-                if self._chores:
-                    self._active += 1
-                    return functools.partial(self._do_chore, self._chores.popleft())
-            if self._writes:
-                entry, _ = self._writes.popitem(last=False)
-                self._begin_write(entry)
-                return functools.partial(self._encode_and_write, entry)
-            return None
-
-    def _gathers(self, data: Array) -> bool:
-        return bool(self._workers.limit) and 0 < data.nbytes < self.backend.gathers_below
-
-    def _may_encode(self, array: Array) -> bool:
-        return self.codec is not None and self.codec.applies(array)
-
-    def _encode_and_write(self, entry: Entry) -> None:
-        assert entry.source is not None
-        try:
-            data = self.encode(entry, entry.source)
-        except Exception as error:
-            with self._lock:
-                self._end_write(entry, self._store_error(error, "encoding", entry))
-        else:
-            self._write(entry, data)
-
-    def _write(self, entry: Entry, data: Array) -> None:
-        stored_nbytes, failure, pack = 0, None, None
-        began = time.perf_counter()
-        try:
-            if entry.encoded_nbytes is not None and self._gathers(data):
-                pack = self.gather(entry, data)
-            if pack is None:
-                stored_nbytes = self._with_room(lambda: self.backend.write(entry, data))
-        except BaseException as error:
-            failure = self._store_error(error, "writing", entry)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            with self._lock:
-                self._figures.write_seconds += time.perf_counter() - began
-                if pack is not None:
-                    self._move_into(entry, pack)
-                elif failure is None:
-                    self._settle(entry, stored_nbytes)
-                self._end_write(entry, failure)
-
-    def _with_room(self, action: Callable[[], T]) -> T:
-        """Do ``action``; if the disk is full, once more after some was given back."""
-        try:
-            return action()
-        except OSError as error:
-            if error.errno not in _SPENT:
-                raise
-            with self._lock:
-                if not self.backend.release_free():
-                    raise
-        return action()
-
-    def _fetch(self, entry: Entry, fetch: Fetch) -> None:
-        began = time.perf_counter()
-        fetch.error = entry.error
-        try:
-            if fetch.error is None:
-                assert fetch.array is not None
-                self.read(entry, fetch.array)
-        except Exception as error:
-            fetch.error = self._store_error(error, "prefetching", entry)
-        with self._lock:
-            self._figures.read_seconds += time.perf_counter() - began
-            self._active -= 1
-            entry.busy -= 1
-            fetch.done = True
-            wanted = not (entry.dropped or isinstance(fetch.error, StoreClosedError))
-            if fetch.error is not None and fetch.error is not entry.error and wanted:
-                self._undelivered.append(fetch.error)
-            self._free_if_unused(entry)
-            self._lock.notify_all()
-
-    def _do_chore(self, chore: Callable[[], object]) -> None:
-        try:
-            chore()
-        except Exception as error:
-            self._undelivered.append(self._store_error(error, "freeing space", None))
-        with self._lock:
-            self._active -= 1
-            self._lock.notify_all()
 
 
 def _in_order(entries: dict[int, Entry]) -> list[Entry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -55,11 +56,32 @@ class FileBackend(Backend):
         entry.place = (file, start, stored_nbytes)
         self._give_back(file, start + stored_nbytes, length - stored_nbytes)
 
+    def taken_nbytes(self, entry: Entry, array: Array) -> int:
+        """Bytes of the extent of ``entry`` that it takes to hold ``array``."""
+        return round_up(array.nbytes)
+
     def write(self, entry: Entry, array: Array) -> int:
-        """Write ``array`` into the extent; return the bytes of its pages."""
+        """Write ``array`` into the extent; return the bytes it takes."""
         file, start, _ = entry.place
         file.write(entry, array, start)
-        return round_up(array.nbytes)
+        return self.taken_nbytes(entry, array)
+
+    def adjoin(self, entry: Entry, following: Entry) -> bool:
+        """Whether one extent begins where the other ends."""
+        file, start, length = entry.place
+        other, begin, _ = following.place
+        return file is other and start + length == begin
+
+    def write_run(self, entries: Sequence[Entry], arrays: Sequence[Array]) -> list[int]:
+        """Write arrays into extents that adjoin; return the bytes that each takes."""
+        file: ArrayFile = entries[0].place[0]
+        file.write_run(entries, arrays, [entry.place[1] for entry in entries])
+        return [self.taken_nbytes(*each) for each in zip(entries, arrays, strict=True)]
+
+    def read_run(self, entries: Sequence[Entry], outs: Sequence[Array]) -> None:
+        """Fill arrays from extents that adjoin."""
+        file: ArrayFile = entries[0].place[0]
+        file.read_run(entries, outs, [entry.place[1] for entry in entries])
 
     def read(self, entry: Entry, out: Array) -> None:
         """Fill ``out`` from the extent."""

@@ -127,11 +127,11 @@ class ShardBackend(FileBackend):
                     self._retire(key, kind)
         return super().release_free()
 
-    def write(self, entry: Entry, array: Array) -> int:
-        """Write ``array``; return the bytes of its chunks, the padding of the last included."""
+    def taken_nbytes(self, entry: Entry, array: Array) -> int:
+        """Bytes of the chunks of ``array``, the padding of the last included."""
         kind = entry.kind
         assert isinstance(kind, _Kind)
-        nbytes = super().write(entry, array)
+        nbytes = super().taken_nbytes(entry, array)
         return nbytes if isinstance(entry, Pack) else max(nbytes, kind.padded_nbytes)
 
     def publish(self, entries: Iterable[Entry]) -> None:
