@@ -1,5 +1,6 @@
-"""What the README shows works, and what it points to is there."""
+"""What the READMEs show works, and what they point to is there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,21 +9,46 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ("README.md", "storage/README.md")
 
 
-@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_programs_run(program: str, tmp_path: Path) -> None:
-    run = [sys.executable, "-c", program]
-    subprocess.run(run, check=True, cwd=tmp_path, timeout=120, stdout=subprocess.DEVNULL)
-    assert not list(tmp_path.iterdir())
+def found(pattern: str) -> list[object]:
+    """What the pattern's group matches in each page, with the page."""
+    return [
+        pytest.param(page, text, id=f"{page}-{number}")
+        for page in PAGES
+        for number, text in enumerate(
+            re.findall(pattern, (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+        )
+    ]
 
 
-@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)", README))
-def test_links_lead_somewhere(target: str) -> None:
-    assert target.startswith("https://") or (ROOT / target).exists()
+@pytest.mark.parametrize(("page", "program"), found(r"```python\n(.*?)```"))
+def test_programs_run(page: str, program: str, tmp_path: Path) -> None:
+    path, empty = tmp_path / "test_program.py", tmp_path / "empty"
+    path.write_text(program, encoding="utf-8")
+    empty.mkdir()
+    is_test = "import pytest\n" in program
+    done = subprocess.run(
+        [sys.executable, *(["-m", "pytest", "-p", "no:cacheprovider"] if is_test else []), path],
+        cwd=empty,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr
+    assert is_test or not list(empty.iterdir())  # hypothesis and pytest leave their own
+
+
+@pytest.mark.parametrize(("page", "target"), found(r"\]\(([^)#]+)"))
+def test_links_lead_somewhere(page: str, target: str) -> None:
+    assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists()
 
 
 def test_there_are_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in ("main", "tests"):
-        assert re.search(rf"<!-- {name} -->\n```bash\n[^\n]+\n```", README)
+        assert re.search(rf"<!-- {name} -->\n```bash\n[^\n]+\n```", readme)
