@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +19,27 @@ GROUP = 128
 
 _STEPS = 1 << 16
 """How finely a level is divided for stochastic rounding."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the encoded bytes of an array begin with; groups kept exactly are the rest of them.
+
+    Attributes:
+        groups: of 128 numbers, the last of which may have fewer.
+        scale: dtype of the scales, one for each group: they come first.
+        scales_nbytes, codes_nbytes: of the scales, and of the integers after them.
+    """
+
+    groups: int
+    scale: np.dtype[Any]
+    scales_nbytes: int
+    codes_nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of both."""
+        return self.scales_nbytes + self.codes_nbytes
 
 
 class GroupInt(Codec):
@@ -37,7 +62,7 @@ class GroupInt(Codec):
 
     def __init__(self, bits: int) -> None:
         self.name = f"int{bits}"
-        self._bits = bits
+        self.bits = bits
         self._levels = (1 << bits - 1) - 1
         self.error_bound = (
             f"|error| <= m / {self._levels} * (1 + 2**-12), with m the largest |x| of the group of "
@@ -45,24 +70,31 @@ class GroupInt(Codec):
             "if bfloat16"
         )
 
+    def parts(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Parts | None:
+        """The parts of what arrays of a shape and dtype become; None if none is ever encoded."""
+        return _parts(self.bits, math.prod(shape), dtype)
+
+    def applies(self, array: Array) -> bool:
+        """Whether it holds floats, and enough of them."""
+        return self.parts(array.shape, array.dtype) is not None
+
     def encode(self, array: Array, seed: int = 0) -> Bytes | None:
         """The scales, the integers, the groups kept exactly."""
-        numbers = _Numbers.of(flat(array)) if array.size else None
-        if numbers is None:
+        parts = self.parts(array.shape, array.dtype)
+        numbers = _Numbers.of(flat(array))
+        if parts is None or numbers is None:
             return None
-        start = numbers.groups * numbers.scale.itemsize
-        data = np.empty(start + self._codes_nbytes(numbers), np.uint8)
-        scales, codes = data[:start].view(numbers.scale), data[start:]
+        start = parts.scales_nbytes
+        data = np.empty(parts.nbytes, np.uint8)
+        scales, codes = data[:start].view(parts.scale), data[start:]
         kept: list[Bytes] = []
         spare = array.nbytes - data.nbytes
-        if spare <= 0:
-            return None
         random = np.random.SFC64(seed)
         for part in numbers.blocks():
             rows = _rows(part)
             with np.errstate(all="ignore"):  # of NaN and infinity, which are set apart
                 integers, exact = self._quantize(numbers, part, scales[rows], random)
-            if self._bits == 8:
+            if self.bits == 8:
                 codes[part] = integers.reshape(-1)[: part.stop - part.start]
             else:
                 halves = codes[rows.start * GROUP // 2 : rows.stop * GROUP // 2]
@@ -77,20 +109,20 @@ class GroupInt(Codec):
 
     def decode(self, data: Bytes, out: Array) -> None:
         """The integers times their scales."""
+        parts = self.parts(out.shape, out.dtype)
         numbers = _Numbers.of(out.reshape(-1))
-        if numbers is None:
-            raise self._damaged(f"they cannot be those of dtype {out.dtype}")
-        start = numbers.groups * numbers.scale.itemsize
-        end = start + self._codes_nbytes(numbers)
+        if parts is None or numbers is None:
+            raise self._damaged(f"they cannot be those of {out.size} items of dtype {out.dtype}")
+        start, end = parts.scales_nbytes, parts.nbytes
         if data.nbytes < end:
             raise self._damaged(f"there are {data.nbytes}, fewer than {end}")
-        scales = data[:start].view(numbers.scale).astype(numbers.work)
+        scales = data[:start].view(parts.scale).astype(numbers.work)
         codes = data[start:end].view(np.int8)
         with np.errstate(all="ignore"):  # of NaN scales, and of damaged ones
             for part in numbers.blocks():
                 rows = _rows(part)
                 values = np.empty((rows.stop - rows.start, GROUP), numbers.work)
-                if self._bits == 8:
+                if self.bits == 8:
                     values.reshape(-1)[: part.stop - part.start] = codes[part]
                 else:
                     halves = codes[rows.start * GROUP // 2 : rows.stop * GROUP // 2]
@@ -121,9 +153,6 @@ class GroupInt(Codec):
             each = each[::2] * 2**0.5
         return each.reshape(array.shape)
 
-    def _codes_nbytes(self, numbers: _Numbers) -> int:
-        return numbers.count if self._bits == 8 else numbers.groups * GROUP // 2
-
     def _quantize(
         self, numbers: _Numbers, part: slice, scales: Array, random: np.random.SFC64
     ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
@@ -151,7 +180,7 @@ class _Numbers:
     """A flat array as numbers to load and store in float32 or float64, by groups.
 
     Attributes:
-        count, groups: how many there are; the last group may be shorter.
+        count: how many there are.
         work, scale: dtype of the numbers when loaded, and of encoded scales.
         rounding, absolute: error of storing a number, relative to it and besides.
     """
@@ -160,7 +189,6 @@ class _Numbers:
         self._values = values
         self._is_bfloat16 = is_bfloat16
         self.count = values.size
-        self.groups = -(-values.size // GROUP)
         double = values.itemsize == 8
         self.work = np.dtype(np.float64 if double else np.float32)
         self.scale = self.work.newbyteorder("<")
@@ -209,6 +237,18 @@ class _Numbers:
         smallest, largest = self._range
         ordinary: NDArray[np.bool_] = (sizes >= smallest) & (sizes <= largest) | (sizes == 0)
         return ~ordinary
+
+
+@functools.lru_cache(maxsize=256)
+def _parts(bits: int, size: int, dtype: np.dtype[Any]) -> Parts | None:
+    numbers = _Numbers.of(np.empty(0, dtype))
+    if numbers is None:
+        return None
+    count = 2 * size if dtype.kind == "c" else size
+    groups = -(-count // GROUP)
+    codes_nbytes = count if bits == 8 else groups * GROUP // 2
+    parts = Parts(groups, numbers.scale, groups * numbers.scale.itemsize, codes_nbytes)
+    return parts if parts.nbytes < size * dtype.itemsize else None
 
 
 def _rows(part: slice) -> slice:
