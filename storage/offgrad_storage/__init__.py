@@ -32,6 +32,7 @@ from .errors import (
 from .pool import PoolStore
 from .store import BackendStore
 from .tiered import TieredStore
+from .zarr_groups import dequantize
 from .zarr_store import ZarrStore
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "TieredStore",
     "ZarrStore",
     "codec",
+    "dequantize",
     "spill_directory",
     "sweep",
 ]

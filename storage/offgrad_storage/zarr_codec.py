@@ -13,11 +13,14 @@ from .codecs import Codec
 from .codecs import codec as find_codec
 from .codecs.base import Bytes
 from .codecs.general import Compressor
+from .codecs.groups import GroupInt
 from .zarr_format import layout
 
 Array = NDArray[Any]
 
-_OWN = ("auto", "none", "packed", "bfloat16")
+_LOSSY = ("bfloat16", "int8", "int4")
+_REAL = (np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"))
+_OWN = ("auto", "none", *_LOSSY)
 
 
 class ZarrCodec(Codec):
@@ -25,7 +28,8 @@ class ZarrCodec(Codec):
 
     Args:
         name: "auto" packs the bits of masks, losslessly, and leaves the rest as it is; "none";
-            "bfloat16" rounds float32 to that, and does the rest as "auto"; "zstd", or
+            "bfloat16" rounds float32 to that, "int8" and "int4" round float16, float32 and float64
+            to integers and scales (see ``zarr_groups``), and they do the rest as "auto"; "zstd", or
             "blosc-NAME[-SHUFFLE]" as in ``codec``, for all arrays.
 
     Attributes:
@@ -33,18 +37,19 @@ class ZarrCodec(Codec):
     """
 
     def __init__(self, name: str) -> None:
-        if name not in ("auto", "none", "bfloat16", "zstd") and not name.startswith("blosc-"):
+        if name not in (*_OWN, "zstd") and not name.startswith("blosc-"):
             raise ValueError(
-                f"unknown codec {name!r} of a ZarrStore; there are auto, none, bfloat16, zstd, and "
-                "blosc-NAME[-SHUFFLE] with NAME of lz4, lz4hc, zstd, zlib, blosclz and SHUFFLE of "
-                "shuffle, bitshuffle, noshuffle"
+                f"unknown codec {name!r} of a ZarrStore; there are auto, none, bfloat16, int8, "
+                "int4, zstd, and blosc-NAME[-SHUFFLE] with NAME of lz4, lz4hc, zstd, zlib, blosclz "
+                "and SHUFFLE of shuffle, bitshuffle, noshuffle"
             )
         found = None if name in _OWN else find_codec(name)
         assert found is None or isinstance(found, Compressor)
         self._general = found
-        self._rounding = find_codec("bfloat16")
+        self._rounding = find_codec(name if name in _LOSSY else "none")
         self.name = name if self._general is None else self._general.name
-        self.lossless = name != "bfloat16"  # type: ignore[misc]
+        self.lossless = self._rounding.lossless  # type: ignore[misc]
+        self.error_bound = self._rounding.error_bound
 
     def kind(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
         """The name of the zarr codec for arrays of a shape and dtype."""
@@ -54,6 +59,9 @@ class ZarrCodec(Codec):
             return self.name
         if self.name != "none" and dtype == np.bool_:
             return "packed"
+        if isinstance(self._rounding, GroupInt):
+            real = dtype in _REAL
+            return self.name if real and self._rounding.parts(shape, dtype) else "none"
         return "bfloat16" if self.name == "bfloat16" and dtype == np.dtype("<f4") else "none"
 
     def applies(self, array: Array) -> bool:
@@ -65,6 +73,8 @@ class ZarrCodec(Codec):
         kind = self.kind(array.shape, array.dtype)
         if kind == "none":
             return None
+        if isinstance(self._rounding, GroupInt) and kind == self.name:
+            return self._rounding.encode(array, seed)
         items = np.ascontiguousarray(array).reshape(-1)
         if kind == "packed":
             other = items.view(np.uint8).max() > 1  # which is neither true nor false, but kept
@@ -83,5 +93,10 @@ class ZarrCodec(Codec):
         elif kind == "bfloat16":
             decode_bfloat16(data, out)
         else:
-            assert self._general is not None
-            self._general.decode(data, out)
+            coder = self._rounding if self._general is None else self._general
+            coder.decode(data, out)
+
+    def max_error(self, array: Array) -> NDArray[np.float64] | float:
+        """The bound for each item."""
+        rounded = self.kind(array.shape, array.dtype) in _LOSSY
+        return self._rounding.max_error(array) if rounded else 0.0

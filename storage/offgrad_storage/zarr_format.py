@@ -107,13 +107,14 @@ def index_nbytes(chunks: int) -> int:
 def compressor(codec: str) -> Any:
     """The zarr codec of a name, None for "none".
 
-    Names are "none", "zstd", "packed" (for booleans), "bfloat16" (for float32, rounded) and
-    "blosc-NAME" with NAME one of lz4, lz4hc, zstd, zlib, blosclz, and optionally "-shuffle" (the
-    default), "-bitshuffle" or "-noshuffle".
+    Names are "none", "zstd", "packed" (for booleans), "bfloat16" (for float32, rounded), "int8"
+    and "int4" (for what ``zarr_groups`` makes of floats: none) and "blosc-NAME" with NAME one of
+    lz4, lz4hc, zstd, zlib, blosclz, and optionally "-shuffle" (the default), "-bitshuffle" or
+    "-noshuffle".
     """
     from zarr.codecs import BloscCodec, ZstdCodec
 
-    if codec == "none":
+    if codec in ("none", "int8", "int4"):
         return None
     if codec == "zstd":
         return ZstdCodec(level=1)
@@ -128,7 +129,7 @@ def compressor(codec: str) -> Any:
     shuffle = shuffle if dash else "shuffle"
     if family != "blosc" or name not in _BLOSC_NAMES or shuffle not in _BLOSC_SHUFFLES:
         raise ValueError(
-            f"unknown codec {codec!r}; there are none, zstd, packed, bfloat16, and "
+            f"unknown codec {codec!r}; there are none, zstd, packed, bfloat16, int8, int4, and "
             f"blosc-NAME[-SHUFFLE] with NAME of {', '.join(_BLOSC_NAMES)} "
             f"and SHUFFLE of {', '.join(_BLOSC_SHUFFLES)}"
         )

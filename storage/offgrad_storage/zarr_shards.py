@@ -27,6 +27,7 @@ from .file_backend import FileBackend
 from .zarr_codec import ZarrCodec
 from .zarr_format import create as create_array
 from .zarr_format import layout, shard_index
+from .zarr_groups import Groups, remove_beside
 
 _GATHERS_BELOW = 1 << 20
 _SLACK_NBYTES = 1 << 30  # of files, that may be free besides what was once in use
@@ -43,13 +44,23 @@ class _Kind:
         name: of the Zarr array.
         slot_nbytes: bytes of one that is not encoded, padded to whole chunks.
         padded_nbytes: the same in whole pages, where there are several chunks; else 0.
+        groups: how they become integers and scales, if they do.
     """
 
-    def __init__(self, name: str, shape: Shape, dtype: DType, codec: str, file: ArrayFile) -> None:
+    def __init__(
+        self,
+        name: str,
+        shape: Shape,
+        dtype: DType,
+        codec: str,
+        groups: Groups | None,
+        file: ArrayFile,
+    ) -> None:
         self.name = name
         self.shape = shape
         self.dtype = dtype
         self.codec = codec
+        self.groups = groups
         self.file = file
         self.layout = layout(shape, dtype)
         self.chunks = math.prod(self.layout.grid)
@@ -71,6 +82,11 @@ class _Kind:
             start = entry.pack.place[1] + entry.offset
         else:
             start = entry.place[1]
+        if self.groups is not None:
+            if entry.encoded_nbytes is None:
+                return [None]  # its numbers are all among those kept exactly
+            parts = self.groups.parts
+            return [(start + parts.scales_nbytes, parts.codes_nbytes)]
         if self.codec != "none":
             return [(start, entry.payload_nbytes)]
         each = self.layout.chunk_nbytes
@@ -166,6 +182,7 @@ class ShardBackend(FileBackend):
         with self._making:
             del self._kinds[key], self.files[kind.file]
         kind.file.close()
+        remove_beside(self.path, kind.name)
         with contextlib.suppress(OSError):
             for folder, _, files in os.walk(self.path / kind.name, topdown=False):
                 for name in files:
@@ -185,7 +202,9 @@ class ShardBackend(FileBackend):
         taken = {kind.name for kind in self._kinds.values()}
         sizes = "x".join(map(str, shape)) or "scalar"
         names = (f"{dtype.name}_{sizes}{suffix}" for suffix in _suffixes())
-        axes = len(layout(shape, dtype).shape) + 1
+        codec = self._codec.kind(shape, dtype)
+        groups = Groups(codec, shape, dtype) if codec in ("int8", "int4") else None
+        stored_as = layout(shape, dtype) if groups is None else layout(*groups.integers)
         for name in names:
             with contextlib.suppress(FileExistsError):  # of a kind that is just being removed
                 if name not in taken:
@@ -193,7 +212,7 @@ class ShardBackend(FileBackend):
                     break
         made = [self.path / name]
         try:
-            for each in ("c", *["0"] * (axes - 1)):
+            for each in ("c", *["0"] * len(stored_as.shape)):
                 path = made[-1] / each
                 path.mkdir(mode=0o700)
                 made.append(path)
@@ -206,7 +225,7 @@ class ShardBackend(FileBackend):
         self._direct = None if opened.direct else False  # as the first file, so the others
         file = ArrayFile(opened, self.name, self.buffers)
         self.files[file] = 0
-        return _Kind(name, shape, dtype, self._codec.kind(shape, dtype), file)
+        return _Kind(name, shape, dtype, codec, groups, file)
 
     def _publish(self, group: Any, kind: _Kind, stored: list[Entry]) -> None:
         # Room for one more than there are: asked for all slots, zarr would read the holes as well.
@@ -215,10 +234,15 @@ class ShardBackend(FileBackend):
         index += [None] * (room * kind.chunks - len(index))
         with contextlib.suppress(FileNotFoundError):
             (self.path / kind.name / "zarr.json").unlink()  # of an earlier time
+        slots, shape, dtype = _columns(stored), kind.shape, kind.dtype
+        attributes: dict[str, Any] = {"slots": slots}
+        if kind.groups is not None:
+            slots |= kind.groups.write_beside(group, self.path, kind.name, stored, self.buffers)
+            attributes |= kind.groups.attributes(kind.name)
+            shape, dtype = kind.groups.integers
         shard = create_array(
-            group, kind.name, kind.shape, kind.dtype, len(stored), kind.codec,
-            {"slots": _columns(stored)}, capacity=room,
-        )  # fmt: skip
+            group, kind.name, shape, dtype, len(stored), kind.codec, attributes, capacity=room
+        )
         for metadata in (self.path / "zarr.json", self.path / kind.name / "zarr.json"):
             metadata.chmod(0o600)  # zarr leaves that to the umask
         # It was opened for direct I/O, which the index, the very end of the file, is too odd for.

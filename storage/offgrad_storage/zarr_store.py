@@ -31,8 +31,12 @@ class ZarrStore(BackendStore):
             of zarr's, which the group is made in.
         codec: "auto" packs the bits of masks and leaves the rest as it is. Lossless for all arrays:
             "none", "zstd", or "blosc-NAME" with NAME one of lz4, lz4hc, zstd, zlib, blosclz, and
-            optionally "-shuffle" (the default), "-bitshuffle" or "-noshuffle". Lossy: "bfloat16"
-            rounds float32 to that, |error| <= |x| / 2**8; others read float32 all the same.
+            optionally "-shuffle" (the default), "-bitshuffle" or "-noshuffle". Lossy, and as "auto"
+            for all other arrays: "bfloat16" rounds float32 to that, |error| <= |x| / 2**8; others
+            read float32 all the same. "int8" and "int4" round float16, float32 and float64 at
+            random to integers with a scale for each 128 numbers, |error| <= m / 127 * (1 + 2**-12)
+            or m / 7 * (1 + 2**-12), with m the largest |x| of the 128, plus m / 2**11 + 2**-25 if
+            float16; others read the integers, and the scales beside them: see ``dequantize``.
         keep: leave the folder, with the arrays of dead handles too; else it goes with the store.
         quota: most stored bytes; None for no bound. A pending array counts as not encoded.
         inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when spent.

@@ -95,8 +95,9 @@ def test_damage(tmp_path: Path) -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(ValueError, match="local folder"):
-        ZarrStore(MemoryStore(), codec="bfloat16")
+    for codec in ("bfloat16", "int8", "int4"):
+        with pytest.raises(ValueError, match="local folder"):
+            ZarrStore(MemoryStore(), codec=codec)
     with ZarrStore(MemoryStore(), quota=10_000) as store:
         handle = store.put(np.zeros(100))
         with pytest.raises(QuotaExceededError, match="quota"):
