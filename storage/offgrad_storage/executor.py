@@ -217,10 +217,18 @@ class Executor(Jobs):
         self.flush()
         with self._lock:
             entries = _in_order(self._entries)
+            placed = [entry if entry.pack is None else entry.pack for entry in entries]
+            for entry in placed:  # its handle may die meanwhile
+                entry.busy += 1
         try:
             self.backend.publish(entries)
         except Exception as error:
             raise self._store_error(error, "writing metadata", None) from None
+        finally:
+            with self._lock:
+                for entry in placed:
+                    entry.busy -= 1
+                    self._free_if_unused(entry)
 
     def abandon(self) -> None:
         """The store has died unclosed. Never waits: the last thread closes the backend."""

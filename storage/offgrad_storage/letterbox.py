@@ -28,6 +28,7 @@ class Letterbox(Generic[Note]):
         self._notes: deque[Note] = deque()
         self._lock = threading.Lock()
         self._condition = threading.Condition(self._lock)
+        self._waiting = 0
 
     def post(self, note: Note) -> bool:
         """Leave a note, without ever waiting; return whether it has been read already.
@@ -41,12 +42,17 @@ class Letterbox(Generic[Note]):
 
     def wait(self) -> None:
         """Release the lock until ``notify_all``, take it again and read the notes."""
-        self._condition.wait()
+        self._waiting += 1
+        try:
+            self._condition.wait()
+        finally:
+            self._waiting -= 1
         self._read_notes()
 
     def notify_all(self) -> None:
         """Wake all that wait; with the lock held."""
-        self._condition.notify_all()
+        if self._waiting:  # asking costs less than telling nobody
+            self._condition.notify_all()
 
     def __enter__(self) -> None:
         self._lock.acquire()
