@@ -33,6 +33,7 @@ from offgrad_storage import (
     Handle,
     PoolStore,
     StoreError,
+    TieredStore,
     ZarrStore,
 )
 from offgrad_storage.testing import eventually
@@ -64,16 +65,22 @@ def make(
     inflight_nbytes: int = 4 << 20,
     allocate: Allocate | None = None,
 ) -> AbstractArrayStore:
-    """A store of a kind: "disk", "disk-buffered", "zarr", "zarr-blosc" or "pool"."""
+    """A store of a kind: "disk", "disk-buffered", "disk-lz4", "zarr", "zarr-blosc", "pool" or
+    "tiered", above a disk.
+    """
     if kind == "pool":
         return PoolStore(quota, allocate=allocate)
+    if kind == "tiered":
+        below = make("disk", directory, quota=quota, inflight_nbytes=inflight_nbytes)
+        return TieredStore(16 << 20, below, allocate=allocate)
     options: dict[str, Any] = {
         "quota": quota,
         "inflight_nbytes": inflight_nbytes,
         "allocate": allocate,
     }
     if kind.startswith("disk"):
-        return DiskStore(directory, direct=kind == "disk", **options)
+        codec = "lz4" if kind == "disk-lz4" else "none"
+        return DiskStore(directory, direct=kind != "disk-buffered", codec=codec, **options)
     return ZarrStore(directory, codec="blosc-lz4" if kind == "zarr-blosc" else "none", **options)
 
 
