@@ -40,7 +40,7 @@ class DiskStore(BackendStore):
         directory: PathLike | Sequence[PathLike] | None = None,
         *,
         quota: int | None = None,
-        inflight_nbytes: int = 64 << 20,
+        inflight_nbytes: int = 128 << 20,
         threads: int = 3,
         codec: str | Codec = "none",
         gather_nbytes: int = 1 << 20,

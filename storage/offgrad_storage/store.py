@@ -40,7 +40,7 @@ class BackendStore(AbstractArrayStore):
         backend: Backend,
         *,
         threads: int = 3,
-        inflight_nbytes: int = 64 << 20,
+        inflight_nbytes: int = 128 << 20,
         codec: str | Codec = "none",
         allocate: Allocate | None = None,
     ) -> None:

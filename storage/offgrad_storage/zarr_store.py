@@ -57,7 +57,7 @@ class ZarrStore(BackendStore):
         codec: str = "auto",
         keep: bool = False,
         quota: int | None = None,
-        inflight_nbytes: int = 64 << 20,
+        inflight_nbytes: int = 128 << 20,
         threads: int = 3,
         direct: bool = True,
         allocate: Allocate | None = None,
