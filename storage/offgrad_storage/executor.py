@@ -73,6 +73,7 @@ class Executor(Jobs):
             entry.source = array
             self._register(entry)
             self._figures.inflight_nbytes += entry.nbytes
+            self._arrays_pending += 1
             if self._workers:
                 self._writes[entry] = None
                 self._workers.wake()
@@ -207,10 +208,12 @@ class Executor(Jobs):
         """Write what is pending, and wait for it."""
         self.check()
         with self._lock:
-            self._seal_all()
-            while self._writes or self._copying or self._figures.inflight_nbytes:
+            while True:
+                if not self._arrays_pending:  # each may yet go into an open pack
+                    self._seal_all()
+                if not (self._writes or self._copying or self._figures.inflight_nbytes):
+                    return
                 self._wait_for_write(None)
-                self._seal_all()  # what was encoded meanwhile may be in a new pack
 
     def publish(self) -> None:
         """Have the backend make what is stored readable for others."""

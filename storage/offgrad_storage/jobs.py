@@ -151,7 +151,7 @@ class Jobs(Gathering):
         stored_nbytes, failure, pack = 0, None, None
         began = time.perf_counter()
         try:
-            if entry.encoded_nbytes is not None and self._gathers(data):
+            if self._gathers(data) and not isinstance(entry, Pack):
                 pack = self.gather(entry, data)
             if pack is None:
                 stored_nbytes = self._with_room(lambda: self.backend.write(entry, data))

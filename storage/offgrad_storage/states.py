@@ -78,6 +78,7 @@ class States:
         self._chores: deque[Callable[[], object]] = deque()
         self._write_waiters = 0
         self._active = 0
+        self._arrays_pending = 0  # those with a write of their own
         self._closed = self._abandoned = False
         self._undelivered: list[StoreError] = []
         self._entries: dict[int, Entry] = {}  # by serial, if the backend wants to know
@@ -203,6 +204,7 @@ class States:
         entry.source = None  # before anyone is told
         entry.captured = True
         self._figures.inflight_nbytes -= entry.nbytes
+        self._arrays_pending -= not isinstance(entry, Pack)
         self._lock.notify_all()
 
     def _cancel_write(self, entry: Entry) -> None:

@@ -7,6 +7,7 @@ order and with anything between them, and at its end or start an index of where 
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,11 @@ def layout(shape: Shape, dtype: DType, limit: int | None = None) -> Layout:
 
     So they are its bytes in C order. One whose rows are larger than that is stored flat.
     """
-    limit = CHUNK_NBYTES if limit is None else limit
+    return _layout(shape, dtype, CHUNK_NBYTES if limit is None else limit)
+
+
+@functools.lru_cache(1024)
+def _layout(shape: Shape, dtype: DType, limit: int) -> Layout:
     stored, extra = storable(dtype)
     shape = (*shape, *extra)
     if math.prod(shape[1:]) * stored.itemsize > limit:

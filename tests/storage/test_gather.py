@@ -274,6 +274,25 @@ def test_encoded_arrays_are_gathered_too(backend: Counting) -> None:
         eventually(lambda: not backend.kept)
 
 
+def test_what_a_codec_leaves_as_it_is_is_gathered_too(backend: Counting) -> None:
+    expected = arrays(50)  # random bytes: lz4 makes nothing of them
+    with BackendStore(backend, codec="lz4") as store:
+        handles = [store.put(each) for each in expected]
+        store.flush()
+        assert [len(data) // KIB for data in backend.kept.values()] == [256, 144]
+        for handle, array in zip(handles, expected, strict=True):
+            assert_same(handle.get(), array)
+
+
+def test_flush_lets_packs_fill(backend: Counting) -> None:
+    masks = [sample(bool, (64 * KIB,), number) for number in range(64)]
+    with BackendStore(backend, codec="packbits", threads=1) as store:
+        handles = [store.put(mask) for mask in masks]
+        store.flush()
+        assert [len(data) // KIB for data in backend.kept.values()] == [256, 256]
+        del handles
+
+
 def test_a_lossy_codec_gives_the_same_before_and_after_the_write() -> None:
     class Slow(Counting):
         gathers_below = 0
