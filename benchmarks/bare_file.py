@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from offgrad_storage import DiskStore
 
@@ -78,6 +79,20 @@ class BareFile:
             made[f"bare read, {text}"] = partial(self._spread, self.read, block, count)
         return made
 
+    def hashed_variants(self, block: int) -> Variants:
+        """Return loops on one thread, while another takes the XXH3 of as many bytes."""
+
+        def beside(call: Callable[[int, int, int], None]) -> int:
+            hashing = self._threads.submit(self._hash, block)
+            nbytes = self._spread(call, block, 1)
+            hashing.result()
+            return nbytes
+
+        return {
+            "bare write, and hashing": partial(beside, self.write),
+            "bare read, and hashing": partial(beside, self.read),
+        }
+
     def write(self, start: int, nbytes: int, thread: int = 0) -> None:
         """Write one block."""
         data = self._source[start : start + nbytes]
@@ -94,6 +109,10 @@ class BareFile:
         """Give the space back."""
         self._threads.shutdown()
         os.close(self._descriptor)
+
+    def _hash(self, block: int) -> None:
+        for start in range(0, self.nbytes, block):
+            xxhash.xxh3_64_intdigest(self._source[start : start + block].data)
 
     def _spread(self, call: Callable[[int, int, int], None], block: int, threads: int) -> int:
         starts = iter(range(0, self.nbytes, block))
