@@ -45,8 +45,7 @@ class FileBackend(Backend):
             self.release_free()
             return self._allocate(entry, length, files, within_quota=True)
         except QuotaExceededError:
-            self.release_free()
-            if not all(self._release_each()):
+            if not all(self.release_each()):
                 raise
             return self._allocate(entry, length, files, within_quota=False)
 
@@ -96,9 +95,10 @@ class FileBackend(Backend):
 
     def release_free(self) -> bool:
         """Give the blocks of free extents back to the file systems."""
-        return any(self._release_each())
+        return any(self.release_each())
 
-    def _release_each(self) -> list[bool]:
+    def release_each(self) -> list[bool]:
+        """Do so; whether the file system has taken all, for each file."""
         return [file.release_free() for file in [*self.files]]
 
     def free(self, entry: Entry) -> None:

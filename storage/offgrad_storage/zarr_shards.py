@@ -134,14 +134,14 @@ class ShardBackend(FileBackend):
             self._bound_free_space()
         return nbytes
 
-    def release_free(self) -> bool:
+    def release_each(self) -> list[bool]:
         """Retire the kinds of which nothing is left, and give back what is free in other files."""
         if not self.keeps:
             for key, kind in list(self._kinds.items()):
                 # Arrays without bytes are in their kind's metadata alone.
                 if kind.slot_nbytes and not self.files[kind.file] and kind is not self._needed:
                     self._retire(key, kind)
-        return super().release_free()
+        return super().release_each()
 
     def taken_nbytes(self, entry: Entry, array: Array) -> int:
         """Bytes of the chunks of ``array``, the padding of the last included."""
