@@ -61,7 +61,7 @@ class Executor(Jobs):
         try:
             self._with_room(lambda: self.backend.prepare(entry))
         except OSError as error:
-            raise self._store_error(error, "making room", entry) from None
+            raise self._store_error(error, "making room", entry) from error
         if self._gathers(array) and not self._may_encode(array):
             self.put_gathered(entry, array)
             return
@@ -226,7 +226,8 @@ class Executor(Jobs):
         try:
             self.backend.publish(entries)
         except Exception as error:
-            raise self._store_error(error, "writing metadata", None) from None
+            failure = self._store_error(error, "writing metadata", None)
+            raise failure from failure.__cause__
         finally:
             with self._lock:
                 for entry in placed:

@@ -218,9 +218,7 @@ class Gathering(States):
 
     def _move_into(self, entry: Entry, pack: Pack) -> None:
         """``entry`` is in ``pack``; the room it was given in the backend is not needed."""
-        self.backend.free(entry)
-        self._account(entry, 0)
-        entry.reserved = False
+        self._give_up_place(entry)
         self._join(entry, pack)
         if entry.dropped:
             self._leave(entry, pack)
@@ -256,7 +254,9 @@ class Gathering(States):
             try:
                 self._reserve(pack) if wait else self._admit(pack)
             except StoreError as error:
-                raise error.about(str(entry)) from None
+                raise error.about(str(entry)) from error.__cause__
+        except StoreError as error:
+            raise error.about(str(entry)) from error.__cause__
         other = self._open.get(pack.kind)
         if other is not None:  # another thread's, while this one waited
             self._seal(other)

@@ -110,7 +110,7 @@ class States:
         try:
             self._workers.grow()
         except RuntimeError as error:
-            raise self._store_error(error, "starting an I/O thread", entry) from None
+            raise self._store_error(error, "starting an I/O thread", entry) from error
 
     def _fits(self, entry: Entry) -> bool:
         inflight = self._figures.inflight_nbytes
@@ -143,7 +143,10 @@ class States:
             self._check_open(entry)
 
     def _admit(self, entry: Entry) -> None:
-        stored_nbytes = self.backend.reserve(entry)
+        try:
+            stored_nbytes = self.backend.reserve(entry)
+        except OSError as error:
+            raise self._store_error(error, "making room", entry) from error
         entry.reserved = True
         self._account(entry, stored_nbytes)
 
@@ -161,7 +164,10 @@ class States:
 
     def _settle(self, entry: Entry, stored_nbytes: int) -> None:
         """The backend has taken ``entry``, in so many bytes."""
-        self.backend.settle(entry, stored_nbytes)
+        try:
+            self.backend.settle(entry, stored_nbytes)
+        except Exception as error:  # the array itself is stored
+            self._undelivered.append(self._store_error(error, "freeing space", entry))
         self._account(entry, stored_nbytes)
         if not isinstance(entry, Pack):
             self._figures.written_nbytes += stored_nbytes
@@ -241,13 +247,21 @@ class States:
             return
         if self.backend.keeps or self._closed:
             return
+        self._give_up_place(entry)
+        self._lock.notify_all()
+
+    def _give_up_place(self, entry: Entry) -> None:
+        """Nobody can be told of an error now: the garbage collector may be calling."""
         entry.reserved = False
         self._account(entry, 0)
-        chore = self.backend.free(entry)
+        try:
+            chore = self.backend.free(entry)
+        except Exception as error:
+            self._undelivered.append(self._store_error(error, "freeing space", entry))
+            return
         if chore is not None:
             self._chores.append(chore)
             self._workers.wake()
-        self._lock.notify_all()
 
     # ---- errors; these need no lock
 

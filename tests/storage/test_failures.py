@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import gc
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
-from offgrad_storage import MissingDataError, StoreError, StoreFullError
+from offgrad_storage import DiskStore, Entry, MissingDataError, StoreError, StoreFullError
 from offgrad_storage.testing import eventually
 
 from tests.storage.gate import Setup
@@ -91,3 +94,57 @@ def test_errors_keep_no_arrays_alive(setup: Setup) -> None:
         assert reference() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("method", ["free", "settle"])
+def test_an_error_of_freeing_harms_no_array_that_is_being_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("odd")
+
+    store = DiskStore(tmp_path, codec="zstd", gather_nbytes=1 << 20 if method == "free" else 0)
+    monkeypatch.setattr(store._executor.backend, method, fail)
+    handle = store.put(np.zeros(1 << 18))
+    handle.wait_captured()
+    assert (handle._entry.pack is not None) is (method == "free")
+    assert not handle.get().any()
+    with pytest.raises(StoreError, match=r"array 0 .*freeing space failed.*odd"):
+        store.close()
+
+
+def test_what_freeing_takes_is_done_for_an_array_that_moves_into_a_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DiskStore(tmp_path, codec="zstd") as store:
+        backend = store._executor.backend
+        free = backend.free
+        done: list[int] = []
+
+        def free_later(entry: Entry) -> Callable[[], None]:
+            free(entry)
+            return lambda: done.append(entry.serial)
+
+        monkeypatch.setattr(backend, "free", free_later)
+        handle = store.put(np.zeros(1 << 18))
+        eventually(lambda: done == [0])
+        assert not handle.get().any()
+
+
+def test_an_error_in_making_room_says_what_happened(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.backend.open.set()
+    failure = OSError(errno.EMFILE, "Too many open files")
+
+    def fail(entry: Entry) -> int:
+        raise failure
+
+    for method in ("reserve", "prepare"):
+        with monkeypatch.context() as patched:
+            patched.setattr(setup.backend, method, fail)
+            with pytest.raises(StoreError, match=r"array \d .*making room.*ulimit") as caught:
+                setup.put(1)
+        assert caught.value.__cause__ is failure
+    assert (setup.put(2).get() == 2).all()
+    assert setup.store.stats().puts == 1

@@ -356,6 +356,27 @@ def test_a_folder_that_is_gone_cannot_be_kept(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("nbytes", [1000, 2 << 20])
+def test_a_kind_that_cannot_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    with ZarrStore(tmp_path) as store:
+        backend: Any = store._executor.backend
+        prepare = backend.prepare
+
+        def prepare_too_early(entry: Any) -> None:
+            prepare(entry)
+            backend._needed = None
+            backend.release_free()  # as another thread may, between the two
+            for folder in tmp_path.glob("offgrad-spill-*"):
+                shutil.rmtree(folder)
+
+        monkeypatch.setattr(backend, "prepare", prepare_too_early)
+        with pytest.raises(MissingDataError, match=r"array 0 .*making room failed") as caught:
+            store.put(np.zeros(nbytes, np.uint8))
+        assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="making the folder"):

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ..backend import Backend
 from ..base import AbstractArrayStore, Allocate
+from ..store import BackendStore
+from ..tiered import TieredStore
 
 Array = NDArray[Any]
 
@@ -56,6 +59,13 @@ def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
         assert time.monotonic() < deadline, "waited in vain"
         gc.collect()
         time.sleep(0.002)
+
+
+def backends_of(store: AbstractArrayStore) -> list[Backend]:
+    """The backends of a store and of those below it, as far as they have some."""
+    if isinstance(store, TieredStore):
+        return [backend for each in store.below for backend in backends_of(each)]
+    return [store._executor.backend] if isinstance(store, BackendStore) else []
 
 
 class StoreFixtures:

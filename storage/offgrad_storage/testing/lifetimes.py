@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
 import os
 import pickle
+import sys
 import threading
 import warnings
 from typing import Any
@@ -17,8 +19,9 @@ from numpy.typing import NDArray
 
 from ..base import AbstractArrayStore, Handle
 from ..buffers import BufferPool
-from ..errors import ForkedStoreError, StoreClosedError
-from .helpers import MakeStore, StoreFixtures, assert_same, eventually, sample
+from ..entry import Entry
+from ..errors import ForkedStoreError, StoreClosedError, StoreError
+from .helpers import MakeStore, StoreFixtures, assert_same, backends_of, eventually, sample
 
 Array = NDArray[Any]
 
@@ -111,6 +114,34 @@ class LifetimeContract(StoreFixtures):
 
         with pytest.raises(KeyError, match="mine"):
             fail_within()
+
+    def test_close_raises_errors_of_freeing(
+        self, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failed: list[Entry] = []
+        unraisable: list[object] = []
+
+        def fail(entry: Entry) -> None:
+            failed.append(entry)
+            raise OSError(errno.EIO, "injected")
+
+        store = make_store()
+        array = sample(np.float32, (500_000,))
+        dying, living = store.put(array), store.put(array)
+        store.flush()
+        monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+        for backend in backends_of(store):
+            monkeypatch.setattr(backend, "free", fail)
+        del dying
+        eventually(lambda: store.stats().live_handles == 1)
+        eventually(lambda: store.stats().stored_nbytes == living.stored_nbytes)
+        assert not unraisable
+        assert_same(living.get(), array)
+        assert_same(store.put(array[::2]).get(), array[::2])
+        if failed:
+            with pytest.raises(StoreError, match=r"freeing space failed.*injected"):
+                store.close()
+        store.close()
 
     def test_unclosed_store_dies(self, make_store: MakeStore) -> None:
         before = set(threading.enumerate())
