@@ -9,8 +9,8 @@ There are PoolStore (memory), DiskStore, ZarrStore (a folder that other tools op
 BufferPool gives arrays that go to disk without a copy; ``codec`` knows the encodings by name.
 A store of one's own is a Backend in a BackendStore; ``offgrad_storage.testing`` checks it.
 
-Knows nothing of tensors or autograd. Needs NumPy, xxhash and google-crc32c; numcodecs for some
-codecs, and zarr for what a ZarrStore keeps, publishes, or puts elsewhere than in a local folder.
+Knows nothing of tensors or autograd. Needs NumPy and xxhash; numcodecs for some codecs; zarr and
+google-crc32c for what a ZarrStore keeps, publishes, or puts elsewhere than in a local folder.
 """
 
 from .backend import Backend

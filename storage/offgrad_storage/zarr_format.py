@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import google_crc32c
 import numpy as np
 
 CHUNK_NBYTES = 1 << 30  # Blosc takes, and Linux writes at once, just under 2 GiB
@@ -100,6 +99,8 @@ def shard_index(entries: Sequence[tuple[int, int] | None]) -> bytes:
     It has an entry for each slot that the shard has room for, times the chunks of a slot. It is the
     very end of the file, or the start. A slot without a chunk reads as zeros (dates as NaT).
     """
+    import google_crc32c
+
     numbers = np.array([entry or _NOWHERE for entry in entries], "<u8").tobytes()
     return numbers + struct.pack("<I", google_crc32c.value(numbers))
 
