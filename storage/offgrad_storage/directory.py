@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.request import url2pathname
 
 if sys.platform != "win32":
     import fcntl
@@ -36,6 +37,17 @@ def spill_directory(directory: PathLike | None = None) -> Path:
     path = Path(chosen).absolute()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+def local_folder(directory: str) -> str:
+    """``directory`` itself, or the folder that it is the ``file://`` URL of."""
+    scheme, separator, rest = directory.partition("://")
+    if not separator or scheme.lower() not in ("file", "local"):  # the latter as fsspec has it
+        return directory
+    host, slash, path = rest.partition("/")
+    if not slash or host not in ("", "localhost"):
+        raise ValueError(f"{directory} is no local folder: write {scheme}:///path, percent-encoded")
+    return url2pathname("/" + path)
 
 
 def file_system_of(path: PathLike) -> str:

@@ -55,7 +55,10 @@ class DiskStore(BackendStore):
             self.directories = [spill_directory(each) for each in chosen]
             backend = _DiskBackend(self.directories, quota, direct)
         except OSError as error:
-            raise as_store_error(error, "opening the spill file", store="DiskStore") from error
+            failure = as_store_error(
+                error, "opening the spill file", store="DiskStore", opening=True
+            )
+            raise failure from error
         backend.gathers_below = gather_nbytes
         super().__init__(
             backend,

@@ -67,23 +67,30 @@ _FIXES = {
 }
 
 
+_OPENING_FIX = "Choose a place that exists or can be made, and that this user may write to"
+
+
 def as_store_error(
-    error: BaseException, action: str, *, store: str, handle: str = ""
+    error: BaseException, action: str, *, store: str, handle: str = "", opening: bool = False
 ) -> StoreError:
     """``error`` as a StoreError that says what the store was doing; a StoreError stays as it is.
 
-    The result and its causes carry no tracebacks, since those would keep arrays alive.
+    While it is ``opening``, what is not there was not there before, either. The result and its
+    causes carry no tracebacks, since those would keep arrays alive.
     """
     if isinstance(error, StoreError):
         return _without_tracebacks(error)
     kind = StoreError
-    fix = "See the cause below"
+    fix = "See its __cause__, which is printed above it"
     if isinstance(error, OSError):
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             kind = StoreFullError
-        elif isinstance(error, FileNotFoundError):
+        elif isinstance(error, FileNotFoundError) and not opening:
             kind = MissingDataError
-        fix = _FIXES.get(error.errno or 0, fix)
+        if opening and error.errno in (None, errno.ENOENT, errno.EEXIST, errno.ENOTDIR):
+            fix = _OPENING_FIX
+        else:
+            fix = _FIXES.get(error.errno or 0, fix)
     elif isinstance(error, MemoryError):
         fix = "Free memory, or keep less in flight"
     cause = f"{type(error).__name__}: {error}".rstrip(": ")

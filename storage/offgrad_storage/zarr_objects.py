@@ -57,15 +57,24 @@ class ObjectBackend(Backend):
         super().__init__(f"ZarrStore in {where}", quota)
         if not codec.lossless:
             raise ValueError(f"codec {codec.name!r} needs a local folder, got {where}")
+        if not keep and not getattr(where, "supports_deletes", True):
+            raise ValueError(f"{where} cannot delete what is stored there: pass keep=True")
         self.keeps = keep
         self._codec = codec
         self._buffers = BufferPool()
-        self._root = zarr.open_group(where, mode="a", zarr_format=3)
-        if not keep and not self._root.store.supports_deletes:
-            raise ValueError(f"{where} cannot delete what is stored there: pass keep=True")
+        self._made_root = False
+        try:
+            self._root = zarr.open_group(where, mode="r+", zarr_format=3)
+        except FileNotFoundError:
+            self._root = zarr.open_group(where, mode="a", zarr_format=3)
+            self._made_root = self._root.store.supports_deletes
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self._name = f"offgrad-{stamp}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.path = self._root.create_group(self._name)
+        try:
+            self.path = self._root.create_group(self._name)
+        except BaseException:
+            self._remove_root()
+            raise
 
     def reserve(self, entry: Entry) -> int:
         """The bytes of the array as it is, and some for the metadata."""
@@ -132,14 +141,30 @@ class ObjectBackend(Backend):
         return None if entry.place is None else functools.partial(self._delete, entry.place)
 
     def close(self) -> None:
-        """Delete the group, unless it is kept."""
+        """Delete the group, unless it is kept, and the root group if it was made for it alone."""
         if not self.keeps:
             with contextlib.suppress(KeyError, FileNotFoundError):
                 del self._root[self._name]
+            self._remove_root()
+
+    def _remove_root(self) -> None:
+        from zarr.core.sync import sync
+
+        made, self._made_root = self._made_root, False
+        if made:
+            with contextlib.suppress(FileNotFoundError):
+                sync(_delete_empty(self._root.store_path))
 
     def _delete(self, name: str) -> None:
         with contextlib.suppress(KeyError, FileNotFoundError):
             del self.path[name]
+
+
+async def _delete_empty(group: Any) -> None:
+    """Delete a group in which there is nothing; ``group`` is its StorePath."""
+    names = [name async for name in group.store.list_dir(group.path)]
+    if names == ["zarr.json"]:
+        await (group / "zarr.json").delete()
 
 
 def _viewed(array: Array) -> Array:

@@ -115,7 +115,11 @@ class ShardBackend(FileBackend):
             self.path = _new_folder(directory)
         else:
             self.path = self._folder.path / "arrays.zarr"
-            self.path.mkdir(mode=0o700)
+            try:
+                self.path.mkdir(mode=0o700)
+            except BaseException:
+                self._folder.remove()
+                raise
 
     def prepare(self, entry: Entry) -> None:
         """Find the kind of ``entry``, or make its file."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import Allocate
-from .directory import PathLike, spill_directory
+from .directory import PathLike, local_folder, spill_directory
 from .errors import as_store_error
 from .store import BackendStore
 from .zarr_codec import ZarrCodec
@@ -64,7 +64,11 @@ class ZarrStore(BackendStore):
     ) -> None:
         if threads < 1:
             raise ValueError(f"a ZarrStore needs at least one I/O thread, got threads={threads}")
+        if inflight_nbytes < 0:  # said before there is a folder
+            raise ValueError(f"inflight_nbytes must be at least 0, got {inflight_nbytes}")
         encoder = ZarrCodec(codec)
+        if isinstance(directory, str):
+            directory = local_folder(directory)
         elsewhere = is_elsewhere(directory)
         try:
             if elsewhere:
@@ -75,7 +79,8 @@ class ZarrStore(BackendStore):
                 folder: Path = spill_directory(directory)
                 backend = ShardBackend(folder, encoder, keep, quota, direct)
         except OSError as error:
-            raise as_store_error(error, "making the folder", store="ZarrStore") from error
+            failure = as_store_error(error, "making the folder", store="ZarrStore", opening=True)
+            raise failure from error
         self.path = backend.path
         super().__init__(
             backend,

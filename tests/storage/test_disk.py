@@ -237,8 +237,20 @@ def test_a_truncated_file(tmp_path: Path, direct: bool) -> None:
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="opening the spill file"):
-        DiskStore(tmp_path / "file")
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match=r"opening the spill file.*file.*Choose a place"):
+            DiskStore(wrong)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+@pytest.mark.parametrize("directory", ["/proc", "/proc/x"])
+def test_a_directory_that_cannot_be_made(directory: str) -> None:
+    with pytest.raises(
+        StoreError, match=r"opening the spill file.*/proc.*Choose a place"
+    ) as caught:
+        DiskStore(directory)
+    assert not isinstance(caught.value, MissingDataError)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
 @posix_only

@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from offgrad_storage import CorruptionError, MissingDataError, QuotaExceededError, ZarrStore
+from offgrad_storage import (
+    CorruptionError,
+    MissingDataError,
+    QuotaExceededError,
+    StoreError,
+    ZarrStore,
+)
 from offgrad_storage.testing import MakeStore, StoreContract, assert_same, eventually, sample
-from zarr.storage import LocalStore, MemoryStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 
 class TestInMemory(StoreContract):
@@ -36,7 +42,7 @@ def test_zarr_reads_what_is_there(codec: str) -> None:
         del handle, handles[0]
         eventually(lambda: not any("00000000" in key for key in where._store_dict))
         assert len(list(group.array_keys())) == 3
-    assert not list(zarr.open_group(where, mode="r").group_keys())
+    assert not where._store_dict
 
 
 def test_a_url(tmp_path: Path) -> None:
@@ -103,3 +109,52 @@ def test_bad_options() -> None:
         with pytest.raises(QuotaExceededError, match="quota"):
             store.put(np.zeros(1000))
         del handle
+
+
+def test_nothing_is_left_of_a_root_that_was_made_for_the_store() -> None:
+    where = MemoryStore()
+    first = ZarrStore(where)
+    second = ZarrStore(where)
+    first.put(np.zeros(100)).wait_captured()
+    first.close()
+    zarr.open_group(where, mode="r")  # the second is in it
+    second.close()
+    assert set(where._store_dict) == {"zarr.json"}
+
+    where = MemoryStore()
+    with ZarrStore(where) as store:
+        store.put(np.zeros(100)).wait_captured()
+    assert not where._store_dict
+
+
+def test_a_root_with_anything_else_in_it_stays() -> None:
+    where = MemoryStore()
+    zarr.create_group(where, attributes={"mine": 1})
+    with ZarrStore(where):
+        pass
+    assert zarr.open_group(where, mode="r").attrs["mine"] == 1
+
+    where = MemoryStore()
+    with ZarrStore(where):
+        zarr.open_group(where, mode="a").create_group("of someone else")
+    assert list(zarr.open_group(where, mode="r").group_keys()) == ["of someone else"]
+
+
+def test_a_url_is_left_as_it_was() -> None:
+    fsspec: Any = pytest.importorskip("fsspec")
+    with ZarrStore("memory://offgrad-empty") as store:
+        store.put(np.zeros(100)).wait_captured()
+        assert fsspec.filesystem("memory").find("/offgrad-empty")
+    assert not fsspec.filesystem("memory").find("/offgrad-empty")
+
+
+def test_what_cannot_be_opened_leaves_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    where = FsspecStore.from_url(tmp_path.as_uri())  # makes no folders
+    with pytest.raises(StoreError, match=r"making the folder.*No such file.*Choose a place"):
+        ZarrStore(where)
+    assert not list(tmp_path.iterdir())
+    zipped = ZipStore(tmp_path / "arrays.zip", mode="w")
+    with pytest.raises(ValueError, match="keep=True"):
+        ZarrStore(zipped)
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from offgrad_storage import (
     MissingDataError,
     QuotaExceededError,
     StoreError,
+    StoreFullError,
     ZarrStore,
     zarr_format,
 )
@@ -377,10 +380,45 @@ def test_a_kind_that_cannot_be_made_again(
         assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
+@pytest.mark.parametrize("form", ["file://{}", "file://localhost{}", "FILE://{}", "local://{}"])
+def test_a_file_url_is_a_local_folder(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "a folder, 100%#ä?"
+    with ZarrStore(form.format(quote(str(folder))), codec="bfloat16", keep=True) as store:
+        store.put(np.ones((3, 4), np.float32))
+    assert store.path.parent == folder
+    assert (store.path / "float32_3x4" / "c" / "0" / "0" / "0").exists()
+    assert not list(tmp_path.rglob("*.zarr"))[1:]
+
+
+@pytest.mark.parametrize("url", ["file://host/folder", "file://folder", "file://"])
+def test_a_file_url_of_another_host_is_none(url: str) -> None:
+    with pytest.raises(ValueError, match="file:///path"):
+        ZarrStore(url)
+
+
+def test_what_cannot_be_opened_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="inflight_nbytes"):
+        ZarrStore(tmp_path, keep=True, inflight_nbytes=-1)
+    mkdir = Path.mkdir
+
+    def fail_late(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.name == "arrays.zarr":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", fail_late)
+    with pytest.raises(StoreFullError, match="Free space"):
+        ZarrStore(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="making the folder"):
+    with pytest.raises(StoreError, match=r"making the folder.*exists.*Choose a place") as caught:
         ZarrStore(tmp_path / "file")
+    assert isinstance(caught.value.__cause__, FileExistsError)
 
 
 def test_neither_the_package_nor_a_store_imports_zarr(tmp_path: Path, run_python: Any) -> None:
@@ -391,7 +429,7 @@ def test_neither_the_package_nor_a_store_imports_zarr(tmp_path: Path, run_python
         from offgrad_storage import ZarrStore
         with ZarrStore(sys.argv[1]) as store:
             store.put(np.ones(100)).get()
-        assert "zarr" not in sys.modules
+        assert not {"zarr", "google_crc32c"} & set(sys.modules)
         """,
         tmp_path,
     )
