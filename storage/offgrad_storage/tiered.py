@@ -150,6 +150,13 @@ class TieredStore(AbstractArrayStore):
             self._tiers.check_open()
             self._tiers.ram.order.plan(serials)
 
+    def flush(self) -> None:
+        """Wait until all that was put, or has moved, below is written, or has failed to be.
+
+        What is in RAM stays there.
+        """
+        self._tiers.flush()
+
     def stats(self) -> StoreStats:
         """The figures so far; those of stored, written and pending bytes are over all tiers."""
         tiers = self._tiers

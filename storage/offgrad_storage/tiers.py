@@ -300,6 +300,17 @@ class Tiers:
 
     # ---- the end
 
+    def flush(self) -> None:
+        """Wait for what other threads are moving down now, and have the tiers below write it."""
+        self.check_open()
+        with self.lock:
+            moving = [entry for entry in self.ram.live.values() if entry.moving]
+            while any(entry.moving for entry in moving):
+                self.lock.wait()
+                self.check_open()
+        for store in self.below:
+            store.flush()
+
     def drop(self, entry: TierEntry) -> None:
         """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
         if os.getpid() == self._pid:

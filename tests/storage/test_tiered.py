@@ -35,6 +35,7 @@ from offgrad_storage import (
     MissingDataError,
     PoolStore,
     QuotaExceededError,
+    StoreClosedError,
     StoreError,
     StoreFullError,
     StoreStats,
@@ -388,6 +389,59 @@ def test_close_ends_a_put_that_waits(gated: Gated) -> None:
     assert isinstance(results.pop(), StoreError)
     assert gated.pool.in_use_nbytes == 0
     assert all(handle.captured for handle in handles)
+
+
+# ---- flush
+
+
+def test_flush_waits_for_what_was_put_below(gated: Gated) -> None:
+    handle = put(gated.store, 1, 400)
+    thread, results = in_thread(gated.store.flush)
+    eventually(lambda: gated.gate.store._executor._write_waiters)
+    assert not results
+    gated.gate.backend.open.set()
+    thread.join()
+    assert results == [None]
+    assert handle.captured
+    assert gated.gate.backend.log == ["write 0"]
+
+
+def test_flush_waits_for_what_is_on_its_way_down(
+    gated: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = [put(gated.store, value, nbytes) for value, nbytes in ((0, 300), (1, 400), (2, 400))]
+    below = gated.gate.store
+    puts, made = in_thread(lambda: put(gated.store, 3, 300))
+    eventually(lambda: below._executor._write_waiters)  # the first does not fit in flight now
+    entry: Any = handles[0]._entry
+    assert entry.moving
+    seen: list[bool] = []
+    flush = below.flush
+
+    def look_and_flush() -> None:
+        seen.append(entry.moving)
+        flush()
+
+    monkeypatch.setattr(below, "flush", look_and_flush)
+    thread, results = in_thread(gated.store.flush)
+    gated.gate.backend.permits.release()
+    gated.gate.started("write 1")
+    eventually(lambda: seen)
+    assert seen == [False]
+    assert not results
+    gated.gate.backend.open.set()
+    thread.join()
+    puts.join()
+    assert results == [None]
+    assert holds(handles[0], 0)
+    assert isinstance(made[0], Handle)
+
+
+def test_flush_ends_with_the_store(gated: Gated) -> None:
+    gated.gate.backend.open.set()
+    gated.store.close()
+    with pytest.raises(StoreClosedError):
+        gated.store.flush()
 
 
 # ---- full and failing tiers

@@ -88,6 +88,14 @@ class LifetimeContract(StoreFixtures):
                 store.put(np.zeros(3, dtype))
         assert store.stats().live_handles == 0
 
+    def test_flush(self, store: AbstractArrayStore) -> None:
+        array = sample(np.float32, (30_000,))
+        handles = [store.put(array) for _ in range(10)]
+        store.flush()
+        assert all(handle.captured for handle in handles)
+        assert store.stats().inflight_nbytes == 0
+        assert_same(handles[3].get(), array)
+
     # ---- close
 
     def test_use_after_close(self, make_store: MakeStore) -> None:
