@@ -16,36 +16,56 @@ from .errors import StoreError
 
 Array = NDArray[Any]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
-"""Gives an uninitialised C-contiguous array of a shape and dtype."""
+"""Gives a new array of a shape and dtype: C-contiguous, uninitialised, nobody else's.
+
+``BufferPool().empty`` and ``numpy.empty`` are such. A store calls it in the thread that calls the
+store, perhaps in several at once, and without a lock held. Its MemoryError comes out of that call.
+"""
 
 
 @dataclass(slots=True)
 class StoreStats:
-    """What a store holds now and has done so far. Bytes end in ``nbytes``, times in ``seconds``."""
+    """What a store holds now and has done so far. Bytes end in ``nbytes``, times in ``seconds``.
+
+    Small arrays that are *gathered* into packs count as such from the moment they are copied there.
+    Of a TieredStore, stored, written and pending bytes are summed up over RAM and all tiers.
+
+    Attributes:
+        puts: arrays put so far.
+        gets: arrays got so far.
+        prefetch_hits: gets that found their read begun, perhaps done, by a prefetch. Of gathered
+            arrays, those that found their pack in memory.
+        live_handles: handles that live now.
+        logical_nbytes: bytes of the arrays that living handles stand for.
+        stored_nbytes: bytes these take in the store: encoded and rounded up to pages, as reserved
+            while the write is pending. Of gathered arrays their own bytes, encoded, without what
+            else there is in the pack: on the disk it is more.
+        written_nbytes: stored bytes written so far. Those of gathered arrays count as soon as they
+            are in a pack, which may have to be filled before it is written.
+        read_nbytes: bytes of arrays got so far, wherever they came from.
+        inflight_nbytes: bytes of arrays whose write is pending: they are still held in memory. Of
+            gathered arrays, bytes of the full packs whose write is pending; packs that are being
+            filled are not counted.
+        put_stall_seconds: time that puts, ``wait_captured`` and ``flush`` spent waiting for writes:
+            for memory in flight, or for quota. Of a TieredStore, that puts spent making room.
+        get_stall_seconds: time that gets took.
+        write_seconds: time that writes took, summed up over threads; without encoding.
+        read_seconds: time that reads ahead took, summed up over threads; without those of packs.
+    """
 
     puts: int = 0
     gets: int = 0
     prefetch_hits: int = 0
-    """Gets that found their read begun, perhaps done, by a prefetch."""
     live_handles: int = 0
     logical_nbytes: int = 0
-    """Bytes of the arrays that living handles stand for."""
     stored_nbytes: int = 0
-    """Bytes they take in the store: encoded and rounded up."""
     written_nbytes: int = 0
-    """Stored bytes written so far."""
     read_nbytes: int = 0
-    """Array bytes read back so far."""
     inflight_nbytes: int = 0
-    """Bytes of arrays whose write is pending: they are still held in memory."""
     put_stall_seconds: float = 0.0
-    """Time that puts spent waiting for memory in flight or for quota."""
     get_stall_seconds: float = 0.0
-    """Time that gets spent waiting for bytes."""
     write_seconds: float = 0.0
-    """Time that writes took, in whatever thread."""
     read_seconds: float = 0.0
-    """Time that reads ahead took."""
 
     @property
     def overlap(self) -> float:
@@ -102,7 +122,12 @@ class Handle:
         self.store._wait_captured(self._entry)
 
     def get(self, out: Array | None = None) -> Array:
-        """The stored array: see ``AbstractArrayStore.get``."""
+        """The stored array: see ``AbstractArrayStore.get``.
+
+        Raises:
+            StoreError: it cannot be read. If its write failed, the array is gone: every get raises
+                the error of the write.
+        """
         return self.store.get(self, out)
 
     def prefetch(self, out: Array | None = None) -> None:
@@ -152,6 +177,11 @@ class AbstractArrayStore(ABC):
 
         Returns:
             ``out``, or the array prefetched, or a new C-contiguous array from ``allocate``.
+
+        Raises:
+            StoreError: it cannot be read, or its write failed: then every get raises that error.
+            MemoryError: of ``allocate``.
+            ValueError: the handle is of another store, or ``out`` does not fit.
         """
 
     @abstractmethod
@@ -163,8 +193,14 @@ class AbstractArrayStore(ABC):
         A second prefetch before that does nothing, or starts anew with another ``out``. A ``get``
         into an ``out`` of its own ends it as well.
 
+        Reads begin in the order of the calls. Each call takes the memory of its array at once, so
+        ask for a few ahead, not for all. Of a small array that is gathered, only the pack is read
+        ahead, and ``get`` takes the memory. A store without threads does nothing here.
+
         Raises:
             MemoryError: of ``allocate``.
+            StoreClosedError, ForkedStoreError: as they are.
+            ValueError: the handle is of another store, or ``out`` does not fit.
         """
 
     @abstractmethod
@@ -194,15 +230,23 @@ class AbstractArrayStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything; handles become useless. Pending writes are waited for or cancelled.
+        """Free everything; handles become useless. Does nothing the second time, nor in a fork.
+
+        Reads and writes that have begun are waited for, the rest are dropped; a put that waits gets
+        a StoreClosedError. A store that keeps its data, as a ZarrStore with ``keep``, writes all.
 
         Raises:
-            StoreError: the first of a background write or read that no ``get`` has raised.
+            StoreError: the first of the errors in the background that nobody was told: of writes,
+                reads ahead, and freeing. The others are its notes.
         """
 
     @abstractmethod
     def stats(self) -> StoreStats:
-        """The figures so far; also after ``close``."""
+        """The figures so far; also after ``close``.
+
+        Raises:
+            ForkedStoreError: this process is a fork of the one whose store it is.
+        """
 
     @abstractmethod
     def _check_open(self) -> None:

@@ -74,20 +74,23 @@ class _Lease:
 
 @dataclass(frozen=True)
 class BufferPoolStats:
-    """What a BufferPool holds (bytes) and has done (counts)."""
+    """What a BufferPool holds (bytes) and has done (counts).
+
+    Attributes:
+        in_use_nbytes: exact bytes of all living arrays.
+        reserved_nbytes: bytes of the buffers behind those arrays: rounded up to size classes.
+        cached_nbytes: bytes of buffers kept for reuse.
+        arrays: living arrays.
+        takes: arrays handed out so far.
+        maps: of these, how many needed fresh memory from the system.
+    """
 
     in_use_nbytes: int
-    """Exact bytes of all living arrays."""
     reserved_nbytes: int
-    """Bytes of the buffers behind those arrays: rounded up to size classes."""
     cached_nbytes: int
-    """Bytes of buffers kept for reuse."""
     arrays: int
-    """Living arrays."""
     takes: int
-    """Arrays handed out so far."""
     maps: int
-    """Of these, how many needed fresh memory from the system."""
 
 
 class BufferPool:
