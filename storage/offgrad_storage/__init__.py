@@ -7,7 +7,8 @@
 There are PoolStore (memory), DiskStore, ZarrStore (a folder that other tools open) and TieredStore
 (memory, then others). AbstractArrayStore says what all of them do, StoreError what can go wrong.
 BufferPool gives arrays that go to disk without a copy; ``codec`` knows the encodings by name.
-A store of one's own is a Backend in a BackendStore; ``offgrad_storage.testing`` checks it.
+A store of one's own is a Backend in a BackendStore, which gives it an Entry, or a Pack, for each
+array; ``checksum`` and ``verify`` are for it, and ``offgrad_storage.testing`` checks it.
 
 Knows nothing of tensors or autograd. Needs NumPy and xxhash; numcodecs for some codecs; zarr and
 google-crc32c for what a ZarrStore keeps, publishes, or puts elsewhere than in a local folder.
@@ -19,7 +20,7 @@ from .buffers import BufferPool, BufferPoolStats
 from .codecs import Codec, codec
 from .directory import spill_directory, sweep
 from .disk import DiskStore
-from .entry import Entry
+from .entry import Entry, Pack, checksum, verify
 from .errors import (
     CorruptionError,
     ForkedStoreError,
@@ -49,6 +50,7 @@ __all__ = [
     "ForkedStoreError",
     "Handle",
     "MissingDataError",
+    "Pack",
     "PoolStore",
     "QuotaExceededError",
     "StoreClosedError",
@@ -57,8 +59,10 @@ __all__ = [
     "StoreStats",
     "TieredStore",
     "ZarrStore",
+    "checksum",
     "codec",
     "dequantize",
     "spill_directory",
     "sweep",
+    "verify",
 ]

@@ -17,9 +17,19 @@ Array = NDArray[Any]
 class Backend(ABC):
     """Moves the bytes of arrays to some place and back. ``BackendStore`` does everything else.
 
-    ``reserve``, ``settle`` and ``free`` are called one at a time and must be quick. ``write`` and
-    ``read`` may run in several threads at once, for different entries, or several reads of one. Any
-    exception they raise becomes a StoreError. A backend must not refer to its store.
+    Four methods must be there: ``write``, ``read``, ``free`` and ``close``. Each array is an
+    ``Entry``, made by the store. Two of its attributes belong to the backend, and nobody else looks
+    at them: ``place``, where the array is (None at first), and ``checksum``, what it is known by;
+    ``checksum()`` and ``verify()`` of this package make and compare one. A backend is not to change
+    any other but ``kind``, and must not refer to its store.
+
+    ``write`` and ``read`` may run in several threads at once, for different entries, or several
+    reads of one. ``reserve``, ``settle``, ``adjoin``, ``release_free`` and ``free`` are called one
+    at a time, under the store's lock: they must be quick and not call the store.
+
+    What ``write``, ``read`` and the like raise becomes a StoreError of their array; so does an
+    OSError of ``prepare`` and ``reserve``. What ``settle`` and ``free`` raise is kept for the
+    store's ``close``: nobody waits for them.
 
     Args:
         name: what errors call the store.
@@ -29,7 +39,9 @@ class Backend(ABC):
         keeps: whether data outlives handles and store: then nothing is freed, and close() writes
             what is pending.
         lists: whether ``publish`` wants to know what is stored.
-        gathers_below: arrays of fewer bytes are gathered: ``Pack`` objects come in their place.
+        gathers_below: arrays of fewer bytes, as they are or encoded, are copied into packs of a
+            few MB, if the store has threads: the backend gets a ``Pack`` in their place. Those of
+            one ``kind`` go together. 0 for none.
         used_nbytes: bytes stored now, counted by the executor.
     """
 
@@ -55,7 +67,8 @@ class Backend(ABC):
         """Make room for ``entry``, perhaps set ``entry.place``; return the most bytes it may take.
 
         Raises:
-            QuotaExceededError: there is no room.
+            QuotaExceededError: there is no room. The put waits for some as long as writes are
+                pending, and asks again.
         """
         nbytes = entry.payload_nbytes
         if self.quota is not None and self.used_nbytes + nbytes > self.quota:
@@ -63,10 +76,7 @@ class Backend(ABC):
         return nbytes
 
     def settle(self, entry: Entry, stored_nbytes: int) -> None:  # noqa: B027
-        """``entry`` is written; give back what it does not take of the room it was given.
-
-        Called one at a time, and must be quick.
-        """
+        """``entry`` is written; give back what it does not take of the room it was given."""
 
     @abstractmethod
     def write(self, entry: Entry, array: Array) -> int:
@@ -77,21 +87,34 @@ class Backend(ABC):
 
     @abstractmethod
     def read(self, entry: Entry, out: Array) -> None:
-        """Fill ``out``: C-contiguous, of the shape and dtype written. Verify the checksum."""
+        """Fill ``out``: C-contiguous, of the shape and dtype written.
+
+        Verify that the bytes are those written, as by ``verify(checksum(out), entry, self.name)``
+        where ``write`` has set ``entry.checksum``. Of a ``Pack`` the store does that itself, for
+        each array in it.
+
+        Raises:
+            CorruptionError, MissingDataError: the bytes are others, or gone.
+        """
 
     def adjoin(self, entry: Entry, following: Entry) -> bool:
         """Whether ``following`` lies right behind ``entry``, so that one I/O can be for both.
 
-        Called one at a time, of entries that have their places, and must be quick.
+        Asked of entries that have their places. Where it says so, arrays that are next anyway go
+        to ``write_run`` and ``read_run`` together, if they are stored as they are; else these two
+        are never called.
         """
         return False
 
     def write_run(self, entries: Sequence[Entry], arrays: Sequence[Array]) -> list[int]:
-        """Write entries that adjoin; return the bytes that each takes."""
+        """Write entries each of which adjoins the next; return the bytes that each takes.
+
+        If it raises anything, each is written again by ``write``.
+        """
         return [self.write(*each) for each in zip(entries, arrays, strict=True)]
 
     def read_run(self, entries: Sequence[Entry], outs: Sequence[Array]) -> None:
-        """Read entries that adjoin."""
+        """Read entries each of which adjoins the next; if it raises, each is read by ``read``."""
         for entry, out in zip(entries, outs, strict=True):
             self.read(entry, out)
 
@@ -102,19 +125,28 @@ class Backend(ABC):
         """
 
     def read_part(self, pack: Entry, out: Array, offset: int, nbytes: int) -> None:
-        """Fill ``out`` as ``read`` does, or only so many bytes from ``offset`` on."""
+        """Fill ``out`` as ``read`` does, or at least ``nbytes`` of it from ``offset`` on.
+
+        Called when ``read`` failed, or what it read is not right: one array of the pack may be
+        there all the same. The store verifies it.
+        """
         self.read(pack, out)
 
     def release_free(self) -> bool:
         """Give space that is free in the backend back to the system; False if there is no way to.
 
-        Called one at a time, when the disk is found full, or file descriptors are spent.
+        Called when the disk is found full, or file descriptors are spent.
         """
         return False
 
     @abstractmethod
     def free(self, entry: Entry) -> Callable[[], object] | None:
-        """Give up the place of ``entry``, written or not; return what takes long, for a thread."""
+        """Give up the place of ``entry``, written or not; return what takes long, for a thread.
+
+        Called once for each entry whose room was reserved, when nothing is under way there; not
+        with ``keeps``, nor after ``close``. If its write never began, ``entry.place`` is what
+        ``reserve`` made it: None, unless that set it.
+        """
 
     @abstractmethod
     def close(self) -> None:

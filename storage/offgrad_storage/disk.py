@@ -26,13 +26,25 @@ class DiskStore(BackendStore):
     Args:
         directory: where the file is; None for ``spill_directory()``. Several directories, on
             different drives, have a file each, and each array goes to that with the least bytes.
-        quota: most bytes of all files; None for no bound.
+        quota: most bytes of all files; None for no bound. It counts what they are made of: pages of
+            4 KiB, and packs of gathered arrays, which are free when their last array is.
         inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when spent.
-        threads: most I/O threads, for each directory.
+        threads: most I/O threads, for each directory. With 0, ``put`` encodes and writes before it
+            returns, ``prefetch`` does nothing, and nothing is gathered.
         codec: what arrays are encoded with (see ``codec``), in the I/O threads.
         gather_nbytes: arrays of fewer bytes are gathered into writes of a few MB.
-        direct: False keeps from trying O_DIRECT.
+        direct: go past the page cache, by O_DIRECT where the file system takes it; False to go
+            through it, as other programs do, and have it dropped behind.
         allocate: where arrays that are read back come from; None for a BufferPool of its own.
+
+    Attributes:
+        directories: where the files are, as a list of absolute paths.
+
+    Raises:
+        StoreError: a directory cannot be made, or is not to be written to.
+        StoreFullError: there is no room for as much as a new file.
+        ValueError: no directory, an argument below 0, or a codec that does not exist.
+        ImportError: of a codec that needs numcodecs, which is not installed.
     """
 
     def __init__(

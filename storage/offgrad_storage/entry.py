@@ -116,6 +116,9 @@ class Entry:
 class Pack(Entry):
     """Small arrays gathered, to be written and read as one.
 
+    To a backend it is an array like others: of uint8, whole pages of 4 KiB, without attributes.
+    Its ``checksum`` is None, since each array in it has its own.
+
     Attributes:
         used: bytes taken so far.
         members: how many of its arrays have living handles.
@@ -180,12 +183,18 @@ def bytes_of(array: Array) -> NDArray[np.uint8]:
 
 
 def checksum(array: Array) -> int:
-    """XXH3-64 of the bytes of a C-contiguous array."""
+    """XXH3-64 of the bytes of a C-contiguous array: for ``entry.checksum``."""
     return xxhash.xxh3_64_intdigest(bytes_of(array).data)
 
 
 def verify(found: int | None, entry: Entry, store: str) -> None:
-    """Raise CorruptionError unless ``found`` is the checksum that ``entry`` was written with."""
+    """Raise CorruptionError unless ``found`` is the checksum that ``entry`` was written with.
+
+    Args:
+        found: of the bytes read; None, as ``entry.checksum``, for nothing to compare.
+        entry: of the array read.
+        store: what errors call the store.
+    """
     if entry.checksum is not None and found is not None and found != entry.checksum:
         raise CorruptionError(
             f"the bytes read are not those written (XXH3 {found:016x}, was {entry.checksum:016x})",

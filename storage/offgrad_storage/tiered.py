@@ -39,6 +39,8 @@ class TieredStore(AbstractArrayStore):
     A prefetch reads an array ahead into memory of the store, for the next ``get`` to take, if there
     is room or something used later can make way; else ``get`` reads it.
 
+    It has neither a codec nor a quota: give those to the tiers below. In RAM, arrays are plain.
+
     Args:
         nbytes: most bytes of RAM: arrays kept, on their way down, and read ahead and not yet got.
         below: the tiers below, the fastest first. They belong to this store, which closes them.

@@ -22,13 +22,18 @@ class ZarrStore(BackendStore):
     given to ``put`` are lists in the attribute ``slots``, with an item for each slot. What Zarr 3
     has no dtype for (bfloat16, structured, text, ...) is stored as unsigned integers, with the
     dtype in the attribute ``offgrad_dtype``. Writing goes past zarr and the page cache; zarr writes
-    the metadata, at ``publish``, and at ``close`` if the folder is kept.
+    the metadata, at ``publish``, and at ``close`` if the folder is kept: of a process that was
+    killed before, a kept folder stays that no reader understands, and one not kept is swept.
 
-    Where `directory` is no local folder, zarr does it all, one array at a time: slower.
+    There is an open file for each dtype and shape that is in use: where shapes vary a lot, prefer a
+    DiskStore, or raise the limit on open files.
+
+    Where ``directory`` is no local folder, zarr does it all, one array at a time: slower. The root
+    group goes with the store's own if the store made it, unless there is something else in it.
 
     Args:
-        directory: where the folder is made; None for ``spill_directory()``. Or a URL, or a store
-            of zarr's, which the group is made in.
+        directory: where the folder is made, also as a ``file://`` URL; None for
+            ``spill_directory()``. Or another URL, or a store of zarr's: the group is made in it.
         codec: "auto" packs the bits of masks and leaves the rest as it is. Lossless for all arrays:
             "none", "zstd", or "blosc-NAME" with NAME one of lz4, lz4hc, zstd, zlib, blosclz, and
             optionally "-shuffle" (the default), "-bitshuffle" or "-noshuffle". Lossy, and as "auto"
@@ -40,12 +45,19 @@ class ZarrStore(BackendStore):
         keep: leave the folder, with the arrays of dead handles too; else it goes with the store.
         quota: most stored bytes; None for no bound. A pending array counts as not encoded.
         inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when spent.
-        threads: most I/O threads.
-        direct: False keeps from trying O_DIRECT.
+        threads: most I/O threads; at least 1.
+        direct: go past the page cache, by O_DIRECT where the file system takes it; False to go
+            through it, as other programs do, and have it dropped behind.
         allocate: where arrays that are read back come from; None for a BufferPool of its own.
 
     Attributes:
         path: the folder of the group, for ``zarr.open_group``; or the zarr group itself, elsewhere.
+
+    Raises:
+        StoreError: the folder or group cannot be made; nothing is left of it.
+        ValueError: an argument below its least, a codec that does not exist or needs a local
+            folder, a URL of a folder on another host, or a store that cannot delete, without
+            ``keep``.
     """
 
     path: Any

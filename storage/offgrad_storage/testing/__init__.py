@@ -1,11 +1,16 @@
-"""The contract every store must pass, as tests to inherit; needs pytest and hypothesis.
+"""The contract every store must pass, as tests to inherit; needs pytest.
+
+    import pytest
+    from offgrad_storage import BackendStore
+    from offgrad_storage.testing import StoreContract
 
     class TestMyStore(StoreContract):
         @pytest.fixture
         def make_store(self, tmp_path):
-            return lambda **options: MyStore(tmp_path, **options)
+            return lambda **options: BackendStore(MyBackend(tmp_path), **options)
 
-``make_store`` must take the keyword ``allocate``; everything else is tested for you.
+``make_store`` must take the keyword ``allocate``, and may be called several times in a test;
+everything else is tested for you. ``test_state_machine`` is skipped without hypothesis.
 """
 
 from __future__ import annotations
