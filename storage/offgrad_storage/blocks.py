@@ -55,27 +55,30 @@ class Blocks:
             OSError, OverflowError, ValueError, MemoryError: the system gives no memory.
         """
         if nbytes >= _HUGE_PAGE or not _HAS_HUGE_PAGES:
-            mapping = _Mapping(nbytes)
-            mapping.take(nbytes)
-            return Block(mapping, 0, nbytes)
+            return _first_of(_Mapping(nbytes), nbytes)
         self._slabs = [slab for slab in self._slabs if not slab.closed]
         for slab in self._slabs:
             start = slab.take(nbytes)
             if start is not None:
                 return Block(slab, start, nbytes)
         slab = _Mapping(_SLAB)
+        block = _first_of(slab, nbytes)
         self._slabs.append(slab)
-        start = slab.take(nbytes)
-        assert start is not None
-        return Block(slab, start, nbytes)
+        return block
 
 
 class _Mapping:
-    """One private anonymous mapping. Only its address is kept, so it can always be unmapped."""
+    """One private anonymous mapping. Only its address is kept, so it can always be unmapped.
+
+    A finalizer or signal may come in the middle of ``take`` and ``free`` and call them in turn, and
+    a fork leaves the child with what it was in the middle of: then the mapping is left alone.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self._used = Extents()
+        self._freed: list[tuple[int, int]] = []  # ranges, before they are free in _used
+        self._busy = False
         self._map = _map(nbytes)
         self.address = _address(self._map)
         # Aligning takes address space, a quarter of it at most, on kernels that do not align.
@@ -94,16 +97,40 @@ class _Mapping:
 
     def take(self, nbytes: int) -> int | None:
         """Where a range begins that is in use from now on; None if there is none."""
-        return self._used.allocate(nbytes, self.nbytes)
+        if self._busy:
+            return None
+        self._busy = True
+        start = None if self.closed else self._used.allocate(nbytes, self.nbytes)
+        self._busy = False
+        self._settle()
+        return start
 
     def free(self, start: int, nbytes: int) -> None:
         """Give a range back; if it was the last, everything."""
+        self._freed.append((start, nbytes))
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._freed and not self._busy:
+            self._busy = True
+            if self._freed:
+                self._give_back(*self._freed.pop())
+            self._busy = False
+
+    def _give_back(self, start: int, nbytes: int) -> None:
         self._used.free(start, nbytes)
         if self._used.free_nbytes == self._used.end:
             self._map.close()
-        else:
-            offset = self.address - _address(self._map) + start
-            self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)
+            return
+        offset = self.address - _address(self._map) + start
+        self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)
+
+
+def _first_of(mapping: _Mapping, nbytes: int) -> Block:
+    """The first block of a new mapping."""
+    start = mapping.take(nbytes)
+    assert start is not None
+    return Block(mapping, start, nbytes)
 
 
 def _map(nbytes: int) -> mmap.mmap:
