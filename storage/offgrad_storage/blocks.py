@@ -61,7 +61,10 @@ class Blocks:
             start = slab.take(nbytes)
             if start is not None:
                 return Block(slab, start, nbytes)
-        slab = _Mapping(_SLAB)
+        try:
+            slab = _Mapping(_SLAB)
+        except OSError:  # there is hardly any memory left
+            return _first_of(_Mapping(nbytes), nbytes)
         block = _first_of(slab, nbytes)
         self._slabs.append(slab)
         return block

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from offgrad_storage import BufferPool, blocks, extents
 from offgrad_storage.buffers import PAGE, size_class
 
-from tests.storage.faults import linux_only
+from tests.storage.faults import address_space, isolated, limit, linux_only, take_all
 
 Bytes = NDArray[np.uint8]
 
@@ -258,6 +258,33 @@ def test_a_pool_that_dies_leaves_its_memory_to_its_living_arrays_and_no_longer()
     arrays.clear()
     assert dead() is None
     assert memory("VmSize") - before < 16 * MIB
+
+
+def take_the_last_memory() -> None:
+    import resource
+
+    pool = BufferPool()
+    kept = Kept(pool)
+    room = 60 * MIB
+    with limit(resource.RLIMIT_AS, address_space() + room):
+        with pytest.raises(MemoryError, match="the system gives no"):
+            take_all(lambda: kept.take(64 << 10), [])
+        assert pool.stats().reserved_nbytes > room - 4 * MIB, "there was memory left"
+        kept.assert_right()
+        kept.assert_counted()
+        for _ in range(40):
+            kept.drop(7)
+        for _ in range(40):
+            kept.take(64 << 10)
+        kept.assert_right()
+        kept.arrays.clear()
+        pool.trim()
+        kept.take(40 * MIB)
+
+
+@linux_only
+def test_arrays_are_had_until_memory_is_really_spent() -> None:
+    isolated(take_the_last_memory)
 
 
 # ---- in the middle of things
