@@ -126,7 +126,8 @@ class _Mapping:
             self._map.close()
             return
         offset = self.address - _address(self._map) + start
-        self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)
+        with contextlib.suppress(OSError):  # locked memory stays until all of it goes
+            self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)
 
 
 def _first_of(mapping: _Mapping, nbytes: int) -> Block:

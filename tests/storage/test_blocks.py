@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from offgrad_storage import BufferPool, blocks, extents
 from offgrad_storage.buffers import PAGE, size_class
 
-from tests.storage.faults import address_space, isolated, limit, linux_only, take_all
+from tests.storage.faults import Unsupported, address_space, isolated, limit, linux_only, take_all
 
 Bytes = NDArray[np.uint8]
 
@@ -285,6 +285,27 @@ def take_the_last_memory() -> None:
 @linux_only
 def test_arrays_are_had_until_memory_is_really_spent() -> None:
     isolated(take_the_last_memory)
+
+
+def lock_all_memory() -> None:
+    import ctypes
+
+    if ctypes.CDLL(None).mlockall(1 | 2):  # MCL_CURRENT, MCL_FUTURE
+        raise Unsupported("cannot lock memory here")
+    kept = Kept(BufferPool())
+    in_pieces(kept)
+    kept.pool.trim()
+    in_pieces(kept)
+    kept.assert_right()
+    kept.assert_counted()
+    kept.arrays.clear()
+    assert kept.pool.trim()
+    assert not kept.pool.cached_nbytes
+
+
+@linux_only
+def test_memory_that_is_locked_can_be_trimmed() -> None:
+    isolated(lock_all_memory)
 
 
 # ---- in the middle of things
