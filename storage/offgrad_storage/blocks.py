@@ -16,6 +16,7 @@ from .extents import Extents
 
 _HUGE_PAGE = 2 << 20
 _SLAB = 8 << 20
+_MOST_SLABS = 16  # that are asked for room before a new one is made
 _HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
@@ -46,7 +47,7 @@ class Blocks:
     """Makes blocks. For one thread at a time, as is ``Block.unmap``."""
 
     def __init__(self) -> None:
-        self._slabs: list[_Mapping] = []
+        self._slabs: dict[int, _Mapping] = {}  # the last that had room
 
     def make(self, nbytes: int) -> Block:
         """A new block of whole pages.
@@ -56,29 +57,33 @@ class Blocks:
         """
         if nbytes >= _HUGE_PAGE or not _HAS_HUGE_PAGES:
             return _first_of(_Mapping(nbytes), nbytes)
-        self._slabs = [slab for slab in self._slabs if not slab.closed]
-        for slab in self._slabs:
+        for slab in list(self._slabs.values()):
             start = slab.take(nbytes)
             if start is not None:
                 return Block(slab, start, nbytes)
         try:
-            slab = _Mapping(_SLAB)
+            slab = _Mapping(_SLAB, self._slabs)
         except OSError:  # there is hardly any memory left
             return _first_of(_Mapping(nbytes), nbytes)
         block = _first_of(slab, nbytes)
-        self._slabs.append(slab)
+        for key in list(self._slabs)[: 1 - _MOST_SLABS]:
+            self._slabs.pop(key, None)
+        self._slabs[id(slab)] = slab
         return block
 
 
 class _Mapping:
     """One private anonymous mapping. Only its address is kept, so it can always be unmapped.
 
+    Given back in part, it is among ``with_room`` again, if that is given.
+
     A finalizer or signal may come in the middle of ``take`` and ``free`` and call them in turn, and
     a fork leaves the child with what it was in the middle of: then the mapping is left alone.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, with_room: dict[int, _Mapping] | None = None) -> None:
         self.nbytes = nbytes
+        self._with_room = with_room
         self._used = Extents()
         self._freed: list[tuple[int, int]] = []  # ranges, before they are free in _used
         self._busy = False
@@ -124,7 +129,11 @@ class _Mapping:
         self._used.free(start, nbytes)
         if self._used.free_nbytes == self._used.end:
             self._map.close()
+            if self._with_room is not None:
+                self._with_room.pop(id(self), None)
             return
+        if self._with_room is not None:
+            self._with_room[id(self)] = self
         offset = self.address - _address(self._map) + start
         with contextlib.suppress(OSError):  # locked memory stays until all of it goes
             self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)

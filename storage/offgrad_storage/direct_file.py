@@ -62,9 +62,13 @@ class DirectFile:
         self._folder = folder
         self._seek = threading.Lock()
         self._cached_nbytes = 0
-        self.direct = direct is not False and self._go_direct(probe=direct is True)
-        if sys.platform == "darwin":
-            fcntl.fcntl(descriptor, _F_NOCACHE, 1)
+        try:
+            self.direct = direct is not False and self._go_direct(probe=direct is True)
+            if sys.platform == "darwin":
+                fcntl.fcntl(descriptor, _F_NOCACHE, 1)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def unnamed(cls, directory: Path, direct: bool) -> DirectFile:

@@ -86,7 +86,7 @@ class Jobs(Gathering):
 
     def _writes_plain(self, entry: Entry) -> bool:
         """Whether the place of ``entry`` is to have just what its source is."""
-        return self.codec is None and not isinstance(entry, Pack)
+        return not (isinstance(entry, Pack) or self._may_encode(_source_of(entry)))
 
     def read(self, entry: Entry, out: Array, since: float | None = None) -> None:
         """Fill the C-contiguous ``out`` in the calling thread; ``since`` is when its get began."""

@@ -221,7 +221,12 @@ class ShardBackend(FileBackend):
                 path.mkdir(mode=0o700)
                 made.append(path)
             path = made[-1] / "0"
-            opened = DirectFile(create(path), path.parent, self._direct)
+            descriptor = create(path)
+            try:
+                opened = DirectFile(descriptor, path.parent, self._direct)
+            except BaseException:
+                path.unlink()
+                raise
         except BaseException:
             for folder in reversed(made):
                 folder.rmdir()
