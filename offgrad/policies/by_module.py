@@ -1,13 +1,12 @@
 """ByModule: policies by the name of the module that saves."""
 
 import difflib
-import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
 
+from offgrad.policies.patterns import enclosing, matches
 from offgrad.policies.policy import Keep, Placement, Policy, SaveContext, as_policy
 
 
@@ -66,7 +65,7 @@ class ByModule(Policy):
     def find(self, name: str) -> Rule | None:
         """Return the rule for what is saved in the module `name`; None if no pattern speaks."""
         if name not in self._found:
-            policies = ((steps, self._at(each)) for steps, each in enumerate(_enclosing(name)))
+            policies = ((steps, self._at(each)) for steps, each in enumerate(enclosing(name)))
             self._found[name] = next(
                 (Rule(steps, policy) for steps, policy in policies if policy is not None), None
             )
@@ -80,7 +79,7 @@ class ByModule(Policy):
         """
         names = list(names)
         for pattern, _ in self.rules:
-            if any(_matches(pattern, name) for name in names):
+            if any(matches(pattern, name) for name in names):
                 continue
             near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.5)
             listed = ", ".join(repr(each) for each in (near or names) if each)
@@ -96,7 +95,7 @@ class ByModule(Policy):
             )
 
     def _at(self, name: str) -> Policy | None:
-        return next((policy for pattern, policy in self.rules if _matches(pattern, name)), None)
+        return next((policy for pattern, policy in self.rules if matches(pattern, name)), None)
 
     def __str__(self) -> str:
         rules = [f"{pattern or 'the model'}: {policy}" for pattern, policy in self.rules]
@@ -118,31 +117,3 @@ def _policy(policy: Any, pattern: str) -> Policy:
             f"use patterns such as '{pattern}.name' side by side"
         )
     return as_policy(policy)
-
-
-def _enclosing(name: str) -> Iterable[str]:
-    """Return the name and those of the modules around it, innermost first."""
-    yield name
-    while name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
-def _matches(pattern: str, name: str) -> bool:
-    # Each name with a dot behind it, so that any number of names is simply repeated.
-    return _compiled(pattern).fullmatch(f"{name}." if name else "") is not None
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    parts = pattern.split(".") if pattern else []
-    return re.compile("".join(map(_expression, parts)))
-
-
-def _expression(part: str) -> str:
-    if part == "**":
-        return r"(?:[^.]+\.)*"
-    if part == "*":
-        return r"[^.]+\."
-    kinds = {"*": "[^.]*", "?": "[^.]"}
-    return "".join(kinds.get(each, re.escape(each)) for each in part) + r"\."
