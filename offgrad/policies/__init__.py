@@ -1,15 +1,30 @@
 """Where tensors saved for backward are: policies decide, a session does."""
 
 from offgrad.policies.by_module import ByModule
+from offgrad.policies.cast import Cast
+from offgrad.policies.first import First
 from offgrad.policies.ledger import Ledger
-from offgrad.policies.policy import POLICIES, Keep, Offload, Placement, Policy, SaveContext, Store
+from offgrad.policies.parse import parse_policy
+from offgrad.policies.policy import (
+    POLICIES,
+    Keep,
+    Offload,
+    Placement,
+    Policy,
+    SaveContext,
+    Store,
+    as_policy,
+)
 from offgrad.policies.session import OffloadSession
+from offgrad.policies.when import When
 
 offload = OffloadSession
 
 __all__ = [
     "POLICIES",
     "ByModule",
+    "Cast",
+    "First",
     "Keep",
     "Ledger",
     "Offload",
@@ -18,5 +33,8 @@ __all__ = [
     "Policy",
     "SaveContext",
     "Store",
+    "When",
+    "as_policy",
     "offload",
+    "parse_policy",
 ]

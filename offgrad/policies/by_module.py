@@ -26,6 +26,9 @@ class ByModule(Policy):
     is the model itself. It speaks for the module and all below, unless a pattern matches further
     in. Of several that match the same module the first one counts.
 
+    For a rule among others that are tried in order, without a model to check it against, there is
+    `When` with ``module=``.
+
     Attributes:
         rules: policies by pattern, given as a mapping; whatever `as_policy` takes but mappings.
         otherwise: the policy of what no pattern speaks for. By default it goes as if the session
@@ -56,11 +59,17 @@ class ByModule(Policy):
         if self.otherwise is not None:
             object.__setattr__(self, "otherwise", _policy(self.otherwise, "otherwise"))
 
-    def place(self, context: SaveContext) -> Placement:
+    def place(self, context: SaveContext) -> Placement | None:
         """Return what the policy found for the module returns; `Keep` if there is none."""
         rule = self.find(context.module)
         policy = self.otherwise if rule is None else rule.policy
         return Keep() if policy is None else policy.place(context)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether all its policies are."""
+        policies = [policy for _, policy in self.rules] + [self.otherwise]
+        return all(getattr(each, "lossless", True) for each in policies)
 
     def find(self, name: str) -> Rule | None:
         """Return the rule for what is saved in the module `name`; None if no pattern speaks."""

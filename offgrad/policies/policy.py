@@ -12,6 +12,7 @@ import numpy as np
 from offgrad_storage import AbstractArrayStore
 
 from offgrad.memory import format_nbytes
+from offgrad.policies.known import STORES, as_nbytes, is_lossless, store_and_codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,16 @@ class Policy(ABC):
     """Decides where each saved tensor goes. A policy of one's own is one method."""
 
     @abstractmethod
-    def place(self, context: SaveContext) -> "Placement":
-        """Return `Keep` or `Store` for the tensor that `context` describes."""
+    def place(self, context: SaveContext) -> "Placement | None":
+        """Return `Keep` or `Store` for the tensor that `context` describes; None for no answer.
+
+        What no policy has an answer for is kept.
+        """
+
+    @property
+    def lossless(self) -> bool:
+        """Whether all it stores comes back bit for bit, as far as it knows."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -70,13 +79,43 @@ class Store:
     """Go to a store.
 
     Attributes:
-        store: ``"pool"``, ``"disk"``, ``"zarr"``, ``"zarr:CODEC"``, or a store of the user's.
+        store: ``"pool"``, ``"disk"``, ``"zarr"``, or a store of the user's. ``"disk:lz4"`` is short
+            for ``"disk"`` with the codec ``"lz4"``.
+        codec: the name of what encodes the tensor on its way there (see `offgrad.storage.codec`);
+            None for the store's own choice. A store of the user's has its own.
+
+    Raises:
+        ValueError: for an unknown name, or a codec for a store of the user's.
+        TypeError: if these are not what they should be.
     """
 
     store: str | AbstractArrayStore
+    codec: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.codec, str | None):
+            raise TypeError(f"a codec is given by name, got {type(self.codec).__name__}")
+        if isinstance(self.store, str):
+            store, codec = store_and_codec(self.store, self.codec)
+            object.__setattr__(self, "store", store)
+            object.__setattr__(self, "codec", codec)
+        elif not isinstance(self.store, AbstractArrayStore):
+            raise TypeError(f"a store is a name or a store, got {type(self.store).__name__}")
+        elif self.codec is not None:
+            name = type(self.store).__name__
+            raise ValueError(
+                f"a store of your own has its own codec: make it with {name}(codec="
+                f"{self.codec!r}), or give the name of a store in its place"
+            )
+
+    @property
+    def lossless(self) -> bool:
+        """Whether what is stored comes back bit for bit, as far as the codec given here goes."""
+        return self.codec is None or is_lossless(self.codec)
 
     def __str__(self) -> str:
-        return self.store if isinstance(self.store, str) else type(self.store).__name__
+        name = self.store if isinstance(self.store, str) else type(self.store).__name__
+        return name if self.codec is None else f"{name}:{self.codec}"
 
 
 Placement: TypeAlias = Keep | Store
@@ -84,58 +123,76 @@ Placement: TypeAlias = Keep | Store
 
 @dataclass(frozen=True)
 class Offload(Policy):
-    """Send what is large to a store; keep parameters, which stay in memory anyway, and what is
-    small.
+    """Send what is large to a store.
+
+    It has no answer for parameters, which stay in memory anyway, and for what is small.
 
     Attributes:
         store: as in `Store`.
-        min_nbytes: tensors below this stay: they would cost an I/O each and save nothing.
+        codec: as in `Store`.
+        min_nbytes: tensors below this are small: they would cost an I/O each and save nothing.
+            Bytes, or text such as ``"1MiB"``.
     """
 
     store: str | AbstractArrayStore
-    min_nbytes: int = 64 * 1024
+    codec: str | None = None
+    min_nbytes: int | str = 64 * 1024
 
-    def place(self, context: SaveContext) -> Placement:
+    def __post_init__(self) -> None:
+        placement = Store(self.store, self.codec)
+        object.__setattr__(self, "store", placement.store)
+        object.__setattr__(self, "codec", placement.codec)
+        object.__setattr__(self, "min_nbytes", as_nbytes(self.min_nbytes))
+
+    def place(self, context: SaveContext) -> Placement | None:
         """Return `Store` for large tensors that are no parameters."""
-        if context.is_parameter or context.nbytes < self.min_nbytes:
-            return Keep()
-        return Store(self.store)
+        if context.is_parameter or context.nbytes < as_nbytes(self.min_nbytes):
+            return None
+        return Store(self.store, self.codec)
+
+    @property
+    def lossless(self) -> bool:
+        """As of `Store`."""
+        return Store(self.store, self.codec).lossless
 
     def __str__(self) -> str:
-        return f"{Store(self.store)}, from {format_nbytes(self.min_nbytes)}"
+        return f"{Store(self.store, self.codec)}, from {format_nbytes(as_nbytes(self.min_nbytes))}"
 
 
-POLICIES: tuple[str, ...] = ("keep", "pool", "disk", "zarr")
-"""The names `as_policy` knows."""
+POLICIES: tuple[str, ...] = ("keep", *STORES)
+"""The names of policies that stand for themselves, and give the same bits."""
 
 
 def as_policy(policy: Any) -> Policy:
-    """Return the policy meant by a name, a store, a policy object, or a mapping of these by module.
+    """Return the policy meant by text, a store, a policy object, a list, or a mapping by module.
+
+    Text is ``"NAME[:CODEC][,min=SIZE]"`` or another of `parse_policy`. Of a list of policies the
+    first that has an answer counts (see `First`).
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: for text that means no policy.
         TypeError: for anything else.
     """
-    if isinstance(policy, Policy):
-        return policy
-    if isinstance(policy, AbstractArrayStore):
-        return Offload(policy)
+    # These are made of policies themselves.
+    if isinstance(policy, str):
+        from offgrad.policies.parse import parse_policy
+
+        return parse_policy(policy)
     if isinstance(policy, Mapping):
         from offgrad.policies.by_module import ByModule
 
         return ByModule(policy)
-    if isinstance(policy, str):
-        name, colon, codec = policy.partition(":")
-        if name not in POLICIES or (colon and (name != "zarr" or not codec)):
-            raise ValueError(
-                f"a policy is one of {', '.join(POLICIES)} (or zarr:CODEC), got {policy!r}"
-            )
-        return Keep() if name == "keep" else Offload(policy)
+    if isinstance(policy, list):
+        from offgrad.policies.first import First
+
+        return First(policy)
+    if isinstance(policy, AbstractArrayStore):
+        return Offload(policy)
     if callable(getattr(policy, "place", None)):
         return policy  # type: ignore[no-any-return]
     raise TypeError(
-        "a policy is a name, a store, an object with a method place(context), or a mapping of "
-        "these by module, got "
+        "a policy is a name, a store, an object with a method place(context), a list of these, or "
+        "a mapping of these by module, got "
         f"{type(policy).__name__}; a pair of functions goes to "
         "offgrad.autograd.graph.saved_tensors_hooks"
     )

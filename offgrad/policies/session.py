@@ -77,9 +77,11 @@ class OffloadSession:
         """Make a session.
 
         Args:
-            policy: ``"keep"``, ``"pool"``, ``"disk"``, ``"zarr"``, ``"zarr:CODEC"``, a store, an
-                object with a method ``place(context)``, or a mapping of these by patterns of module
-                names, such as ``{"blocks.*.attn": "disk"}`` (see `ByModule`).
+            policy: text, such as ``"keep"``, ``"pool"``, ``"disk:lz4"``, ``"zarr,min=1MiB"``,
+                ``"cast:float16"`` (see `parse_policy`); a store; an object with a
+                method ``place(context)``; a list of these, of which the first that has an answer
+                counts (see `First`); or a mapping of these by patterns of module names, such as
+                ``{"blocks.*.attn": "disk"}`` (see `ByModule`).
             module: apply the policy inside this module only.
             model: where qualified names of modules begin; needed for a mapping. By default they
                 begin at the outermost module called inside the session.
@@ -177,23 +179,31 @@ class OffloadSession:
             step=self._steps - 1,
         )
         placement = policy.place(context)
+        if placement is None:
+            placement = Keep()
         if not isinstance(placement, Keep | Store):
             raise TypeError(
-                f"a policy must return Keep or Store, but {policy} returned "
+                f"a policy must return Keep, Store or None, but {policy} returned "
                 f"{type(placement).__name__} for {context}"
             )
         data, layout, dense = compact(array)
         begin = address(data) - address(storage.root)
-        key = (begin, data.dtype, data.nbytes if dense else (data.shape, data.strides))
+        key: tuple[Any, ...] = (
+            begin,
+            data.dtype,
+            data.nbytes if dense else (data.shape, data.strides),
+        )
         with self._lock:
             saves = self._saves.get(storage)
             if saves is None or saves.version != storage.version:
                 saves = self._saves[storage] = _Saves(storage.version)
             self._ledger.record(context, 0 if key in saves.entries else data.nbytes)
+            saves.entries.setdefault(key, None)
             if isinstance(placement, Keep) or not data.nbytes:
                 self._ledger.kept_nbytes += array.nbytes
-                saves.entries.setdefault(key, None)
                 return KEEP
+            if not placement.lossless:  # for those alone who want it rounded
+                key = (*key, placement.codec)
             known = saves.entries.get(key)
             entry = None if known is None else known()
         if entry is None:
@@ -205,7 +215,7 @@ class OffloadSession:
         return _Packed(entry, layout)
 
     def _store(self, placement: Store, data: Array, dense: bool, context: SaveContext) -> Entry:
-        store = open_store(placement.store, self._directory)
+        store = open_store(placement.store, self._directory, placement.codec)
         if store not in self._baselines:
             self._baselines[store] = store.stats()
         facts = {

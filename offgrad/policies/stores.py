@@ -1,4 +1,4 @@
-"""The stores that policies name, one of each kind and folder for the process.
+"""The stores that policies name, one of each kind, codec and folder for the process.
 
 They live as long as the process, so that each step reuses the space the step before has written.
 """
@@ -12,12 +12,13 @@ from typing import Any
 from offgrad_storage import AbstractArrayStore, DiskStore, PoolStore, ZarrStore
 
 from offgrad import memory
+from offgrad.policies.known import store_and_codec
 
 INFLIGHT_NBYTES = 32 << 20
 """Most bytes of tensors whose write is pending in a default store."""
 
 
-# By name, folder and process: a forked child needs stores of its own.
+# By name with codec, folder and process: a forked child needs stores of its own.
 _stores: dict[tuple[str, str | None, int], AbstractArrayStore] = {}
 _lock = threading.Lock()
 
@@ -48,33 +49,34 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def open_store(spec: str | AbstractArrayStore, directory: str | None = None) -> AbstractArrayStore:
-    """Return the store meant by `spec`, the same one each time.
+def open_store(
+    store: str | AbstractArrayStore, directory: str | None = None, codec: str | None = None
+) -> AbstractArrayStore:
+    """Return the store meant, the same one each time.
 
     Args:
-        spec: ``"pool"``, ``"disk"``, ``"zarr"``, ``"zarr:CODEC"``; a store is returned as it is.
+        store: ``"pool"``, ``"disk"``, ``"zarr"``, or one of these with a codec, ``"disk:lz4"``; a
+            store is returned as it is.
         directory: where ``"disk"`` and ``"zarr"`` write; None for the store's default.
+        codec: what it encodes with; None for the store's default.
     """
-    if not isinstance(spec, str):
-        return spec
-    key = (spec, directory, os.getpid())
-    with _lock:
-        store = _stores.get(key)
-        if store is None:
-            store = _stores[key] = _open(spec, directory)
+    if not isinstance(store, str):
         return store
+    name, codec = store_and_codec(store, codec)
+    key = (name if codec is None else f"{name}:{codec}", directory, os.getpid())
+    with _lock:
+        found = _stores.get(key)
+        if found is None:
+            found = _stores[key] = _open(name, codec, directory)
+        return found
 
 
-def _open(spec: str, directory: str | None) -> AbstractArrayStore:
-    name, _, codec = spec.partition(":")
-    folder = None if directory is None else Path(directory)
+def _open(name: str, codec: str | None, directory: str | None) -> AbstractArrayStore:
+    options: dict[str, Any] = {"allocate": memory.empty}
+    if codec is not None:
+        options["codec"] = codec
     if name == "pool":
-        return PoolStore(allocate=memory.empty, hold=memory.empty)
-    options: dict[str, Any] = {"inflight_nbytes": INFLIGHT_NBYTES, "allocate": memory.empty}
-    if name == "disk":
-        return DiskStore(folder, **options)
-    if name == "zarr":
-        if codec:
-            options["codec"] = codec
-        return ZarrStore(folder, **options)
-    raise ValueError(f"a store is pool, disk, zarr or zarr:CODEC, got {spec!r}")
+        return PoolStore(hold=memory.empty, **options)
+    options["inflight_nbytes"] = INFLIGHT_NBYTES
+    folder = None if directory is None else Path(directory)
+    return DiskStore(folder, **options) if name == "disk" else ZarrStore(folder, **options)

@@ -15,7 +15,7 @@ from offgrad_storage import BackendStore, DiskStore, PoolStore, StoreError, Zarr
 
 import offgrad
 from offgrad import memory
-from offgrad.policies import Keep, Offload, Placement, SaveContext, Store, stores
+from offgrad.policies import Keep, Offload, Placement, SaveContext, Store, When, stores
 from tests.policies.backends import MemoryBackend, RecordingStore, memory_store
 from tests.policies.helpers import wait_until
 
@@ -57,6 +57,14 @@ def _policy(name: str, by_name: Stores) -> Any:
         return Keep()
     if name == "mixed":
         return Mixed(by_name)
+    if name == "first":
+        return [
+            When(Offload(by_name["disk"], min_nbytes=0), op=["Mm", "Addmm", "*Linear*"]),
+            When(Offload(by_name["zstd_pool"], min_nbytes=0), output=True, dtype="*float*"),
+            When("keep", max_nbytes=200),
+            Offload(by_name["lz4_disk"], min_nbytes=300),
+            Everything(by_name["delayed"]),
+        ]
     if rest == "parameters":
         return Everything(by_name[store])
     return Offload(by_name[store], min_nbytes=0) if rest == "all" else Offload(by_name[store])
@@ -73,6 +81,9 @@ LOSSLESS = (
     "raw_zarr-all",
     "delayed-all",
     "mixed",
+    "lz4_disk-all",
+    "zstd_pool-all",
+    "first",
 )
 
 
@@ -85,6 +96,8 @@ def every_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
         "disk": DiskStore(folder, allocate=memory.empty),
         "zarr": ZarrStore(folder, allocate=memory.empty),
         "raw_zarr": ZarrStore(folder, codec="none", allocate=memory.empty),
+        "lz4_disk": DiskStore(folder, codec="lz4", allocate=memory.empty),
+        "zstd_pool": PoolStore(codec="zstd", allocate=memory.empty, hold=memory.empty),
         "delayed": memory_store(MemoryBackend(delay=0.002), threads=2),
     }
     yield made

@@ -8,6 +8,7 @@ import pytest
 import offgrad
 from offgrad.autograd.graph import saved_tensors_hooks
 from tests.policies.graphs import Bits, Offload, bits, check, normal
+from tests.policies.helpers import everything
 
 
 def test_nested_sessions(offload: Offload, every_store: Any) -> None:
@@ -16,7 +17,7 @@ def test_nested_sessions(offload: Offload, every_store: Any) -> None:
     def run(outer: Offload) -> Bits:
         inner: Any = nullcontext
         if outer is not nullcontext:
-            inner = lambda: offgrad.offload(offgrad.policies.Offload(every_store["disk"], 0))
+            inner = lambda: everything(every_store["disk"])
         x = normal(1, 30, 30)
         with outer():
             y = x.exp()
@@ -32,8 +33,8 @@ def test_nested_sessions(offload: Offload, every_store: Any) -> None:
 
 
 def test_the_innermost_session_counts(every_store: Any) -> None:
-    outer = offgrad.offload(offgrad.policies.Offload(every_store["pool"], 0))
-    inner = offgrad.offload(offgrad.policies.Offload(every_store["disk"], 0))
+    outer = everything(every_store["pool"])
+    inner = everything(every_store["disk"])
     x = normal(1, 4)
     with outer:
         a = x.exp()

@@ -1,0 +1,78 @@
+"""Policies from text, as on the command line: ``"disk:lz4,min=1MiB"``."""
+
+from collections.abc import Callable
+
+from offgrad.policies.cast import Cast, in_memory
+from offgrad.policies.known import as_nbytes, unknown
+from offgrad.policies.policy import Keep, Offload, Policy
+
+Options = dict[str, str]
+"""What stands behind ``NAME[:ARGUMENT]``, by key."""
+
+
+def parse_policy(text: str) -> Policy:
+    """Return the policy that text means: ``NAME[:ARGUMENT][,KEY=VALUE]...``.
+
+    - ``keep``
+    - ``pool``, ``disk``, ``zarr``, with a codec or without, such as ``disk:lz4`` or
+      ``zarr:blosc-lz4-bitshuffle``; ``min=SIZE`` is the size of the smallest tensors that go there
+    - ``cast:float16`` (or bfloat16, int8, int4); ``then=POLICY`` says where to, ``min=SIZE`` as
+      above
+
+    Raises:
+        ValueError: in one line, with what is known, and near.
+    """
+    head, *rest = text.split(",")
+    name, colon, argument = head.partition(":")
+    if name not in _KINDS:
+        raise unknown("policy", name, _KINDS)
+    parse, keys = _KINDS[name]
+    try:
+        return parse(name, argument if colon else None, _options(rest, keys))
+    except ValueError as error:
+        raise ValueError(f"policy {text!r}: {error}") from None
+
+
+def _options(parts: list[str], keys: tuple[str, ...]) -> Options:
+    options: Options = {}
+    for each in parts:
+        key, equals, value = (part.strip() for part in each.partition("="))
+        if not equals:
+            raise ValueError(f"an option is KEY=VALUE, got {each!r}")
+        if key not in keys:
+            raise unknown("option", key, keys or ["none"])
+        if key in options:
+            raise ValueError(f"{key} is given twice")
+        options[key] = value
+    return options
+
+
+def _keep(name: str, argument: str | None, options: Options) -> Policy:
+    if argument is not None:
+        raise ValueError("keep has no codec")
+    return Keep()
+
+
+def _offload(store: str, codec: str | None, options: Options) -> Policy:
+    if "min" in options:
+        return Offload(store, codec, as_nbytes(options["min"]))
+    return Offload(store, codec)
+
+
+def _cast(name: str, to: str | None, options: Options) -> Policy:
+    if to is None:
+        raise ValueError("say to what, as in cast:float16")
+    smallest = f",min={options['min']}" if "min" in options else ""
+    if "then" in options:
+        return Cast(to, parse_policy(options["then"] + smallest))
+    return Cast(to, in_memory(to, parse_policy("pool" + smallest)))
+
+
+_KINDS: dict[str, tuple[Callable[[str, str | None, Options], Policy], tuple[str, ...]]] = {
+    "keep": (_keep, ()),
+    "pool": (_offload, ("min",)),
+    "disk": (_offload, ("min",)),
+    "zarr": (_offload, ("min",)),
+    "cast": (_cast, ("then", "min")),
+}
+"""By name, what makes the policy, and the options it has."""
