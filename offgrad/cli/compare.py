@@ -14,7 +14,7 @@ from offgrad.cli.progress import display
 from offgrad.cli.runner import CRASHED, Run, run_worker
 from offgrad.cli.text import Bytes, load_text
 from offgrad.memory import format_nbytes
-from offgrad.policies import POLICIES
+from offgrad.policies import POLICIES, parse_policy
 
 _DEFAULTS = Config()
 _OUTPUTS = ("compare.json", "compare.png")
@@ -41,7 +41,9 @@ class BadValue(click.ClickException):
     "--policies",
     default=",".join(POLICIES),
     metavar="LIST",
-    help="What to compare, separated by commas; zarr:CODEC chooses a codec, as in zarr:zstd.",
+    help="What to compare, separated by commas: keep; pool, disk and zarr, with a codec or not, as "
+    "disk:lz4; cast:float16 (or bfloat16, int8, int4), which rounds, in memory or elsewhere "
+    "(,then=disk). With ,min=SIZE behind it a policy takes no tensors below that.",
 )
 @click.option("--seed", default=_DEFAULTS.seed, help="Of weights, batches and dropout.")
 @click.option(
@@ -77,10 +79,10 @@ def compare(
     Each policy runs in a process of its own, with the same weights, batches and dropout. Every
     tensor saved for backward goes where the policy says: it stays in memory (keep), is copied to a
     pool in RAM (pool), or is written to disk (disk, zarr). All must give the same gradients, bit by
-    bit.
+    bit, but for those that round what they store.
 
     Exit status: 0 if all policies finished with the same gradients or ran out of memory under the
-    limit; 1 if gradients differ or a worker crashed; 2 for bad values.
+    limit; 1 if gradients differ that must not, or a worker crashed; 2 for bad values.
     """
     try:
         names = parse_policies(policies)
@@ -108,7 +110,7 @@ def compare(
     report.print_tables(console, runs, reference)
     files = _write(output, config, f"{source}, {text.size} bytes", runs)
     console.print(f"Written: {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
-    return int(any(run.status == CRASHED or run.equal is False for run in runs))
+    return int(any(run.status == CRASHED or run.differs for run in runs))
 
 
 def plan(policies: tuple[str, ...], config: Config) -> list[Run]:
@@ -116,9 +118,13 @@ def plan(policies: tuple[str, ...], config: Config) -> list[Run]:
     limited = config.memory_limit is not None
     if not limited:
         rest = [policy for policy in policies if policy != REFERENCE]
-        return [Run(policy, policy, limited=False) for policy in (REFERENCE, *rest)]
+        return [_run(policy, limited=False) for policy in (REFERENCE, *rest)]
     reference = Run(f"{REFERENCE}, no limit", REFERENCE, limited=False)
-    return [reference, *(Run(policy, policy, limited=True) for policy in policies)]
+    return [reference, *(_run(policy, limited=True) for policy in policies)]
+
+
+def _run(policy: str, limited: bool) -> Run:
+    return Run(policy, policy, limited, lossless=parse_policy(policy).lossless)
 
 
 def _announce(console: Console, config: Config, source: str, size: int) -> None:

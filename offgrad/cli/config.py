@@ -1,15 +1,11 @@
 """What `offgrad compare` is to do, checked before anything starts."""
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
-from offgrad_storage import ZarrStore
-
 from offgrad.memory import parse_nbytes
-from offgrad.policies import POLICIES
+from offgrad.policies import POLICIES, parse_policy
 
 REFERENCE = "keep"
 """The policy whose gradients all others must equal."""
@@ -75,27 +71,26 @@ class Config:
         return cls(**{each.name: values[each.name] for each in fields(cls)})
 
 
-def parse_policies(text: str, known: Iterable[str] = POLICIES) -> tuple[str, ...]:
-    """Return the policies of a list such as ``"keep,disk,zarr:zstd"``.
+def parse_policies(text: str) -> tuple[str, ...]:
+    """Return the policies of a list such as ``"keep,disk:lz4,min=1MiB,cast:float16"``.
+
+    What has ``=`` in it is an option of the policy before it.
 
     Raises:
-        ValueError: for an unknown name, with the nearest known ones, or an unknown codec; for one
-            given twice; for none.
+        ValueError: for what is no policy (see `parse_policy`); for one given twice; for none.
     """
-    names = list(known)
-    policies = [part.strip() for part in text.split(",") if part.strip()]
+    policies: list[str] = []
+    for part in (each.strip() for each in text.split(",")):
+        if "=" in part and policies:
+            policies[-1] += f",{part}"
+        elif part:
+            policies.append(part)
     if not policies:
-        raise ValueError(f"--policies needs at least one of {', '.join(names)}")
+        raise ValueError(f"--policies needs at least one of {', '.join(POLICIES)}")
     for policy in policies:
-        name, colon, codec = policy.partition(":")
-        if name not in names or (colon and name != "zarr"):
-            near = difflib.get_close_matches(name, names, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-            raise ValueError(f"unknown policy {policy!r}; {hint}")
+        parse_policy(policy)
         if policies.count(policy) > 1:
             raise ValueError(f"--policies names {policy!r} twice")
-        if colon:
-            ZarrStore(codec=codec).close()
     return tuple(policies)
 
 

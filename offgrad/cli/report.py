@@ -97,7 +97,8 @@ def _memory(runs: list[Run], reference: Run) -> Table:
 def _equal(run: Run, reference: Run) -> str:
     if run is reference:
         return "reference"
-    return {None: "n.a.", True: "identical", False: "DIFFER"}[run.equal]
+    other = "DIFFER" if run.lossless else "rounded"
+    return {None: "n.a.", True: "identical", False: other}[run.equal]
 
 
 def ratio(value: float | None, reference: float | None) -> float | None:
@@ -139,6 +140,7 @@ def _run(run: Run, reference: Run) -> dict[str, Any]:
         "name": run.name,
         "policy": run.policy,
         "limited": run.limited,
+        "lossless": run.lossless,
         "status": run.status,
         "error": run.error,
         "message": run.message,

@@ -29,6 +29,7 @@ class Run:
         name: of the row.
         policy: what `offgrad.offload` gets.
         limited: whether the memory limit holds.
+        lossless: whether the policy must give the bits of the reference.
         status: `FINISHED`, `OUT_OF_MEMORY` or `CRASHED`.
         steps: for each step done its loss, seconds, peak bytes and digest of gradients.
         profile: memory over time within a step, the failed one if there is one.
@@ -47,6 +48,7 @@ class Run:
     name: str
     policy: str
     limited: bool
+    lossless: bool = True
     status: str = CRASHED
     steps: list[dict[str, Any]] = field(default_factory=list)
     profile: dict[str, Any] | None = None
@@ -83,6 +85,11 @@ class Run:
             return None
         value: float = self.ledger[figure] / len(self.steps)
         return value
+
+    @property
+    def differs(self) -> bool:
+        """Whether it has other bits than the reference, and must not."""
+        return self.equal is False and self.lossless
 
     def compare(self, reference: "Run") -> None:
         """Set `equal`."""

@@ -98,6 +98,19 @@ def test_keep_runs_out_of_memory_where_disk_does_not(run: Run, tmp_path: Path) -
     assert reference["address_space_nbytes"] is None
 
 
+def test_codecs_and_casts(run: Run, tmp_path: Path) -> None:
+    done = run("compare", *TINY, "--policies", "disk:lz4,min=4KiB, cast:bfloat16,then=disk,min=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rounded" in done.stdout
+    keep, lz4, cast = _figures(tmp_path / "offgrad-compare")["runs"]
+    assert (lz4["policy"], lz4["lossless"]) == ("disk:lz4,min=4KiB", True)
+    assert lz4["identical_to_reference"] is True
+    assert (cast["policy"], cast["lossless"]) == ("cast:bfloat16,then=disk,min=1", False)
+    assert cast["identical_to_reference"] is False
+    assert cast["final_loss"] == pytest.approx(keep["final_loss"], rel=1e-3)
+    assert 0 < cast["written_nbytes_per_step"] < cast["saved_nbytes_per_step"]
+
+
 def test_environment_and_text(run: Run, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("to be, or not to be: " * 20)
@@ -135,6 +148,10 @@ BAD = {
     "near miss": (["--policies", "keep,dsik"], "did you mean disk?"),
     "unknown": (["--policies", "xyzzy"], "known: keep, pool, disk, zarr"),
     "codec": (["--policies", "zarr:foo"], "unknown codec 'foo'"),
+    "codec of another": (["--policies", "keep,zarr:lz4"], "unknown codec 'lz4' of a ZarrStore"),
+    "option of a policy": (["--policies", "disk,mim=1"], "unknown option 'mim'; did you mean min?"),
+    "cast": (["--policies", "cast:flaot16"], "did you mean float16"),
+    "twice with options": (["--policies", "disk,min=1, disk,min=1"], "names 'disk,min=1' twice"),
     "twice": (["--policies", "disk,disk"], "names 'disk' twice"),
     "none": (["--policies", " , "], "at least one"),
     "size": (["--memory-limit", "3apples"], "--memory-limit: a size is a number and a unit"),
@@ -186,4 +203,6 @@ def test_help(run: Run) -> None:
     assert done.returncode == 0
     for option in ("--layers", "--memory-limit", "--hard-limit", "--policies", "--output"):
         assert option in done.stdout
+    for policy in ("disk:lz4", "cast:float16", "then=disk", "min=SIZE"):
+        assert policy in done.stdout
     assert run("--version").stdout.startswith("offgrad, version ")

@@ -13,7 +13,13 @@ from offgrad.cli.report import print_tables
 from offgrad.cli.runner import FINISHED, OUT_OF_MEMORY, Run
 
 
-def _run(name: str, status: str = FINISHED, gradients: str = "a", loss: float = 2.5) -> Run:
+def _run(
+    name: str,
+    status: str = FINISHED,
+    gradients: str = "a",
+    loss: float = 2.5,
+    lossless: bool = True,
+) -> Run:
     profile: dict[str, Any] = {
         "timeline": {"seconds": [0.0, 0.5, 1.0], "nbytes": [1 << 20, 5 << 20, 2 << 20]},
         "phases": [
@@ -26,6 +32,7 @@ def _run(name: str, status: str = FINISHED, gradients: str = "a", loss: float = 
         name,
         name,
         limited=False,
+        lossless=lossless,
         status=status,
         steps=[step, step],
         profile=profile,
@@ -51,13 +58,21 @@ def test_every_kind_of_row_fits_eighty_columns() -> None:
         _run("keep", OUT_OF_MEMORY),
         _run("disk", gradients="b"),
         _run("zarr:blosc-zstd-bitshuffle"),
+        _run("cast:bfloat16,then=disk,min=100MiB", gradients="c", lossless=False),
         Run("pool", "pool", limited=True, error="killed by signal 9"),
     ]
     for run in runs:
         run.compare(runs[0])
     text = _printed(runs)
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("DIFFER", "identical", "out of memory", "crashed", "held [red]all[/red] of it"):
+    for words in (
+        "DIFFER",
+        "identical",
+        "rounded",
+        "out of memory",
+        "crashed",
+        "held [red]all[/red] of it",
+    ):
         assert words in text
     assert "…" not in text
     assert "pool: the worker crashed (killed by signal 9)" in text
@@ -73,6 +88,10 @@ def test_equality_needs_the_same_bits() -> None:
     ):
         other.compare(reference)
         assert other.equal is equal
+        assert other.differs is (equal is False)
+    rounded = _run("e", gradients="x", lossless=False)
+    rounded.compare(reference)
+    assert (rounded.equal, rounded.differs) == (False, False)
     undefined = _run("keep", loss=float("nan"))
     undefined.compare(_run("keep", loss=float("nan")))
     assert undefined.equal is True
