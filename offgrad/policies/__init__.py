@@ -1,5 +1,6 @@
 """Where tensors saved for backward are: policies decide, a session does."""
 
+from offgrad.policies.budget import Budget, Last
 from offgrad.policies.by_module import ByModule
 from offgrad.policies.cast import Cast
 from offgrad.policies.first import First
@@ -12,6 +13,7 @@ from offgrad.policies.policy import (
     Placement,
     Policy,
     SaveContext,
+    Spill,
     Store,
     as_policy,
 )
@@ -22,16 +24,19 @@ offload = OffloadSession
 
 __all__ = [
     "POLICIES",
+    "Budget",
     "ByModule",
     "Cast",
     "First",
     "Keep",
+    "Last",
     "Ledger",
     "Offload",
     "OffloadSession",
     "Placement",
     "Policy",
     "SaveContext",
+    "Spill",
     "Store",
     "When",
     "as_policy",

@@ -2,7 +2,8 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from offgrad_storage import Handle, StoreError
@@ -11,21 +12,54 @@ from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.policies.layout import Array
 
+if TYPE_CHECKING:
+    from offgrad.policies.residents import Residence, Residents
+
 
 class Entry:
-    """One stored array, shared by all saved tensors over the same bytes.
+    """One array saved for backward, shared by all saved tensors over the same bytes.
 
     Attributes:
-        handle: its place in the store; the array goes when the last saved tensor does.
+        shape, dtype, nbytes: of the array.
+        residence: the memory that is held for it; None once it is in a store.
+        stored: its place in the store; the array goes when the last saved tensor does.
+        residents: whose room it takes in memory; None if that is not bounded.
         buffer: what a read ahead is filling.
     """
 
-    __slots__ = ("__weakref__", "_resident", "buffer", "handle")
+    __slots__ = (
+        "__weakref__", "_resident", "buffer", "dtype", "nbytes", "residence", "residents", "shape",
+        "stored",
+    )  # fmt: skip
 
-    def __init__(self, handle: Handle) -> None:
-        self.handle = handle
+    def __init__(self, data: Array) -> None:
+        self.shape = data.shape
+        self.dtype = data.dtype
+        self.nbytes = data.nbytes
+        self.residence: Residence | None = None
+        self.residents: Residents | None = None
+        self.stored: Handle | None = None
         self.buffer: Array | None = None
         self._resident: tuple[ref[Storage], int, int] | None = None
+
+    @property
+    def handle(self) -> Handle:
+        """Its place in the store, where it has one."""
+        assert self.stored is not None
+        return self.stored
+
+    @property
+    def captured(self) -> bool:
+        """Whether the memory it was saved from may change."""
+        return self.residence is None and (self.stored is None or self.stored.captured)
+
+    def wait_captured(self) -> None:
+        """Have it written, if it is not, so that the memory it was saved from may change."""
+        residence = self.residence
+        if residence is not None:
+            residence.clear()
+        if self.stored is not None:
+            self.stored.wait_captured()
 
     def is_also_in(self, storage: Storage, offset: int) -> None:
         """Note that `storage`, as it is now, holds the same bytes from `offset` on."""
@@ -41,7 +75,7 @@ class Entry:
         if storage is None or storage.version != version:
             return None
         flat = storage.root.reshape(-1).view("u1")
-        return storage, flat[offset : offset + self.handle.nbytes]
+        return storage, flat[offset : offset + self.nbytes]
 
     def take_buffer(self) -> Array | None:
         """Return what a read ahead is filling, for `read` alone."""
@@ -51,7 +85,7 @@ class Entry:
     def read(self, buffer: Array | None) -> Array:
         """Return the array from the store, in the buffer taken or else a new one."""
         if buffer is None:
-            buffer = memory.empty(self.handle.shape, self.handle.dtype)
+            buffer = memory.empty(self.shape, self.dtype)
         return self.handle.get(buffer)
 
     def read_ahead(self, buffer: Array) -> None:
@@ -86,13 +120,20 @@ class ReadAhead:
 
     Attributes:
         window_nbytes: most bytes in memory ahead of their use; one larger array may go alone.
+
+    Args:
+        uses: the order.
+        fits: whether there is room to read an entry ahead.
     """
 
-    def __init__(self, uses: Iterable[Entry], window_nbytes: int) -> None:
+    def __init__(
+        self, uses: Iterable[Entry], window_nbytes: int, fits: Callable[[Entry], bool]
+    ) -> None:
         # Weakly: an array goes with the last saved tensor that wants it.
         self._upcoming = deque(ref(entry) for entry in uses)
         self._ahead: dict[int, _Ahead] = {}
         self.window_nbytes = window_nbytes
+        self._fits = fits
 
     def held_nbytes(self) -> int:
         """Return the bytes in memory, or on their way there, ahead of their use.
@@ -100,23 +141,28 @@ class ReadAhead:
         This one may be called without the lock.
         """
         entries = [ahead.entry() for ahead in self._ahead.copy().values()]
-        return sum(entry.handle.nbytes for entry in entries if entry is not None)
+        return sum(entry.nbytes for entry in entries if entry is not None)
 
     def advance(self) -> None:
         """Begin as many reads as may be: within the window, and within the memory's limit."""
         held = self.held_nbytes()
         while self._upcoming:
             entry = self._upcoming[0]()
-            if entry is not None and not self._joins(entry):
-                nbytes = entry.handle.nbytes
+            # What is held anyway needs no care.
+            if entry is not None and entry.residence is None and not self._joins(entry):
+                nbytes = entry.nbytes
                 found = entry.in_memory()
                 if held and held + nbytes > self.window_nbytes:
                     return
-                if found is None and entry.handle.store.reads_ahead:
+                if not self._fits(entry):
+                    if found is None:
+                        return
+                    found = None  # it may die before its use: then it is read
+                elif found is None and entry.handle.store.reads_ahead:
                     if not memory.fits(nbytes):
                         return
                     try:
-                        buffer = memory.empty(entry.handle.shape, entry.handle.dtype)
+                        buffer = memory.empty(entry.shape, entry.dtype)
                     except memory.OutOfMemoryError:
                         return
                     if self._upcoming[0]() is not entry:  # given back to make that room

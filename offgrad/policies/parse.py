@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from offgrad.policies.budget import Budget, Last
 from offgrad.policies.cast import Cast, in_memory
 from offgrad.policies.known import as_nbytes, unknown
 from offgrad.policies.policy import Keep, Offload, Policy
@@ -17,6 +18,9 @@ def parse_policy(text: str) -> Policy:
     - ``pool``, ``disk``, ``zarr``, with a codec or without, such as ``disk:lz4`` or
       ``zarr:blosc-lz4-bitshuffle``; ``min=SIZE`` is the size of the smallest tensors that go there
     - ``cast:float16`` (or bfloat16, int8, int4); ``then=POLICY`` says where to, ``min=SIZE`` as
+      above
+    - ``budget:512MiB``: so much stays in memory; ``spill=STORE`` says where the rest goes
+    - ``last:8``: the last so many stay; ``then=POLICY`` says where the others go, ``min=SIZE`` as
       above
 
     Raises:
@@ -68,11 +72,26 @@ def _cast(name: str, to: str | None, options: Options) -> Policy:
     return Cast(to, in_memory(to, parse_policy("pool" + smallest)))
 
 
+def _budget(name: str, nbytes: str | None, options: Options) -> Policy:
+    if nbytes is None:
+        raise ValueError("say how much, as in budget:512MiB")
+    return Budget(nbytes, options.get("spill", "disk"))
+
+
+def _last(name: str, count: str | None, options: Options) -> Policy:
+    if count is None or not count.isdecimal():
+        raise ValueError(f"say how many stay, as in last:8, got {count!r}")
+    smallest = f",min={options['min']}" if "min" in options else ""
+    return Last(int(count), parse_policy(options.get("then", "disk") + smallest))
+
+
 _KINDS: dict[str, tuple[Callable[[str, str | None, Options], Policy], tuple[str, ...]]] = {
     "keep": (_keep, ()),
     "pool": (_offload, ("min",)),
     "disk": (_offload, ("min",)),
     "zarr": (_offload, ("min",)),
     "cast": (_cast, ("then", "min")),
+    "budget": (_budget, ("spill",)),
+    "last": (_last, ("then", "min")),
 }
 """By name, what makes the policy, and the options it has."""

@@ -51,7 +51,7 @@ class Policy(ABC):
 
     @abstractmethod
     def place(self, context: SaveContext) -> "Placement | None":
-        """Return `Keep` or `Store` for the tensor that `context` describes; None for no answer.
+        """Return `Keep`, `Store` or `Spill` for the tensor described; None for no answer.
 
         What no policy has an answer for is kept.
         """
@@ -118,7 +118,34 @@ class Store:
         return name if self.codec is None else f"{name}:{self.codec}"
 
 
-Placement: TypeAlias = Keep | Store
+@dataclass(frozen=True)
+class Spill:
+    """Stay in memory as long as there is room, then go to a store; what is used last goes first.
+
+    All that a session saves with equal ones shares the room.
+
+    Attributes:
+        store: where to.
+        nbytes: most bytes of memory; None for no bound.
+        last: most tensors, those that share memory counting as one; None for no bound.
+    """
+
+    store: Store
+    nbytes: int | None = None
+    last: int | None = None
+
+    @property
+    def lossless(self) -> bool:
+        """As of the store."""
+        return self.store.lossless
+
+    @property
+    def codec(self) -> str | None:
+        """As of the store."""
+        return self.store.codec
+
+
+Placement: TypeAlias = Keep | Store | Spill
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from offgrad.policies.by_module import ByModule
 from offgrad.policies.entry import Entry, ReadAhead
 from offgrad.policies.layout import Array, Layout, address, compact
 from offgrad.policies.ledger import Ledger
-from offgrad.policies.policy import Keep, Policy, SaveContext, Store, as_policy
+from offgrad.policies.policy import Keep, Policy, SaveContext, Spill, Store, as_policy
+from offgrad.policies.residents import Residents
 from offgrad.policies.route import Route, modules_concerned, routes_to
 from offgrad.policies.stores import open_store
 
@@ -109,6 +110,7 @@ class OffloadSession:
         self._saves: WeakKeyDictionary[Storage, _Saves] = WeakKeyDictionary()
         self._pending: list[ref[Handle]] = []
         self._passes: list[ReadAhead] = []
+        self._residents: dict[Spill, Residents] = {}
         memory.register_borrower(self)
 
     def __enter__(self) -> "OffloadSession":
@@ -181,9 +183,9 @@ class OffloadSession:
         placement = policy.place(context)
         if placement is None:
             placement = Keep()
-        if not isinstance(placement, Keep | Store):
+        if not isinstance(placement, Keep | Store | Spill):
             raise TypeError(
-                f"a policy must return Keep, Store or None, but {policy} returned "
+                f"a policy must return Keep, Store, Spill or None, but {policy} returned "
                 f"{type(placement).__name__} for {context}"
             )
         data, layout, dense = compact(array)
@@ -206,18 +208,26 @@ class OffloadSession:
                 key = (*key, placement.codec)
             known = saves.entries.get(key)
             entry = None if known is None else known()
+            if entry is not None and entry.residence is not None and entry.residents is not None:
+                entry.residents.touch(entry.residence)
         if entry is None:
-            entry = self._store(placement, data, dense, context)
-            if dense:
-                entry.is_also_in(storage, begin)
-                self._hold_until_written(storage, entry.handle)
+            if not (dense and storage.root.flags.c_contiguous):
+                data = memory.copy(data)
+                storage, begin = Storage(data), 0
+            entry = self._save(placement, storage, data, begin, context)
             saves.entries[key] = ref(entry)
         return _Packed(entry, layout)
 
-    def _store(self, placement: Store, data: Array, dense: bool, context: SaveContext) -> Entry:
-        store = open_store(placement.store, self._directory, placement.codec)
-        if store not in self._baselines:
-            self._baselines[store] = store.stats()
+    def _save(
+        self,
+        placement: Store | Spill,
+        storage: Storage,
+        data: Array,
+        begin: int,
+        context: SaveContext,
+    ) -> Entry:
+        """Hold or store `data`, the bytes of `storage` from `begin` on."""
+        entry = Entry(data)
         facts = {
             "op": context.op,
             "slot": context.slot,
@@ -225,12 +235,38 @@ class OffloadSession:
             "shape": list(context.shape),
             "step": context.step,
         }
-        if not dense:
-            data = memory.copy(data)
         began = time.perf_counter()
-        handle = store.put(data, attributes=facts)
-        self._count_stall(began)
-        return Entry(handle)
+        try:
+            if isinstance(placement, Spill):
+                with self._lock:
+                    residents = entry.residents = self._residents_of(placement)
+                    entry.is_also_in(storage, begin)
+                    if residents.add(entry, storage, data, facts):
+                        return entry
+                entry.stored = residents.store.put(data, attributes=facts)
+                entry.stored.wait_captured()  # there is no room to hold it until then
+            else:
+                entry.stored = self._open(placement).put(data, attributes=facts)
+                self._hold_until_written(storage, entry.stored)
+        finally:
+            self._count_stall(began)
+        if placement.lossless:
+            entry.is_also_in(storage, begin)
+        return entry
+
+    def _open(self, placement: Store) -> AbstractArrayStore:
+        store = open_store(placement.store, self._directory, placement.codec)
+        if store not in self._baselines:
+            self._baselines[store] = store.stats()
+        return store
+
+    def _residents_of(self, spill: Spill) -> Residents:
+        found = self._residents.get(spill)
+        if found is None:
+            store = self._open(spill.store)
+            found = Residents(spill, store, self._lock, self._ahead_nbytes)
+            self._residents[spill] = found
+        return found
 
     def _hold_until_written(self, storage: Storage, handle: Handle) -> None:
         """Have a change of `storage` in place wait for the write."""
@@ -255,6 +291,8 @@ class OffloadSession:
             pending = [handle for each in self._pending if (handle := each()) is not None]
             for reads in self._passes:
                 reads.give_back()
+            for residents in list(self._residents.values()):
+                residents.relieve()
         finally:
             self._lock.release()
         for handle in pending:
@@ -262,21 +300,30 @@ class OffloadSession:
 
     def holdings(self) -> Mapping[str, int]:
         """Return the bytes held besides tensors, by what for."""
-        ahead = sum(reads.held_nbytes() for reads in list(self._passes))
-        return {"read ahead for backward": ahead}
+        return {"read ahead for backward": self._ahead_nbytes()}
+
+    def _ahead_nbytes(self) -> int:
+        return sum(reads.held_nbytes() for reads in list(self._passes))
+
+    def _has_room(self, entry: Entry) -> bool:
+        return entry.residents is None or entry.residents.fits(entry.nbytes)
 
     # Backward
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         """Learn the order of unpacking, and begin to read; return what ends the pass."""
         orders: dict[AbstractArrayStore, list[Handle]] = {}
-        for each in packed:
-            handle = each.entry.handle
-            orders.setdefault(handle.store, []).append(handle)
+        entries = [each.entry for each in packed]
+        for entry in entries:
+            if entry.stored is not None:
+                orders.setdefault(entry.stored.store, []).append(entry.stored)
         for store, order in orders.items():
             store.plan(order)
-        reads = ReadAhead((each.entry for each in packed), self._prefetch_nbytes)
+        reads = ReadAhead(entries, self._prefetch_nbytes, self._has_room)
         with self._lock:
+            sharing = list(self._residents.values())
+            for residents in sharing:
+                residents.plan([each for each in entries if each.residents is residents])
             self._passes.append(reads)
             reads.advance()
 
@@ -284,6 +331,8 @@ class OffloadSession:
             with self._lock:
                 self._passes.remove(reads)
                 reads.close()
+                for residents in sharing:
+                    residents.finish()
 
         return finish
 

@@ -15,7 +15,17 @@ from offgrad_storage import BackendStore, DiskStore, PoolStore, StoreError, Zarr
 
 import offgrad
 from offgrad import memory
-from offgrad.policies import Keep, Offload, Placement, SaveContext, Store, When, stores
+from offgrad.policies import (
+    Budget,
+    Keep,
+    Last,
+    Offload,
+    Placement,
+    SaveContext,
+    Store,
+    When,
+    stores,
+)
 from tests.policies.backends import MemoryBackend, RecordingStore, memory_store
 from tests.policies.helpers import wait_until
 
@@ -57,6 +67,10 @@ def _policy(name: str, by_name: Stores) -> Any:
         return Keep()
     if name == "mixed":
         return Mixed(by_name)
+    if store == "budget":
+        return Budget(int(rest), by_name["delayed"])
+    if store == "last":
+        return Last(int(rest), Offload(by_name["disk"], min_nbytes=0))
     if name == "first":
         return [
             When(Offload(by_name["disk"], min_nbytes=0), op=["Mm", "Addmm", "*Linear*"]),
@@ -84,6 +98,9 @@ LOSSLESS = (
     "lz4_disk-all",
     "zstd_pool-all",
     "first",
+    "budget-0",
+    "budget-100000",
+    "last-3",
 )
 
 

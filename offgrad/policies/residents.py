@@ -1,0 +1,231 @@
+"""Residents: what is saved for backward and stays in memory as long as there is room for it.
+
+What makes way is what backward uses last: what was saved first, until the plan of a pass tells
+better. Memory makes way as a whole, with all that was saved of it; the room is there when it is
+written. A change in place makes way as well, so that backward gets what was saved.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary, ref
+
+from offgrad_storage import AbstractArrayStore, Handle
+
+from offgrad.memory import Storage
+from offgrad.policies.entry import Entry
+from offgrad.policies.layout import Array
+from offgrad.policies.policy import Spill
+
+_MOST_EAGER = 32 << 20
+
+
+class _Lodger(NamedTuple):
+    """An entry, and what is to be written for it."""
+
+    entry: ref[Entry]
+    data: Array
+    facts: Mapping[str, object]
+
+
+class Residence:
+    """The memory of a storage, held for the entries in it. It goes with the last of them."""
+
+    __slots__ = ("__weakref__", "_freed", "_residents", "lodgers", "nbytes", "storage")
+
+    def __init__(self, storage: Storage, residents: "Residents", freed: deque[int]) -> None:
+        self.storage = storage
+        self.nbytes = storage.root.nbytes
+        self.lodgers: list[_Lodger] = []
+        self._residents = residents
+        self._freed = freed
+
+    def __del__(self) -> None:
+        self._freed.append(self.nbytes)
+
+    def clear(self) -> None:
+        """Have all entries written, unless they are."""
+        with self._residents.lock:
+            if self.lodgers:
+                self._residents.evict(self)
+
+
+class _Leaving(NamedTuple):
+    """Memory that is being written: the room is there when all writes are done with it."""
+
+    writes: Sequence[ref[Handle]]
+    residence: Residence
+
+
+_Queue = OrderedDict[int, ref[Residence]]
+
+
+class Residents:
+    """Entries that share the room of one `Spill`. For use with the session's lock held.
+
+    Args:
+        spill: how much may be here, of bytes or of residences.
+        store: where the rest goes.
+        lock: the session's.
+        ahead_nbytes: tells how much is read ahead: it takes of the same room.
+    """
+
+    def __init__(
+        self,
+        spill: Spill,
+        store: AbstractArrayStore,
+        lock: AbstractContextManager[Any],
+        ahead_nbytes: Callable[[], int],
+    ) -> None:
+        self.lock = lock
+        self._spill = spill
+        self.store = store
+        self._ahead_nbytes = ahead_nbytes
+        self._by_storage: WeakValueDictionary[int, Residence] = WeakValueDictionary()
+        # The first of a queue is used last; all of the first queue after all of the second.
+        self._unplanned: _Queue = OrderedDict()
+        self._planned: _Queue = OrderedDict()
+        self._leaving: deque[_Leaving] = deque()
+        self._held_nbytes = 0
+        self._freed: deque[int] = deque()  # from finalizers, which cannot take a lock
+        self._eager_nbytes = 0  # written before there is need for the room
+        self._passes = 0
+        self._evicting = False
+
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes of memory held, with what is being written."""
+        while self._freed:
+            self._held_nbytes -= self._freed.popleft()
+        return self._held_nbytes
+
+    def add(self, entry: Entry, storage: Storage, data: Array, facts: Mapping[str, object]) -> bool:
+        """Hold `data`, a part of `storage`, for `entry`; False if there cannot be room for it."""
+        residence = self._by_storage.get(storage.uid)
+        if residence is None:
+            if not self._make_room(storage.root.nbytes):
+                return False
+            residence = Residence(storage, self, self._freed)
+            self._held_nbytes += residence.nbytes
+            self._by_storage[storage.uid] = residence
+            self._unplanned[id(residence)] = ref(residence)
+        residence.lodgers.append(_Lodger(ref(entry), data, facts))
+        entry.residence = residence
+        storage.add_writer(entry)
+        last = self._spill.last
+        while last is not None and len(self._by_storage) > last and self._evict_next():
+            pass
+        self.sweep()
+        return True
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many bytes more may be read ahead."""
+        bound = self._spill.nbytes
+        self.sweep()
+        return bound is None or self.held_nbytes + self._ahead_nbytes() + nbytes <= bound
+
+    def plan(self, order: Sequence[Entry]) -> None:
+        """Learn in which order entries will be wanted."""
+        self._passes += 1
+        for entry in reversed(order):  # so the first use of each counts
+            residence = entry.residence
+            if residence is not None:
+                self._unplanned.pop(id(residence), None)
+                self._planned.pop(id(residence), None)
+                self._planned[id(residence)] = ref(residence)
+
+    def finish(self) -> None:
+        """A pass is over: what it left is as if it had not been planned."""
+        self._passes -= 1
+        if not self._passes:
+            self._planned.update(self._unplanned)
+            self._planned, self._unplanned = OrderedDict(), self._planned
+        self.sweep()
+
+    def evict(self, residence: Residence) -> None:
+        """Begin to write all entries of `residence`.
+
+        Raises:
+            StoreError: as the store says it; what is not written stays.
+        """
+        writes: list[ref[Handle]] = []
+        self._evicting = True  # a store may ask for memory, and so for room here
+        try:
+            while residence.lodgers:
+                lodger = residence.lodgers[-1]
+                entry = lodger.entry()
+                if entry is not None:
+                    entry.stored = self.store.put(lodger.data, attributes=lodger.facts)
+                    entry.residence = None
+                    writes.append(ref(entry.stored))
+                residence.lodgers.pop()
+        finally:
+            self._evicting = False
+        self._by_storage.pop(residence.storage.uid, None)
+        self._unplanned.pop(id(residence), None)
+        self._planned.pop(id(residence), None)
+        self._leaving.append(_Leaving(writes, residence))
+
+    def touch(self, residence: Residence) -> None:
+        """It was saved once more, so it will be used sooner."""
+        if id(residence) in self._unplanned:
+            self._unplanned.move_to_end(id(residence))
+
+    def sweep(self) -> None:
+        """Let go of memory that is written."""
+        while self._leaving and not _pending(self._leaving[0]):
+            self._leaving.popleft()
+
+    def relieve(self) -> None:
+        """Make all the room there can be."""
+        while self._evict_next():
+            pass
+        while self._leaving:
+            self._wait()
+
+    def _make_room(self, nbytes: int) -> bool:
+        bound = self._spill.nbytes
+        if bound is None:
+            return True
+        if nbytes > bound:
+            return False
+        self.sweep()
+        while self._staying_nbytes() + nbytes + self._eager_nbytes > bound and self._evict_next():
+            pass
+        while self.held_nbytes + self._ahead_nbytes() + nbytes > bound:
+            if self._leaving:
+                # From now on, writes begin before their room is needed.
+                self._eager_nbytes = min(_MOST_EAGER, bound // 4)
+                self._wait()
+            elif not self._evict_next():
+                return False
+        return True
+
+    def _staying_nbytes(self) -> int:
+        return self.held_nbytes - sum(each.residence.nbytes for each in self._leaving)
+
+    def _evict_next(self) -> bool:
+        if self._evicting:
+            return False
+        for queue in (self._unplanned, self._planned):
+            while queue:
+                key, reference = next(iter(queue.items()))
+                residence = reference()
+                if residence is not None:
+                    self.evict(residence)
+                    return True
+                del queue[key]
+        return False
+
+    def _wait(self) -> None:
+        for reference in self._leaving[0].writes:
+            handle = reference()
+            if handle is not None:
+                handle.wait_captured()
+        self._leaving.popleft()
+
+
+def _pending(leaving: _Leaving) -> bool:
+    handles = [reference() for reference in leaving.writes]
+    return any(handle is not None and not handle.captured for handle in handles)
