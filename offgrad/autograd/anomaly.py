@@ -93,6 +93,12 @@ def remember(node: "Node") -> None:
     node.metadata["parent_"] = _running.node
 
 
+def caller() -> str:
+    """Return the line outside this package that called into it."""
+    stack = traceback.StackSummary.extract(_frames(sys._getframe(1)), limit=1)
+    return ", ".join(f"{each.filename}:{each.lineno} in {each.name}" for each in stack)
+
+
 def run(node: "Node", grads: "Grads") -> "Grads":
     """Run `node`; tell of an error where in forward it comes from."""
     outer, _running.node = _running.node, node

@@ -9,7 +9,7 @@ import numpy as np
 
 from offgrad.autograd import anomaly, grad_mode
 from offgrad.autograd.node import AccumulateGrad, Edge, GradientEdge, Grads, Node
-from offgrad.autograd.saved_tensor import Reader
+from offgrad.autograd.saved_tensor import Reader, SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe
 
 if TYPE_CHECKING:
@@ -153,14 +153,23 @@ def _announce(order: Order, ends: ExitStack) -> None:
     """
     plans: dict[int, tuple[Reader, list[Any]]] = {}
     for node, execute in order:
-        if not execute:
-            continue
-        for saved in node.saves():
-            packed = saved.packed
-            if packed is not None:
-                plans.setdefault(id(packed[0]), (packed[0], []))[1].append(packed[1])
+        if execute:
+            for saved in node.saves():
+                _add_to_plans(saved, plans)
     for reader, sequence in plans.values():
         ends.callback(reader.plan(sequence))
+
+
+def _add_to_plans(saved: SavedTensor, plans: dict[int, tuple[Reader, list[Any]]]) -> None:
+    """Add `saved`, if it is packed, after what is unpacked for it."""
+    if saved.packed is None:
+        return
+    reader, packed = saved.packed
+    if id(reader) not in plans:
+        for source in reader.sources():
+            _add_to_plans(source, plans)
+        plans[id(reader)] = (reader, [])
+    plans[id(reader)][1].append(packed)
 
 
 def _step(

@@ -1,12 +1,12 @@
 """allow_mutation_on_saved_tensors: what is saved is copied when it is about to be changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.saved_tensor import Reader, Save, pop_hooks, push_hooks
+from offgrad.autograd.saved_tensor import Reader, Save, SavedTensor, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import copy
 
@@ -69,6 +69,9 @@ class _Guard:
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         return _nothing
+
+    def sources(self) -> Iterable[SavedTensor]:
+        return ()
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ it). Under hooks it holds only what ``pack`` returned.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -59,6 +59,9 @@ class Reader(Protocol):
             What is to be called when the pass is over, however it ended.
         """
 
+    def sources(self) -> "Iterable[SavedTensor]":
+        """Return what it will itself unpack, in the pass, before it can unpack anything."""
+
 
 class PairHooks:
     """A plain ``(pack, unpack)`` pair of functions on tensors, PyTorch's kind."""
@@ -84,6 +87,10 @@ class PairHooks:
         """Do nothing: a pair has no use for the order."""
         return _nothing
 
+    def sources(self) -> "Iterable[SavedTensor]":
+        """Nothing."""
+        return ()
+
 
 def _nothing() -> None:
     pass
@@ -92,6 +99,9 @@ def _nothing() -> None:
 class _State(threading.local):
     hooks: tuple[SaveHooks, ...] = ()
     disabled: str | None = None
+    # Whether a checkpoint's function is running: its hooks were pushed for all that happens inside,
+    # so none are pushed there for being in some module.
+    checkpointed = False
     # The memory that an in-place operation, being computed, will write its result over.
     target: Storage | None = None
 

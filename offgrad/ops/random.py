@@ -11,6 +11,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import is_differentiable, wrap
+from offgrad.ops import draws
 from offgrad.ops.convert import get_default_dtype, real_floating
 from offgrad.ops.device import check_device
 from offgrad.ops.shape import sizes
@@ -27,15 +28,12 @@ class Generator:
 
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()
-        self._seed = 0
+        self._seed = int(seed) & (2**64 - 1)
         self._offset = 0
-        self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> "Generator":
         """Start again from `seed`, any integer, of which 64 bits count."""
-        with self._lock:
-            self._seed = int(seed) & (2**64 - 1)
-            self._offset = 0
+        self.set_state((int(seed) & (2**64 - 1), 0))
         return self
 
     def initial_seed(self) -> int:
@@ -49,15 +47,23 @@ class Generator:
 
     def set_state(self, state: tuple[int, int]) -> None:
         """Go to a state that `get_state` returned."""
-        with self._lock:
-            self._seed, self._offset = state
+        if not draws.is_repeating():
+            with self._lock:
+                self._seed, self._offset = state
 
     def advance(self, count: int) -> tuple[int, int]:
-        """Take `count` numbers; return the seed and the offset of the first."""
+        """Take `count` numbers; return the seed and the offset of the first.
+
+        What a checkpoint computes again takes the numbers that it took before.
+        """
+        draw = draws.take(count, lambda: self._draw(count))
+        return draw.seed, draw.offset
+
+    def _draw(self, count: int) -> draws.Draw:
         with self._lock:
             offset = self._offset
             self._offset += count
-            return self._seed, offset
+            return draws.Draw(self._seed, offset, count)
 
     def stream(self, count: int) -> np.random.Generator:
         """Take `count` numbers; return a NumPy generator of its own for them."""

@@ -70,8 +70,11 @@ class Modules:
             self._policy.check(_qualified_names(self._model), type(self._model).__name__)
 
     def enter(self, session: "OffloadSession", call: Call) -> None:
-        """Route to `session` inside `call`, if it is of a module that it applies to."""
-        rule = self._rule(call)
+        """Route to `session` inside `call`, if it is of a module that it applies to.
+
+        Inside a checkpoint it is not: what is saved there is computed again, and used at once.
+        """
+        rule = None if saved_tensor.state.checkpointed else self._rule(call)
         if rule is None:
             return
         steps, policy = rule

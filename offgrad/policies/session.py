@@ -7,7 +7,7 @@ will be wanted in which order; reads run ahead of it. `unpack` gives the tensors
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -16,7 +16,7 @@ from offgrad_storage import AbstractArrayStore, Handle, PoolStore, StoreStats
 
 from offgrad import memory
 from offgrad.autograd.handles import RemovableHandle
-from offgrad.autograd.saved_tensor import KEEP, Save, pop_hooks, push_hooks
+from offgrad.autograd.saved_tensor import KEEP, Save, SavedTensor, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
 from offgrad.nn import Module
@@ -335,6 +335,10 @@ class OffloadSession:
                     residents.finish()
 
         return finish
+
+    def sources(self) -> Iterable[SavedTensor]:
+        """Nothing: stores need no saved tensors."""
+        return ()
 
     def unpack(self, packed: _Packed) -> "Tensor":
         """Return the saved tensor: from memory if it is there, still or again, or its store."""

@@ -1,8 +1,8 @@
 """What PyTorch keeps under utils."""
 
 from offgrad.missing import missing
-from offgrad.utils import hooks
+from offgrad.utils import checkpoint, hooks
 
-__all__ = ["hooks"]
+__all__ = ["checkpoint", "hooks"]
 
 __getattr__ = missing("offgrad.utils")
