@@ -242,6 +242,8 @@ class _Again:
             CheckpointError: if it is not what was saved in forward.
             _Stop: when all that is wanted was saved.
         """
+        if self._error:  # the function went on
+            raise CheckpointError(self._error)
         number = len(self._facts.known)
         forward = self.reader.facts
         is_wanted = number in self._wanted

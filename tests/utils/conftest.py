@@ -1,0 +1,20 @@
+"""Fixtures that are shared with other folders, and what checkpoints must leave as it was."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from offgrad.autograd import saved_tensor
+from offgrad.ops import draws
+from tests.mechanics.conftest import _torch_as_it_was, lib, lib_name
+from tests.policies.conftest import eager_switching
+
+__all__ = ["_torch_as_it_was", "eager_switching", "lib", "lib_name"]
+
+
+@pytest.fixture(autouse=True)
+def _no_checkpoint_runs() -> Iterator[None]:
+    """Afterwards no function is taken to be running, nor numbers to be drawn again."""
+    yield
+    assert not saved_tensor.state.checkpointed
+    assert not draws.is_repeating()
