@@ -152,6 +152,23 @@ def test_nothing_of_a_retained_graph_stays_computed() -> None:
     assert memory.allocated() == before
 
 
+def test_the_error_of_a_pass_holds_nothing_that_was_computed_again() -> None:
+    def fail(grad: Tensor) -> None:
+        raise ValueError("hook")
+
+    def function(x: Tensor) -> Tensor:
+        y = chain(x)
+        y.register_hook(fail)
+        return chain(y)
+
+    out = ckpt(function, batch() + 0).sum()
+    before = memory.allocated()
+    with pytest.raises(ValueError, match="hook") as info:
+        out.backward()
+    assert info.tb is not None
+    assert memory.allocated() - before <= 2 * NBYTES  # the gradient, and what it was computed with
+
+
 def test_only_what_a_pass_needs_is_computed_again() -> None:
     first, second = Counted(lambda x: x.tanh()), Counted(lambda x: x.sin())
 
