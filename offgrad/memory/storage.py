@@ -101,10 +101,15 @@ class Storage:
         if self.writers:
             with _writers_lock:
                 writers, self.writers = self.writers, ()
-            for reference in writers:
+            for index, reference in enumerate(writers):
                 writer = reference()
-                if writer is not None:
-                    writer.wait_captured()
+                try:
+                    if writer is not None:
+                        writer.wait_captured()
+                except BaseException:
+                    with _writers_lock:  # the next try waits for them as well
+                        self.writers = (*self.writers, *writers[index:])
+                    raise
         self.version += 1
         self.changed_by = operation
 
