@@ -29,19 +29,34 @@ class _Lodger(NamedTuple):
     facts: Mapping[str, object]
 
 
+class _Write(NamedTuple):
+    """A write, and the array the store was given for it, which nobody else holds."""
+
+    handle: ref[Handle]
+    source: ref[Array]
+
+    @property
+    def pending(self) -> bool:
+        """Whether the store holds the memory; if it was under way, even when the handle is dead."""
+        handle = self.handle()
+        return self.source() is not None and not (handle is not None and handle.captured)
+
+
 class Residence:
     """The memory of a storage, held for the entries in it. It goes with the last of them."""
 
-    __slots__ = ("__weakref__", "_freed", "_residents", "lodgers", "nbytes", "storage")
+    __slots__ = ("__weakref__", "_freed", "_residents", "lodgers", "nbytes", "storage", "writes")
 
     def __init__(self, storage: Storage, residents: "Residents", freed: deque[int]) -> None:
         self.storage = storage
         self.nbytes = storage.root.nbytes
         self.lodgers: list[_Lodger] = []
+        self.writes: list[_Write] = []
         self._residents = residents
         self._freed = freed
 
     def __del__(self) -> None:
+        del self.storage, self.lodgers  # before anyone is told
         self._freed.append(self.nbytes)
 
     def clear(self) -> None:
@@ -52,10 +67,10 @@ class Residence:
 
 
 class _Leaving(NamedTuple):
-    """Memory that is being written: the room is there when all writes are done with it."""
+    """Memory that is being written, and held by the store alone until all writes are done."""
 
-    writes: Sequence[ref[Handle]]
-    residence: Residence
+    writes: Sequence[_Write]
+    nbytes: int
 
 
 _Queue = OrderedDict[int, ref[Residence]]
@@ -104,7 +119,7 @@ class Residents:
         """Hold `data`, a part of `storage`, for `entry`; False if there cannot be room for it."""
         residence = self._by_storage.get(storage.uid)
         if residence is None:
-            if not self._make_room(storage.root.nbytes):
+            if not self.make_room(storage.root.nbytes):
                 return False
             residence = Residence(storage, self, self._freed)
             self._held_nbytes += residence.nbytes
@@ -119,72 +134,8 @@ class Residents:
         self.sweep()
         return True
 
-    def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes more may be read ahead."""
-        bound = self._spill.nbytes
-        self.sweep()
-        return bound is None or self.held_nbytes + self._ahead_nbytes() + nbytes <= bound
-
-    def plan(self, order: Sequence[Entry]) -> None:
-        """Learn in which order entries will be wanted."""
-        self._passes += 1
-        for entry in reversed(order):  # so the first use of each counts
-            residence = entry.residence
-            if residence is not None:
-                self._unplanned.pop(id(residence), None)
-                self._planned.pop(id(residence), None)
-                self._planned[id(residence)] = ref(residence)
-
-    def finish(self) -> None:
-        """A pass is over: what it left is as if it had not been planned."""
-        self._passes -= 1
-        if not self._passes:
-            self._planned.update(self._unplanned)
-            self._planned, self._unplanned = OrderedDict(), self._planned
-        self.sweep()
-
-    def evict(self, residence: Residence) -> None:
-        """Begin to write all entries of `residence`.
-
-        Raises:
-            StoreError: as the store says it; what is not written stays.
-        """
-        writes: list[ref[Handle]] = []
-        self._evicting = True  # a store may ask for memory, and so for room here
-        try:
-            while residence.lodgers:
-                lodger = residence.lodgers[-1]
-                entry = lodger.entry()
-                if entry is not None:
-                    entry.stored = self.store.put(lodger.data, attributes=lodger.facts)
-                    entry.residence = None
-                    writes.append(ref(entry.stored))
-                residence.lodgers.pop()
-        finally:
-            self._evicting = False
-        self._by_storage.pop(residence.storage.uid, None)
-        self._unplanned.pop(id(residence), None)
-        self._planned.pop(id(residence), None)
-        self._leaving.append(_Leaving(writes, residence))
-
-    def touch(self, residence: Residence) -> None:
-        """It was saved once more, so it will be used sooner."""
-        if id(residence) in self._unplanned:
-            self._unplanned.move_to_end(id(residence))
-
-    def sweep(self) -> None:
-        """Let go of memory that is written."""
-        while self._leaving and not _pending(self._leaving[0]):
-            self._leaving.popleft()
-
-    def relieve(self) -> None:
-        """Make all the room there can be."""
-        while self._evict_next():
-            pass
-        while self._leaving:
-            self._wait()
-
-    def _make_room(self, nbytes: int) -> bool:
+    def make_room(self, nbytes: int) -> bool:
+        """Have what is used last make way for so many bytes; False if there cannot be room."""
         bound = self._spill.nbytes
         if bound is None:
             return True
@@ -202,8 +153,76 @@ class Residents:
                 return False
         return True
 
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many bytes more may be read ahead."""
+        bound = self._spill.nbytes
+        self.sweep()
+        return bound is None or self.held_nbytes + self._ahead_nbytes() + nbytes <= bound
+
+    def plan(self, order: Sequence[Entry]) -> None:
+        """Learn in which order entries will be wanted."""
+        self._passes += 1
+        for entry in reversed(order):  # so the first use of each counts
+            residence = entry.residence
+            if residence is not None:
+                self._forget(residence)
+                self._planned[id(residence)] = ref(residence)
+
+    def finish(self) -> None:
+        """A pass is over: what it left is as if it had not been planned."""
+        self._passes -= 1
+        if not self._passes:
+            self._planned.update(self._unplanned)
+            self._planned, self._unplanned = OrderedDict(), self._planned
+        self.sweep()
+
+    def evict(self, residence: Residence) -> None:
+        """Begin to write all entries of `residence`.
+
+        Raises:
+            StoreError: as the store says it; what is not written stays.
+        """
+        self._evicting = True  # a store may ask for memory, and so for room here
+        try:
+            while residence.lodgers:
+                lodger = residence.lodgers[-1]
+                entry = lodger.entry()
+                if entry is not None:
+                    source = lodger.data.view()
+                    entry.stored = self.store.put(source, attributes=lodger.facts)
+                    entry.residence = None
+                    residence.writes.append(_Write(ref(entry.stored), ref(source)))
+                residence.lodgers.pop()
+        finally:
+            self._evicting = False
+        self._by_storage.pop(residence.storage.uid, None)
+        self._forget(residence)
+        self._leaving.append(_Leaving(residence.writes, residence.nbytes))
+        residence.nbytes = 0  # counted there from now on
+
+    def touch(self, residence: Residence) -> None:
+        """It was saved once more, so it will be used sooner."""
+        if id(residence) in self._unplanned:
+            self._unplanned.move_to_end(id(residence))
+
+    def sweep(self) -> None:
+        """Let go of memory that is written."""
+        while self._leaving and not any(write.pending for write in self._leaving[0].writes):
+            self._held_nbytes -= self._leaving.popleft().nbytes
+
+    def relieve(self) -> None:
+        """Make all the room there can be."""
+        while self._evict_next():
+            pass
+        while self._leaving:
+            self._wait()
+
+    def _forget(self, residence: Residence) -> None:
+        self._unplanned.pop(id(residence), None)
+        self._planned.pop(id(residence), None)
+
     def _staying_nbytes(self) -> int:
-        return self.held_nbytes - sum(each.residence.nbytes for each in self._leaving)
+        return self.held_nbytes - sum(each.nbytes for each in self._leaving)
 
     def _evict_next(self) -> bool:
         if self._evicting:
@@ -219,13 +238,10 @@ class Residents:
         return False
 
     def _wait(self) -> None:
-        for reference in self._leaving[0].writes:
-            handle = reference()
+        for write in self._leaving[0].writes:
+            handle = write.handle()
             if handle is not None:
                 handle.wait_captured()
-        self._leaving.popleft()
-
-
-def _pending(leaving: _Leaving) -> bool:
-    handles = [reference() for reference in leaving.writes]
-    return any(handle is not None and not handle.captured for handle in handles)
+            elif write.pending:
+                self.store.flush()
+        self._held_nbytes -= self._leaving.popleft().nbytes

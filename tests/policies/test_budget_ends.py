@@ -129,6 +129,43 @@ def test_a_write_that_fails_is_an_error_of_its_reader_alone() -> None:
     store.close()
 
 
+@pytest.mark.parametrize("nbytes", [0, 3 * KIB64, 9 * KIB64])
+def test_memory_and_handles_die_with_a_dropped_graph(nbytes: int) -> None:
+    x = normal(1, 128, 128)
+    with memory_store(MemoryBackend(delay=0.003)) as store:
+        session = budget(nbytes, store)
+        for _ in range(3):
+            base = memory.allocated()
+            with session:
+                loss = unary_chain(x, 9)
+            del loss
+            wait_until(lambda: not store.stats().live_handles, "handles are alive")
+            wait_until(lambda base=base: memory.allocated() <= base, "memory is held")  # type: ignore[misc]
+
+
+def test_what_raises_leaves_nothing_behind(store: RecordingStore) -> None:
+    x = normal(1, 128, 128)
+    session = budget(3 * KIB64, store)
+    base = alive()
+    with pytest.raises(ZeroDivisionError), session:
+        unary_chain(x, 6) / (1 // 0)
+    assert alive() <= base
+
+    def fail(_: Any) -> None:
+        raise ZeroDivisionError
+
+    with session:
+        y = x.tanh().tanh()
+        y.register_hook(fail)
+        loss = y.tanh().tanh().tanh().sum()
+    del y
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+    del loss
+    assert alive() <= base
+    assert not store.stats().live_handles
+
+
 def test_a_session_may_be_gone_before_backward(store: RecordingStore) -> None:
     x, z = normal(1, 128, 128), normal(1, 128, 128)
     session = budget(3 * KIB64, store)
