@@ -124,6 +124,7 @@ class Residents:
             residence = Residence(storage, self, self._freed)
             self._held_nbytes += residence.nbytes
             self._by_storage[storage.uid] = residence
+            self._forget(residence)  # one that is dead may have had the same number
             self._unplanned[id(residence)] = ref(residence)
         residence.lodgers.append(_Lodger(ref(entry), data, facts))
         entry.residence = residence
@@ -172,8 +173,9 @@ class Residents:
         """A pass is over: what it left is as if it had not been planned."""
         self._passes -= 1
         if not self._passes:
-            self._planned.update(self._unplanned)
-            self._planned, self._unplanned = OrderedDict(), self._planned
+            left = (*self._planned.items(), *self._unplanned.items())
+            self._planned = OrderedDict()
+            self._unplanned = OrderedDict((key, each) for key, each in left if each() is not None)
         self.sweep()
 
     def evict(self, residence: Residence) -> None:

@@ -197,6 +197,30 @@ def test_what_was_saved_first_makes_way_first() -> None:
             each.backward()
 
 
+@pytest.mark.parametrize("backward", [True, False])
+def test_steps_before_do_not_change_what_makes_way(backward: bool) -> None:
+    """Whose memory, and objects, may lie where theirs did."""
+    with ShapeStore() as store:
+        session = budget(128 * 66, store)
+        for count in (5, 9, 3, 11, 7):
+            with session:
+                losses = results(*range(1, count + 1))
+            if backward:
+                sum(losses[::2]).backward()
+            del losses
+        with session:
+            losses = results(*range(11, 0, -1))
+            assert store.events == []
+            losses += results(11)
+        assert store.shapes == [(11, 32)]
+        with session:
+            losses += results(19)
+        assert len(store.shapes) >= 3
+        assert store.shapes == [(rows, 32) for rows in range(11, 0, -1)][: len(store.shapes)]
+        for each in losses:
+            each.backward()
+
+
 def test_what_is_saved_once_more_stays_longer() -> None:
     a, b, c, d = (normal(k, k, 32) for k in (8, 4, 5, 2))
     with ShapeStore() as store:
