@@ -123,11 +123,11 @@ class ReadAhead:
 
     Args:
         uses: the order.
-        fits: whether there is room to read an entry ahead.
+        fits: whether there is room to hold so many bytes for an entry ahead of its use.
     """
 
     def __init__(
-        self, uses: Iterable[Entry], window_nbytes: int, fits: Callable[[Entry], bool]
+        self, uses: Iterable[Entry], window_nbytes: int, fits: Callable[[Entry, int], bool]
     ) -> None:
         # Weakly: an array goes with the last saved tensor that wants it.
         self._upcoming = deque(ref(entry) for entry in uses)
@@ -140,21 +140,30 @@ class ReadAhead:
 
         This one may be called without the lock.
         """
-        entries = [ahead.entry() for ahead in self._ahead.copy().values()]
-        return sum(entry.nbytes for entry in entries if entry is not None)
+        held, pinned = 0, {}
+        for ahead in self._ahead.copy().values():
+            entry, storage = ahead.entry(), ahead.pinned
+            if storage is not None:  # all of it, and whether the entry is still wanted or not
+                pinned[storage.uid] = storage.root.nbytes
+            elif entry is not None:
+                held += entry.nbytes
+        return held + sum(pinned.values())
 
     def advance(self) -> None:
         """Begin as many reads as may be: within the window, and within the memory's limit."""
+        for key, ahead in list(self._ahead.items()):
+            if ahead.entry() is None:
+                del self._ahead[key]
         held = self.held_nbytes()
         while self._upcoming:
             entry = self._upcoming[0]()
             # What is held anyway needs no care.
             if entry is not None and entry.residence is None and not self._joins(entry):
-                nbytes = entry.nbytes
                 found = entry.in_memory()
+                nbytes = entry.nbytes if found is None else found[0].root.nbytes
                 if held and held + nbytes > self.window_nbytes:
                     return
-                if not self._fits(entry):
+                if not self._fits(entry, nbytes):
                     if found is None:
                         return
                     found = None  # it may die before its use: then it is read
@@ -186,7 +195,9 @@ class ReadAhead:
     def used(self, entry: Entry, storage: Storage) -> None:
         """Note one use of `entry`, whose bytes are in `storage` now."""
         ahead = self._ahead.get(id(entry))
-        if ahead is None:
+        if ahead is None or ahead.entry() is not entry:
+            if self._upcoming and self._upcoming[0]() is entry:  # there was no room for it
+                self._upcoming.popleft()
             return
         ahead.uses -= 1
         ahead.pinned = storage

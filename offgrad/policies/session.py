@@ -305,8 +305,8 @@ class OffloadSession:
     def _ahead_nbytes(self) -> int:
         return sum(reads.held_nbytes() for reads in list(self._passes))
 
-    def _has_room(self, entry: Entry) -> bool:
-        return entry.residents is None or entry.residents.fits(entry.nbytes)
+    def _has_room(self, entry: Entry, nbytes: int) -> bool:
+        return entry.residents is None or entry.residents.fits(nbytes)
 
     # Backward
 

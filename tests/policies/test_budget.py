@@ -28,7 +28,7 @@ from tests.policies.bound import (
     check_bound,
 )
 from tests.policies.graphs import normal
-from tests.policies.helpers import alive, settle, unary_chain
+from tests.policies.helpers import alive, settle, unary_chain, wait_until
 
 
 class Starting(MemoryBackend):
@@ -50,6 +50,17 @@ def results(*rows: int) -> list[Any]:
 
 
 # The bound
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.002])
+@pytest.mark.parametrize("tensors", [0, 0.5, 1, 1.5, 2, 3, 4.75, 12])
+def test_a_chain_holds_no_more_than_the_budget(tensors: float, delay: float) -> None:
+    x, nbytes = normal(1, 128, 128), int(tensors * KIB64)
+    with memory_store(MemoryBackend(delay), threads=2) as store:
+        session = budget(nbytes, store)
+        check_bound(chain(x, 12), [x], session, nbytes)
+        check_bound(chain(x, 12), [x], session, nbytes, backwards=3)
+        wait_until(lambda: not store.stats().live_handles, "handles are alive")
 
 
 @pytest.mark.parametrize("nbytes", [0, KIB64, 4 * KIB64])
@@ -110,6 +121,18 @@ def inside(program: Program) -> Program:
     return run
 
 
+@pytest.mark.parametrize("tensors", [0, 1, 3, 8])
+@pytest.mark.parametrize("make", [reentrant, twice])
+def test_backward_that_saves_holds_no_more_than_the_budget(
+    make: Callable[[Any], Program], tensors: int
+) -> None:
+    x, nbytes = normal(1, 128, 128), tensors * KIB64
+    with memory_store(MemoryBackend(), threads=2) as store:
+        check_bound(make(x), [x], budget(nbytes, store), nbytes, backwards=2)
+        check_bound(inside(make(x)), [x], budget(nbytes, store), nbytes)
+        wait_until(lambda: not store.stats().live_handles, "handles are alive")
+
+
 def test_the_budget_is_used_to_the_full() -> None:
     """Also when that takes writes: a bound that is met by storing everything is none."""
     x, nbytes = normal(1, 128, 128), 6 * KIB64
@@ -138,6 +161,30 @@ def slices(x: Any) -> Any:
         return total
 
     return program
+
+
+def test_parts_in_memory_that_the_caller_lets_go_of_in_backward_are_read_again() -> None:
+    """To hold such a part ahead of its use is to hold the whole."""
+    x, nbytes = normal(1, 1024, 128), 3 * KIB64
+    after: list[int] = []
+    with memory_store(MemoryBackend()) as store:
+        base = alive()
+        with budget(nbytes, store):
+            whole = [x * 2]  # eight times KIB64: it goes to the store at once
+            loss = sum(whole[0][k * 128 : k * 128 + 128].sin().sum() for k in range(8))
+            last = normal(2, 128, 128).tanh()
+            loss = loss + last.sum()
+        settle(store)
+
+        def let_go(_: Any) -> None:
+            whole.clear()
+            after.append(memory.allocated() - base)
+
+        last.register_hook(let_go)
+        loss.backward()
+        # The leaf and `last`, its gradient, and what is read ahead or held.
+        assert after
+        assert after[0] <= nbytes + 4 * KIB64
 
 
 def test_a_write_whose_graph_is_gone_still_takes_of_the_budget() -> None:
