@@ -211,22 +211,20 @@ class OffloadSession:
             if entry is not None and entry.residence is not None and entry.residents is not None:
                 entry.residents.touch(entry.residence)
         if entry is None:
-            if not (dense and storage.root.flags.c_contiguous):
-                data = memory.copy(data)
-                storage, begin = Storage(data), 0
-            entry = self._save(placement, storage, data, begin, context)
+            whole = storage if dense and storage.root.flags.c_contiguous else None
+            entry = self._save(placement, whole, data, begin, context)
             saves.entries[key] = ref(entry)
         return _Packed(entry, layout)
 
     def _save(
         self,
         placement: Store | Spill,
-        storage: Storage,
+        storage: Storage | None,
         data: Array,
         begin: int,
         context: SaveContext,
     ) -> Entry:
-        """Hold or store `data`, the bytes of `storage` from `begin` on."""
+        """Hold or store `data`: the bytes of `storage` from `begin` on, or else to be copied."""
         entry = Entry(data)
         facts = {
             "op": context.op,
@@ -240,17 +238,24 @@ class OffloadSession:
             if isinstance(placement, Spill):
                 with self._lock:
                     residents = entry.residents = self._residents_of(placement)
-                    entry.is_also_in(storage, begin)
-                    if residents.add(entry, storage, data, facts):
-                        return entry
+                    if storage is None and residents.make_room(data.nbytes):
+                        data = memory.copy(data)
+                        storage, begin = Storage(data), 0
+                    if storage is not None:
+                        entry.is_also_in(storage, begin)
+                        if residents.add(entry, storage, data, facts):
+                            return entry
                 entry.stored = residents.store.put(data, attributes=facts)
                 entry.stored.wait_captured()  # there is no room to hold it until then
             else:
+                if storage is None:
+                    data = memory.copy(data)
+                    storage, begin = Storage(data), 0
                 entry.stored = self._open(placement).put(data, attributes=facts)
                 self._hold_until_written(storage, entry.stored)
         finally:
             self._count_stall(began)
-        if placement.lossless:
+        if placement.lossless and storage is not None:
             entry.is_also_in(storage, begin)
         return entry
 

@@ -163,6 +163,14 @@ def slices(x: Any) -> Any:
     return program
 
 
+@pytest.mark.parametrize("tensors", [0, 1, 4, 7, 8, 10])
+def test_parts_of_a_tensor_hold_no_more_than_the_budget(tensors: int) -> None:
+    """Each holds the whole, or has a copy of its own."""
+    x = normal(1, 512, 128)
+    with memory_store(MemoryBackend()) as store:
+        check_bound(slices(x), [x], budget(tensors * KIB64, store), tensors * KIB64)
+
+
 def test_parts_in_memory_that_the_caller_lets_go_of_in_backward_are_read_again() -> None:
     """To hold such a part ahead of its use is to hold the whole."""
     x, nbytes = normal(1, 1024, 128), 3 * KIB64
