@@ -1,0 +1,71 @@
+"""Trainings in processes of their own that take turns step by step.
+
+So neither threads nor memory of one variant are another's, and what else the machine does falls on
+all of them alike.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from benchmarks.training_worker import main; main(sys.argv[1])"
+)
+
+Figures = dict[str, Any]
+
+
+class Worker:
+    """A process that trains one model of one framework: see `benchmarks.training_worker`.
+
+    It leaves with the ``with`` block.
+    """
+
+    def __init__(self, framework: str, model: str, sizes: Sequence[float], folder: Any) -> None:
+        job = {
+            "framework": framework,
+            "model": model,
+            "sizes": list(sizes),
+            "folder": os.fspath(folder),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, json.dumps(job), *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def step(self, variant: str, batch: int, limit: str | None = None) -> Figures:
+        """Have it train for a step, and return the figures.
+
+        Raises:
+            RuntimeError: it has died; why is on standard error.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"variant": variant, "batch": batch, "limit": limit}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the worker ended with {self._process.wait()} in step {request}")
+        figures: Figures = json.loads(line)
+        return figures
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.communicate()
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
+    return low, median, high

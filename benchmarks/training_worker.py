@@ -1,0 +1,121 @@
+"""The worker: trains a model, a step at a time, each with the variant and batch it is asked for.
+
+It runs in a process of its own (see `benchmarks.training_turns`), gets its job as JSON, and for
+each line of JSON on its standard input does a step and writes a line of figures.
+"""
+
+import gc
+import inspect
+import json
+import resource
+import sys
+import time
+import types
+from contextlib import nullcontext
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from benchmarks.variants import Variants
+
+
+class Trainer:
+    """A model of one framework, its optimizer, and its steps.
+
+    Args:
+        framework: ``"offgrad"`` or ``"torch"``.
+        model: ``"gpt"``, of `offgrad.cli.gpt`, or ``"resnet"``, of `benchmarks.resnet`.
+        sizes: of a GPT layers, width, heads, context and dropout; of a ResNet its width.
+        folder: where what leaves memory goes.
+    """
+
+    def __init__(self, framework: str, model: str, sizes: list[float], folder: str) -> None:
+        self._lib = lib = import_module(framework)
+        lib.manual_seed(0)
+        if model == "gpt":
+            gpt = _in(lib, "offgrad.cli.gpt")
+            *numbers, dropout = sizes
+            self._model = gpt.GPT(gpt.GPTConfig(*map(int, numbers), dropout))
+            self._shape: tuple[int, ...] = (int(numbers[-1]) + 1,)
+        else:
+            # As long as offgrad has no convolutions, those written for benchmarks.
+            own = None if hasattr(lib.nn, "Conv2d") else _in(lib, "benchmarks.conv_layers")
+            layers = own or lib.nn
+            self._model = _in(lib, "benchmarks.resnet").ResNet18(layers, int(sizes[0]))
+            self._shape = (3, 32, 32)
+        self._optimizer = lib.optim.AdamW(self._model.parameters(), lr=1e-3)
+        self._variants = Variants(lib, self._model, folder)
+
+    def step(self, variant: str, batch: int, limit: str | None = None) -> dict[str, Any]:
+        """Train for a step and return its figures.
+
+        Of offgrad they have the most tensor memory at any one time, and that at the step's
+        begin and after its forward pass; and what the variant counts.
+
+        Args:
+            variant: see `benchmarks.variants`.
+            batch: how many samples.
+            limit: of offgrad's tensor memory, such as ``"1GiB"``. If that is not enough,
+                ``"out_of_memory"`` is the only figure.
+        """
+        try:
+            return self._step(variant, self._inputs(batch), limit)
+        except MemoryError as error:
+            if limit is None:
+                raise
+            message = f"{type(error).__name__}: {error}"
+        gc.collect()
+        return {"out_of_memory": message}
+
+    def _step(self, variant: str, inputs: Any, limit: str | None) -> dict[str, Any]:
+        memory: Any = None if self._lib.__name__ == "torch" else self._lib.memory
+        figures: dict[str, Any] = {}
+        before = self._variants.figures(variant)
+        with nullcontext() if limit is None else memory.limit(limit):
+            began = time.perf_counter()
+            self._optimizer.zero_grad()
+            if memory is not None:
+                memory.reset_peak()
+                figures["begin_nbytes"] = memory.allocated()
+            with self._variants.around(variant):
+                loss = self._model.loss(*inputs)
+            if memory is not None:
+                figures["forward_nbytes"] = memory.allocated()
+            loss.backward()
+            self._optimizer.step()
+            figures["seconds"] = time.perf_counter() - began
+        if memory is not None:
+            figures["peak_nbytes"] = memory.max_allocated()
+        figures["loss"] = loss.item()
+        figures["peak_rss_nbytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        after = self._variants.figures(variant)
+        return figures | {key: after[key] - before.get(key, 0) for key in after}
+
+    def _inputs(self, batch: int) -> Any:
+        random = np.random.default_rng(0)
+        if len(self._shape) == 1:
+            tokens = random.integers(0, 256, (batch, *self._shape))
+            parts: tuple[Any, Any] = tokens[:, :-1], tokens[:, 1:]
+        else:
+            images = random.standard_normal((batch, *self._shape), np.float32)
+            parts = images, random.integers(0, 10, batch)
+        return [self._lib.tensor(np.ascontiguousarray(part)) for part in parts]
+
+
+def _in(lib: Any, name: str) -> Any:
+    """Return a module written for offgrad, with torch in its place where `lib` is that."""
+    module = import_module(name)
+    if lib.__name__ != "torch":
+        return module
+    source = inspect.getsource(module).replace("import offgrad as torch", "import torch")
+    translated = types.ModuleType(f"torch_{name}")
+    exec(source.replace("from offgrad", "from torch"), translated.__dict__)
+    return translated
+
+
+def main(job: str) -> None:
+    """Do what standard input asks for until it ends."""
+    trainer = Trainer(**json.loads(job))
+    for line in sys.stdin:
+        print(json.dumps(trainer.step(**json.loads(line))), flush=True)

@@ -1,0 +1,114 @@
+"""What is around the forward pass of a step: a policy, or what PyTorch offers in its place.
+
+Variants of torch are ``keep``, ``disk`` (the example of PyTorch's documentation: each saved tensor
+to a file by torch.save), ``checkpoint`` (of each block, not re-entrant) and ``naive`` (hooks that
+count what they are given). Those of offgrad are the last two, ``saved`` (keep, whose unique
+bytes are without parameters) and all that `offgrad.offload` takes.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+
+class Variants:
+    """The variants of one framework, for one model.
+
+    Args:
+        lib: the framework.
+        model: has its ``blocks``.
+        folder: where what leaves memory goes.
+    """
+
+    def __init__(self, lib: Any, model: Any, folder: str) -> None:
+        self._lib, self._model, self._folder = lib, model, folder
+        self._sessions: dict[str, Any] = {}
+        self._parameters = _Parameters()
+        self._packed_nbytes = 0
+
+    def around(self, name: str) -> AbstractContextManager[Any]:
+        """Return the context of a forward pass under the variant `name`."""
+        if name == "naive":
+            return self._hooks(self._count, lambda tensor: tensor)
+        if name == "checkpoint":
+            return self._checkpoint()
+        if self._lib.__name__ == "torch":
+            return nullcontext() if name == "keep" else self._torch_disk()
+        if name not in self._sessions:
+            policy = [self._parameters, "keep"] if name == "saved" else name
+            self._sessions[name] = self._lib.offload(policy, directory=self._folder)
+        session: AbstractContextManager[Any] = self._sessions[name]
+        return session
+
+    def figures(self, name: str) -> dict[str, Any]:
+        """Return what the variant has counted so far."""
+        if name == "naive":
+            return {"packed_nbytes": self._packed_nbytes}
+        if name not in self._sessions:
+            return {}
+        ledger = self._sessions[name].ledger
+        figures = {
+            key: getattr(ledger, key)
+            for key in ("unique_nbytes", "written_nbytes", "read_nbytes", "stall_seconds")
+        }
+        if name == "saved":
+            figures["unique_nbytes"] -= self._parameters.unique_nbytes
+        return figures
+
+    def _count(self, tensor: Any) -> Any:
+        self._packed_nbytes += tensor.nbytes
+        return tensor
+
+    def _hooks(self, pack: Any, unpack: Any) -> AbstractContextManager[Any]:
+        hooks: AbstractContextManager[Any] = self._lib.autograd.graph.saved_tensors_hooks(
+            pack, unpack
+        )
+        return hooks
+
+    def _torch_disk(self) -> AbstractContextManager[Any]:
+        def pack(tensor: Any) -> _File:
+            file = _File(self._folder)
+            self._lib.save(tensor, file.path)
+            return file
+
+        return self._hooks(pack, lambda file: self._lib.load(file.path))
+
+    @contextmanager
+    def _checkpoint(self) -> Iterator[None]:
+        checkpoint = import_module(f"{self._lib.__name__}.utils.checkpoint").checkpoint
+        for block in self._model.blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        try:
+            yield
+        finally:
+            for block in self._model.blocks:
+                del block.forward
+
+
+class _File:
+    """A file that goes when nothing refers to it any more."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, str(uuid.uuid4()))
+
+    def __del__(self) -> None:
+        os.remove(self.path)
+
+
+class _Parameters:
+    """A policy that counts the parameters that are saved, each once a step; it has no answer."""
+
+    def __init__(self) -> None:
+        self.unique_nbytes = 0
+        self._seen: set[tuple[int, int]] = set()
+
+    def place(self, context: Any) -> None:
+        """Count a parameter."""
+        key = context.step, context.storage
+        if context.is_parameter and key not in self._seen:
+            self._seen.add(key)
+            self.unique_nbytes += context.nbytes
