@@ -1,0 +1,180 @@
+"""What the benchmarks of sessions measure with: models, processes, and steps that take turns.
+
+Environment variables set it up: see `benchmarks.bench_sessions`.
+"""
+
+import importlib.util
+import os
+import statistics
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.bare_file import BareFile
+from benchmarks.training_turns import Figures, Worker
+
+QUICK = os.environ.get("OFFGRAD_BENCH_SESSIONS") == "quick"
+MB = 1 << 20
+SHARES = (50, 25, 10)
+"""Percent of what `keep` saves that a budget allows."""
+KEEP, TORCH_KEEP = "offgrad keep", "torch keep"
+
+
+def _setting(name: str, usual: str, quick: str) -> list[float]:
+    text = os.environ.get(f"OFFGRAD_BENCH_{name}", quick if QUICK else usual)
+    return [float(each) for each in text.replace(",", " ").split()]
+
+
+ROUNDS = int(_setting("ROUNDS", "5", "1")[0])
+LIMIT = os.environ.get("OFFGRAD_BENCH_LIMIT", "6MiB" if QUICK else "1GiB")
+"""Of memory, for the largest batch."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, its sizes as a `Worker` wants them, and batches."""
+
+    name: str
+    sizes: list[float]
+    batch: int
+    batches: list[int]
+
+
+def models() -> list[Model]:
+    """Return both models."""
+    gpt = _setting("GPT", "6 512 8 512 4 0.1", "2 64 2 64 2 0.1")
+    batch = int(gpt.pop(4))
+    resnet = _setting("RESNET", "64 64", "4 2")
+    return [
+        Model("gpt", gpt, batch, [int(n) for n in _setting("BATCHES_GPT", "1 2 4 8", "1 2")]),
+        Model(
+            "resnet",
+            resnet[:1],
+            int(resnet[1]),
+            [int(n) for n in _setting("BATCHES_RESNET", "16 32 64", "1 2")],
+        ),
+    ]
+
+
+class Processes:
+    """Workers for a model's variants, started when they are first wanted."""
+
+    def __init__(self, model: Model, folder: Path) -> None:
+        self.model, self.folder = model, folder
+        self._stack = ExitStack()
+        self._workers: dict[str, Worker] = {}
+
+    def step(self, name: str, batch: int, limit: str | None = None, *, own: bool = True) -> Figures:
+        """Return the figures of a step of a variant such as ``"offgrad disk"``.
+
+        Args:
+            name: the framework and the variant.
+            batch: samples.
+            limit: of memory.
+            own: in a process of its own, unless the run is a quick one.
+        """
+        framework, variant = name.split(maxsplit=1)
+        key = name if own and not QUICK else framework
+        if key not in self._workers:
+            worker = Worker(framework, self.model.name, self.model.sizes, self.folder)
+            self._workers[key] = self._stack.enter_context(worker)
+        return self._workers[key].step(variant, batch, limit)
+
+    def rest(self) -> None:
+        """End the workers, which take memory, until they are wanted again."""
+        if not QUICK:
+            self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.clear()
+        self._stack.close()
+
+
+@dataclass
+class Steps:
+    """What the steps of all variants showed, round by round; the first round is a warm-up.
+
+    Attributes:
+        saved_nbytes: what `keep` saves, parameters apart.
+        replies: figures by variant and round.
+        rates: bytes a second of bare loops, by name and round; empty where there is no O_DIRECT.
+    """
+
+    saved_nbytes: int
+    replies: dict[str, list[Figures]]
+    rates: dict[str, list[float]] = field(default_factory=dict)
+
+    def seconds(self, name: str) -> list[float]:
+        """Return the times of the variant's steps."""
+        return [reply["seconds"] for reply in self.replies[name][1:]]
+
+    def median(self, name: str) -> float:
+        """Return the median time of the variant's steps."""
+        return statistics.median(self.seconds(name))
+
+    def per_step(self, name: str, figure: str) -> float:
+        """Return the median of a figure of the steps."""
+        median: float = statistics.median(reply[figure] for reply in self.replies[name][1:])
+        return median
+
+    def offgrad(self) -> list[str]:
+        """Return the variants of offgrad."""
+        return [name for name in self.replies if name.startswith("offgrad")]
+
+
+def has(module: str) -> bool:
+    """Return whether there is such a module."""
+    return importlib.util.find_spec(module) is not None
+
+
+def budgets(saved_nbytes: int) -> dict[str, str]:
+    """Return the budgets by how they are called."""
+    return {f"budget {share}%": f"budget:{max(1, saved_nbytes * share // 100)}" for share in SHARES}
+
+
+def policies_of(saved_nbytes: int) -> dict[str, str]:
+    """Return the variants of offgrad by how they are called."""
+    stores = ["keep", "disk", "pool", "zarr"]
+    if has("offgrad.utils.checkpoint"):
+        stores.append("checkpoint")
+    return {name: name for name in stores} | budgets(saved_nbytes)
+
+
+def saved_nbytes_of(processes: Processes, batch: int) -> int:
+    """Return what `keep` saves in a step, each byte once and parameters apart."""
+    nbytes: int = processes.step("offgrad saved", batch, own=False)["unique_nbytes"]
+    return nbytes
+
+
+def measure(processes: Processes) -> Steps:
+    """Return rounds of a step of each variant, in turn, and the bare loops over a file."""
+    batch = processes.model.batch
+    saved = saved_nbytes_of(processes, batch)
+    variants = {f"offgrad {name}": f"offgrad {each}" for name, each in policies_of(saved).items()}
+    if has("torch"):
+        variants |= {name: name for name in (TORCH_KEEP, "torch disk", "torch checkpoint")}
+    found = Steps(saved, {name: [] for name in variants})
+    try:
+        file = BareFile.unnamed(processes.folder, (32 if QUICK else 256) * MB)
+    except OSError:
+        loops = {}
+    else:
+        loops = file.variants(16 * MB, 1, 2)
+    for _ in range(1 + ROUNDS):
+        for name, variant in variants.items():
+            found.replies[name].append(processes.step(variant, batch))
+        for name, loop in loops.items():
+            began = time.perf_counter()
+            nbytes = loop()
+            found.rates.setdefault(name, []).append(nbytes / (time.perf_counter() - began))
+    if loops:
+        file.close()
+    return found
+
+
+def peak_of(replies: list[Figures]) -> int:
+    """Return the most tensor memory of any of the steps."""
+    peak: int = max(reply["peak_nbytes"] for reply in replies)
+    return peak
