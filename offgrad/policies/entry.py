@@ -66,6 +66,10 @@ class Entry:
         if storage.root.flags.c_contiguous:
             self._resident = (ref(storage), storage.version, offset)
 
+    def is_only_stored(self) -> None:
+        """From now on the store's answer counts: it may round, whoever else has the bytes."""
+        self._resident = None
+
     def in_memory(self) -> tuple[Storage, Array] | None:
         """Return a storage that still holds the bytes, and them; None if there is none."""
         if self._resident is None:

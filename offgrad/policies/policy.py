@@ -110,7 +110,9 @@ class Store:
 
     @property
     def lossless(self) -> bool:
-        """Whether what is stored comes back bit for bit, as far as the codec given here goes."""
+        """Whether what is stored comes back bit for bit."""
+        if isinstance(self.store, AbstractArrayStore):
+            return self.store.lossless
         return self.codec is None or is_lossless(self.codec)
 
     def __str__(self) -> str:
@@ -138,11 +140,6 @@ class Spill:
     def lossless(self) -> bool:
         """As of the store."""
         return self.store.lossless
-
-    @property
-    def codec(self) -> str | None:
-        """As of the store."""
-        return self.store.codec
 
 
 Placement: TypeAlias = Keep | Store | Spill

@@ -193,6 +193,8 @@ class Residents:
                     source = lodger.data.view()
                     entry.stored = self.store.put(source, attributes=lodger.facts)
                     entry.residence = None
+                    if not self._spill.lossless:
+                        entry.is_only_stored()
                     residence.writes.append(_Write(ref(entry.stored), ref(source)))
                 residence.lodgers.pop()
         finally:

@@ -205,7 +205,7 @@ class OffloadSession:
                 self._ledger.kept_nbytes += array.nbytes
                 return KEEP
             if not placement.lossless:  # for those alone who want it rounded
-                key = (*key, placement.codec)
+                key = (*key, placement)
             known = saves.entries.get(key)
             entry = None if known is None else known()
             if entry is not None and entry.residence is not None and entry.residents is not None:

@@ -224,6 +224,11 @@ class AbstractArrayStore(ABC):
         """
 
     @property
+    def lossless(self) -> bool:
+        """Whether arrays come back bit for bit; False where a codec rounds some."""
+        return True
+
+    @property
     def reads_ahead(self) -> bool:
         """Whether ``prefetch`` does anything."""
         return True

@@ -111,6 +111,12 @@ class BackendStore(AbstractArrayStore):
         self._executor.cancel_prefetch(self._entry_of(handle))
 
     @property
+    def lossless(self) -> bool:
+        """Whether its codec is."""
+        codec = self._executor.codec
+        return codec is None or codec.lossless
+
+    @property
     def reads_ahead(self) -> bool:
         """Whether there are threads to read ahead."""
         return bool(self._threads)

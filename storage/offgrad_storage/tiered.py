@@ -133,6 +133,11 @@ class TieredStore(AbstractArrayStore):
         self._tiers.cancel(entry)
 
     @property
+    def lossless(self) -> bool:
+        """Whether all tiers below are."""
+        return all(store.lossless for store in self.below)
+
+    @property
     def reads_ahead(self) -> bool:
         """Whether any tier below reads ahead."""
         return any(store.reads_ahead for store in self.below)

@@ -10,6 +10,7 @@ from offgrad_storage import PoolStore, codec
 import offgrad
 from offgrad import nn
 from offgrad.policies import (
+    Budget,
     Cast,
     First,
     Keep,
@@ -211,3 +212,28 @@ def test_stores_are_one_for_each_codec(named_stores: str) -> None:
     assert disk is open_store("disk", named_stores)
     with pytest.raises(ValueError, match="did you mean disk"):
         open_store("dsik")
+
+
+@pytest.mark.parametrize("policy", ["disk:bfloat16,min=0", "last:0,then=disk:bfloat16,min=0"])
+def test_what_is_rounded_is_so_whoever_holds_the_tensor(policy: str, named_stores: str) -> None:
+    def gradient(hold: bool) -> Any:
+        x = normal(1, 50, 60)
+        held = []
+        with offgrad.offload(policy, directory=named_stores):
+            y = x.exp()
+            if hold:
+                held.append(y)
+            loss = y.sin().sum()
+            del y
+        loss.backward()
+        return bits(x.grad)
+
+    assert gradient(hold=True) == gradient(hold=False)
+
+
+def test_a_store_that_rounds_says_so() -> None:
+    with PoolStore(codec="int8") as rounds, PoolStore(codec="lz4") as exact:
+        assert not Store(rounds).lossless
+        assert Store(exact).lossless
+        with pytest.raises(ValueError, match="must give back the same bits"):
+            Budget("1MiB", rounds)
