@@ -153,7 +153,10 @@ def test_bytes(processes: Processes, steps: Steps, record: dict[str, Any]) -> No
 
 
 def test_bound(processes: Processes, steps: Steps, record: dict[str, Any]) -> None:
-    """Tensor memory: the peak of a step, and what its forward pass leaves for backward."""
+    """Tensor memory: the peak of a step, and what its forward pass takes and leaves for backward.
+
+    In a forward pass there are besides what is held the results of the op that runs.
+    """
     _title(processes, "memory of a step")
     rows = record.setdefault(f"bound {processes.model.name}", {})
     keep_peak = peak_of(steps.replies[KEEP])
@@ -161,16 +164,21 @@ def test_bound(processes: Processes, steps: Steps, record: dict[str, Any]) -> No
     for name in steps.offgrad():
         replies = steps.replies[name][1:]
         peak = peak_of(replies)
-        left = max(reply["forward_nbytes"] - reply["begin_nbytes"] for reply in replies)
+        left, forward = (
+            max(reply[figure] - reply["begin_nbytes"] for reply in replies)
+            for figure in ("forward_nbytes", "forward_peak_nbytes")
+        )
         rows[name] = {
             "peak_nbytes": peak,
             "part_of_keep": peak / keep_peak,
             "above_begin_nbytes": peak - replies[-1]["begin_nbytes"],
             "after_forward_nbytes": left,
+            "most_in_forward_nbytes": forward,
         }
         line = (
             f"  {name:20} peak {peak / MB:8.1f} MB, {peak / keep_peak:6.1%} of keep's; "
-            f"after forward {left / MB:8.1f} MB more than before"
+            f"over what was there before, at most {forward / MB:.1f} MB in forward, "
+            f"{left / MB:.1f} MB after it"
         )
         policy = bounds.get(name.removeprefix("offgrad "))
         if policy is not None:

@@ -50,8 +50,8 @@ class Trainer:
     def step(self, variant: str, batch: int, limit: str | None = None) -> dict[str, Any]:
         """Train for a step and return its figures.
 
-        Of offgrad they have the most tensor memory at any one time, and that at the step's
-        begin and after its forward pass; and what the variant counts.
+        Of offgrad they have the most tensor memory at any one time, of the step and of its
+        forward pass, and that at the begin and after the forward pass; and what the variant counts.
 
         Args:
             variant: see `benchmarks.variants`.
@@ -82,6 +82,7 @@ class Trainer:
                 loss = self._model.loss(*inputs)
             if memory is not None:
                 figures["forward_nbytes"] = memory.allocated()
+                figures["forward_peak_nbytes"] = memory.max_allocated()
             loss.backward()
             self._optimizer.step()
             figures["seconds"] = time.perf_counter() - began
