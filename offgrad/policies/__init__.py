@@ -4,7 +4,7 @@ from offgrad.policies.budget import Budget, Last
 from offgrad.policies.by_module import ByModule
 from offgrad.policies.cast import Cast
 from offgrad.policies.first import First
-from offgrad.policies.ledger import Ledger
+from offgrad.policies.ledger import Ledger, LedgerRow
 from offgrad.policies.parse import parse_policy
 from offgrad.policies.policy import (
     POLICIES,
@@ -31,6 +31,7 @@ __all__ = [
     "Keep",
     "Last",
     "Ledger",
+    "LedgerRow",
     "Offload",
     "OffloadSession",
     "Placement",

@@ -11,6 +11,7 @@ from offgrad_storage import Handle, StoreError
 from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.policies.layout import Array
+from offgrad.policies.tally import Tally
 
 if TYPE_CHECKING:
     from offgrad.policies.residents import Residence, Residents
@@ -25,14 +26,16 @@ class Entry:
         stored: its place in the store; the array goes when the last saved tensor does.
         residents: whose room it takes in memory; None if that is not bounded.
         buffer: what a read ahead is filling.
+        tally: where its writes and reads count.
     """
 
     __slots__ = (
         "__weakref__", "_resident", "buffer", "dtype", "nbytes", "residence", "residents", "shape",
-        "stored",
+        "stored", "tally",
     )  # fmt: skip
 
-    def __init__(self, data: Array) -> None:
+    def __init__(self, data: Array, tally: Tally) -> None:
+        self.tally = tally
         self.shape = data.shape
         self.dtype = data.dtype
         self.nbytes = data.nbytes
@@ -41,6 +44,10 @@ class Entry:
         self.stored: Handle | None = None
         self.buffer: Array | None = None
         self._resident: tuple[ref[Storage], int, int] | None = None
+
+    def __del__(self) -> None:
+        if self.stored is not None:
+            self.tally.forget(id(self), self.stored)
 
     @property
     def handle(self) -> Handle:

@@ -1,55 +1,146 @@
 """The ledger: what was saved, where it went, and what that cost."""
 
+import json
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from offgrad.memory import format_nbytes
-from offgrad.policies.policy import SaveContext
+
+_MOST_LINES = 10
 
 
-@dataclass
-class Ledger:
-    """The figures of a session, since it was made. Bytes end in ``nbytes``, times in ``seconds``.
+@dataclass(slots=True)
+class Figures:
+    """What was counted, of a row or of a whole session. Bytes end in ``nbytes``.
 
     Attributes:
         saves: tensors saved for backward.
         logical_nbytes: their bytes, each save counted.
         unique_nbytes: their bytes, memory saved several times counted once.
-        kept_nbytes: of the logical bytes, those that stayed in memory.
-        stored_nbytes: bytes written to stores, encoded and rounded up.
-        written_nbytes: of these, bytes written to disk.
-        read_nbytes: bytes read back.
-        stall_seconds: how long threads that compute waited for stores.
-        by_slot: logical bytes by node name and slot.
-        by_module: logical bytes by the qualified name of the module; ``""`` is the model itself.
+        kept_nbytes: of the logical bytes, those that the policy kept in memory.
+        writes: arrays put into stores.
+        stored_nbytes: what these take there, encoded and rounded up, once they are written. Nothing
+            of those no longer wanted before that.
+        written_nbytes: of these, bytes in stores other than a PoolStore.
+        reads: arrays got from stores.
+        read_nbytes: their bytes.
+        hits: unpacks that found the array in memory, or its read begun ahead, perhaps done.
+        write_waits: saves that waited for a store, for 0.1 ms or longer.
+        read_waits: unpacks that did.
+        write_stall_seconds: time that saves spent in stores, with making room for them.
+        read_stall_seconds: time that unpacks did.
     """
 
     saves: int = 0
     logical_nbytes: int = 0
     unique_nbytes: int = 0
     kept_nbytes: int = 0
+    writes: int = 0
     stored_nbytes: int = 0
     written_nbytes: int = 0
+    reads: int = 0
     read_nbytes: int = 0
-    stall_seconds: float = 0.0
-    by_slot: Counter[tuple[str, str]] = field(default_factory=Counter)
-    by_module: Counter[str] = field(default_factory=Counter)
+    hits: int = 0
+    write_waits: int = 0
+    read_waits: int = 0
+    write_stall_seconds: float = 0.0
+    read_stall_seconds: float = 0.0
 
-    def record(self, context: SaveContext, unique_nbytes: int) -> None:
-        """Count one save, of which `unique_nbytes` were not saved before."""
-        self.saves += 1
-        self.logical_nbytes += context.nbytes
-        self.unique_nbytes += unique_nbytes
-        self.by_slot[context.op, context.slot] += context.nbytes
-        self.by_module[context.module] += context.nbytes
+    @property
+    def waits(self) -> int:
+        """How often threads that compute waited for stores."""
+        return self.write_waits + self.read_waits
+
+    @property
+    def stall_seconds(self) -> float:
+        """How long threads that compute waited for stores."""
+        return self.write_stall_seconds + self.read_stall_seconds
+
+    def add(self, other: "Figures") -> None:
+        """Add the figures of `other` to these."""
+        for name in _NAMES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures; `by_slot` with keys such as ``"GeluBackward0.self"``."""
-        figures = {each.name: getattr(self, each.name) for each in fields(self)}
-        figures["by_slot"] = {f"{op}.{slot}": n for (op, slot), n in self.by_slot.most_common()}
-        figures["by_module"] = dict(self.by_module.most_common())
-        return figures
+        """Return all figures by name."""
+        figures = {name: getattr(self, name) for name in _NAMES}
+        return figures | {"waits": self.waits, "stall_seconds": self.stall_seconds}
+
+
+_NAMES = tuple(each.name for each in fields(Figures))
+
+
+@dataclass(slots=True)
+class LedgerRow(Figures):
+    """The figures of one op, slot and module.
+
+    An array that several saves share is written, read and found for the row that saved it first.
+
+    Attributes:
+        op: the name of the node that saved.
+        slot: what it saved.
+        module: the qualified name of the module it happened in; ``""`` is the model itself.
+    """
+
+    op: str = ""
+    slot: str = ""
+    module: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return op, slot, module and all figures by name."""
+        names = {"op": self.op, "slot": self.slot, "module": self.module}
+        return names | Figures.as_dict(self)
+
+
+@dataclass(slots=True)
+class Ledger(Figures):
+    """The figures of a session from its beginning to this moment: of each row, and their sums.
+
+    They are the session's own, whatever others do with the same stores.
+
+    Attributes:
+        rows: one for each op, slot and module, most bytes saved first.
+    """
+
+    rows: list[LedgerRow] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rows: Iterable[LedgerRow]) -> "Ledger":
+        """Return the ledger with these rows."""
+        ledger = cls(rows=sorted(rows, key=lambda row: -row.logical_nbytes))
+        for row in ledger.rows:
+            ledger.add(row)
+        return ledger
+
+    @property
+    def by_slot(self) -> Counter[tuple[str, str]]:
+        """Logical bytes by node name and slot."""
+        return Counter({key: each.logical_nbytes for key, each in self._by(_slot).items()})
+
+    @property
+    def by_module(self) -> Counter[str]:
+        """Logical bytes by the qualified name of the module; ``""`` is the model itself."""
+        return Counter({key: each.logical_nbytes for key, each in self._by(_module).items()})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the sums, `by_slot` with keys such as ``"GeluBackward0.self"``, and the rows."""
+        return Figures.as_dict(self) | {
+            "by_slot": {f"{op}.{slot}": n for (op, slot), n in self.by_slot.most_common()},
+            "by_module": dict(self.by_module.most_common()),
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return `as_dict` as JSON."""
+        return json.dumps(self.as_dict(), indent=indent)
+
+    def _by(self, key: Callable[[LedgerRow], Any]) -> dict[Any, Figures]:
+        sums: dict[Hashable, Figures] = {}
+        for row in self.rows:
+            sums.setdefault(key(row), Figures()).add(row)
+        return sums
 
     def __str__(self) -> str:
         lines = [
@@ -60,10 +151,50 @@ class Ledger:
             "of them on "
             f"disk; {format_nbytes(self.read_nbytes)} read back; {self.stall_seconds:.3f} s waited",
         ]
-        for (op, slot), nbytes in self.by_slot.most_common(10):
-            lines.append(f"  {format_nbytes(nbytes):>10}  {op}.{slot}")
-        if len(self.by_module) > 1:
-            lines.append("by module")
-        for name, nbytes in self.by_module.most_common(10) if len(self.by_module) > 1 else ():
-            lines.append(f"  {format_nbytes(nbytes):>10}  {name or '(the model itself)'}")
+        slots = {f"{op}.{slot}": each for (op, slot), each in self._by(_slot).items()}
+        modules = {name or "(the model itself)": each for name, each in self._by(_module).items()}
+        if slots:
+            lines += _table("op and slot", slots)
+        if len(modules) > 1:
+            lines += ["", *_table("module", modules)]
         return "\n".join(lines)
+
+
+def _slot(row: LedgerRow) -> tuple[str, str]:
+    return row.op, row.slot
+
+
+def _module(row: LedgerRow) -> str:
+    return row.module
+
+
+_COLUMNS: dict[str, Callable[[Figures], str]] = {
+    "saves": lambda each: str(each.saves),
+    "saved": lambda each: format_nbytes(each.logical_nbytes),
+    "unique": lambda each: format_nbytes(each.unique_nbytes),
+    "kept": lambda each: format_nbytes(each.kept_nbytes),
+    "writes": lambda each: str(each.writes),
+    "stored": lambda each: format_nbytes(each.stored_nbytes),
+    "reads": lambda each: str(each.reads),
+    "hits": lambda each: str(each.hits),
+    "waits": lambda each: str(each.waits),
+    "stall": lambda each: f"{each.stall_seconds:.3f} s",
+}
+
+
+def _table(title: str, groups: dict[str, Figures]) -> list[str]:
+    """Return lines, names last for they may be long: most bytes first, the least in one line."""
+    ordered = sorted(groups.items(), key=lambda group: -group[1].logical_nbytes)
+    shown, rest = ordered[:_MOST_LINES], ordered[_MOST_LINES:]
+    if rest:
+        others = Figures()
+        for _, each in rest:
+            others.add(each)
+        shown.append((f"({len(rest)} more)", others))
+    cells = [[*_COLUMNS, title]]
+    cells += [[*(show(each) for show in _COLUMNS.values()), name] for name, each in shown]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join([*(cell.rjust(n) for cell, n in zip(line, widths[:-1], strict=False)), line[-1]])
+        for line in cells
+    ]

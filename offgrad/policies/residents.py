@@ -192,6 +192,7 @@ class Residents:
                 if entry is not None:
                     source = lodger.data.view()
                     entry.stored = self.store.put(source, attributes=lodger.facts)
+                    entry.tally.wrote(id(entry), entry.stored)
                     entry.residence = None
                     if not self._spill.lossless:
                         entry.is_only_stored()

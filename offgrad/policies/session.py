@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-from offgrad_storage import AbstractArrayStore, Handle, PoolStore, StoreStats
+from offgrad_storage import AbstractArrayStore, Handle
 
 from offgrad import memory
 from offgrad.autograd.handles import RemovableHandle
@@ -30,6 +30,7 @@ from offgrad.policies.policy import Keep, Policy, SaveContext, Spill, Store, as_
 from offgrad.policies.residents import Residents
 from offgrad.policies.route import Route, modules_concerned, routes_to
 from offgrad.policies.stores import open_store
+from offgrad.policies.tally import Tallies, Tally
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
@@ -105,8 +106,7 @@ class OffloadSession:
         self._prefetch_nbytes = memory.parse_nbytes(prefetch_nbytes)
         self._lock = threading.RLock()
         self._steps = 0
-        self._ledger = Ledger()
-        self._baselines: dict[AbstractArrayStore, StoreStats] = {}
+        self._tallies = Tallies()
         self._saves: WeakKeyDictionary[Storage, _Saves] = WeakKeyDictionary()
         self._pending: list[ref[Handle]] = []
         self._passes: list[ReadAhead] = []
@@ -152,16 +152,9 @@ class OffloadSession:
 
     @property
     def ledger(self) -> Ledger:
-        """The figures so far. Those of a store that others use too include their part."""
-        ledger = self._ledger
-        ledger.stored_nbytes = ledger.written_nbytes = ledger.read_nbytes = 0
-        for store, before in list(self._baselines.items()):
-            now = store.stats()
-            ledger.stored_nbytes += now.written_nbytes - before.written_nbytes
-            ledger.read_nbytes += now.read_nbytes - before.read_nbytes
-            if not isinstance(store, PoolStore):
-                ledger.written_nbytes += now.written_nbytes - before.written_nbytes
-        return ledger
+        """The figures so far."""
+        with self._lock:
+            return self._tallies.ledger()
 
     # Forward
 
@@ -199,10 +192,11 @@ class OffloadSession:
             saves = self._saves.get(storage)
             if saves is None or saves.version != storage.version:
                 saves = self._saves[storage] = _Saves(storage.version)
-            self._ledger.record(context, 0 if key in saves.entries else data.nbytes)
+            tally = self._tallies.of(context)
+            tally.saved(array.nbytes, 0 if key in saves.entries else data.nbytes)
             saves.entries.setdefault(key, None)
             if isinstance(placement, Keep) or not data.nbytes:
-                self._ledger.kept_nbytes += array.nbytes
+                tally.kept_nbytes += array.nbytes
                 return KEEP
             if not placement.lossless:  # for those alone who want it rounded
                 key = (*key, placement)
@@ -212,7 +206,7 @@ class OffloadSession:
                 entry.residents.touch(entry.residence)
         if entry is None:
             whole = storage if dense and storage.root.flags.c_contiguous else None
-            entry = self._save(placement, whole, data, begin, context)
+            entry = self._save(placement, whole, data, begin, context, tally)
             saves.entries[key] = ref(entry)
         return _Packed(entry, layout)
 
@@ -223,9 +217,10 @@ class OffloadSession:
         data: Array,
         begin: int,
         context: SaveContext,
+        tally: Tally,
     ) -> Entry:
         """Hold or store `data`: the bytes of `storage` from `begin` on, or else to be copied."""
-        entry = Entry(data)
+        entry = Entry(data, tally)
         facts = {
             "op": context.op,
             "slot": context.slot,
@@ -245,25 +240,32 @@ class OffloadSession:
                         entry.is_also_in(storage, begin)
                         if residents.add(entry, storage, data, facts):
                             return entry
-                entry.stored = residents.store.put(data, attributes=facts)
-                entry.stored.wait_captured()  # there is no room to hold it until then
+                handle = self._put(residents.store, entry, data, facts)
+                handle.wait_captured()  # there is no room to hold it until then
             else:
                 if storage is None:
                     data = memory.copy(data)
                     storage, begin = Storage(data), 0
-                entry.stored = self._open(placement).put(data, attributes=facts)
-                self._hold_until_written(storage, entry.stored)
+                handle = self._put(self._open(placement), entry, data, facts)
+                self._hold_until_written(storage, handle)
         finally:
-            self._count_stall(began)
+            seconds = time.perf_counter() - began
+            with self._lock:
+                tally.waited_to_write(seconds)
         if placement.lossless and storage is not None:
             entry.is_also_in(storage, begin)
         return entry
 
+    def _put(
+        self, store: AbstractArrayStore, entry: Entry, data: Array, facts: Mapping[str, object]
+    ) -> Handle:
+        handle = entry.stored = store.put(data, attributes=facts)
+        with self._lock:
+            entry.tally.wrote(id(entry), handle)
+        return handle
+
     def _open(self, placement: Store) -> AbstractArrayStore:
-        store = open_store(placement.store, self._directory, placement.codec)
-        if store not in self._baselines:
-            self._baselines[store] = store.stats()
-        return store
+        return open_store(placement.store, self._directory, placement.codec)
 
     def _residents_of(self, spill: Spill) -> Residents:
         found = self._residents.get(spill)
@@ -280,10 +282,6 @@ class OffloadSession:
             with self._lock:
                 pending = [each for each in self._pending if (one := each()) and not one.captured]
                 self._pending = [*pending, ref(handle)]
-
-    def _count_stall(self, began: float) -> None:
-        with self._lock:
-            self._ledger.stall_seconds += time.perf_counter() - began
 
     # Memory
 
@@ -350,11 +348,15 @@ class OffloadSession:
         entry, layout = packed
         with self._lock:
             found = entry.in_memory()
+            if found is not None:
+                entry.tally.hits += 1
             buffer = entry.take_buffer() if found is None else None
         if found is None:
             began = time.perf_counter()
             data = entry.read(buffer)
-            self._count_stall(began)
+            seconds = time.perf_counter() - began
+            with self._lock:
+                entry.tally.read(data.nbytes, seconds, ahead=buffer is not None)
             found = Storage(data), data
             entry.is_also_in(found[0], 0)
         storage, data = found
