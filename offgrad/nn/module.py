@@ -68,6 +68,8 @@ class Module(StateMethods):
             if name in registries[registry]:
                 self._replace(registry, name, value)
                 return
+        if isinstance(value, Parameter | Module):
+            registries.pop(name, None)  # a plain attribute, such as None, until now
         if isinstance(value, Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Module):

@@ -266,3 +266,18 @@ def test_repr() -> None:
 def test_module_without_forward() -> None:
     with pytest.raises((NotImplementedError, AttributeError), match="forward"):
         nn.Module()(1)
+
+
+def test_a_plain_attribute_may_become_a_module_or_a_parameter() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer: nn.Module | None = None
+            self.scale: Any = 1.0
+            self.layer = nn.Linear(2, 3)
+            self.scale = nn.Parameter(offgrad.ones(3))
+
+    late = Late()
+    assert late.layer is late._modules["layer"]
+    assert [name for name, _ in late.named_parameters()] == ["scale", "layer.weight", "layer.bias"]
+    assert not {"layer", "scale"} & set(vars(late))
