@@ -16,6 +16,8 @@ from offgrad.policies.known import store_and_codec
 
 INFLIGHT_NBYTES = 32 << 20
 """Most bytes of tensors whose write is pending in a default store."""
+THREADS = 2
+"""I/O threads of a default store. A third takes from computing what it gives to the drive."""
 
 
 # By name with codec, folder and process: a forked child needs stores of its own.
@@ -77,6 +79,6 @@ def _open(name: str, codec: str | None, directory: str | None) -> AbstractArrayS
         options["codec"] = codec
     if name == "pool":
         return PoolStore(hold=memory.empty, **options)
-    options["inflight_nbytes"] = INFLIGHT_NBYTES
+    options |= {"inflight_nbytes": INFLIGHT_NBYTES, "threads": THREADS}
     folder = None if directory is None else Path(directory)
     return DiskStore(folder, **options) if name == "disk" else ZarrStore(folder, **options)
