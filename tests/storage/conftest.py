@@ -7,10 +7,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.storage.faults import open_files
 from tests.storage.gate import Setup
+from tests.storage.runs import Calls
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -48,3 +51,12 @@ def setup(setups: list[Setup]) -> Setup:
     """A store with one thread behind a gate."""
     setups.append(Setup())
     return setups[0]
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    """The calls by which stores in `tmp_path` move arrays; no file of theirs is left open."""
+    made = Calls(monkeypatch, tmp_path)
+    yield made
+    made.open.set()
+    assert not open_files(tmp_path), "a file is still open"

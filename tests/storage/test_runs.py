@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from offgrad_storage import Handle, ZarrStore
 from offgrad_storage.testing import assert_same
 
-from tests.storage.faults import linux_only, open_files
+from tests.storage.faults import linux_only
 from tests.storage.gate import in_thread
 from tests.storage.runs import (
     KINDS,
@@ -32,14 +31,6 @@ from tests.storage.runs import (
 pytestmark = linux_only
 
 Array = NDArray[Any]
-
-
-@pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
-    made = Calls(monkeypatch, tmp_path)
-    yield made
-    made.open.set()
-    assert not open_files(tmp_path), "a file is still open"
 
 
 # ---- what is gained

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,6 @@ from tests.storage.runs import (
 pytestmark = linux_only
 
 Array = NDArray[Any]
-
-
-@pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
-    made = Calls(monkeypatch, tmp_path)
-    yield made
-    made.open.set()
-    assert not open_files(tmp_path), "a file is still open"
 
 
 def begun(calls: Calls, kind: str, count: int) -> None:
