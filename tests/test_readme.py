@@ -39,7 +39,7 @@ def test_programs_run(page: str, program: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not done.stderr
+    assert is_test or not done.stderr  # where pytest measures coverage, it may warn there
     assert is_test or not list(empty.iterdir())  # hypothesis and pytest leave their own
 
 
