@@ -39,10 +39,10 @@ def _compare(mine: Any, theirs: Any, what: str) -> None:
     have, want = _array(mine), _array(theirs)
     assert have.shape == want.shape, what
     assert have.dtype == want.dtype, what
-    tolerance = 1e-4 if have.dtype.char in "fF" else 1e-10
-    # Each element is a sum of all, so its error goes with the largest.
-    largest = max(1.0, np.abs(want).max(initial=0))
-    np.testing.assert_allclose(have, want, tolerance, tolerance * largest, err_msg=what)
+    tolerance, rounding = (1e-4, 1e-6) if have.dtype.char in "fF" else (1e-10, 1e-14)
+    # Each element is a sum of all, so some ten roundings of the largest are in it.
+    bound = max(tolerance, rounding * np.abs(want).max(initial=0))
+    np.testing.assert_allclose(have, want, tolerance, bound, err_msg=what)
 
 
 def _call(m: Any, name: str, array: Array, options: dict[str, Any]) -> tuple[Any, Any]:
