@@ -15,6 +15,7 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.autograd.views import is_stale, refresh
 
 if TYPE_CHECKING:
+    from offgrad.autograd.replay import Replay
     from offgrad.tensor import Tensor
 
 Edge: TypeAlias = tuple["Node | None", int]
@@ -28,7 +29,7 @@ _accumulator_lock = RLock()
 
 
 # Attributes of every node: not what an operation keeps as plain values.
-_OWN = {"sequence_nr", "lock", "next_functions", "needs_input_grad", "output_metadata"}
+_OWN = {"sequence_nr", "lock", "next_functions", "needs_input_grad", "output_metadata", "replay"}
 
 
 class Node:
@@ -49,6 +50,8 @@ class Node:
     output_metadata: tuple[tuple[tuple[int, ...], Any], ...] = ()
     # Nodes of user-defined Functions run even when no gradient reached them.
     runs_without_grad = False
+    # What it takes to run the forward of a cheap operation again, under hooks.
+    replay: "Replay | None" = None
     _saved: Mapping[str, SavedTensor] = MappingProxyType({})
     _pre_hooks: Hooks | None = None
     _post_hooks: Hooks | None = None
@@ -86,6 +89,7 @@ class Node:
 
     def release(self) -> None:
         """Drop what was saved for backward."""
+        self.replay = None
         for saved in self._saved.values():
             saved.release()
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from offgrad.autograd import anomaly, grad_mode
+from offgrad.autograd import anomaly, grad_mode, saved_tensor
 from offgrad.autograd.node import Edge, Grads, Node, connect, gradient_edge
+from offgrad.autograd.replay import replay_of
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import is_differentiable, wrap
 from offgrad.autograd.views import (
@@ -44,6 +45,7 @@ class Op(Node):
     differentiable operations, so that gradients of gradients need no second formula.
     """
 
+    _saved: dict[str, SavedTensor]
     _saves: Mapping[str, Array | None] = MappingProxyType({})
 
     # Whether outputs share the memory of the first input. Such an operation's forward returns NumPy
@@ -53,6 +55,10 @@ class Op(Node):
     views_each_input: ClassVar[bool] = False
     # Whether a view may have elements that the input, if a view itself, does not have.
     reaches_outside: ClassVar[bool] = False
+    # Whether forward takes hardly longer than reading its inputs and writing its outputs, which
+    # follow from them and the parameters alone: then a policy may have it run again in place of
+    # holding what it returned.
+    is_cheap: ClassVar[bool] = False
     # What PyTorch prints, where it is not the name of the class with the suffix.
     prints: ClassVar[str] = ""
     # What PyTorch appends to the name.
@@ -133,6 +139,11 @@ class Op(Node):
                 else:
                     node.output_metadata += ((output._array.shape, output._array.dtype),)
             if node._saves:
+                node._saved = {}
+            hooks = saved_tensor.state.hooks
+            if cls.is_cheap and hooks and hooks[-1].replays:
+                node.replay = replay_of(node, inputs, arrays, parameters)
+            if node._saves:
                 node._save_all(inputs, arrays, results, outputs)
         return tuple(outputs)
 
@@ -166,7 +177,7 @@ class Op(Node):
         results: tuple[Array, ...],
         outputs: "list[Any]",
     ) -> None:
-        saved = {}
+        saved = self._saved
         for slot, array in self._saves.items():
             if array is None:
                 # As in PyTorch, what backward does not need is there, as None.
@@ -174,7 +185,6 @@ class Op(Node):
             else:
                 tensor, edge, is_output = self._identify(array, inputs, arrays, results, outputs)
                 saved[slot] = SavedTensor(tensor, self, slot, edge, is_output)
-        self._saved = saved
         del self._saves
 
     def _identify(

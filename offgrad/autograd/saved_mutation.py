@@ -40,6 +40,8 @@ class _Kept:
 class _Guard:
     """The hooks of one block, and what the block is entered as."""
 
+    replays = False
+
     def __init__(self) -> None:
         self.active = True
         self.kept: WeakSet[_Kept] = WeakSet()

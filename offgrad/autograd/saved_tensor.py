@@ -22,9 +22,19 @@ if TYPE_CHECKING:
 
 
 class Save(NamedTuple):
-    """One act of saving: the tensor (detached, sharing memory with what is saved) and the facts."""
+    """One act of saving.
+
+    Attributes:
+        tensor: detached, sharing memory with what is saved.
+        owner: what is saved, with its history; the base if that is a view.
+        op: the name of the node that saves.
+        slot: what the tensor is to it.
+        is_output: whether the node itself made it.
+        is_parameter: whether it is a leaf that requires grad, or a view of one.
+    """
 
     tensor: "Tensor"
+    owner: "Tensor"
     op: str
     slot: str
     is_output: bool
@@ -37,6 +47,9 @@ KEEP = object()
 
 class SaveHooks(Protocol):
     """What decides how tensors are saved; the innermost of a thread is asked."""
+
+    replays: bool
+    """Whether it may want to know what it takes to run an operation again."""
 
     def pack(self, save: Save) -> Any:
         """Return what is to be held in place of the tensor, or `KEEP`. Called once a tensor."""
@@ -65,6 +78,8 @@ class Reader(Protocol):
 
 class PairHooks:
     """A plain ``(pack, unpack)`` pair of functions on tensors, PyTorch's kind."""
+
+    replays = False
 
     def __init__(self, pack: "Callable[[Tensor], Any]", unpack: "Callable[[Any], Tensor]") -> None:
         self._pack = pack
@@ -243,6 +258,13 @@ class SavedTensor:
         self._released = True
         self._tensor = self._reader = self._packed = None
 
+    def kept(self) -> "Tensor | None":
+        """Return the tensor kept for backward as it was saved, None if it is no more, or packed."""
+        tensor = self._tensor
+        if tensor is None or tensor._storage.uid != self._uid:
+            return None
+        return tensor if tensor._storage.version == self._version else None
+
     def kept_storage(self) -> "Storage | None":
         """Return the storage kept for backward, None if it is packed or released."""
         return None if self._tensor is None else self._tensor._storage
@@ -265,7 +287,7 @@ class SavedTensor:
         owner = tensor if tensor._base is None else tensor._base
         is_parameter = not self._is_output and owner._requires_grad and owner._grad_fn is None
         name = "" if node is None else node.name()
-        save = Save(detached, name, self._slot, self._is_output, is_parameter)
+        save = Save(detached, owner, name, self._slot, self._is_output, is_parameter)
         version = tensor._storage.version
         # What hooks compute is not recorded.
         modes = grad_mode.state.set(False, grad_mode.state.inference)

@@ -43,7 +43,9 @@ class BadValue(click.ClickException):
     metavar="LIST",
     help="What to compare, separated by commas: keep; pool, disk and zarr, with a codec or not, as "
     "disk:lz4; cast:float16 (or bfloat16, int8, int4), which rounds, in memory or elsewhere "
-    "(,then=disk). With ,min=SIZE behind it a policy takes no tensors below that.",
+    "(,then=disk); budget:64MiB; last:8; recompute (,then=disk). With ,min=SIZE behind it a policy "
+    "takes no tensors below that, with ,op=Gelu or ,module=blocks.* only these; between several, "
+    "as in disk,op=Gelu;pool, the first that has an answer counts.",
 )
 @click.option("--seed", default=_DEFAULTS.seed, help="Of weights, batches and dropout.")
 @click.option(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Relu(Op):
     """max(x, 0); keeps the result. The gradient at 0 is 0."""
 
+    is_cheap = True
+
     def forward(self, x: Array) -> Array:
         """Return the positive part."""
         result = compute(np.maximum, x, np.zeros((), x.dtype))
@@ -53,6 +55,8 @@ class ReluBackward(Op):
 
 class Gelu(Op):
     """x Phi(x), Phi the normal distribution (Hendrycks and Gimpel, 2016); keeps x."""
+
+    is_cheap = True
 
     def forward(self, x: Array, approximate: str) -> Array:
         """Return the activation."""

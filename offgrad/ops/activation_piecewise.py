@@ -122,6 +122,8 @@ class Hardshrink(Activation):
 class PreluKernel(Op):
     """x, up to 0 a learned weight times x; keeps both."""
 
+    is_cheap = True
+
     def forward(self, x: Array, weight: Array) -> Array:
         """Return the values; the weight broadcasts to x."""
         self.save(self=x, weight=weight if self.needs_input_grad[0] else None)

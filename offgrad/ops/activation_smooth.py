@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Activation(Op):
     """A function of each element; keeps the input. Parameters become attributes."""
 
+    is_cheap = True
+
     def forward(self, x: Array, **parameters: Any) -> Array:
         """Return the function's values."""
         self.__dict__.update(parameters)
@@ -140,6 +142,8 @@ class LogSigmoid(Activation):
 
 class Glu(Op):
     """The first half along a dimension times sigmoid of the second; keeps both."""
+
+    is_cheap = True
 
     def forward(self, x: Array, dim: int) -> Array:
         """Return the product."""

@@ -62,6 +62,8 @@ class Broadcasting(Op):
     What is saved are the arrays as they came: tensors of the user's, not converted copies.
     """
 
+    is_cheap = True
+
     shapes: tuple[tuple[int, ...], ...]
     # The dtypes of the operands, where one differs from that of the result.
     dtypes: tuple[np.dtype[Any], ...] | None = None

@@ -56,6 +56,8 @@ class Extremum(Broadcasting):
 class Clamp(Op):
     """x limited to numbers; keeps x. The gradient is 1 inside, bounds included, else 0."""
 
+    is_cheap = True
+
     def forward(self, x: Array, min: Any, max: Any, dtype: np.dtype[Any]) -> Array:
         """Return the limited values; NaN stays."""
         self.min, self.max, self.dtype = min, max, x.dtype
@@ -122,6 +124,8 @@ class ClampTensor(Broadcasting):
 
 class NanToNum(Op):
     """x with numbers for NaN and the infinities; keeps x. Replaced elements get gradient 0."""
+
+    is_cheap = True
 
     def forward(self, x: Array, nan: float, posinf: float | None, neginf: float | None) -> Array:
         """Return the numbers."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class MaskedFill(Op):
     """x with a number where the mask holds; keeps the mask."""
 
+    is_cheap = True
+
     def forward(self, x: Array, mask: Array, value: Any) -> Array:
         """Return the filled copy."""
         self.save(mask=mask)
@@ -36,6 +38,8 @@ class MaskedFill(Op):
 
 class MaskedFillTensor(Op):
     """x with a tensor without dimensions where the mask holds; keeps the mask."""
+
+    is_cheap = True
 
     prints = "MaskedFillBackward1"
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Unary(Op):
     """f(x) by a ufunc; keeps x, or the result where the derivative is simpler from it."""
 
+    is_cheap = True
+
     ufunc: ClassVar[Callable[..., Any]]
     keeps: ClassVar[str] = "self"
 
@@ -39,6 +41,8 @@ class Unary(Op):
 
 class Neg(Op):
     """-x; keeps nothing."""
+
+    is_cheap = True
 
     def forward(self, x: Array) -> Array:
         """Return the negative."""
@@ -203,6 +207,8 @@ class Sigmoid(Unary):
 
 class Logit(Op):
     """log(x / (1 - x)), x limited to [eps, 1 - eps]; keeps x. The gradient beyond them is 0."""
+
+    is_cheap = True
 
     def forward(self, x: Array, eps: float | None) -> Array:
         """Return the logit."""

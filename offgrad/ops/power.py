@@ -54,6 +54,8 @@ def _to_exponent(grad: "Tensor", base: "Tensor", exponent: "Tensor", result: "Te
 class PowScalar(Op):
     """x ** exponent for a number; keeps x unless the exponent is 0 or 1."""
 
+    is_cheap = True
+
     prints = "PowBackward0"
 
     def forward(self, x: Array, exponent: Any, dtype: np.dtype[Any]) -> Array:
@@ -82,6 +84,8 @@ class PowScalar(Op):
 
 class NumberPow(Op):
     """A number ** x; keeps the result, and x where the number is 0."""
+
+    is_cheap = True
 
     prints = "PowBackward2"
 

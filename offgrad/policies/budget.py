@@ -6,7 +6,7 @@ from typing import Any
 from offgrad_storage import AbstractArrayStore
 
 from offgrad.memory import format_nbytes
-from offgrad.policies.combined import lossless, part
+from offgrad.policies.combined import lossless, part, recomputes
 from offgrad.policies.known import as_nbytes
 from offgrad.policies.policy import Placement, Policy, SaveContext, Spill, Store
 
@@ -47,6 +47,11 @@ class Budget(Policy):
             return None
         return Spill(Store(self.spill), nbytes=as_nbytes(self.nbytes))
 
+    @property
+    def recomputes(self) -> bool:
+        """False."""
+        return False
+
     def __str__(self) -> str:
         return f"{format_nbytes(as_nbytes(self.nbytes))}, the rest to {Store(self.spill)}"
 
@@ -85,6 +90,11 @@ class Last(Policy):
     def lossless(self) -> bool:
         """As `then`."""
         return lossless(self.then)
+
+    @property
+    def recomputes(self) -> bool:
+        """As `then`."""
+        return recomputes(self.then)
 
     def __str__(self) -> str:
         return f"the last {self.count} stay, others: {self.then}"

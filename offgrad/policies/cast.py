@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from offgrad.policies.combined import part
+from offgrad.policies.combined import part, recomputes
 from offgrad.policies.known import unknown
 from offgrad.policies.policy import Keep, Offload, Placement, Policy, SaveContext, Store
 from offgrad.policies.when import When, dtype_name
@@ -64,6 +64,11 @@ class Cast(Policy):
     def lossless(self) -> bool:
         """False."""
         return False
+
+    @property
+    def recomputes(self) -> bool:
+        """As `then`."""
+        return recomputes(self.then)
 
     def __str__(self) -> str:
         return f"cast to {self.to} ({self.then})"

@@ -24,3 +24,8 @@ def part(policy: Any) -> Policy:
 def lossless(*policies: Any) -> bool:
     """Return whether all are lossless so far as known; a policy may lack that attribute."""
     return all(getattr(each, "lossless", True) for each in policies)
+
+
+def recomputes(*policies: Any) -> bool:
+    """Return whether one may recompute; a policy may lack that attribute."""
+    return any(getattr(each, "recomputes", True) for each in policies)

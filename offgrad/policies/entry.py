@@ -14,6 +14,7 @@ from offgrad.policies.layout import Array
 from offgrad.policies.tally import Tally
 
 if TYPE_CHECKING:
+    from offgrad.policies.recipe import Recipe
     from offgrad.policies.residents import Residence, Residents
 
 
@@ -24,14 +25,15 @@ class Entry:
         shape, dtype, nbytes: of the array.
         residence: the memory that is held for it; None once it is in a store.
         stored: its place in the store; the array goes when the last saved tensor does.
+        recipe: how to compute it again instead.
         residents: whose room it takes in memory; None if that is not bounded.
         buffer: what a read ahead is filling.
         tally: where its writes and reads count.
     """
 
     __slots__ = (
-        "__weakref__", "_resident", "buffer", "dtype", "nbytes", "residence", "residents", "shape",
-        "stored", "tally",
+        "__weakref__", "_resident", "buffer", "dtype", "nbytes", "recipe", "residence", "residents",
+        "shape", "stored", "tally",
     )  # fmt: skip
 
     def __init__(self, data: Array, tally: Tally) -> None:
@@ -42,6 +44,7 @@ class Entry:
         self.residence: Residence | None = None
         self.residents: Residents | None = None
         self.stored: Handle | None = None
+        self.recipe: Recipe | None = None
         self.buffer: Array | None = None
         self._resident: tuple[ref[Storage], int, int] | None = None
 
@@ -156,7 +159,7 @@ class ReadAhead:
             entry, storage = ahead.entry(), ahead.pinned
             if storage is not None:  # all of it, and whether the entry is still wanted or not
                 pinned[storage.uid] = storage.root.nbytes
-            elif entry is not None:
+            elif entry is not None and entry.recipe is None:
                 held += entry.nbytes
         return held + sum(pinned.values())
 
@@ -171,6 +174,10 @@ class ReadAhead:
             # What is held anyway needs no care.
             if entry is not None and entry.residence is None and not self._joins(entry):
                 found = entry.in_memory()
+                if found is None and entry.recipe is not None:
+                    self._ahead[id(entry)] = _Ahead(entry, None)  # computed when it is wanted
+                    self._upcoming.popleft()
+                    continue
                 nbytes = entry.nbytes if found is None else found[0].root.nbytes
                 if held and held + nbytes > self.window_nbytes:
                     return
@@ -213,6 +220,18 @@ class ReadAhead:
         ahead.uses -= 1
         ahead.pinned = storage
         if not ahead.uses:
+            del self._ahead[id(entry)]
+
+    def passed_over(self, entry: Entry) -> None:
+        """One use of `entry` is not needed."""
+        ahead = self._ahead.get(id(entry))
+        if ahead is None or ahead.entry() is not entry:
+            with contextlib.suppress(ValueError):
+                self._upcoming.remove(ref(entry))
+            return
+        ahead.uses -= 1
+        if not ahead.uses:
+            entry.give_back()
             del self._ahead[id(entry)]
 
     def give_back(self) -> None:

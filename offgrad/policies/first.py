@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from offgrad.policies.combined import lossless, part
+from offgrad.policies.combined import lossless, part, recomputes
 from offgrad.policies.policy import Placement, Policy, SaveContext
 
 
@@ -50,6 +50,11 @@ class First(Policy):
     def lossless(self) -> bool:
         """Whether all are."""
         return lossless(*self.policies)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether one does."""
+        return recomputes(*self.policies)
 
     def __str__(self) -> str:
         return f"first of ({'; '.join(map(str, self.policies))})"

@@ -26,6 +26,8 @@ class Figures:
         written_nbytes: of these, bytes in stores other than a PoolStore.
         reads: arrays got from stores.
         read_nbytes: their bytes.
+        recomputes: arrays computed again.
+        recomputed_nbytes: their bytes.
         hits: unpacks that found the array in memory, or its read begun ahead, perhaps done.
         write_waits: saves that waited for a store, for 0.1 ms or longer.
         read_waits: unpacks that did.
@@ -42,6 +44,8 @@ class Figures:
     written_nbytes: int = 0
     reads: int = 0
     read_nbytes: int = 0
+    recomputes: int = 0
+    recomputed_nbytes: int = 0
     hits: int = 0
     write_waits: int = 0
     read_waits: int = 0
@@ -149,7 +153,9 @@ class Ledger(Figures):
             f"{format_nbytes(self.kept_nbytes)} kept",
             f"{format_nbytes(self.stored_nbytes)} stored, {format_nbytes(self.written_nbytes)} "
             "of them on "
-            f"disk; {format_nbytes(self.read_nbytes)} read back; {self.stall_seconds:.3f} s waited",
+            f"disk; {format_nbytes(self.read_nbytes)} read back, "
+            f"{format_nbytes(self.recomputed_nbytes)} computed again; "
+            f"{self.stall_seconds:.3f} s waited",
         ]
         slots = {f"{op}.{slot}": each for (op, slot), each in self._by(_slot).items()}
         modules = {name or "(the model itself)": each for name, each in self._by(_module).items()}
@@ -176,6 +182,7 @@ _COLUMNS: dict[str, Callable[[Figures], str]] = {
     "writes": lambda each: str(each.writes),
     "stored": lambda each: format_nbytes(each.stored_nbytes),
     "reads": lambda each: str(each.reads),
+    "again": lambda each: str(each.recomputes),
     "hits": lambda each: str(each.hits),
     "waits": lambda each: str(each.waits),
     "stall": lambda each: f"{each.stall_seconds:.3f} s",

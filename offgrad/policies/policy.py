@@ -32,6 +32,9 @@ class SaveContext:
         is_output: whether the node itself made it.
         storage: a number that all views of the same memory share, and no other tensor.
         step: how often the session had been entered before.
+        made_by: the name of the node that made it, or what it is a view of; ``""`` for a leaf.
+        recompute_ops: how many cheap operations it takes to compute it again, from what the session
+            has saved or what is in memory anyway; 0 if it cannot be.
     """
 
     op: str
@@ -44,6 +47,8 @@ class SaveContext:
     is_output: bool
     storage: int
     step: int
+    made_by: str = ""
+    recompute_ops: int = 0
 
 
 class Policy(ABC):
@@ -51,7 +56,7 @@ class Policy(ABC):
 
     @abstractmethod
     def place(self, context: SaveContext) -> "Placement | None":
-        """Return `Keep`, `Store` or `Spill` for the tensor described; None for no answer.
+        """Return `Keep`, `Store`, `Spill` or `Recompute`; None for no answer.
 
         What no policy has an answer for is kept.
         """
@@ -59,6 +64,11 @@ class Policy(ABC):
     @property
     def lossless(self) -> bool:
         """Whether all it stores comes back bit for bit, as far as it knows."""
+        return True
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether it may return `Recompute`: if not, nobody keeps track of what that would take."""
         return True
 
 
@@ -69,6 +79,11 @@ class Keep(Policy):
     def place(self, context: SaveContext) -> "Placement":
         """Return itself."""
         return self
+
+    @property
+    def recomputes(self) -> bool:
+        """False."""
+        return False
 
     def __str__(self) -> str:
         return "keep"
@@ -142,7 +157,42 @@ class Spill:
         return self.store.lossless
 
 
-Placement: TypeAlias = Keep | Store | Spill
+@dataclass(frozen=True)
+class Recompute(Policy):
+    """Compute it again in backward: a placement, and the policy that gives it where that is cheap.
+
+    Cheap are elementwise operations and normalisations, where their inputs are at hand: saved by
+    the same session, wherever that has them, or in memory anyway, or cheap to compute themselves.
+    So the output of GELU, which the next layer saves, follows from the input, which GELU itself
+    saves. The policy has no answer for anything else, for parameters, and for what is small.
+
+    Attributes:
+        max_ops: most operations to be run again for one tensor.
+        min_nbytes: tensors below this are small. Bytes, or text such as ``"1MiB"``.
+    """
+
+    max_ops: int = 4
+    min_nbytes: int | str = 64 * 1024
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_ops, int) or isinstance(self.max_ops, bool):
+            raise TypeError(f"max_ops is an int, got {type(self.max_ops).__name__}")
+        if self.max_ops < 1:
+            raise ValueError(f"max_ops is 1 or more, got {self.max_ops}")
+        object.__setattr__(self, "min_nbytes", as_nbytes(self.min_nbytes))
+
+    def place(self, context: SaveContext) -> "Placement | None":
+        """Return itself where it takes few operations to have the tensor again."""
+        if context.is_parameter or context.nbytes < as_nbytes(self.min_nbytes):
+            return None
+        return self if 0 < context.recompute_ops <= self.max_ops else None
+
+    def __str__(self) -> str:
+        smallest = format_nbytes(as_nbytes(self.min_nbytes))
+        return f"recompute from at most {self.max_ops} ops, from {smallest}"
+
+
+Placement: TypeAlias = Keep | Store | Spill | Recompute
 
 
 @dataclass(frozen=True)
@@ -178,6 +228,11 @@ class Offload(Policy):
     def lossless(self) -> bool:
         """As of `Store`."""
         return Store(self.store, self.codec).lossless
+
+    @property
+    def recomputes(self) -> bool:
+        """False."""
+        return False
 
     def __str__(self) -> str:
         return f"{Store(self.store, self.codec)}, from {format_nbytes(as_nbytes(self.min_nbytes))}"

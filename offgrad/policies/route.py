@@ -19,6 +19,7 @@ class Route:
     def __init__(self, session: "OffloadSession", policy: Policy) -> None:
         self.session = session
         self.policy = policy
+        self.replays: bool = getattr(policy, "recomputes", True)
         # Of the call it holds in, None if in none: how many names further out the rule matched.
         self.call: Call | None = None
         self._steps = 0

@@ -7,9 +7,9 @@ will be wanted in which order; reads run ahead of it. `unpack` gives the tensors
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from offgrad_storage import AbstractArrayStore, Handle
@@ -24,9 +24,19 @@ from offgrad.nn.calls import calls, current_module_name
 from offgrad.nn.hooks import register_module_forward_pre_hook, unwatch_calls, watch_calls
 from offgrad.policies.by_module import ByModule
 from offgrad.policies.entry import Entry, ReadAhead
-from offgrad.policies.layout import Array, Layout, address, compact
+from offgrad.policies.layout import Array, address, compact
 from offgrad.policies.ledger import Ledger
-from offgrad.policies.policy import Keep, Policy, SaveContext, Spill, Store, as_policy
+from offgrad.policies.policy import (
+    Keep,
+    Placement,
+    Policy,
+    Recompute,
+    SaveContext,
+    Spill,
+    Store,
+    as_policy,
+)
+from offgrad.policies.recipe import Packed, Recipe, recipe_of
 from offgrad.policies.residents import Residents
 from offgrad.policies.route import Route, modules_concerned, routes_to
 from offgrad.policies.stores import open_store
@@ -34,13 +44,6 @@ from offgrad.policies.tally import Tallies, Tally
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
-
-
-class _Packed(NamedTuple):
-    """What a saved tensor holds in place of its data."""
-
-    entry: Entry
-    layout: Layout
 
 
 class _Saves:
@@ -161,6 +164,9 @@ class OffloadSession:
     def pack(self, save: Save, policy: Policy) -> Any:
         """Place the tensor by `policy`; return what stands for it, or `KEEP`."""
         array, storage = save.tensor._array, save.tensor._storage
+        data, layout, dense = compact(array)
+        recipe = recipe_of(save.owner, data, self) if dense else None
+        maker = save.owner._grad_fn
         context = SaveContext(
             op=save.op,
             slot=save.slot,
@@ -172,16 +178,10 @@ class OffloadSession:
             is_output=save.is_output,
             storage=storage.uid,
             step=self._steps - 1,
+            made_by="" if maker is None else maker.name(),
+            recompute_ops=0 if recipe is None else recipe.ops,
         )
-        placement = policy.place(context)
-        if placement is None:
-            placement = Keep()
-        if not isinstance(placement, Keep | Store | Spill):
-            raise TypeError(
-                f"a policy must return Keep, Store, Spill or None, but {policy} returned "
-                f"{type(placement).__name__} for {context}"
-            )
-        data, layout, dense = compact(array)
+        placement = _place(policy, context)
         begin = address(data) - address(storage.root)
         key: tuple[Any, ...] = (
             begin,
@@ -205,10 +205,24 @@ class OffloadSession:
             if entry is not None and entry.residence is not None and entry.residents is not None:
                 entry.residents.touch(entry.residence)
         if entry is None:
-            whole = storage if dense and storage.root.flags.c_contiguous else None
-            entry = self._save(placement, whole, data, begin, context, tally)
+            if isinstance(placement, Recompute):
+                assert recipe is not None
+                entry = self._remember(recipe, storage, data, begin, tally)
+            else:
+                whole = storage if dense and storage.root.flags.c_contiguous else None
+                entry = self._save(placement, whole, data, begin, context, tally)
             saves.entries[key] = ref(entry)
-        return _Packed(entry, layout)
+        return Packed(entry, layout)
+
+    def _remember(
+        self, recipe: Recipe, storage: Storage, data: Array, begin: int, tally: Tally
+    ) -> Entry:
+        """Compute `data`, the bytes of `storage` from `begin` on, again when it is wanted."""
+        entry = Entry(data, tally)
+        entry.recipe = recipe
+        recipe.hold()
+        entry.is_also_in(storage, begin)
+        return entry
 
     def _save(
         self,
@@ -316,7 +330,7 @@ class OffloadSession:
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         """Learn the order of unpacking, and begin to read; return what ends the pass."""
         orders: dict[AbstractArrayStore, list[Handle]] = {}
-        entries = [each.entry for each in packed]
+        entries = list(_with_ingredients([each.entry for each in packed], set()))
         for entry in entries:
             if entry.stored is not None:
                 orders.setdefault(entry.stored.store, []).append(entry.stored)
@@ -343,20 +357,27 @@ class OffloadSession:
         """Nothing: stores need no saved tensors."""
         return ()
 
-    def unpack(self, packed: _Packed) -> "Tensor":
+    def unpack(self, packed: Packed) -> "Tensor":
         """Return the saved tensor: from memory if it is there, still or again, or its store."""
         entry, layout = packed
         with self._lock:
             found = entry.in_memory()
             if found is not None:
                 entry.tally.hits += 1
+                if entry.recipe is not None:
+                    self._pass_over(entry.recipe)
             buffer = entry.take_buffer() if found is None else None
         if found is None:
-            began = time.perf_counter()
-            data = entry.read(buffer)
-            seconds = time.perf_counter() - began
-            with self._lock:
-                entry.tally.read(data.nbytes, seconds, ahead=buffer is not None)
+            if entry.recipe is None:
+                began = time.perf_counter()
+                data = entry.read(buffer)
+                seconds = time.perf_counter() - began
+                with self._lock:
+                    entry.tally.read(data.nbytes, seconds, ahead=buffer is not None)
+            else:
+                data = entry.recipe.data(self.unpack)
+                with self._lock:
+                    entry.tally.recomputed(data.nbytes)
             found = Storage(data), data
             entry.is_also_in(found[0], 0)
         storage, data = found
@@ -366,3 +387,38 @@ class OffloadSession:
                 reads.used(entry, storage)
                 reads.advance()
         return tensor
+
+    def _pass_over(self, recipe: Recipe) -> None:
+        """The passes need not have at hand what `recipe` takes, this time."""
+        for entry in recipe.entries():
+            for reads in self._passes:
+                reads.passed_over(entry)
+            if entry.recipe is not None:
+                self._pass_over(entry.recipe)
+
+
+def _place(policy: Policy, context: SaveContext) -> Placement:
+    """Return the answer of `policy`, once it is checked."""
+    placement = policy.place(context)
+    if placement is None:
+        return Keep()
+    if not isinstance(placement, Placement):
+        raise TypeError(
+            f"a policy must return Keep, Store, Spill, Recompute or None, but {policy} returned "
+            f"{type(placement).__name__} for {context}"
+        )
+    if isinstance(placement, Recompute) and not context.recompute_ops:
+        raise ValueError(
+            f"what cannot be computed again must be kept or stored, but {policy} returned "
+            f"Recompute for {context}; do so only where recompute_ops is not 0"
+        )
+    return placement
+
+
+def _with_ingredients(entries: Iterable[Entry], known: set[int]) -> Iterator[Entry]:
+    """Yield `entries`, and before the first use of each that is computed, what that takes."""
+    for entry in entries:
+        if entry.recipe is not None and id(entry) not in known:
+            known.add(id(entry))
+            yield from _with_ingredients(entry.recipe.entries(), known)
+        yield entry

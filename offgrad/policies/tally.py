@@ -56,6 +56,11 @@ class Tally(LedgerRow):
         self.read_stall_seconds += seconds
         self.read_waits += seconds >= _WAIT_SECONDS
 
+    def recomputed(self, nbytes: int) -> None:
+        """Count an array that was computed again."""
+        self.recomputes += 1
+        self.recomputed_nbytes += nbytes
+
     def row(self) -> LedgerRow:
         """Return the row as it is now."""
         self._settle_forgotten()

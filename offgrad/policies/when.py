@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.memory import format_nbytes
-from offgrad.policies.combined import lossless, part
+from offgrad.policies.combined import lossless, part, recomputes
 from offgrad.policies.known import as_nbytes, unknown
 from offgrad.policies.patterns import enclosing, matches
 from offgrad.policies.policy import Offload, Placement, Policy, SaveContext
@@ -39,6 +39,7 @@ class When(Policy):
         then: the policy; whatever `as_policy` takes but mappings.
         op: names of nodes, with or without ``Backward0``: ``"Gelu"``, ``"*Norm*"``.
         slot: what it is to the node, such as ``"self"`` or ``"result"``.
+        made_by: names of the nodes that made the tensor, as `op`; a leaf was made by none.
         dtype: dtypes, or patterns of their names: ``offgrad.float32``, ``"*float*"``.
         module: names of modules. A pattern speaks for the module and all below.
         min_nbytes, max_nbytes: bounds of the size, both included; bytes, or text as ``"1MiB"``.
@@ -54,6 +55,7 @@ class When(Policy):
     _: KW_ONLY
     op: Patterns = None
     slot: Patterns = None
+    made_by: Patterns = None
     dtype: Any = None
     module: Patterns = None
     min_nbytes: int | str | None = None
@@ -66,7 +68,7 @@ class When(Policy):
             object.__setattr__(self, name, value)
 
         set_to("then", part(self.then))
-        for name in ("op", "slot", "module"):
+        for name in ("op", "slot", "made_by", "module"):
             set_to(name, _patterns(name, getattr(self, name)))
         set_to("dtype", _dtype_patterns(self.dtype))
         for name in ("min_nbytes", "max_nbytes"):
@@ -104,6 +106,7 @@ class When(Policy):
             and (self.max_nbytes is None or context.nbytes <= as_nbytes(self.max_nbytes))
             and (self.op is None or _speaks(self.op, context.op, _operation))
             and (self.slot is None or _speaks(self.slot, context.slot))
+            and (self.made_by is None or _speaks(self.made_by, context.made_by, _operation))
             and (self.dtype is None or _speaks(self.dtype, context.dtype.name))
             and (self.module is None or _speaks(self.module, context.module, enclosing))
         )
@@ -113,12 +116,18 @@ class When(Policy):
         """As `then`."""
         return lossless(self.then)
 
+    @property
+    def recomputes(self) -> bool:
+        """As `then`."""
+        return recomputes(self.then)
+
     def __str__(self) -> str:
         conditions = [
             f"{words} {' or '.join(each or 'the model' for each in patterns)}"
             for words, patterns in (
                 ("op is", self.op),
                 ("slot is", self.slot),
+                ("made by", self.made_by),
                 ("dtype is", self.dtype),
                 ("in", self.module),
             )

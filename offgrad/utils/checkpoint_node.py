@@ -210,6 +210,8 @@ def _enter(ends: ExitStack, hooks: "_First | _Again") -> None:
 class _First:
     """The hooks of a function's run in forward."""
 
+    replays = False
+
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.reader = checkpoint
 
@@ -225,6 +227,8 @@ class _Again:
     """The hooks of a function's run in backward: they take what is wanted, and see that it is what
     it was.
     """
+
+    replays = False
 
     def __init__(self, checkpoint: Checkpoint, wanted: set[int], content: bool) -> None:
         self.reader = checkpoint

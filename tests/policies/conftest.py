@@ -21,6 +21,7 @@ from offgrad.policies import (
     Last,
     Offload,
     Placement,
+    Recompute,
     SaveContext,
     Store,
     When,
@@ -67,6 +68,8 @@ def _policy(name: str, by_name: Stores) -> Any:
         return Keep()
     if name == "mixed":
         return Mixed(by_name)
+    if store == "recompute":
+        return [Recompute(100, min_nbytes=0), _policy(rest, by_name)]
     if store == "budget":
         return Budget(int(rest), by_name["delayed"])
     if store == "last":
@@ -101,6 +104,10 @@ LOSSLESS = (
     "budget-0",
     "budget-100000",
     "last-3",
+    "recompute-keep",
+    "recompute-disk-all",
+    "recompute-mixed",
+    "recompute-budget-10000",
 )
 
 

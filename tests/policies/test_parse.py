@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offgrad.policies import Keep, Offload, parse_policy
+from offgrad.policies import First, Keep, Offload, Recompute, When, parse_policy
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,26 @@ from offgrad.policies import Keep, Offload, parse_policy
         ("zarr:blosc-lz4-bitshuffle", Offload("zarr", "blosc-lz4-bitshuffle")),
         ("disk,min=1MiB", Offload("disk", min_nbytes=1 << 20)),
         ("zarr:zstd, min = 0 ", Offload("zarr", "zstd", 0)),
+        ("disk,op=Gelu|*Norm*", When("disk", op=["Gelu", "*Norm*"])),
+        (
+            "zarr,min=1MiB,module=blocks.*,dtype=float32,max=2MiB",
+            When(
+                Offload("zarr", min_nbytes="1MiB"),
+                module="blocks.*",
+                dtype="float32",
+                max_nbytes="2MiB",
+            ),
+        ),
+        (
+            "keep,slot=result; recompute,made_by=Gelu;pool",
+            First(
+                [
+                    When("keep", slot="result"),
+                    When(Recompute(), made_by="Gelu"),
+                    "pool",
+                ]
+            ),
+        ),
     ],
 )
 def test_text(text: str, policy: object) -> None:
@@ -33,16 +53,23 @@ def test_text(text: str, policy: object) -> None:
         (" disk", "unknown policy ' disk'; did you mean disk? known: keep, pool, disk, zarr, cast"),
         ("dsik:lz4", "unknown policy 'dsik'; did you mean disk?"),
         ("keep:x", "policy 'keep:x': keep has no codec"),
-        ("keep,min=1", "policy 'keep,min=1': unknown option 'min'; known: none"),
+        ("keep,min=1", "policy 'keep,min=1': unknown option 'min'; known: op, slot"),
         ("disk:", "policy 'disk:': unknown codec ''"),
         ("disk:lz5", "policy 'disk:lz5': unknown codec 'lz5'; did you mean lz4?"),
         ("zarr:lz4", "policy 'zarr:lz4': unknown codec 'lz4' of a ZarrStore; there are auto"),
-        ("disk,mim=1", "policy 'disk,mim=1': unknown option 'mim'; did you mean min? known: min"),
+        (
+            "disk,mim=1",
+            "policy 'disk,mim=1': unknown option 'mim'; did you mean min? known: min, op",
+        ),
         ("disk,min", "policy 'disk,min': an option is KEY=VALUE, got 'min'"),
         ("disk,", "policy 'disk,': an option is KEY=VALUE, got ''"),
         ("disk,min=x", "policy 'disk,min=x': a size is a number and a unit"),
         ("disk,min=-1", "policy 'disk,min=-1': a size is a number and a unit"),
         ("disk,min=1,min=2", "policy 'disk,min=1,min=2': min is given twice"),
+        ("disk,dtype=floot", "policy 'disk,dtype=floot': unknown dtype 'floot'; did you mean"),
+        ("disk,max=1KiB", "policy 'disk,max=1KiB': this would store nothing"),
+        ("disk;", "unknown policy ''"),
+        ("disk;dsik", "unknown policy 'dsik'; did you mean disk?"),
         ("cast", "policy 'cast': say to what, as in cast:float16"),
         ("cast:", "policy 'cast:': unknown cast ''; known: float16"),
         ("cast:int88", "policy 'cast:int88': unknown cast 'int88'; did you mean int8 or int4?"),
@@ -74,7 +101,7 @@ def test_names_codecs_and_sizes_in_any_combination(
     assert str(expected).startswith(text.partition(",")[0])
 
 
-@given(st.text(":,= abdeikmnprst1", max_size=12))
+@given(st.text(":;,=| abdeikmnoprst1", max_size=12))
 def test_any_text_is_a_policy_or_an_error_of_value(text: str) -> None:
     try:
         policy = parse_policy(text)

@@ -1,0 +1,204 @@
+"""Recipes: how a session computes an array again that it did not keep.
+
+A recipe is the replay of a cheap operation whose inputs are at hand: saved by the same session,
+held in memory anyway, or made by another recipe.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd import replay as replays
+from offgrad.autograd.replay import Replay
+from offgrad.autograd.saved_tensor import Reader, SavedTensor
+from offgrad.autograd.views import Derivation
+from offgrad.memory import Storage
+from offgrad.policies.layout import Array, Layout, address, compact
+
+if TYPE_CHECKING:
+    from offgrad.policies.entry import Entry
+    from offgrad.tensor import Tensor
+
+
+class Packed(NamedTuple):
+    """What a saved tensor holds in place of its data."""
+
+    entry: "Entry"
+    layout: Layout
+
+
+Unpack = Callable[[Packed], "Tensor"]
+
+
+class _Input(Protocol):
+    """An input of a recipe."""
+
+    @property
+    def ops(self) -> int:
+        """How many operations it takes to have it."""
+
+    def hold(self) -> None:
+        """Be as now whenever it is asked for."""
+
+    def array(self, unpack: Unpack) -> Array | None:
+        """Return it."""
+
+    def entries(self) -> "Iterator[Entry]":
+        """Yield what it takes from the session, in the order of use."""
+
+
+class _Nothing:
+    """An input that was not given."""
+
+    ops = 0
+
+    def hold(self) -> None:
+        pass
+
+    def array(self, unpack: Unpack) -> None:
+        return None
+
+    def entries(self) -> "Iterator[Entry]":
+        return iter(())
+
+
+class _Kept(_Nothing):
+    """An array in memory. It is copied before somebody changes it in place."""
+
+    def __init__(self, tensor: "Tensor") -> None:
+        self._array = tensor._array
+        self._storage: Storage | None = tensor._storage
+
+    def hold(self) -> None:
+        if self._storage is not None:
+            self._storage.add_writer(self)
+
+    def array(self, unpack: Unpack) -> Any:
+        return self._array
+
+    @property
+    def captured(self) -> bool:
+        return self._storage is None
+
+    def wait_captured(self) -> None:
+        data, layout, _ = compact(self._array)
+        self._array = layout.view(memory.copy(data))
+        self._storage = None
+
+
+class _Saved(_Nothing):
+    """An array that the session saved."""
+
+    def __init__(self, packed: Packed) -> None:
+        self._packed = packed
+        recipe = packed.entry.recipe
+        self.ops = 0 if recipe is None else recipe.ops
+
+    def array(self, unpack: Unpack) -> Any:
+        return unpack(self._packed)._array
+
+    def entries(self) -> "Iterator[Entry]":
+        yield self._packed.entry
+
+
+class Recipe:
+    """How to have an output of an operation again, from inputs that are at hand.
+
+    Attributes:
+        ops: how many operations that takes.
+        layout: of the output in memory.
+    """
+
+    layout: Layout
+
+    def __init__(
+        self,
+        replay: Replay,
+        output_nr: int,
+        inputs: Sequence[_Input],
+        derivation: Derivation | None = None,
+    ) -> None:
+        self._replay = replay
+        self._output_nr = output_nr
+        self._inputs = inputs
+        self._derivation = derivation
+        self.ops = 1 + sum(each.ops for each in inputs)
+
+    def hold(self) -> None:
+        """From now on, give the array as it would be now."""
+        for each in self._inputs:
+            each.hold()
+
+    def array(self, unpack: Unpack) -> Any:
+        """Compute the array again: the same bits."""
+        arrays = [each.array(unpack) for each in self._inputs]
+        array = self._replay.run(arrays)[self._output_nr]
+        return array if self._derivation is None else self._derivation.take_array(array)
+
+    def data(self, unpack: Unpack) -> Array:
+        """Return its elements in the order of memory it had."""
+        array = self.array(unpack)
+        data, layout, _ = compact(array)
+        if layout != self.layout:
+            data = memory.empty((array.size,), array.dtype)
+            np.copyto(self.layout.view(data), array)
+        return data
+
+    def entries(self) -> "Iterator[Entry]":
+        """Yield what it takes from the session, in the order of use."""
+        for each in self._inputs:
+            yield from each.entries()
+
+
+def recipe_of(owner: "Tensor", data: Array, session: Reader) -> Recipe | None:
+    """Return how `session` can have `data` again; None if it cannot.
+
+    Args:
+        owner: a tensor that is no view.
+        data: its elements in memory order, C-contiguous; else there is no recipe.
+        session: what unpacks.
+    """
+    replay = replays.made_by(owner)
+    if replay is None:
+        return None
+    whole, layout, dense = compact(owner._array)
+    if not dense or whole.nbytes != data.nbytes or address(whole) != address(data):
+        return None
+    recipe = _recipe(replay, owner._output_nr, None, session)
+    if recipe is not None:
+        recipe.layout = layout
+    return recipe
+
+
+def _recipe(
+    replay: Replay, output_nr: int, derivation: Derivation | None, session: Reader
+) -> Recipe | None:
+    inputs = []
+    for source in replay.sources:
+        each = _input(source, replay.saved, session)
+        if each is None:
+            return None
+        inputs.append(each)
+    return Recipe(replay, output_nr, inputs, derivation)
+
+
+def _input(
+    source: replays.Source, saved: Mapping[str, SavedTensor], session: Reader
+) -> _Input | None:
+    if source is None:
+        return _Nothing()
+    if isinstance(source, replays.Made):
+        return _recipe(source.by, source.output_nr, source.derivation, session)
+    if isinstance(source, replays.Held):
+        unchanged = source.tensor._storage.version == source.version
+        return _Kept(source.tensor) if unchanged else None
+    if source not in saved:  # yet
+        return None
+    packed = saved[source].packed
+    if packed is not None:
+        reader, what = packed
+        return _Saved(what) if reader is session else None
+    kept = saved[source].kept()
+    return None if kept is None else _Kept(kept)
