@@ -142,7 +142,7 @@ class Op(Node):
                 node._saved = {}
             hooks = saved_tensor.state.hooks
             if cls.is_cheap and hooks and hooks[-1].replays:
-                node.replay = replay_of(node, inputs, arrays, parameters)
+                node.replay = replay_of(node, inputs, arrays, outputs, parameters)
             if node._saves:
                 node._save_all(inputs, arrays, results, outputs)
         return tuple(outputs)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Array: TypeAlias = NDArray[Any]
 
 
+MOST_OPS = 64
+"""How far chains of operations are followed."""
+
+
 class Held(NamedTuple):
     """A leaf that is small or a parameter, and so may stay in memory.
 
@@ -56,12 +60,16 @@ class Replay(NamedTuple):
         parameters: of its forward.
         sources: of its inputs.
         saved: what it saved, by slot; filled as it saves.
+        outputs: the numbers of the storages of its outputs.
+        ops: how many operations have to be run, if nothing of them was saved.
     """
 
     operation: "type[Op]"
     parameters: Mapping[str, Any]
     sources: tuple[Source, ...]
     saved: Mapping[str, SavedTensor]
+    outputs: tuple[int, ...]
+    ops: int
 
     def run(self, arrays: "Sequence[Array | None]") -> tuple[Any, ...]:
         """Return all outputs for inputs as they were: the same bits."""
@@ -76,14 +84,16 @@ def replay_of(
     node: "Op",
     inputs: "Sequence[Tensor | None]",
     arrays: Sequence[Array | None],
+    outputs: "Sequence[Tensor | None]",
     parameters: Mapping[str, Any],
 ) -> Replay | None:
-    """Return what it takes to run `node` again, None if an input would be missing.
+    """Return what it takes to run `node` again, None if an input would be missing, or too much.
 
     Args:
         node: an operation that just ran, and is about to save.
         inputs: of it.
         arrays: these as its forward got them.
+        outputs: of it.
         parameters: of its forward.
     """
     slots = {id(array): slot for slot, array in node._saves.items()}
@@ -93,7 +103,11 @@ def replay_of(
         if source is None and tensor is not None:
             return None
         sources.append(source)
-    return Replay(type(node), parameters, tuple(sources), node._saved)
+    ops = 1 + sum(each.by.ops for each in sources if isinstance(each, Made))
+    if ops > MOST_OPS:
+        return None
+    uids = tuple([-1 if each is None else each._storage.uid for each in outputs])
+    return Replay(type(node), parameters, tuple(sources), node._saved, uids, ops)
 
 
 def _source(tensor: "Tensor") -> Held | Made | None:
@@ -111,6 +125,8 @@ def _source(tensor: "Tensor") -> Held | Made | None:
 
 def made_by(tensor: "Tensor") -> Replay | None:
     """Return what made `tensor`, which is no view, if it is still what that made."""
-    if tensor._grad_fn is None or tensor._storage.version:
+    node, storage = tensor._grad_fn, tensor._storage
+    if node is None or node.replay is None or storage.version:
         return None
-    return tensor._grad_fn.replay
+    # Setting .data gives a tensor other memory, and leaves its history.
+    return node.replay if node.replay.outputs[tensor._output_nr] == storage.uid else None

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from offgrad_storage import AbstractArrayStore
 
+from offgrad.autograd.replay import MOST_OPS
 from offgrad.memory import format_nbytes
 from offgrad.policies.known import STORES, as_nbytes, is_lossless, store_and_codec
 
@@ -177,8 +178,8 @@ class Recompute(Policy):
     def __post_init__(self) -> None:
         if not isinstance(self.max_ops, int) or isinstance(self.max_ops, bool):
             raise TypeError(f"max_ops is an int, got {type(self.max_ops).__name__}")
-        if self.max_ops < 1:
-            raise ValueError(f"max_ops is 1 or more, got {self.max_ops}")
+        if not 1 <= self.max_ops <= MOST_OPS:
+            raise ValueError(f"max_ops is from 1 to {MOST_OPS}, got {self.max_ops}")
         object.__setattr__(self, "min_nbytes", as_nbytes(self.min_nbytes))
 
     def place(self, context: SaveContext) -> "Placement | None":

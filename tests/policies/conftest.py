@@ -69,7 +69,7 @@ def _policy(name: str, by_name: Stores) -> Any:
     if name == "mixed":
         return Mixed(by_name)
     if store == "recompute":
-        return [Recompute(100, min_nbytes=0), _policy(rest, by_name)]
+        return [Recompute(64, min_nbytes=0), _policy(rest, by_name)]
     if store == "budget":
         return Budget(int(rest), by_name["delayed"])
     if store == "last":

@@ -21,7 +21,7 @@ def rerun(spec: OpSpec, dtype: Any) -> set[type[Any]]:
     with PoolStore() as store:
         for sample in spec.arrays(dtype):
             inputs = tensors(sample)
-            session = offgrad.offload([Recompute(100, min_nbytes=0), Offload(store, min_nbytes=0)])
+            session = offgrad.offload([Recompute(64, min_nbytes=0), Offload(store, min_nbytes=0)])
             with session:
                 outputs = [
                     each
