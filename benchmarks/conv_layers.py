@@ -6,8 +6,12 @@ a channel. Their time is that of a plain composition, not of a fused kernel.
 
 from typing import Any
 
+import numpy as np
+
 import offgrad as torch
 from offgrad import nn
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import wrap
 
 _MOST_PATCHES = 1 << 20
 """Elements of the patches that are made at once, of as many samples as that takes."""
@@ -106,24 +110,28 @@ class Conv2d(nn.Module):
         return _Convolve.apply(x, self.weight, self.stride, self.padding)
 
 
-class _Normalise(torch.autograd.Function):
-    """(x - mean) / sqrt(var + eps) * weight + bias of each channel, over batch and image."""
+class _Normalise(Op):
+    """(x - mean) / sqrt(var + eps) * weight + bias of each channel, over batch and image.
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    Keeps x, the weight, and each channel's mean and 1/sqrt(var + eps).
+    """
+
+    is_cheap = True
+
+    def forward(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
         """Return x [B, C, H, W] with normalised channels."""
-        var, mean = torch.var_mean(x, (0, 2, 3), correction=0)
-        rstd = (var + eps).rsqrt()
-        ctx.save_for_backward(x, weight, mean, rstd)
+        var, mean = (each._array for each in torch.var_mean(wrap(x), (0, 2, 3), correction=0))
+        rstd = 1 / np.sqrt(var + x.dtype.type(eps))
+        self.save(input=x, weight=weight, result1=mean, result2=rstd)
         scale = weight * rstd
-        out = x * _each(scale)
-        out += _each(bias - mean * scale)
+        out = torch.memory.empty(x.shape, x.dtype)
+        np.multiply(x, scale[:, None, None], out=out)
+        out += (bias - mean * scale)[:, None, None]
         return out
 
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
+    def backward(self, grad: Any) -> Any:
         """Return the gradients of x, weight and bias."""
-        x, weight, mean, rstd = ctx.saved_tensors
+        x, weight, mean, rstd = map(self.saved, ("input", "weight", "result1", "result2"))
         count = x.numel() // x.shape[1]
         total = grad.sum((0, 2, 3))
         grad_weight = ((grad * x).sum((0, 2, 3)) - mean * total) * rstd
@@ -133,7 +141,7 @@ class _Normalise(torch.autograd.Function):
         grad_x += grad
         grad_x += _each(-total / count - mean * slope)
         grad_x *= _each(weight * rstd)
-        return grad_x, grad_weight, total, None
+        return grad_x, grad_weight, total
 
 
 def _each(channels: Any) -> Any:
@@ -151,4 +159,4 @@ class BatchNorm2d(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """Return x with normalised channels."""
-        return _Normalise.apply(x, self.weight, self.bias, self.eps)
+        return _Normalise.apply(x, self.weight, self.bias, eps=self.eps)
