@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -143,11 +143,25 @@ class ReadAhead:
     def __init__(
         self, uses: Iterable[Entry], window_nbytes: int, fits: Callable[[Entry, int], bool]
     ) -> None:
+        # Those that will be computed, and what that takes will be used or passed over with them.
+        self._to_compute: set[int] = set()
         # Weakly: an array goes with the last saved tensor that wants it.
-        self._upcoming = deque(ref(entry) for entry in uses)
+        self._upcoming = deque(ref(entry) for entry in self._with_ingredients(uses))
         self._ahead: dict[int, _Ahead] = {}
         self.window_nbytes = window_nbytes
         self._fits = fits
+
+    def _with_ingredients(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield `entries`, and before the first use of each that is computed, what that takes."""
+        for entry in entries:
+            if entry.recipe is not None and id(entry) not in self._to_compute:
+                self._to_compute.add(id(entry))
+                yield from self._with_ingredients(entry.recipe.entries())
+            yield entry
+
+    def order(self) -> list[Entry]:
+        """Return the uses to come."""
+        return [entry for each in self._upcoming if (entry := each()) is not None]
 
     def held_nbytes(self) -> int:
         """Return the bytes in memory, or on their way there, ahead of their use.
@@ -210,8 +224,13 @@ class ReadAhead:
         ahead.uses += 1
         return True
 
-    def used(self, entry: Entry, storage: Storage) -> None:
-        """Note one use of `entry`, whose bytes are in `storage` now."""
+    def used(self, entry: Entry, storage: Storage, computed: bool) -> None:
+        """Note one use of `entry`, whose bytes are in `storage` now, perhaps `computed` for it."""
+        if entry.recipe is not None and id(entry) in self._to_compute:
+            self._to_compute.remove(id(entry))
+            if not computed:
+                for each in entry.recipe.entries():
+                    self._pass_over(each)
         ahead = self._ahead.get(id(entry))
         if ahead is None or ahead.entry() is not entry:
             if self._upcoming and self._upcoming[0]() is entry:  # there was no room for it
@@ -222,8 +241,12 @@ class ReadAhead:
         if not ahead.uses:
             del self._ahead[id(entry)]
 
-    def passed_over(self, entry: Entry) -> None:
+    def _pass_over(self, entry: Entry) -> None:
         """One use of `entry` is not needed."""
+        if entry.recipe is not None and id(entry) in self._to_compute:
+            self._to_compute.remove(id(entry))
+            for each in entry.recipe.entries():
+                self._pass_over(each)
         ahead = self._ahead.get(id(entry))
         if ahead is None or ahead.entry() is not entry:
             with contextlib.suppress(ValueError):

@@ -7,7 +7,7 @@ will be wanted in which order; reads run ahead of it. `unpack` gives the tensors
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
@@ -330,13 +330,13 @@ class OffloadSession:
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         """Learn the order of unpacking, and begin to read; return what ends the pass."""
         orders: dict[AbstractArrayStore, list[Handle]] = {}
-        entries = list(_with_ingredients([each.entry for each in packed], set()))
+        reads = ReadAhead([each.entry for each in packed], self._prefetch_nbytes, self._has_room)
+        entries = reads.order()
         for entry in entries:
             if entry.stored is not None:
                 orders.setdefault(entry.stored.store, []).append(entry.stored)
         for store, order in orders.items():
             store.plan(order)
-        reads = ReadAhead(entries, self._prefetch_nbytes, self._has_room)
         with self._lock:
             sharing = list(self._residents.values())
             for residents in sharing:
@@ -364,37 +364,28 @@ class OffloadSession:
             found = entry.in_memory()
             if found is not None:
                 entry.tally.hits += 1
-                if entry.recipe is not None:
-                    self._pass_over(entry.recipe)
             buffer = entry.take_buffer() if found is None else None
+        computed = found is None and entry.recipe is not None
         if found is None:
-            if entry.recipe is None:
+            if entry.recipe is not None:
+                data = entry.recipe.data(self.unpack)
+                with self._lock:
+                    entry.tally.recomputed(data.nbytes)
+            else:
                 began = time.perf_counter()
                 data = entry.read(buffer)
                 seconds = time.perf_counter() - began
                 with self._lock:
                     entry.tally.read(data.nbytes, seconds, ahead=buffer is not None)
-            else:
-                data = entry.recipe.data(self.unpack)
-                with self._lock:
-                    entry.tally.recomputed(data.nbytes)
             found = Storage(data), data
             entry.is_also_in(found[0], 0)
         storage, data = found
         tensor = wrap(layout.view(data), storage)
         with self._lock:
             for reads in self._passes:
-                reads.used(entry, storage)
+                reads.used(entry, storage, computed)
                 reads.advance()
         return tensor
-
-    def _pass_over(self, recipe: Recipe) -> None:
-        """The passes need not have at hand what `recipe` takes, this time."""
-        for entry in recipe.entries():
-            for reads in self._passes:
-                reads.passed_over(entry)
-            if entry.recipe is not None:
-                self._pass_over(entry.recipe)
 
 
 def _place(policy: Policy, context: SaveContext) -> Placement:
@@ -413,12 +404,3 @@ def _place(policy: Policy, context: SaveContext) -> Placement:
             f"Recompute for {context}; do so only where recompute_ops is not 0"
         )
     return placement
-
-
-def _with_ingredients(entries: Iterable[Entry], known: set[int]) -> Iterator[Entry]:
-    """Yield `entries`, and before the first use of each that is computed, what that takes."""
-    for entry in entries:
-        if entry.recipe is not None and id(entry) not in known:
-            known.add(id(entry))
-            yield from _with_ingredients(entry.recipe.entries(), known)
-        yield entry

@@ -173,6 +173,20 @@ def test_reads_of_what_it_takes_run_ahead() -> None:
         assert ledger.hits > ledger.reads
 
 
+def test_what_an_output_saved_twice_takes_is_read_once() -> None:
+    store = RecordingStore()
+    with store:
+        x, weights = normal(1, 256, 128), [normal(n, 128, 128) for n in range(6)]
+        with offgrad.offload([Recompute(), Offload(store)]) as session:
+            y = x.clone()
+            for weight in weights:
+                y = F.relu(F.silu(y @ weight))  # relu saves what the next product saves, too
+        y.sum().backward()
+        ledger = session.ledger
+        assert ledger.recomputes == 5  # the last is alive
+        assert ledger.reads == ledger.writes == 7
+
+
 def test_an_output_changed_in_place_before_it_is_saved_is_not_recomputed() -> None:
     def run() -> Any:
         x, weight = normal(1, 256, 128), normal(2, 128, 128)
