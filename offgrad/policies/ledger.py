@@ -21,8 +21,10 @@ class Figures:
         unique_nbytes: their bytes, memory saved several times counted once.
         kept_nbytes: of the logical bytes, those that the policy kept in memory.
         writes: arrays put into stores.
-        stored_nbytes: what these take there, encoded and rounded up, once they are written. Nothing
-            of those no longer wanted before that.
+        encoded_nbytes: bytes that the stores' codecs made of these, once they are written; their
+            own, where there is no codec. Nothing of those no longer wanted before that.
+        stored_nbytes: bytes that these take in the stores: as encoded, rounded up to what a store
+            writes, likewise.
         written_nbytes: of these, bytes in stores other than a PoolStore.
         reads: arrays got from stores.
         read_nbytes: their bytes.
@@ -40,6 +42,7 @@ class Figures:
     unique_nbytes: int = 0
     kept_nbytes: int = 0
     writes: int = 0
+    encoded_nbytes: int = 0
     stored_nbytes: int = 0
     written_nbytes: int = 0
     reads: int = 0
@@ -151,9 +154,9 @@ class Ledger(Figures):
             f"{self.saves} tensors saved for backward, {format_nbytes(self.logical_nbytes)}, of "
             f"which {format_nbytes(self.unique_nbytes)} unique and "
             f"{format_nbytes(self.kept_nbytes)} kept",
-            f"{format_nbytes(self.stored_nbytes)} stored, {format_nbytes(self.written_nbytes)} "
-            "of them on "
-            f"disk; {format_nbytes(self.read_nbytes)} read back, "
+            f"{format_nbytes(self.encoded_nbytes)} encoded, {format_nbytes(self.stored_nbytes)} "
+            f"stored, {format_nbytes(self.written_nbytes)} of them on disk; "
+            f"{format_nbytes(self.read_nbytes)} read back, "
             f"{format_nbytes(self.recomputed_nbytes)} computed again; "
             f"{self.stall_seconds:.3f} s waited",
         ]
@@ -180,6 +183,7 @@ _COLUMNS: dict[str, Callable[[Figures], str]] = {
     "unique": lambda each: format_nbytes(each.unique_nbytes),
     "kept": lambda each: format_nbytes(each.kept_nbytes),
     "writes": lambda each: str(each.writes),
+    "encoded": lambda each: format_nbytes(each.encoded_nbytes),
     "stored": lambda each: format_nbytes(each.stored_nbytes),
     "reads": lambda each: str(each.reads),
     "again": lambda each: str(each.recomputes),

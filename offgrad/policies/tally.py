@@ -25,7 +25,8 @@ class Tally(LedgerRow):
         super().__init__(op=op, slot=slot, module=module)
         # By key of the array: its handle, and whether its store counts as a disk.
         self._pending: dict[int, tuple[ref[Handle], bool]] = {}
-        self._forgotten: deque[tuple[int, int]] = deque()  # from finalizers: no lock there
+        # From finalizers, which cannot take a lock: key, encoded and stored bytes.
+        self._forgotten: deque[tuple[int, int, int]] = deque()
 
     def saved(self, nbytes: int, unique_nbytes: int) -> None:
         """Count one save, of which `unique_nbytes` were not saved before."""
@@ -41,7 +42,9 @@ class Tally(LedgerRow):
 
     def forget(self, key: int, handle: Handle) -> None:
         """The array that was put is about to go. Called by the garbage collector."""
-        self._forgotten.append((key, handle.stored_nbytes if handle.captured else 0))
+        written = handle.captured
+        encoded_nbytes, stored_nbytes = handle.encoded_nbytes, handle.stored_nbytes
+        self._forgotten.append((key, written * encoded_nbytes, written * stored_nbytes))
 
     def waited_to_write(self, seconds: float) -> None:
         """Count what one save took in the store."""
@@ -68,20 +71,21 @@ class Tally(LedgerRow):
             handle = reference()
             if handle is not None and handle.captured:
                 del self._pending[key]
-                self._stored(handle.stored_nbytes, on_disk)
+                self._stored(handle.encoded_nbytes, handle.stored_nbytes, on_disk)
         return LedgerRow(**{each.name: getattr(self, each.name) for each in fields(LedgerRow)})
 
     def _settle_forgotten(self) -> None:
         while self._forgotten:
-            key, nbytes = self._forgotten.popleft()
+            key, encoded_nbytes, stored_nbytes = self._forgotten.popleft()
             _, on_disk = self._pending.pop(key, (None, None))
             if on_disk is not None:
-                self._stored(nbytes, on_disk)
+                self._stored(encoded_nbytes, stored_nbytes, on_disk)
 
-    def _stored(self, nbytes: int, on_disk: bool) -> None:
-        self.stored_nbytes += nbytes
+    def _stored(self, encoded_nbytes: int, stored_nbytes: int, on_disk: bool) -> None:
+        self.encoded_nbytes += encoded_nbytes
+        self.stored_nbytes += stored_nbytes
         if on_disk:
-            self.written_nbytes += nbytes
+            self.written_nbytes += stored_nbytes
 
 
 class Tallies:

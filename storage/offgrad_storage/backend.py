@@ -21,7 +21,8 @@ class Backend(ABC):
     ``Entry``, made by the store. Two of its attributes belong to the backend, and nobody else looks
     at them: ``place``, where the array is (None at first), and ``checksum``, what it is known by;
     ``checksum()`` and ``verify()`` of this package make and compare one. A backend is not to change
-    any other but ``kind``, and must not refer to its store.
+    any other but ``kind``, and ``encoded_nbytes`` where it encodes arrays itself; it must not refer
+    to its store.
 
     ``write`` and ``read`` may run in several threads at once, for different entries, or several
     reads of one. ``reserve``, ``settle``, ``adjoin``, ``release_free`` and ``free`` are called one

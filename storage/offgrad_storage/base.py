@@ -105,6 +105,15 @@ class Handle:
         return self._entry.nbytes
 
     @property
+    def encoded_nbytes(self) -> int:
+        """Bytes the store's codec makes of it: its own until it is encoded, or if it never is.
+
+        What a format adds to them, as padding and metadata, is in ``stored_nbytes`` alone. Final
+        once the array is written.
+        """
+        return self._entry.payload_nbytes
+
+    @property
     def stored_nbytes(self) -> int:
         """Bytes it takes in the store; an upper estimate until it is written."""
         return self._entry.stored_nbytes

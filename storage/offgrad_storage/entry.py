@@ -47,7 +47,8 @@ class Entry:
         serial: its number in the store, from 0.
         kind: which small arrays it may be gathered with: those of the same; the backend's own.
         place: where the backend has put it; the backend's own.
-        encoded_nbytes: bytes the codec made of it; None if it is stored plain.
+        encoded_nbytes: bytes the codec made of it; None if it is stored plain. Of a store without a
+            codec its backend may set it, in ``write``.
         pack, offset: the pack it is in, and where there; None if it has a place of its own.
         checksum: XXH3-64 of its bytes in C order; the backend's own, or None if it needs none.
         stored_nbytes: bytes in the store; an upper estimate until written.

@@ -98,10 +98,9 @@ class Gathering(States):
 
         ``loaded`` are the bytes of that pack, if they are in memory.
         """
-        if entry.encoded_nbytes is None:
+        if self.codec is None or entry.encoded_nbytes is None:
             self._read_bytes(entry, out, loaded)
             return
-        assert self.codec is not None
         data: Array = self._buffers.empty(entry.encoded_nbytes, np.uint8)
         self._read_bytes(entry, data, loaded)
         self.codec.decode(data, out)

@@ -207,6 +207,12 @@ class _TieredHandle(Handle):
     __slots__ = ()
 
     @property
+    def encoded_nbytes(self) -> int:
+        """Bytes that the codec of the tier below makes of it; its own while it is in RAM alone."""
+        lower = _tier_entry(self._entry).lower
+        return self.nbytes if lower is None else lower.encoded_nbytes
+
+    @property
     def stored_nbytes(self) -> int:
         """Bytes it takes in all tiers; an upper estimate until it is written."""
         entry = _tier_entry(self._entry)

@@ -84,7 +84,9 @@ class ObjectBackend(Backend):
         return nbytes
 
     def write(self, entry: Entry, array: Array) -> int:
-        """Have zarr write the array."""
+        """Have zarr write the array, and encode it."""
+        from zarr.core.sync import sync
+
         copied = self._buffers.empty(array.shape, array.dtype)
         np.copyto(copied, array)
         entry.checksum = checksum(copied)
@@ -105,7 +107,10 @@ class ObjectBackend(Backend):
         )
         if copied.size:
             stored[...] = _viewed(copied)
-        return int(stored.nbytes_stored())
+        stored_nbytes = int(stored.nbytes_stored())
+        metadata = stored.store_path / "zarr.json"
+        entry.encoded_nbytes = stored_nbytes - sync(metadata.store.getsize(metadata.path))
+        return stored_nbytes
 
     def read(self, entry: Entry, out: Array) -> None:
         """Have zarr read the array."""

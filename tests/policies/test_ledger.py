@@ -326,6 +326,41 @@ def test_stored_bytes_are_those_encoded(tmp_path: Path) -> None:
         assert session.ledger.read_nbytes == ledger.logical_nbytes
 
 
+def test_encoded_bytes_are_counted_apart_from_stored_ones(tmp_path: Path) -> None:
+    """The codec makes 2 bytes of each 4, and a direct write takes whole pages."""
+    x, y = normal(1, 60, 60), normal(1, 30, 60)
+    for gather_nbytes, stored in ((0, 8192 + 4096), (1 << 20, 7200 + 3600)):
+        with DiskStore(
+            tmp_path, codec="bfloat16", gather_nbytes=gather_nbytes, allocate=memory.empty
+        ) as store:
+            with everything(store) as session:
+                loss = x.tanh().sum() + y.exp().sum()
+            settle(store)
+            rows = session.ledger.rows
+            tanh, exp = ("TanhBackward0", "result", ""), ("ExpBackward0", "result", "")
+            assert nonzero(rows, "logical_nbytes") == {tanh: 14400, exp: 7200}
+            assert nonzero(rows, "encoded_nbytes") == {tanh: 7200, exp: 3600}
+            assert sum(nonzero(rows, "stored_nbytes").values()) == stored
+            del loss  # once they are gone, they still count
+            ledger = session.ledger
+            assert (ledger.encoded_nbytes, ledger.stored_nbytes) == (10800, stored)
+            assert ledger.as_dict()["encoded_nbytes"] == 10800
+            assert "10.5 KiB encoded" in str(ledger)
+
+
+def test_without_a_codec_encoded_bytes_are_those_written() -> None:
+    backend = MemoryBackend()
+    with memory_store(backend) as pending:
+        backend.gate.clear()
+        with everything(pending) as session:
+            loss = unary_chain(normal(1, 32, 32), 2)
+        assert session.ledger.encoded_nbytes == 0
+        backend.gate.set()
+        settle(pending)
+        assert session.ledger.encoded_nbytes == 2 * 4096
+        loss.backward()
+
+
 def test_a_ledger_does_not_change_afterwards(store: RecordingStore) -> None:
     with everything(store) as session:
         before = session.ledger
@@ -359,7 +394,9 @@ def test_json_gives_back_the_dict(store: RecordingStore) -> None:
 def test_the_table_has_a_line_for_what_counts_most_and_one_for_the_rest() -> None:
     rows = [LedgerRow(op=f"Op{n}", slot="self", logical_nbytes=n, saves=1) for n in range(1, 15)]
     lines = str(Ledger.of(rows)).splitlines()
-    assert lines[2].split()[0] == "saves"
+    columns = lines[2].split()
+    assert columns[0] == "saves"
+    assert columns.index("encoded") + 1 == columns.index("stored")
     assert lines[3].split()[:3] == ["1", "14", "B"]
     assert lines[3].endswith("  Op14.self")
     assert lines[-1].split()[:3] == ["4", "10", "B"]

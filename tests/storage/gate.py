@@ -38,7 +38,8 @@ class GateBackend(Backend):
     def write(self, entry: Entry, array: Array) -> int:
         self._pass("write", entry)
         self.kept[entry.serial] = array.tobytes()
-        return array.nbytes // 2
+        entry.encoded_nbytes = array.nbytes // 2
+        return entry.encoded_nbytes
 
     def read(self, entry: Entry, out: Array) -> None:
         self._pass("read", entry)

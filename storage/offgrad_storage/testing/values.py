@@ -103,6 +103,22 @@ class ValueContract(StoreFixtures):
         handle.wait_captured()
         assert_same(handle.get(), array)
 
+    def test_encoded_and_stored_bytes(self, store: AbstractArrayStore) -> None:
+        """What is encoded is the same however it is rounded up, and all of it is stored."""
+        for array in (
+            np.zeros(300_000, np.float32),
+            sample(np.float32, (300_000,)),
+            sample(np.bool_, (1001,)),
+            sample(np.int16, (9,)),
+        ):
+            handle = store.put(array)
+            store.flush()
+            assert 0 < handle.encoded_nbytes <= handle.stored_nbytes
+            assert handle.encoded_nbytes <= array.nbytes + array.nbytes // 256 + 1024
+            again = store.put(array)
+            store.flush()
+            assert again.encoded_nbytes == handle.encoded_nbytes
+
     # ---- get
 
     def test_get_into_out(self, store: AbstractArrayStore) -> None:
