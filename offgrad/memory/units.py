@@ -1,5 +1,6 @@
 """Byte counts as people write them."""
 
+import operator
 import re
 
 _UNITS = {"": 1, "B": 1}
@@ -18,6 +19,7 @@ def parse_nbytes(size: int | str) -> int:
 
     Raises:
         ValueError: if the text is no size, or the size is not positive.
+        TypeError: if it is neither text nor a whole number.
     """
     if isinstance(size, str):
         match = _PATTERN.fullmatch(size)
@@ -26,7 +28,13 @@ def parse_nbytes(size: int | str) -> int:
             raise ValueError(f"a size is a number and a unit, such as '512MiB'; got {size!r}")
         nbytes = int(float(match[1]) * factor)
     else:
-        nbytes = int(size)
+        try:
+            if isinstance(size, bool):
+                raise TypeError
+            nbytes = operator.index(size)
+        except TypeError:
+            kind = type(size).__name__
+            raise TypeError(f"a size is an int or text such as '1MiB', got {kind}") from None
     if nbytes <= 0:
         raise ValueError(f"a size must be positive, got {size!r}")
     return nbytes

@@ -68,15 +68,17 @@ class Last(Policy):
 
     Raises:
         ValueError: if `count` is negative.
-        TypeError: if `then` is no policy, or one by module.
+        TypeError: if it is no int, or `then` no policy, or one by module.
     """
 
     count: int
     then: Any = "disk"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or self.count < 0:
-            raise ValueError(f"how many stay is a number from 0, got {self.count!r}")
+        if not isinstance(self.count, int) or isinstance(self.count, bool):
+            raise TypeError(f"how many stay is an int, got {type(self.count).__name__}")
+        if self.count < 0:
+            raise ValueError(f"how many stay is a number from 0, got {self.count}")
         object.__setattr__(self, "then", part(self.then))
 
     def place(self, context: SaveContext) -> Placement | None:

@@ -57,7 +57,7 @@ def as_nbytes(size: int | str) -> int:
     """
     if isinstance(size, str):
         return 0 if size.strip() == "0" else parse_nbytes(size)
-    if not isinstance(size, int):
+    if not isinstance(size, int) or isinstance(size, bool):
         raise TypeError(f"a size is an int or text such as '1MiB', got {type(size).__name__}")
     if size < 0:
         raise ValueError(f"a size must not be negative, got {size}")

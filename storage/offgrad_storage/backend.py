@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from .arguments import check_count
 from .entry import Entry
 from .errors import QuotaExceededError
 
@@ -51,8 +52,8 @@ class Backend(ABC):
     gathers_below: int = 0
 
     def __init__(self, name: str, quota: int | None = None) -> None:
-        if quota is not None and quota < 0:
-            raise ValueError(f"quota must be at least 0 bytes, got {quota}")
+        if quota is not None:
+            check_count("quota", quota)
         self.name = name
         self.quota = quota
         self.used_nbytes = 0

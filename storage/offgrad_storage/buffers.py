@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .arguments import check_count
 from .blocks import Block, Blocks
 
 PAGE = 4096
@@ -108,8 +109,8 @@ class BufferPool:
     def __init__(
         self, capacity: int | None = None, on_change: Callable[[int], object] | None = None
     ) -> None:
-        if capacity is not None and capacity < 0:
-            raise ValueError(f"capacity must be at least 0 bytes, got {capacity}")
+        if capacity is not None:
+            check_count("capacity", capacity)
         self.capacity = capacity
         self._on_change = on_change
         self._blocks = Blocks()

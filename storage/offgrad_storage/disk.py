@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .arguments import check_count
 from .array_file import ArrayFile
 from .base import Allocate
 from .codecs import Codec
@@ -59,6 +60,8 @@ class DiskStore(BackendStore):
         direct: bool = True,
         allocate: Allocate | None = None,
     ) -> None:
+        check_count("threads", threads)
+        check_count("gather_nbytes", gather_nbytes)
         if directory is None or isinstance(directory, str | os.PathLike):
             chosen: Sequence[PathLike | None] = [directory]
         else:

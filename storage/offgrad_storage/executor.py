@@ -19,6 +19,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from .arguments import check_count
 from .backend import Backend
 from .base import StoreStats
 from .codecs import Codec
@@ -43,9 +44,8 @@ class Executor(Jobs):
     def __init__(
         self, backend: Backend, threads: int, inflight_nbytes: int, codec: Codec | None = None
     ) -> None:
+        check_count("threads", threads)
         super().__init__(backend, inflight_nbytes, codec)
-        if threads < 0:
-            raise ValueError(f"threads must be at least 0, got {threads}")
         self._published = False
         self._closing = threading.Lock()  # whoever closes second waits for the first
         self._workers = Workers(self._step, self._last_step, threads, backend.name)

@@ -15,6 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from .arguments import check_count
 from .backend import Backend
 from .base import StoreStats
 from .codecs import Codec
@@ -65,8 +66,7 @@ class States:
         raise NotImplementedError
 
     def __init__(self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None) -> None:
-        if inflight_nbytes < 0:
-            raise ValueError(f"inflight_nbytes must be at least 0, got {inflight_nbytes}")
+        check_count("inflight_nbytes", inflight_nbytes)
         self.backend = backend
         self.codec = codec
         self._limit = inflight_nbytes

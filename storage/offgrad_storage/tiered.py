@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arguments import check_count
 from .base import AbstractArrayStore, Allocate, Handle, StoreStats
 from .buffers import BufferPool
 from .entry import Entry, check_out, check_plain
@@ -57,8 +58,7 @@ class TieredStore(AbstractArrayStore):
         allocate: Allocate | None = None,
         hold: Allocate | None = None,
     ) -> None:
-        if nbytes < 0:
-            raise ValueError(f"nbytes must be at least 0, got {nbytes}")
+        check_count("nbytes", nbytes)
         self._allocate = BufferPool().empty if allocate is None else allocate
         hold = BufferPool().empty if hold is None else hold
         self._tiers = Tiers(nbytes, below, self._allocate, hold)

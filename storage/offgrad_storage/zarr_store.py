@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from .arguments import check_count
 from .base import Allocate
 from .directory import PathLike, local_folder, spill_directory
 from .errors import as_store_error
@@ -74,10 +75,8 @@ class ZarrStore(BackendStore):
         direct: bool = True,
         allocate: Allocate | None = None,
     ) -> None:
-        if threads < 1:
-            raise ValueError(f"a ZarrStore needs at least one I/O thread, got threads={threads}")
-        if inflight_nbytes < 0:  # said before there is a folder
-            raise ValueError(f"inflight_nbytes must be at least 0, got {inflight_nbytes}")
+        check_count("threads", threads, least=1)
+        check_count("inflight_nbytes", inflight_nbytes)  # said before there is a folder
         encoder = ZarrCodec(codec)
         if isinstance(directory, str):
             directory = local_folder(directory)

@@ -63,6 +63,9 @@ def test_text_sizes_and_nonsense() -> None:
             memory.parse_nbytes(wrong)
         with pytest.raises(ValueError, match="size"), memory.limit(wrong):
             pass
+    for odd in (True, False, 1.5, None):
+        with pytest.raises(TypeError, match=f"a size is an int or text.*{type(odd).__name__}"):
+            memory.parse_nbytes(odd)  # type: ignore[arg-type]
     assert [memory.format_nbytes(n) for n in (0, 1023, 1536, 200 * MIB)] == [
         "0 B", "1023 B", "1.5 KiB", "200.0 MiB"
     ]  # fmt: skip

@@ -83,7 +83,12 @@ def test_bad_text_gets_one_line(text: str, words: str) -> None:
         (lambda: Budget(1, None), TypeError, "a store is a name or a store, got NoneType"),  # type: ignore[arg-type]
         (lambda: Budget(1, "disk:bfloat16"), ValueError, "rounds"),
         (lambda: Last(-1), ValueError, "how many stay is a number from 0, got -1"),
-        (lambda: Last("4"), ValueError, "how many stay is a number from 0, got '4'"),  # type: ignore[arg-type]
+        (lambda: Last("4"), TypeError, "how many stay is an int, got str"),  # type: ignore[arg-type]
+        (lambda: Last(True), TypeError, "how many stay is an int, got bool"),
+        (lambda: Budget(True), TypeError, "a size is an int or text such as '1MiB', got bool"),
+        (lambda: Offload("disk", min_nbytes=False), TypeError, "a size is an int or text"),
+        (lambda: When("disk", min_nbytes=True), TypeError, "a size is an int or text"),
+        (lambda: When("disk", max_nbytes=False), TypeError, "a size is an int or text"),
         (lambda: Last(4, 5), TypeError, "a policy is a name, a store"),
         (lambda: Last(4, {"a": "disk"}), TypeError, "policies by module are no part"),
     ],

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from offgrad_storage import BackendStore, Handle, QuotaExceededError
+from offgrad_storage import (
+    BackendStore,
+    BufferPool,
+    DiskStore,
+    Handle,
+    PoolStore,
+    QuotaExceededError,
+    TieredStore,
+    ZarrStore,
+)
 from offgrad_storage.testing import MakeStore, StoreContract, eventually
 
 from tests.storage.gate import GateBackend, Setup, in_thread
@@ -137,3 +150,34 @@ def test_bad_options() -> None:
         assert backend.closed
     with pytest.raises(ValueError, match="quota"):
         GateBackend(quota=-1)
+
+
+@pytest.mark.parametrize("wrong", [True, False, np.True_, 1.5, "1MiB"])
+def test_what_is_no_whole_number_is_no_size_and_no_count(wrong: Any, tmp_path: Path) -> None:
+    words = f"is an int, got {type(wrong).__name__}"
+    makes: list[Callable[[], object]] = [
+        lambda: BackendStore(GateBackend(), threads=wrong),
+        lambda: BackendStore(GateBackend(), inflight_nbytes=wrong),
+        lambda: PoolStore(wrong),
+        lambda: BufferPool(wrong),
+        lambda: TieredStore(wrong),
+        *(
+            functools.partial(DiskStore, tmp_path, **{name: wrong})
+            for name in ("quota", "inflight_nbytes", "threads", "gather_nbytes")
+        ),
+        *(
+            functools.partial(ZarrStore, tmp_path, **{name: wrong})
+            for name in ("quota", "inflight_nbytes", "threads")
+        ),
+    ]
+    for make in makes:
+        with pytest.raises(TypeError, match=words):
+            make()
+    assert not list(tmp_path.iterdir())
+
+
+def test_numpy_integers_are_sizes(tmp_path: Path) -> None:
+    with DiskStore(tmp_path, quota=np.int64(1 << 20), threads=np.int32(1)) as store:  # type: ignore[arg-type]
+        assert store.put(np.ones(3)).get().sum() == 3
+    with pytest.raises(ValueError, match="gather_nbytes must be at least 0, got -1"):
+        DiskStore(tmp_path, gather_nbytes=-1)

@@ -311,7 +311,7 @@ def test_unknown_options(tmp_path: Path) -> None:
     for codec in ("lz4", "blosc", "blosc-foo", "blosc-lz4-foo", "int2"):
         with pytest.raises(ValueError, match="unknown codec"):
             ZarrStore(tmp_path, codec=codec)
-    with pytest.raises(ValueError, match="at least one I/O thread"):
+    with pytest.raises(ValueError, match="threads must be at least 1"):
         ZarrStore(tmp_path, threads=0)
     assert not list(tmp_path.iterdir())
 

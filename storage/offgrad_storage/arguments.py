@@ -1,0 +1,22 @@
+"""Checks of the numbers that stores are made with."""
+
+from __future__ import annotations
+
+import operator
+
+
+def check_count(name: str, value: object, least: int = 0) -> None:
+    """Raise unless ``value``, the argument ``name``, is a whole number from ``least`` on.
+
+    Raises:
+        TypeError: it is no whole number; True and False are none.
+        ValueError: it is less.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} is an int, got {type(value).__name__}") from None
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
