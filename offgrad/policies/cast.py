@@ -25,6 +25,9 @@ class Cast(Policy):
     What another policy sends to a store goes there rounded. Integers, bools, floats that are no
     wider, and parameters go as they are, and so does what has a codec already.
 
+    What ``"int8"`` and ``"int4"`` round at random depends on the tensor alone, so a run repeats bit
+    for bit. A store of one's own has a seed: ``Offload(DiskStore(codec="int8", seed=1))``.
+
     Attributes:
         to: ``"float16"``, ``"bfloat16"``, ``"int8"`` or ``"int4"``: the codecs of these names,
             whose `offgrad.storage.codec(name).error_bound` says how close; or such a dtype.

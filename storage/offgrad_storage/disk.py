@@ -33,6 +33,7 @@ class DiskStore(BackendStore):
         threads: most I/O threads, for each directory. With 0, ``put`` encodes and writes before it
             returns, ``prefetch`` does nothing, and nothing is gathered.
         codec: what arrays are encoded with (see ``codec``), in the I/O threads.
+        seed: of codecs that round at random: the same array and seed give the same bits.
         gather_nbytes: arrays of fewer bytes are gathered into writes of a few MB.
         direct: go past the page cache, by O_DIRECT where the file system takes it; False to go
             through it, as other programs do, and have it dropped behind.
@@ -56,6 +57,7 @@ class DiskStore(BackendStore):
         inflight_nbytes: int = 128 << 20,
         threads: int = 3,
         codec: str | Codec = "none",
+        seed: int = 0,
         gather_nbytes: int = 1 << 20,
         direct: bool = True,
         allocate: Allocate | None = None,
@@ -80,6 +82,7 @@ class DiskStore(BackendStore):
             threads=threads * len(self.directories),
             inflight_nbytes=inflight_nbytes,
             codec=codec,
+            seed=seed,
             allocate=allocate,
         )
 

@@ -39,13 +39,19 @@ class Executor(Jobs):
         threads: most I/O threads; with 0, writes happen in the calling thread.
         inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
         codec: what arrays are encoded with, in the I/O threads if there are any.
+        seed: of what the codec rounds at random.
     """
 
     def __init__(
-        self, backend: Backend, threads: int, inflight_nbytes: int, codec: Codec | None = None
+        self,
+        backend: Backend,
+        threads: int,
+        inflight_nbytes: int,
+        codec: Codec | None = None,
+        seed: int = 0,
     ) -> None:
         check_count("threads", threads)
-        super().__init__(backend, inflight_nbytes, codec)
+        super().__init__(backend, inflight_nbytes, codec, seed)
         self._published = False
         self._closing = threading.Lock()  # whoever closes second waits for the first
         self._workers = Workers(self._step, self._last_step, threads, backend.name)

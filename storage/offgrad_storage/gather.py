@@ -34,8 +34,10 @@ _ALIGNMENT = 64
 class Gathering(States):
     """The states of packs, and the way of arrays into them and out."""
 
-    def __init__(self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None) -> None:
-        super().__init__(backend, inflight_nbytes, codec)
+    def __init__(
+        self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(backend, inflight_nbytes, codec, seed)
         self._buffers = BufferPool()
         self._open: dict[Hashable, Pack] = {}
         self._sizes: dict[Hashable, int] = {}
@@ -78,7 +80,7 @@ class Gathering(States):
         """What to store for ``array``: encoded if that makes it smaller."""
         if self.codec is None or isinstance(entry, Pack):
             return array
-        data = self.codec.encode(array, entry.serial)
+        data = self.codec.encode(array, self.seed)
         if data is None:
             return array
         entry.encoded_nbytes = data.nbytes
@@ -87,7 +89,7 @@ class Gathering(States):
     def copy_as_stored(self, entry: Entry, source: Array, out: Array) -> None:
         """Fill ``out`` from the array that was put as it would come out of the store."""
         if self.codec is not None and not self.codec.lossless:
-            data = self.codec.encode(source, entry.serial)
+            data = self.codec.encode(source, self.seed)
             if data is not None:
                 self.codec.decode(data, out)
                 return

@@ -32,8 +32,10 @@ _SPENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 class Jobs(Gathering):
     """The jobs of the threads, and which is next."""
 
-    def __init__(self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None) -> None:
-        super().__init__(backend, inflight_nbytes, codec)
+    def __init__(
+        self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(backend, inflight_nbytes, codec, seed)
         # Were a run all that may be in flight, puts would wait until all of it is written.
         self._run_nbytes = min(_RUN_NBYTES, inflight_nbytes // 4)
 

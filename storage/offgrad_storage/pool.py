@@ -23,6 +23,7 @@ class PoolStore(BackendStore):
     Args:
         quota: most bytes of arrays stored at once; None for no bound.
         codec: what arrays are encoded with (see ``codec``); within ``put``.
+        seed: of codecs that round at random: the same array and seed give the same bits.
         allocate: where arrays that are read back come from; None for a BufferPool of its own.
         hold: where the stored copies live; None for a BufferPool of its own.
 
@@ -34,11 +35,12 @@ class PoolStore(BackendStore):
         quota: int | None = None,
         *,
         codec: str | Codec = "none",
+        seed: int = 0,
         allocate: Allocate | None = None,
         hold: Allocate | None = None,
     ) -> None:
         backend = _PoolBackend(quota, BufferPool().empty if hold is None else hold)
-        super().__init__(backend, threads=0, codec=codec, allocate=allocate)
+        super().__init__(backend, threads=0, codec=codec, seed=seed, allocate=allocate)
 
 
 class _PoolBackend(Backend):

@@ -55,6 +55,7 @@ class States:
         backend: moves the bytes.
         inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
         codec: what arrays are encoded with; None for none.
+        seed: of what the codec rounds at random.
     """
 
     _workers: Workers
@@ -65,10 +66,14 @@ class States:
     def _seal_all(self) -> None:
         raise NotImplementedError
 
-    def __init__(self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None) -> None:
+    def __init__(
+        self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None, seed: int = 0
+    ) -> None:
         check_count("inflight_nbytes", inflight_nbytes)
+        check_count("seed", seed)
         self.backend = backend
         self.codec = codec
+        self.seed = seed
         self._limit = inflight_nbytes
         self._process = process.forks
         self._pid = os.getpid()

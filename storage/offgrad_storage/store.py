@@ -32,6 +32,8 @@ class BackendStore(AbstractArrayStore):
         inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when they are
             spent. One larger array may go alone.
         codec: what arrays are encoded with (see ``codec``), in the I/O threads if there are any.
+        seed: of codecs that round at random. The same array and seed give the same bits, whatever
+            else is put here or elsewhere, and when.
         allocate: where arrays that are read back come from; None for a BufferPool of its own.
     """
 
@@ -42,6 +44,7 @@ class BackendStore(AbstractArrayStore):
         threads: int = 3,
         inflight_nbytes: int = 128 << 20,
         codec: str | Codec = "none",
+        seed: int = 0,
         allocate: Allocate | None = None,
     ) -> None:
         self._allocate = BufferPool().empty if allocate is None else allocate
@@ -49,7 +52,7 @@ class BackendStore(AbstractArrayStore):
         try:
             chosen = find_codec(codec)
             used = None if chosen.name == "none" else chosen
-            self._executor = Executor(backend, threads, inflight_nbytes, used)
+            self._executor = Executor(backend, threads, inflight_nbytes, used, seed)
         except BaseException:
             backend.close()
             raise

@@ -43,6 +43,7 @@ class ZarrStore(BackendStore):
             random to integers with a scale for each 128 numbers, |error| <= m / 127 * (1 + 2**-12)
             or m / 7 * (1 + 2**-12), with m the largest |x| of the 128, plus m / 2**11 + 2**-25 if
             float16; others read the integers, and the scales beside them: see ``dequantize``.
+        seed: of "int8" and "int4": the same array and seed give the same bits.
         keep: leave the folder, with the arrays of dead handles too; else it goes with the store.
         quota: most stored bytes; None for no bound. A pending array counts as not encoded.
         inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when spent.
@@ -68,6 +69,7 @@ class ZarrStore(BackendStore):
         directory: PathLike | Any | None = None,
         *,
         codec: str = "auto",
+        seed: int = 0,
         keep: bool = False,
         quota: int | None = None,
         inflight_nbytes: int = 128 << 20,
@@ -77,6 +79,7 @@ class ZarrStore(BackendStore):
     ) -> None:
         check_count("threads", threads, least=1)
         check_count("inflight_nbytes", inflight_nbytes)  # said before there is a folder
+        check_count("seed", seed)
         encoder = ZarrCodec(codec)
         if isinstance(directory, str):
             directory = local_folder(directory)
@@ -98,6 +101,7 @@ class ZarrStore(BackendStore):
             threads=threads,
             inflight_nbytes=inflight_nbytes,
             codec="none" if elsewhere else encoder,
+            seed=seed,
             allocate=allocate,
         )
 

@@ -1,14 +1,15 @@
 """Cast and lossy codecs: what is stored rounded, what is not, and how close gradients are."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from offgrad_storage import PoolStore, codec
+from offgrad_storage import DiskStore, PoolStore, codec
 
 import offgrad
-from offgrad import nn
+from offgrad import memory, nn
 from offgrad.policies import (
     Budget,
     Cast,
@@ -165,6 +166,26 @@ def test_gradients_are_close(text: str, error: float, times: float, named_stores
     # On disk room is taken by pages, in Zarr a chunk has its checksum.
     assert ledger.stored_nbytes <= plain.stored_nbytes / times * 1.1
     assert ledger.read_nbytes > 0
+
+
+@pytest.mark.parametrize("text", ["cast:int8", "cast:int4,then=disk", "zarr:int8", "disk:int4"])
+def test_a_second_session_rounds_at_random_as_the_first_did(text: str, named_stores: str) -> None:
+    """Though the store is the same, and has had other arrays before."""
+    first, _ = gradients(text, named_stores)
+    second, _ = gradients(text, named_stores)
+    assert [each.tobytes() for each in first] == [each.tobytes() for each in second]
+
+
+def test_a_seed_of_ones_own_is_a_stores(tmp_path: Path) -> None:
+    def gradient(seed: int) -> Any:
+        x = normal(1, 100, 100)
+        with DiskStore(tmp_path, codec="int4", seed=seed, allocate=memory.empty) as store:
+            with offgrad.offload(Offload(store, min_nbytes=0)):
+                loss = x.tanh().sum()
+            loss.backward()
+        return bits(x.grad)
+
+    assert gradient(3) == gradient(3) != gradient(4)
 
 
 def test_integers_and_bools_come_back_as_they_were(named_stores: str) -> None:

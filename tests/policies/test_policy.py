@@ -312,5 +312,5 @@ def test_offload_is_the_session() -> None:
 def test_prefetch_nbytes_must_be_a_size(size: Any) -> None:
     with pytest.raises(ValueError, match="size"):
         offgrad.offload("disk", prefetch_nbytes=size)
-    with pytest.raises(TypeError, match="a size is an int or text.*bool"):
+    with pytest.raises(TypeError, match=r"a size is an int or text.*bool"):
         offgrad.offload("disk", prefetch_nbytes=True)

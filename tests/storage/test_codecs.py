@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from offgrad_storage import BackendStore, DiskStore, PoolStore, ZarrStore
 from offgrad_storage.codecs import Codec, codec
 from offgrad_storage.testing import DTYPES, assert_same, sample
 
@@ -432,6 +434,46 @@ def test_a_seed_gives_the_same_bytes_and_another_gives_others(name: str) -> None
     first, again, other = (encoded(coder, array, seed).tobytes() for seed in (5, 5, 6))
     assert first == again != other
     assert encoded(codec(name), np.asfortranarray(array), 5).tobytes() == first
+
+
+SEEDED: dict[str, Callable[..., BackendStore]] = {
+    "pool": lambda path, **options: PoolStore(**options),
+    "disk": lambda path, **options: DiskStore(path, **options),
+    "zarr": lambda path, **options: ZarrStore(path, **options),
+}
+
+
+@pytest.mark.parametrize("kind", SEEDED)
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_what_is_rounded_at_random_depends_on_array_and_seed_alone(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(size).astype(np.float32) for size in (3000, 700_000)]
+
+    def rounded(order: list[int], seed: int) -> dict[int, bytes]:
+        with SEEDED[kind](tmp_path, codec=name, seed=seed) as store:
+            handles = {index: store.put(arrays[index]) for index in order}
+            pending = {index: handle.get().tobytes() for index, handle in handles.items()}
+            store.flush()
+            assert {index: handle.get().tobytes() for index, handle in handles.items()} == pending
+            return pending
+
+    found = rounded([0, 1], 0)
+    assert rounded([1, 0], 0) == found
+    assert rounded([1], 0)[1] == found[1]
+    other = rounded([0, 1], 1)
+    assert other[0] != found[0]
+    assert other[1] != found[1]
+
+
+def test_a_seed_is_a_whole_number(tmp_path: Path) -> None:
+    for make in SEEDED.values():
+        with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+            make(tmp_path, seed=-1)
+        with pytest.raises(TypeError, match="seed is an int, got bool"):
+            make(tmp_path, seed=True)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("name", "levels"), [("int8", 127), ("int4", 7)])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from .base import Array, Bytes, Codec, blocks, flat
@@ -46,9 +47,9 @@ class GroupInt(Codec):
     """Integers from -levels to levels, times a scale for each 128 numbers, rounded at random.
 
     A number between two levels goes to either, with such a probability that the mean over seeds is
-    the number, to 2**-14 of a level. Zeros stay zeros. Kept exactly is a group that holds a NaN or
-    an infinity, or whose largest number is near the ends of the dtype's range (float32: below
-    2**-100 or above 2**126). Takes float16, bfloat16, float32, float64 and complex of these; of a
+    the number, to 2**-14 of a level; the same array and seed give the same integers. Zeros stay
+    zeros. Kept exactly is a group that holds a NaN or an infinity, or whose largest number is near
+    the ends of the dtype's range (float32: below 2**-100 or above 2**126). Takes float16, bfloat16, float32, float64 and complex of these; of a
     complex number the two parts are numbers.
 
     Encoded: the scales, the integers, the groups kept exactly. The scale of such a group is NaN.
@@ -81,7 +82,8 @@ class GroupInt(Codec):
     def encode(self, array: Array, seed: int = 0) -> Bytes | None:
         """The scales, the integers, the groups kept exactly."""
         parts = self.parts(array.shape, array.dtype)
-        numbers = _Numbers.of(flat(array))
+        items = flat(array)
+        numbers = _Numbers.of(items)
         if parts is None or numbers is None:
             return None
         start = parts.scales_nbytes
@@ -89,7 +91,8 @@ class GroupInt(Codec):
         scales, codes = data[:start].view(parts.scale), data[start:]
         kept: list[Bytes] = []
         spare = array.nbytes - data.nbytes
-        random = np.random.SFC64(seed)
+        # By what is in the array: so it matters neither when nor where it is encoded.
+        random = np.random.SFC64([seed, xxhash.xxh3_64_intdigest(items.view(np.uint8).data)])
         for part in numbers.blocks():
             rows = _rows(part)
             with np.errstate(all="ignore"):  # of NaN and infinity, which are set apart
