@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from offgrad_storage import BufferPool
+from offgrad_storage import BufferPool, StoreError
 
 from offgrad.memory.registry import WeakRegistry
 from offgrad.memory.units import format_nbytes, parse_nbytes
@@ -32,7 +32,11 @@ class Borrower(Protocol):
     """Who holds tensor memory that is no tensor's, and can perhaps do without."""
 
     def relieve(self) -> None:
-        """Give back what can be done without; may wait. The allocation is then tried once more."""
+        """Give back what can be done without; may wait. The allocation is then tried once more.
+
+        Raises:
+            StoreError, MemoryError: not all of it can be; it is the cause of an `OutOfMemoryError`.
+        """
 
     def holdings(self) -> Mapping[str, int]:
         """Return the bytes held, by what for."""
@@ -69,9 +73,16 @@ class _Counter:
             if relieved:
                 raise self._exceeded(delta)
             # Perhaps something only waits to be let go of.
+            failure: Exception | None = None
             for borrower in self.borrowers:
-                borrower.relieve()
-            self.change(delta, relieved=True)
+                try:
+                    borrower.relieve()
+                except (StoreError, MemoryError) as error:
+                    failure = error.with_traceback(None)  # which would keep memory
+            try:
+                self.change(delta, relieved=True)
+            except OutOfMemoryError as error:
+                raise error from failure
             return
         for observer in self.observers:
             observer(allocated)

@@ -23,7 +23,8 @@ class Entry:
 
     Attributes:
         shape, dtype, nbytes: of the array.
-        residence: the memory that is held for it; None once it is in a store.
+        residence: the memory that is held for it; None once it is put into a store.
+        leaving: the same, from then on until it is written.
         stored: its place in the store; the array goes when the last saved tensor does.
         recipe: how to compute it again instead.
         residents: whose room it takes in memory; None if that is not bounded.
@@ -32,8 +33,8 @@ class Entry:
     """
 
     __slots__ = (
-        "__weakref__", "_resident", "buffer", "dtype", "nbytes", "recipe", "residence", "residents",
-        "shape", "stored", "tally",
+        "__weakref__", "_resident", "buffer", "dtype", "leaving", "nbytes", "recipe", "residence",
+        "residents", "shape", "stored", "tally",
     )  # fmt: skip
 
     def __init__(self, data: Array, tally: Tally) -> None:
@@ -42,6 +43,7 @@ class Entry:
         self.dtype = data.dtype
         self.nbytes = data.nbytes
         self.residence: Residence | None = None
+        self.leaving: Residence | None = None
         self.residents: Residents | None = None
         self.stored: Handle | None = None
         self.recipe: Recipe | None = None
@@ -61,11 +63,17 @@ class Entry:
     @property
     def captured(self) -> bool:
         """Whether the memory it was saved from may change."""
-        return self.residence is None and (self.stored is None or self.stored.captured)
+        if self.residence is not None or self.leaving is not None:
+            return False
+        return self.stored is None or self.stored.captured
 
     def wait_captured(self) -> None:
-        """Have it written, if it is not, so that the memory it was saved from may change."""
-        residence = self.residence
+        """Have it written, if it is not, so that the memory it was saved from may change.
+
+        Raises:
+            StoreError: it cannot be written, and is still in that memory.
+        """
+        residence = self.residence or self.leaving
         if residence is not None:
             residence.clear()
         if self.stored is not None:

@@ -2,7 +2,8 @@
 
 What makes way is what backward uses last: what was saved first, until the plan of a pass tells
 better. Memory makes way as a whole, with all that was saved of it; the room is there when it is
-written. A change in place makes way as well, so that backward gets what was saved.
+written. Until then the entries hold it: what cannot be written stays, and who needs its room is
+told why. A change in place makes way as well, so that backward gets what was saved.
 """
 
 from collections import OrderedDict, deque
@@ -11,11 +12,11 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary, ref
 
-from offgrad_storage import AbstractArrayStore, Handle
+from offgrad_storage import AbstractArrayStore, Handle, StoreError
 
 from offgrad.memory import Storage
 from offgrad.policies.entry import Entry
-from offgrad.policies.layout import Array
+from offgrad.policies.layout import Array, address
 from offgrad.policies.policy import Spill
 
 _MOST_EAGER = 32 << 20
@@ -43,32 +44,64 @@ class _Write(NamedTuple):
 
 
 class Residence:
-    """The memory of a storage, held for the entries in it. It goes with the last of them."""
+    """The memory of a storage, held for the entries in it. It goes with the last of them.
 
-    __slots__ = ("__weakref__", "_freed", "_residents", "lodgers", "nbytes", "storage", "writes")
+    Attributes:
+        lodgers: what is not put into the store.
+        put, writes: what is, perhaps still to be written.
+        failure: why some of that could not be written the last time.
+    """
+
+    __slots__ = (
+        "__weakref__", "_freed", "_residents", "failure", "lodgers", "nbytes", "put", "storage",
+        "writes",
+    )  # fmt: skip
 
     def __init__(self, storage: Storage, residents: "Residents", freed: deque[int]) -> None:
         self.storage = storage
         self.nbytes = storage.root.nbytes
         self.lodgers: list[_Lodger] = []
+        self.put: list[_Lodger] = []
+        self.failure: StoreError | None = None
         self.writes: list[_Write] = []
         self._residents = residents
         self._freed = freed
 
     def __del__(self) -> None:
-        del self.storage, self.lodgers  # before anyone is told
+        del self.storage, self.lodgers, self.put  # before anyone is told
         self._freed.append(self.nbytes)
 
     def clear(self) -> None:
-        """Have all entries written, unless they are."""
+        """Have all entries written, unless they are, and wait for that.
+
+        Raises:
+            StoreError: some cannot be, and stay.
+        """
         with self._residents.lock:
-            if self.lodgers:
-                self._residents.evict(self)
+            self._residents.clear(self)
+
+    def end(self) -> None:
+        """All writes are done: let go of the entries written; the others are lodgers again."""
+        for lodger in self.put:
+            entry = lodger.entry()
+            if entry is None:
+                continue
+            entry.leaving = None
+            try:
+                entry.handle.check()
+            except StoreError as error:
+                self.failure = error.with_traceback(None)  # which would keep memory
+                self.lodgers.append(lodger)
+                entry.residence = self
+                entry.tally.not_written(id(entry))
+                entry.is_also_in(self.storage, address(lodger.data) - address(self.storage.root))
+        self.put, self.writes = [], []
 
 
 class _Leaving(NamedTuple):
-    """Memory that is being written, and held by the store alone until all writes are done."""
+    """Memory that is being written: for its entries, or else held by the store alone."""
 
+    residence: ref[Residence]
     writes: Sequence[_Write]
     nbytes: int
 
@@ -136,14 +169,20 @@ class Residents:
         return True
 
     def make_room(self, nbytes: int) -> bool:
-        """Have what is used last make way for so many bytes; False if there cannot be room."""
+        """Have what is used last make way for so many bytes; False if there cannot be room.
+
+        Raises:
+            StoreError: what would have to make way cannot be written, and stays.
+        """
         bound = self._spill.nbytes
         if bound is None:
             return True
         if nbytes > bound:
             return False
         self.sweep()
-        while self._staying_nbytes() + nbytes + self._eager_nbytes > bound and self._evict_next():
+        while self._staying_nbytes() + nbytes + self._eager_nbytes > bound and self._evict_next(
+            again=True
+        ):
             pass
         while self.held_nbytes + self._ahead_nbytes() + nbytes > bound:
             if self._leaving:
@@ -163,6 +202,7 @@ class Residents:
     def plan(self, order: Sequence[Entry]) -> None:
         """Learn in which order entries will be wanted."""
         self._passes += 1
+        self.sweep()
         for entry in reversed(order):  # so the first use of each counts
             residence = entry.residence
             if residence is not None:
@@ -184,6 +224,7 @@ class Residents:
         Raises:
             StoreError: as the store says it; what is not written stays.
         """
+        residence.failure = None
         self._evicting = True  # a store may ask for memory, and so for room here
         try:
             while residence.lodgers:
@@ -193,17 +234,27 @@ class Residents:
                     source = lodger.data.view()
                     entry.stored = self.store.put(source, attributes=lodger.facts)
                     entry.tally.wrote(id(entry), entry.stored)
-                    entry.residence = None
+                    entry.residence, entry.leaving = None, residence
+                    residence.put.append(lodger)
                     if not self._spill.lossless:
                         entry.is_only_stored()
                     residence.writes.append(_Write(ref(entry.stored), ref(source)))
                 residence.lodgers.pop()
         finally:
             self._evicting = False
-        self._by_storage.pop(residence.storage.uid, None)
+        if self._by_storage.get(residence.storage.uid) is residence:
+            del self._by_storage[residence.storage.uid]
         self._forget(residence)
-        self._leaving.append(_Leaving(residence.writes, residence.nbytes))
+        self._leaving.append(_Leaving(ref(residence), residence.writes, residence.nbytes))
         residence.nbytes = 0  # counted there from now on
+
+    def clear(self, residence: Residence) -> None:
+        """Have all entries of `residence` written, and wait for that: see there."""
+        if residence.lodgers:
+            self.evict(residence)
+        while any(each.residence() is residence for each in self._leaving):
+            self._wait()
+        self._raise_failure(residence)
 
     def touch(self, residence: Residence) -> None:
         """It was saved once more, so it will be used sooner."""
@@ -213,14 +264,21 @@ class Residents:
     def sweep(self) -> None:
         """Let go of memory that is written."""
         while self._leaving and not any(write.pending for write in self._leaving[0].writes):
-            self._held_nbytes -= self._leaving.popleft().nbytes
+            self._end_leaving()
 
     def relieve(self) -> None:
-        """Make all the room there can be."""
-        while self._evict_next():
-            pass
-        while self._leaving:
-            self._wait()
+        """Make all the room there can be.
+
+        Raises:
+            StoreError: as the store says it; what is not written stays.
+        """
+        try:
+            while self._evict_next(again=True):
+                pass
+        finally:
+            while self._leaving:
+                self._wait()
+        self._evict_next()  # of what is back
 
     def _forget(self, residence: Residence) -> None:
         self._unplanned.pop(id(residence), None)
@@ -229,7 +287,8 @@ class Residents:
     def _staying_nbytes(self) -> int:
         return self.held_nbytes - sum(each.nbytes for each in self._leaving)
 
-    def _evict_next(self) -> bool:
+    def _evict_next(self, again: bool = False) -> bool:
+        """Begin to write what is used last, `again` if that failed before; False if nothing is."""
         if self._evicting:
             return False
         for queue in (self._unplanned, self._planned):
@@ -237,6 +296,8 @@ class Residents:
                 key, reference = next(iter(queue.items()))
                 residence = reference()
                 if residence is not None:
+                    if not again:
+                        self._raise_failure(residence)
                     self.evict(residence)
                     return True
                 del queue[key]
@@ -249,4 +310,26 @@ class Residents:
                 handle.wait_captured()
             elif write.pending:
                 self.store.flush()
-        self._held_nbytes -= self._leaving.popleft().nbytes
+        self._end_leaving()
+
+    def _end_leaving(self) -> None:
+        """All writes of what began to leave first are done."""
+        leaving = self._leaving.popleft()
+        residence = leaving.residence()
+        if residence is not None:
+            residence.end()
+        if residence is None or not residence.lodgers:
+            self._held_nbytes -= leaving.nbytes
+            return
+        residence.nbytes = leaving.nbytes
+        self._by_storage.setdefault(residence.storage.uid, residence)
+        self._unplanned[id(residence)] = ref(residence)
+        self._unplanned.move_to_end(id(residence), last=False)
+
+    def _raise_failure(self, residence: Residence) -> None:
+        failure, residence.failure = residence.failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # or it would hold itself, by this frame

@@ -8,6 +8,7 @@ will be wanted in which order; reads run ahead of it. `unpack` gives the tensors
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
@@ -256,6 +257,7 @@ class OffloadSession:
                             return entry
                 handle = self._put(residents.store, entry, data, facts)
                 handle.wait_captured()  # there is no room to hold it until then
+                handle.check()
             else:
                 if storage is None:
                     data = memory.copy(data)
@@ -300,7 +302,11 @@ class OffloadSession:
     # Memory
 
     def relieve(self) -> None:
-        """Give back memory held for pending writes, once written, and for reads ahead."""
+        """Give back memory held for pending writes, once written, and for reads ahead.
+
+        Raises:
+            StoreError, MemoryError: a store did not take all that is held; the rest stays.
+        """
         # Another thread may hold the lock and wait for memory: then it is relieved itself.
         if not self._lock.acquire(blocking=False):
             return
@@ -308,12 +314,13 @@ class OffloadSession:
             pending = [handle for each in self._pending if (handle := each()) is not None]
             for reads in self._passes:
                 reads.give_back()
-            for residents in list(self._residents.values()):
-                residents.relieve()
+            with ExitStack() as others:  # make room, even if one cannot
+                for residents in list(self._residents.values()):
+                    others.callback(residents.relieve)
         finally:
             self._lock.release()
-        for handle in pending:
-            handle.wait_captured()
+            for handle in pending:
+                handle.wait_captured()
 
     def holdings(self) -> Mapping[str, int]:
         """Return the bytes held besides tensors, by what for."""

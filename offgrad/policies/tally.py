@@ -40,6 +40,10 @@ class Tally(LedgerRow):
         self.writes += 1
         self._pending[key] = ref(handle), not isinstance(handle.store, PoolStore)
 
+    def not_written(self, key: int) -> None:
+        """The put has failed in the background: the array takes nothing there."""
+        self._pending.pop(key, None)
+
     def forget(self, key: int, handle: Handle) -> None:
         """The array that was put is about to go. Called by the garbage collector."""
         written = handle.captured

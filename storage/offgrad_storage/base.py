@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .entry import Entry
-from .errors import StoreError
+from .errors import StoreError, fresh
 
 Array = NDArray[Any]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -126,9 +126,20 @@ class Handle:
     def wait_captured(self) -> None:
         """Wait until the array given to put may be changed or freed.
 
-        A failed write captures as well; its error is raised by ``get`` and ``close``.
+        A failed write captures as well; its error is raised by ``check``, ``get`` and ``close``.
         """
         self.store._wait_captured(self._entry)
+
+    def check(self) -> None:
+        """Raise the error of its write, if that has failed; waits for nothing.
+
+        Who keeps the array until its handle is captured and checked has lost nothing when a write
+        fails. Not of arrays that were gathered: those may be lost later, with their pack.
+
+        Raises:
+            StoreError: of the write, as ``get`` raises it.
+        """
+        self.store._check_written(self._entry)
 
     def get(self, out: Array | None = None) -> Array:
         """The stored array: see ``AbstractArrayStore.get``.
@@ -268,6 +279,11 @@ class AbstractArrayStore(ABC):
 
     @abstractmethod
     def _wait_captured(self, entry: Entry) -> None: ...
+
+    def _check_written(self, entry: Entry) -> None:
+        """Raise the error of the write of ``entry``, if it has failed."""
+        if entry.error is not None:
+            raise fresh(entry.error)
 
     @abstractmethod
     def _drop(self, entry: Entry) -> None:

@@ -164,6 +164,13 @@ class Executor(Jobs):
             while not entry.captured:
                 self._wait_for_write(entry)
 
+    def check_written(self, entry: Entry) -> None:
+        """Raise the error of the write of ``entry``, if it has failed."""
+        if entry.error is not None:
+            self._check_process(entry)
+            with self._lock:
+                raise self._deliver(entry.error)
+
     def drop(self, entry: Entry) -> None:
         """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
         if self._closed or self._forked():

@@ -147,6 +147,9 @@ class BackendStore(AbstractArrayStore):
     def _wait_captured(self, entry: Entry) -> None:
         self._executor.wait_captured(entry)
 
+    def _check_written(self, entry: Entry) -> None:
+        self._executor.check_written(entry)
+
     def _drop(self, entry: Entry) -> None:
         self._executor.drop(entry)
 

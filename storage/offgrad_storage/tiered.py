@@ -194,6 +194,9 @@ class TieredStore(AbstractArrayStore):
         if not (self._tiers.is_forked() or entry.captured or lower is None):
             lower.wait_captured()
 
+    def _check_written(self, entry: Entry) -> None:
+        self._tiers.check_written(_tier_entry(entry))
+
     def _drop(self, entry: Entry) -> None:
         self._tiers.drop(_tier_entry(entry))
 

@@ -298,6 +298,19 @@ class Tiers:
                 self.ram.sunk(entry)
                 self.lock.notify_all()
 
+    def check_written(self, entry: TierEntry) -> None:
+        """Raise the error of the write of ``entry``, if it has failed and RAM has no copy."""
+        with self.lock:
+            lower = entry.lower if entry.array is None else None
+        if lower is not None:
+            failure = None
+            try:
+                lower.check()
+            except StoreError as error:
+                failure = self.stripped(error)
+            if failure is not None:
+                raise self.named(failure, entry)
+
     # ---- the end
 
     def flush(self) -> None:

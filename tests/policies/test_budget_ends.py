@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from offgrad_storage import (
-    Entry,
     PoolStore,
     QuotaExceededError,
-    StoreError,
 )
 
 import offgrad
@@ -26,21 +23,7 @@ from tests.policies.bound import (
     budget,
 )
 from tests.policies.graphs import bits, normal
-from tests.policies.helpers import alive, in_threads, settle, unary_chain, wait_until
-
-
-class Failing(MemoryBackend):
-    """Fails to write the arrays of which the serial numbers are given."""
-
-    def __init__(self, *serials: int) -> None:
-        super().__init__()
-        self.serials = serials
-
-    def write(self, entry: Entry, array: NDArray[Any]) -> int:
-        """Write, or fail."""
-        if entry.serial in self.serials:
-            raise OSError(5, "the drive is broken")
-        return super().write(entry, array)
+from tests.policies.helpers import alive, in_threads, unary_chain, wait_until
 
 
 def test_a_change_in_place_writes_first(store: RecordingStore) -> None:
@@ -103,30 +86,6 @@ def test_a_full_store_is_an_error_of_the_op_and_nothing_is_lost() -> None:
         del loss
         gc.collect()
         assert not store.stats().live_handles
-
-
-def test_a_write_that_fails_is_an_error_of_its_reader_alone() -> None:
-    x, y, z = (normal(1, 64, 64) for _ in range(3))
-    store = memory_store(Failing(2))
-    session = budget(2 * 16384, store)
-    with session:
-        good, bad, fine = unary_chain(x, 2), unary_chain(y, 2), unary_chain(z, 2)
-    settle(store)
-    held = alive()
-    with pytest.raises(StoreError, match="the drive is broken"):
-        bad.backward()
-    good.backward()
-    fine.backward()
-    assert bits(x.grad) == bits(z.grad)
-    x.grad = z.grad = y.grad = None
-    with session:
-        again = unary_chain(y, 5)
-    again.backward()
-    y.grad = None
-    del good, bad, fine, again
-    assert alive() <= held
-    wait_until(lambda: not store.stats().live_handles, "handles are alive")
-    store.close()
 
 
 @pytest.mark.parametrize("nbytes", [0, 3 * KIB64, 9 * KIB64])

@@ -49,8 +49,8 @@ class GroupInt(Codec):
     A number between two levels goes to either, with such a probability that the mean over seeds is
     the number, to 2**-14 of a level; the same array and seed give the same integers. Zeros stay
     zeros. Kept exactly is a group that holds a NaN or an infinity, or whose largest number is near
-    the ends of the dtype's range (float32: below 2**-100 or above 2**126). Takes float16, bfloat16, float32, float64 and complex of these; of a
-    complex number the two parts are numbers.
+    the ends of the dtype's range (float32: below 2**-100 or above 2**126). Takes float16, bfloat16,
+    float32, float64 and complex of these; of a complex number the two parts are numbers.
 
     Encoded: the scales, the integers, the groups kept exactly. The scale of such a group is NaN.
 

@@ -96,6 +96,33 @@ class LifetimeContract(StoreFixtures):
         assert store.stats().inflight_nbytes == 0
         assert_same(handles[3].get(), array)
 
+    def test_a_failed_write_is_told_by_check_and_get(
+        self, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failed: list[Entry] = []
+
+        def fail(entry: Entry, array: Array) -> int:
+            failed.append(entry)
+            raise OSError(errno.EIO, "injected")
+
+        store = make_store()
+        good = store.put(sample(np.float32, (500_000,)))
+        store.flush()
+        for backend in backends_of(store):
+            monkeypatch.setattr(backend, "write", fail)
+        try:
+            bad = store.put(sample(np.float32, (500_000,), 1))
+            store.flush()
+        except StoreError:
+            assert failed  # at once: then there is no handle to tell of it
+        else:
+            for told in (bad.check, bad.get) if failed else ():
+                with pytest.raises(StoreError, match="injected"):
+                    told()
+        good.check()
+        assert_same(good.get(), sample(np.float32, (500_000,)))
+        store.close()
+
     # ---- close
 
     def test_use_after_close(self, make_store: MakeStore) -> None:
