@@ -134,7 +134,8 @@ class Handle:
         """Raise the error of its write, if that has failed; waits for nothing.
 
         Who keeps the array until its handle is captured and checked has lost nothing when a write
-        fails. Not of arrays that were gathered: those may be lost later, with their pack.
+        fails. Arrays that were gathered stay in memory if their pack cannot be written, and can be
+        got; the next put raises that error.
 
         Raises:
             StoreError: of the write, as ``get`` raises it.
@@ -183,7 +184,8 @@ class AbstractArrayStore(ABC):
 
         Raises:
             QuotaExceededError: the store's quota is spent.
-            StoreError: as they occur; those of a pending write are raised by ``get`` and ``close``.
+            StoreError: as they occur; those of a pending write are raised by ``get`` and ``close``,
+                and that of a pack of gathered arrays, which stay in memory, by the next put.
             TypeError: the dtype holds Python objects.
         """
 

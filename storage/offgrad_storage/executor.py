@@ -62,6 +62,9 @@ class Executor(Jobs):
     def write(self, entry: Entry, array: Array) -> None:
         """Take ``array`` as the value of ``entry``; wait while too much is in flight."""
         self.check(entry)
+        if self._failed:
+            with self._lock:
+                self._tell_of_packs(entry)
         if not self._workers.limit:
             data = self.encode(entry, array)
         try:

@@ -2,7 +2,7 @@
 
 One I/O for each small array would cost more than its bytes do. An array is copied into the open
 pack of its kind; a full pack is queued for writing. To read one array its pack is read, and kept a
-while for the others.
+while for the others. A pack that cannot be written stays in memory, and the next put is told.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .backend import Backend
 from .buffers import BufferPool, round_up
 from .codecs import Codec
 from .entry import Entry, Pack, State, checksum, verify
-from .errors import QuotaExceededError, StoreError, StoreFullError, fresh
+from .errors import QuotaExceededError, StoreError, StoreFullError
 from .states import States
 
 Array = NDArray[Any]
@@ -42,6 +42,7 @@ class Gathering(States):
         self._open: dict[Hashable, Pack] = {}
         self._sizes: dict[Hashable, int] = {}
         self._loaded: OrderedDict[Pack, None] = OrderedDict()
+        self._failed: dict[Pack, StoreError | None] = {}  # not written; None once somebody is told
         self._pack_serial = itertools.count()
         self._copying = 0  # arrays on their way into packs
 
@@ -63,6 +64,8 @@ class Gathering(States):
     def gather(self, entry: Entry, data: Array) -> Pack | None:
         """Copy ``data``, the encoded bytes of ``entry``, into a pack; None if there is no room."""
         with self._lock:
+            if any(self._failed.values()):  # one more pack may fail as well
+                return None
             try:
                 # The I/O thread that this is must not wait for another.
                 pack = self._pack_with_room(entry, data.nbytes, wait=False)
@@ -119,11 +122,8 @@ class Gathering(States):
             np.copyto(out, np.ndarray(out.shape, out.dtype, data, entry.offset))
             if checksum(out) == entry.checksum:
                 return
-        except (StoreError, OSError) as error:
-            if pack.error is not None:
-                with self._lock:
-                    self._deliver(pack.error)
-                raise pack.error.about(str(entry)) from error.__cause__
+        except (StoreError, OSError):
+            pass
         # Not all of the pack is there or right, but this array may be, or be again.
         self._forget_loaded(pack)
         data = self._buffers.empty(pack.nbytes, np.uint8)
@@ -154,8 +154,6 @@ class Gathering(States):
                 data = self._in_memory(pack)
                 if data is not None:
                     return data
-                if pack.error is not None:
-                    raise fresh(pack.error)
                 if not pack.loading:
                     break
                 self._lock.wait()
@@ -178,10 +176,26 @@ class Gathering(States):
 
     # ---- with the lock held
 
+    def _end_write(self, entry: Entry, error: StoreError | None) -> None:
+        if error is not None and isinstance(entry, Pack) and not entry.dropped:
+            entry.loaded = entry.source
+            self._failed[entry] = error
+        super()._end_write(entry, error)
+
+    def _tell_of_packs(self, entry: Entry) -> None:
+        """Have the put of ``entry`` raise why packs before it could not be written; once."""
+        errors = [error for error in self._failed.values() if error is not None]
+        if errors:
+            self._failed = dict.fromkeys(self._failed)
+            for error in errors if not self.backend.keeps else ():  # there it is missing for good
+                self._deliver(error)
+            raise errors[0].about(str(entry)) from errors[0].__cause__
+
     def _in_memory(self, pack: Pack) -> Array | None:
         """The bytes of ``pack``, if they need not be read."""
         if pack.source is None and pack.loaded is not None:
-            self._loaded.move_to_end(pack)
+            if pack in self._loaded:
+                self._loaded.move_to_end(pack)
             return pack.loaded
         return pack.source
 
@@ -282,10 +296,11 @@ class Gathering(States):
     def _forget_packs(self) -> None:
         for pack in self._open.values():
             pack.source = None
-        for pack in self._loaded:
+        for pack in (*self._loaded, *self._failed):
             pack.loaded = None
         self._open.clear()
         self._loaded.clear()
+        self._failed.clear()
 
     def _enqueue(self, pack: Pack) -> None:
         self._figures.inflight_nbytes += pack.nbytes
@@ -338,6 +353,9 @@ class Gathering(States):
         pack.dropped = True
         pack.loaded = None
         self._loaded.pop(pack, None)
+        error = self._failed.pop(pack, None)
+        if error is not None:  # nothing of it was lost
+            self._deliver(error)
         self._reads.pop(pack, None)
         self._cancel_write(pack)
         self._free_if_unused(pack)

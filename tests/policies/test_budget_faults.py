@@ -253,7 +253,7 @@ def test_the_ledger_counts_no_bytes_for_what_is_not_written() -> None:
         assert session.ledger.stored_nbytes == 4096
 
 
-@pytest.mark.parametrize("gather_nbytes", [0])
+@pytest.mark.parametrize("gather_nbytes", [0, 1 << 20])
 def test_a_full_disk_is_an_error_of_forward(tmp_path: Path, gather_nbytes: int) -> None:
     """The largest allowed file stands for it."""
     x, y = normal(1, 256, 256), normal(2, 256, 256)

@@ -190,16 +190,48 @@ def test_two_threads_that_want_a_pack_read_it_once(store: BackendStore, backend:
     assert len(backend.read_nbytes) == 1
 
 
-def test_a_failed_write_is_told_for_each_array(backend: Counting) -> None:
+def test_a_pack_that_cannot_be_written_stays_and_the_next_put_is_told(backend: Counting) -> None:
     store = BackendStore(backend)
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
     eventually(lambda: not store.stats().inflight_nbytes)
-    for number in (0, 31):
-        with pytest.raises(StoreFullError, match=rf"CountingStore, array {number} .*No space"):
-            handles[number].get()
-    assert_same(handles[32].get(), arrays(33)[32])
+    with pytest.raises(StoreFullError, match=r"CountingStore, array 33 .*No space"):
+        store.put(np.zeros(3))
+    handles.append(store.put(np.zeros(3)))
+    for handle, array in zip(handles, [*arrays(33), np.zeros(3)], strict=True):
+        handle.check()
+        handle.prefetch()
+        assert_same(handle.get(), array)
+    assert backend.read_nbytes == []
     store.close()
+    del handle, handles
+
+
+def test_a_failed_pack_goes_with_its_arrays(backend: Counting) -> None:
+    """Its memory and its error: nothing was lost."""
+    store = BackendStore(backend)
+    backend.failure = OSError(28, "No space left on device")
+    handles = [store.put(each) for each in arrays(33)]
+    eventually(lambda: not store.stats().inflight_nbytes)
+    (pack,) = store._executor._failed
+    assert pack.loaded is not None
+    handles.clear()
+    eventually(lambda: pack.loaded is None)
+    assert store.put(np.ones(3)).get().sum() == 3
+    assert not store._executor._failed
+    store.close()
+
+
+def test_failed_packs_let_go_at_close(backend: Counting) -> None:
+    store = BackendStore(backend)
+    backend.failure = OSError(28, "No space left on device")
+    handles = [store.put(each) for each in arrays(33)]
+    eventually(lambda: not store.stats().inflight_nbytes)
+    (pack,) = store._executor._failed
+    with pytest.raises(StoreFullError, match="pack 0 of small arrays"):
+        store.close()
+    assert pack.source is None
+    assert pack.loaded is None
     del handles
 
 
