@@ -144,8 +144,7 @@ class Residents:
     @property
     def held_nbytes(self) -> int:
         """Bytes of memory held, with what is being written."""
-        while self._freed:
-            self._held_nbytes -= self._freed.popleft()
+        self._settle_freed()
         return self._held_nbytes
 
     def add(self, entry: Entry, storage: Storage, data: Array, facts: Mapping[str, object]) -> bool:
@@ -262,7 +261,8 @@ class Residents:
             self._unplanned.move_to_end(id(residence))
 
     def sweep(self) -> None:
-        """Let go of memory that is written."""
+        """Let go of memory that is written, and note what else is gone."""
+        self._settle_freed()
         while self._leaving and not any(write.pending for write in self._leaving[0].writes):
             self._end_leaving()
 
@@ -283,6 +283,10 @@ class Residents:
     def _forget(self, residence: Residence) -> None:
         self._unplanned.pop(id(residence), None)
         self._planned.pop(id(residence), None)
+
+    def _settle_freed(self) -> None:
+        while self._freed:
+            self._held_nbytes -= self._freed.popleft()
 
     def _staying_nbytes(self) -> int:
         return self.held_nbytes - sum(each.nbytes for each in self._leaving)
