@@ -20,11 +20,9 @@ START = """
     POLICIES = {
         "budget": Budget(150_000),
         "budget on zarr": Budget(70_000, "zarr"),
-        "budget on pool": Budget(0, "pool"),
+        "budget on pool": Budget(70_000, "pool"),
         "large budget": Budget("1GiB"),
         "last": Last(1, Offload("disk", min_nbytes=0)),
-        "last on zarr": Last(2, Offload("zarr", min_nbytes=0)),
-        "disk": Offload("disk", min_nbytes=0),
     }
     session = offgrad.offload(POLICIES[sys.argv[1]])
     x = offgrad.tensor([[k * 0.001 for k in range(128)]] * 128, requires_grad=True)
@@ -39,66 +37,83 @@ START = """
     expected = grad(forward())
 """
 
-BUDGETS = ["budget", "budget on zarr", "budget on pool", "large budget", "last", "last on zarr"]
-
-FORK = (
-    START
-    + """
+FORK = """
+    start = (x * 1).detach()
     with session:
         loss, other = forward(), forward()
+        last = (start * x).sum()
     sys.stdout.flush()
     child = os.fork()
     if not child:
-        code = 1
         try:
-            {child}
-            code = 0
-        finally:
-            {end}
+            in_child()
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        END(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child failed"
     for each in (loss, other):
         assert grad(each).equal(expected), "the parent's gradient"
+    assert grad(last).equal(start), "the parent's gradient"
     with session:
         loss = forward()
     assert grad(loss).equal(expected), "the parent's next gradient"
 """
-)
 
 CHILDREN = {
-    "drops": "del loss, other; gc.collect()",
+    "drops": ("""
+    def in_child():
+        global loss, other
+        del loss, other
+        gc.collect()
+    """, "sys.exit"),
     # What the parent has written is not the child's to read; what memory holds is.
-    "uses": """
-            try:
-                assert grad(loss).equal(expected), "the child's gradient"
-            except StoreError as error:
-                assert "process" in str(error), error
-                assert sys.argv[1] != "large budget"
-            else:
-                assert sys.argv[1] == "large budget"
-    """,
-    "trains": """
-            for each in (session, offgrad.offload(POLICIES[sys.argv[1]])):
-                for _ in range(2):
-                    with each:
-                        mine = forward()
-                    assert grad(mine).equal(expected), "the child's gradient"
-            with offgrad.no_grad():
-                x.mul_(0)  # its own copy
-    """,
-}
+    "uses": ("""
+    def in_child():
+        try:
+            assert grad(loss).equal(expected), "the child's gradient"
+            assert sys.argv[1] == "large budget"
+        except StoreError as error:
+            assert "process" in str(error), error
+            assert sys.argv[1] != "large budget"
+    """, "os._exit"),
+    "trains": ("""
+    def in_child():
+        for each in (session, offgrad.offload(POLICIES[sys.argv[1]])):
+            for _ in range(2):
+                with each:
+                    mine = forward()
+                assert grad(mine).equal(expected), "the child's gradient"
+        start.mul_(0)  # its own copy
+        assert grad(last).equal((x * 1).detach()), "the child's gradient of what was saved before"
+    """, "sys.exit"),
+}  # fmt: skip
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("end", ["os._exit(code)", "sys.exit(code)"])
-@pytest.mark.parametrize("child", CHILDREN)
-@pytest.mark.parametrize("policy", BUDGETS)
-def test_forked_with_graphs(
-    policy: str, child: str, end: str, tmp_path: Path, run_python: RunPython
-) -> None:
-    result = run_python(FORK.format(child=CHILDREN[child].strip(), end=end), policy)
+@pytest.mark.parametrize(
+    "child",
+    [
+        "drops",
+        "uses",
+        pytest.param(
+            "trains",
+            marks=pytest.mark.xfail(
+                strict=True, reason="what a parent's budget held would go to the parent's store"
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "policy", ["budget", "budget on zarr", "budget on pool", "large budget", "last"]
+)
+def test_forked_with_graphs(policy: str, child: str, tmp_path: Path, run_python: RunPython) -> None:
+    does, end = CHILDREN[child]
+    result = run_python(f"{START}{does}{FORK.replace('END', end)}", policy)
     assert result.returncode == 0, result.stderr
     assert not result.stderr
-    if end.startswith("os"):
+    if end == "os._exit":
         sweep(tmp_path / "spill")  # nothing runs then
     assert list((tmp_path / "spill").iterdir()) == []
 
@@ -141,7 +156,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("policy", ["disk", "budget", "budget on zarr", "last", "last on zarr"])
+@pytest.mark.parametrize("policy", ["budget on zarr", "last"])
 def test_exit_with_something_alive(
     policy: str, ending: str, tmp_path: Path, run_python: RunPython
 ) -> None:
