@@ -52,7 +52,6 @@ def footprint(folder: str, *stores: Any) -> Footprint:
         wait_until(lambda store=store: not store.stats().inflight_nbytes, "writes are pending")  # type: ignore[misc]
     if not any(store.stats().live_handles for store in every):
         wait_until(lambda: not list(Path(folder).glob("*/*.zarr/0*")), "arrays are left")
-    gc.collect()
     stats = [store.stats() for store in every]
     return Footprint(
         handles=sum(each.live_handles for each in stats),

@@ -21,7 +21,6 @@ from tests.policies.scenarios import passes, saves, training
 
 SCENARIOS: list[Callable[[Open], Bits]] = [
     training.gpt,
-    training.mlp,
     saves.views,
     saves.dtypes,
     saves.reused,
