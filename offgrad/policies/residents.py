@@ -114,7 +114,7 @@ class Residents:
 
     Args:
         spill: how much may be here, of bytes or of residences.
-        store: where the rest goes.
+        open_store: returns where the rest goes: in a forked child another store.
         lock: the session's.
         ahead_nbytes: tells how much is read ahead: it takes of the same room.
     """
@@ -122,13 +122,13 @@ class Residents:
     def __init__(
         self,
         spill: Spill,
-        store: AbstractArrayStore,
+        open_store: Callable[[], AbstractArrayStore],
         lock: AbstractContextManager[Any],
         ahead_nbytes: Callable[[], int],
     ) -> None:
         self.lock = lock
         self._spill = spill
-        self.store = store
+        self._open_store = open_store
         self._ahead_nbytes = ahead_nbytes
         self._by_storage: WeakValueDictionary[int, Residence] = WeakValueDictionary()
         # The first of a queue is used last; all of the first queue after all of the second.
@@ -140,6 +140,11 @@ class Residents:
         self._eager_nbytes = 0  # written before there is need for the room
         self._passes = 0
         self._evicting = False
+
+    @property
+    def store(self) -> AbstractArrayStore:
+        """Where the rest goes."""
+        return self._open_store()
 
     @property
     def held_nbytes(self) -> int:

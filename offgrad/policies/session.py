@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
@@ -47,15 +48,27 @@ if TYPE_CHECKING:
     from offgrad.tensor import Tensor
 
 
+_FEW = 64
+
+
 class _Saves:
     """What was saved of one storage at one version: a range of bytes each, stored or kept."""
 
-    __slots__ = ("entries", "version")
+    __slots__ = ("_most", "entries", "version")
 
     def __init__(self, version: int) -> None:
         self.version = version
         # By first byte, dtype, and the shape and strides of the elements.
         self.entries: dict[tuple[Any, ...], ref[Entry] | None] = {}
+        self._most = _FEW
+
+    def forget(self) -> None:
+        """Once they are many, forget those that are not stored: batches are parts of one tensor."""
+        if len(self.entries) >= self._most:
+            for key, entry in list(self.entries.items()):
+                if entry is None or entry() is None:
+                    del self.entries[key]
+            self._most = max(_FEW, 2 * len(self.entries))
 
 
 class OffloadSession:
@@ -193,6 +206,7 @@ class OffloadSession:
             saves = self._saves.get(storage)
             if saves is None or saves.version != storage.version:
                 saves = self._saves[storage] = _Saves(storage.version)
+            saves.forget()
             tally = self._tallies.of(context)
             tally.saved(array.nbytes, 0 if key in saves.entries else data.nbytes)
             saves.entries.setdefault(key, None)
@@ -286,8 +300,8 @@ class OffloadSession:
     def _residents_of(self, spill: Spill) -> Residents:
         found = self._residents.get(spill)
         if found is None:
-            store = self._open(spill.store)
-            found = Residents(spill, store, self._lock, self._ahead_nbytes)
+            opened = partial(self._open, spill.store)
+            found = Residents(spill, opened, self._lock, self._ahead_nbytes)
             self._residents[spill] = found
         return found
 

@@ -192,9 +192,6 @@ def test_nothing_leaks_in_thousands_of_steps(opened: Any, named_stores: str) -> 
     assert not grown, f"{grown} more in {after} than in {before}"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a session remembers every part of a living tensor that was ever saved"
-)
 @pytest.mark.parametrize("policy", ["keep", "pool", "budget"])
 def test_batches_that_are_parts_of_one_tensor_leave_nothing(policy: str, named_stores: str) -> None:
     """However many parts, at places drawn at random, through one session."""

@@ -97,12 +97,7 @@ CHILDREN = {
     [
         "drops",
         "uses",
-        pytest.param(
-            "trains",
-            marks=pytest.mark.xfail(
-                strict=True, reason="what a parent's budget held would go to the parent's store"
-            ),
-        ),
+        "trains",
     ],
 )
 @pytest.mark.parametrize(
