@@ -10,46 +10,47 @@ Each part is a test for each model, a GPT and a ResNet-18 for images of CIFAR's 
 - ``-k bound``: the memory that is taken;
 - ``-k bandwidth``: a step against the longer of computing and moving its bytes at the disk's
   bandwidth, as a bare loop of direct writes and reads has it in the same rounds;
-- ``-k curve``: throughput and peak memory at several batch sizes;
+- ``-k curve``: throughput and peak memory at several batch sizes, as a table, and as a picture;
 - ``-k largest``: the largest batch that trains within a limit of memory.
 
 The first four look at one measurement, in which all variants take turns step by step, each in a
-process of its own; in the last two they share one. Medians are printed with quartiles; no time is
-asserted. Set by environment variables:
+process of its own. Medians are printed with quartiles; no time is asserted. The variants are listed
+in `benchmarks.session_variants`. Set by environment variables:
 
 - OFFGRAD_BENCH_GPT="layers width heads context batch dropout", OFFGRAD_BENCH_RESNET="width batch"
+- OFFGRAD_BENCH_ONLY="offgrad disk; torch disk": these variants, and the two that keep everything
 - OFFGRAD_BENCH_ROUNDS: how many rounds, besides one that warms up
 - OFFGRAD_BENCH_BATCHES_GPT, OFFGRAD_BENCH_BATCHES_RESNET: of the curve
+- OFFGRAD_BENCH_PLOT: a PNG file for the curve; `benchmarks.curve` makes it of figures, too
 - OFFGRAD_BENCH_LIMIT: of memory, for the largest batch
-- OFFGRAD_BENCH_JSON: a file that gets all figures
-- OFFGRAD_BENCH_SESSIONS=quick: tiny models, few rounds, and one process for each framework, to see
-  that it works; its figures mean little.
+- OFFGRAD_BENCH_JSON: a file that gets all figures; those of other parts stay in it
+- OFFGRAD_BENCH_SESSIONS=quick: tiny models, few rounds, and mostly one process for each framework,
+  to see that it works; its figures mean little.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.curve import save_curves
+from benchmarks.largest_batch import largest_batch
 from benchmarks.session_steps import (
-    KEEP,
     LIMIT,
-    MB,
+    MIB,
+    QUICK,
     ROUNDS,
-    TORCH_KEEP,
     Processes,
     Steps,
-    budgets,
-    has,
     measure,
     models,
     peak_of,
-    policies_of,
     saved_nbytes_of,
 )
+from benchmarks.session_variants import KEEP, TORCH_KEEP, budget_of, has_torch, variants
 from benchmarks.training_turns import Figures, quartiles
 from offgrad.memory import parse_nbytes
 
@@ -74,25 +75,25 @@ def steps(processes: Processes) -> Steps:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def record() -> Iterator[dict[str, Any]]:
-    """What goes into the file of figures."""
-    figures: dict[str, Any] = {}
+    """What is in the file of figures, for a part to put its own in place of older ones."""
+    path = Path(os.environ.get("OFFGRAD_BENCH_JSON", os.devnull))
+    figures: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
     yield figures
-    if path := os.environ.get("OFFGRAD_BENCH_JSON"):
-        Path(path).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
-def _title(processes: Processes, text: str) -> None:
-    model = processes.model
-    sizes = " ".join(f"{size:g}" for size in model.sizes)
-    print(f"\n{text}: {model.name} {sizes}, batch {model.batch}")
+def _title(processes: Processes, text: str, batch: int | None = None) -> None:
+    at = "" if batch is None else f"; batch {batch}"
+    print(f"\n{text}: {processes.model.title}{at}")
 
 
 def test_step_time(processes: Processes, steps: Steps, record: dict[str, Any]) -> None:
     """Each framework against its own `keep`."""
-    _title(processes, "step time")
-    rows = record.setdefault(f"step_time {processes.model.name}", {})
+    _title(processes, "step time", processes.model.batch)
+    rows: dict[str, Any] = {}
+    record[f"step_time {processes.model.name}"] = rows
     for name in steps.replies:
         base = KEEP if name.startswith("offgrad") else TORCH_KEEP
         ratios = [
@@ -106,13 +107,15 @@ def test_step_time(processes: Processes, steps: Steps, record: dict[str, Any]) -
             "quartiles_ratio": [quartiles(ratios)[0], quartiles(ratios)[2]],
             "overhead_seconds": median - steps.median(base),
             "peak_rss_nbytes": steps.replies[name][-1]["peak_rss_nbytes"],
+            "peak_over_base_nbytes": steps.replies[name][-1]["peak_over_base_nbytes"],
             "loss_of_last_step": steps.replies[name][-1]["loss"],
         }
         print(
-            f"  {name:20} {median:8.3f} s ({low:.3f} to {high:.3f}), "
+            f"  {name:24} {median:8.3f} s ({low:.3f} to {high:.3f}), "
             f"{rows[name]['ratio_to_keep']:5.2f} of {base} "
             f"({quartiles(ratios)[0]:.2f} to {quartiles(ratios)[2]:.2f}), "
-            f"{rows[name]['overhead_seconds']:+.3f} s"
+            f"{rows[name]['overhead_seconds']:+.3f} s, "
+            f"{rows[name]['peak_over_base_nbytes'] / MIB:.0f} MiB resident"
         )
     if "torch disk" in rows:
         _compare_overheads(rows)
@@ -121,35 +124,37 @@ def test_step_time(processes: Processes, steps: Steps, record: dict[str, Any]) -
 def _compare_overheads(rows: dict[str, Any]) -> None:
     torch_part = rows["torch disk"]["ratio_to_keep"] - 1
     for name in ("offgrad disk", "offgrad zarr"):
+        if name not in rows:
+            continue
         part = rows[name]["ratio_to_keep"] - 1
         rows[name]["overhead_to_that_of_torch_disk"] = part / torch_part
-        print(f"  overhead of {name}: {part:.1%} of its keep, of torch disk {torch_part:.1%}")
+        print(
+            f"  overhead of {name} over its keep {part:.1%}, of torch disk {torch_part:.1%}: "
+            f"{part / torch_part:.3f} of it"
+        )
 
 
 def test_bytes(processes: Processes, steps: Steps, record: dict[str, Any]) -> None:
-    """Bytes written against those that hooks are given on the same model."""
+    """Bytes written against those that hooks which store all they are given would write."""
     batch = processes.model.batch
     naive = {}
-    for framework in ("offgrad", "torch") if has("torch") else ("offgrad",):
-        reply = processes.step(f"{framework} naive", batch, own=False)
-        naive[framework] = reply["packed_nbytes"]
+    for framework in ("offgrad", "torch") if has_torch() else ("offgrad",):
+        naive[framework] = processes.step(f"{framework} naive", batch)["packed_nbytes"]
     processes.rest()
-    _title(processes, "bytes a step")
-    rows = record.setdefault(f"bytes {processes.model.name}", {"naive": naive})
+    _title(processes, "bytes a step", processes.model.batch)
+    rows: dict[str, Any] = {"naive": naive}
+    record[f"bytes {processes.model.name}"] = rows
     for framework, nbytes in naive.items():
-        print(f"  hooks of {framework:7} are given {nbytes / MB:8.1f} MB")
-    print(f"  keep saves {steps.saved_nbytes / MB:.1f} MB, each byte once and parameters apart")
-    for name in steps.offgrad():
-        if "written_nbytes" not in steps.replies[name][0]:
-            continue
+        print(f"  hooks of {framework:7} are given {nbytes / MIB:8.1f} MiB")
+    print(f"  keep saves {steps.saved_nbytes / MIB:.1f} MiB, each byte once and parameters apart")
+    for name in steps.replies:
         written = steps.per_step(name, "written_nbytes")
         rows[name] = {
             "written_nbytes": written,
-            "read_nbytes": steps.per_step(name, "read_nbytes"),
             "part_of_naive": {each: written / nbytes for each, nbytes in naive.items()},
         }
         parts = ", ".join(f"{written / nbytes:6.1%} of {each}'s" for each, nbytes in naive.items())
-        print(f"  {name:20} writes {written / MB:8.1f} MB, {parts}")
+        print(f"  {name:24} writes {written / MIB:8.1f} MiB, {parts}")
 
 
 def test_bound(processes: Processes, steps: Steps, record: dict[str, Any]) -> None:
@@ -157,10 +162,10 @@ def test_bound(processes: Processes, steps: Steps, record: dict[str, Any]) -> No
 
     In a forward pass there are besides what is held the results of the op that runs.
     """
-    _title(processes, "memory of a step")
-    rows = record.setdefault(f"bound {processes.model.name}", {})
+    _title(processes, "memory of a step", processes.model.batch)
+    rows: dict[str, Any] = {}
+    record[f"bound {processes.model.name}"] = rows
     keep_peak = peak_of(steps.replies[KEEP])
-    bounds = budgets(steps.saved_nbytes)
     for name in steps.offgrad():
         replies = steps.replies[name][1:]
         peak = peak_of(replies)
@@ -176,14 +181,14 @@ def test_bound(processes: Processes, steps: Steps, record: dict[str, Any]) -> No
             "most_in_forward_nbytes": forward,
         }
         line = (
-            f"  {name:20} peak {peak / MB:8.1f} MB, {peak / keep_peak:6.1%} of keep's; "
-            f"over what was there before, at most {forward / MB:.1f} MB in forward, "
-            f"{left / MB:.1f} MB after it"
+            f"  {name:24} peak {peak / MIB:8.1f} MiB, {peak / keep_peak:6.1%} of keep's; "
+            f"over what was there before, at most {forward / MIB:.1f} MiB in forward, "
+            f"{left / MIB:.1f} MiB after it"
         )
-        policy = bounds.get(name.removeprefix("offgrad "))
-        if policy is not None:
-            rows[name]["budget_nbytes"] = bound = int(policy.removeprefix("budget:"))
-            line += f", bound {bound / MB:.1f} MB"
+        bound = budget_of(steps.texts[name])
+        if bound is not None:
+            rows[name]["budget_nbytes"] = bound
+            line += f", bound {bound / MIB:.1f} MiB"
         print(line)
 
 
@@ -191,8 +196,9 @@ def test_bandwidth(processes: Processes, steps: Steps, record: dict[str, Any]) -
     """Steps against the longer of `keep` and moving the bytes by the better of the bare loops."""
     if not steps.rates:
         pytest.skip("the folder takes no direct writes")
-    _title(processes, "steps and the disk's bandwidth")
-    rows = record.setdefault(f"bandwidth {processes.model.name}", {})
+    _title(processes, "steps and the disk's bandwidth", processes.model.batch)
+    rows: dict[str, Any] = {}
+    record[f"bandwidth {processes.model.name}"] = rows
     best = {}
     for kind in ("write", "read"):
         rates = [row[1:] for name, row in steps.rates.items() if name.startswith(f"bare {kind}")]
@@ -214,72 +220,59 @@ def test_bandwidth(processes: Processes, steps: Steps, record: dict[str, Any]) -
             "stall_seconds": steps.per_step(name, "stall_seconds"),
         }
         print(
-            f"  {name:20} {steps.median(name):8.3f} s, {steps.median(name) / floor:.2f} of the "
+            f"  {name:24} {steps.median(name):8.3f} s, {steps.median(name) / floor:.2f} of the "
             f"longer of computing, {compute:.3f} s, and moving, {moving:.3f} s; "
             f"waited {rows[name]['stall_seconds']:.3f} s"
         )
 
 
 def test_curve(processes: Processes, record: dict[str, Any]) -> None:
-    """Samples a second against peak tensor memory, under each policy at each batch size."""
+    """Samples a second against peak memory: resident over what libraries take, and of tensors."""
     _title(processes, "throughput and peak memory")
-    rows = record.setdefault(f"curve {processes.model.name}", [])
-    print("  batch  policy         samples/s   quartiles        peak MB")
+    rows: list[dict[str, Any]] = []
+    record[f"curve {processes.model.name}"] = {"model": processes.model.title, "rows": rows}
+    print("  batch  variant                   samples/s   quartiles          MiB   of tensors")
     for batch in processes.model.batches:
-        policies = policies_of(saved_nbytes_of(processes, batch))
-        replies: dict[str, list[Figures]] = {name: [] for name in policies}
-        for _ in range(2 + ROUNDS // 2):
-            for name, policy in policies.items():
-                replies[name].append(processes.step(f"offgrad {policy}", batch, own=False))
+        texts = variants(saved_nbytes_of(processes, batch))
+        replies: dict[str, list[Figures]] = {name: [] for name in texts}
+        for _ in range(1 + ROUNDS):
+            for name, text in texts.items():
+                replies[name].append(processes.step(text, batch))
         for name, row in replies.items():
             low, rate, high = quartiles([batch / reply["seconds"] for reply in row[1:]])
-            figures: dict[str, Any] = {
+            figures = {
                 "batch": batch,
-                "policy": name,
+                "variant": name,
                 "samples_per_second": rate,
                 "quartiles_samples_per_second": [low, high],
-                "peak_nbytes": peak_of(row[1:]),
+                "peak_over_base_nbytes": row[-1]["peak_over_base_nbytes"],
             }
-            rows.append(figures)
-            print(
-                f"  {batch:5}  {name:12} {rate:11.3f}   {low:7.3f} to {high:7.3f} "
-                f"{figures['peak_nbytes'] / MB:10.1f}"
+            line = (
+                f"  {batch:5}  {name:24} {rate:10.3f}   {low:7.3f} to {high:7.3f} "
+                f"{figures['peak_over_base_nbytes'] / MIB:8.0f}"
             )
-    processes.rest()
+            if "peak_nbytes" in row[-1]:
+                figures["peak_nbytes"] = peak_of(row)
+                line += f"     {figures['peak_nbytes'] / MIB:8.1f}"
+            rows.append(figures)
+            print(line)
+        processes.rest()
+    if path := os.environ.get("OFFGRAD_BENCH_PLOT"):
+        save_curves(record, path)
 
 
 def test_largest_batch(processes: Processes, record: dict[str, Any]) -> None:
-    """The largest batch of which a step fits, with the optimizer's state; by bisection.
+    """The largest batch of which a step fits; beyond 16 to within a sixteenth.
 
-    Beyond 16 it is found to within a sixteenth. A budget is a quarter of the limit.
+    Budgets are parts of the limit.
     """
+    room = parse_nbytes(LIMIT)
     _title(processes, f"the largest batch within {LIMIT}")
-    rows = record.setdefault(f"largest_batch {processes.model.name}", {})
-    policies = policies_of(0)
-    for name in budgets(0):
-        del policies[name]
-    policies["budget of a quarter"] = f"budget:{parse_nbytes(LIMIT) // 4}"
-    for name, policy in policies.items():
-        processes.step(f"offgrad {policy}", 1, own=False)  # makes the optimizer's state
-
-        def trains(batch: int, policy: str = policy) -> bool:
-            reply = processes.step(f"offgrad {policy}", batch, LIMIT, own=False)
-            return "out_of_memory" not in reply
-
-        rows[name] = largest = _largest(trains)
-        print(f"  {name:20} {largest}")
-    processes.rest()
-
-
-def _largest(trains: Callable[[int], bool], most: int = 4096) -> int:
-    """Return the largest number up to `most` for which ``trains(number)``; 0 if there is none."""
-    low, high = 0, 1
-    while high <= most and trains(high):
-        low, high = high, 2 * high
-    while high - low > max(1, low // 16):
-        middle = (low + high) // 2
-        if trains(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    rows: dict[str, Any] = {}
+    record[f"largest_batch {processes.model.name}"] = rows
+    for name, text in variants(room).items():
+        if QUICK and name not in (KEEP, TORCH_KEEP):
+            continue
+        found = largest_batch(processes, text, room)
+        rows[name] = {"trains": found.trains, "fails": found.fails}
+        print(f"  {name:24} {found.trains:5} ({found.fails} does not fit)")

@@ -3,22 +3,20 @@
 Environment variables set it up: see `benchmarks.bench_sessions`.
 """
 
-import importlib.util
 import os
 import statistics
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.bare_file import BareFile
+from benchmarks.session_variants import variants
 from benchmarks.training_turns import Figures, Worker
 
 QUICK = os.environ.get("OFFGRAD_BENCH_SESSIONS") == "quick"
-MB = 1 << 20
-SHARES = (50, 25, 10)
-"""Percent of what `keep` saves that a budget allows."""
-KEEP, TORCH_KEEP = "offgrad keep", "torch keep"
+MIB = 1 << 20
 
 
 def _setting(name: str, usual: str, quick: str) -> list[float]:
@@ -26,8 +24,8 @@ def _setting(name: str, usual: str, quick: str) -> list[float]:
     return [float(each) for each in text.replace(",", " ").split()]
 
 
-ROUNDS = int(_setting("ROUNDS", "5", "1")[0])
-LIMIT = os.environ.get("OFFGRAD_BENCH_LIMIT", "6MiB" if QUICK else "1GiB")
+ROUNDS = int(_setting("ROUNDS", "4", "1")[0])
+LIMIT = os.environ.get("OFFGRAD_BENCH_LIMIT", "48MiB" if QUICK else "1GiB")
 """Of memory, for the largest batch."""
 
 
@@ -40,6 +38,17 @@ class Model:
     batch: int
     batches: list[int]
 
+    @property
+    def title(self) -> str:
+        """What it is, for people."""
+        if self.name != "gpt":
+            return f"ResNet-18, width {self.sizes[0]:g}, 32 x 32 images"
+        layers, width, heads, context, dropout = self.sizes
+        return (
+            f"GPT, {layers:g} layers, width {width:g}, {heads:g} heads, context {context:g}, "
+            f"dropout {dropout:g}"
+        )
+
 
 def models() -> list[Model]:
     """Return both models."""
@@ -47,12 +56,12 @@ def models() -> list[Model]:
     batch = int(gpt.pop(4))
     resnet = _setting("RESNET", "64 64", "4 2")
     return [
-        Model("gpt", gpt, batch, [int(n) for n in _setting("BATCHES_GPT", "1 2 4 8", "1 2")]),
+        Model("gpt", gpt, batch, [int(n) for n in _setting("BATCHES_GPT", "1 2 4", "1 2")]),
         Model(
             "resnet",
             resnet[:1],
             int(resnet[1]),
-            [int(n) for n in _setting("BATCHES_RESNET", "16 32 64", "1 2")],
+            [int(n) for n in _setting("BATCHES_RESNET", "8 16 32", "1 2")],
         ),
     ]
 
@@ -65,21 +74,29 @@ class Processes:
         self._stack = ExitStack()
         self._workers: dict[str, Worker] = {}
 
-    def step(self, name: str, batch: int, limit: str | None = None, *, own: bool = True) -> Figures:
-        """Return the figures of a step of a variant such as ``"offgrad disk"``.
+    def step(self, variant: str, batch: int, *, own: bool = True) -> Figures:
+        """Return the figures of a step of framework and variant, such as ``"offgrad disk"``.
 
         Args:
-            name: the framework and the variant.
+            variant: what is asked of the worker.
             batch: samples.
-            limit: of memory.
             own: in a process of its own, unless the run is a quick one.
         """
-        framework, variant = name.split(maxsplit=1)
-        key = name if own and not QUICK else framework
+        framework, text = variant.split(maxsplit=1)
+        key = variant if own and not QUICK else framework
         if key not in self._workers:
-            worker = Worker(framework, self.model.name, self.model.sizes, self.folder)
-            self._workers[key] = self._stack.enter_context(worker)
-        return self._workers[key].step(variant, batch, limit)
+            self._workers[key] = self._stack.enter_context(self._worker(framework))
+        return self._workers[key].step(text, batch)
+
+    @contextmanager
+    def fresh(self, variant: str, room: int) -> Iterator[Callable[[int], Figures]]:
+        """Give what does a step of so many samples, in a new process that has `room` bytes."""
+        framework, text = variant.split(maxsplit=1)
+        with self._worker(framework, room) as worker:
+            yield lambda batch: worker.step(text, batch)
+
+    def _worker(self, framework: str, room: int | None = None) -> Worker:
+        return Worker(framework, self.model.name, self.model.sizes, self.folder, room)
 
     def rest(self) -> None:
         """End the workers, which take memory, until they are wanted again."""
@@ -98,11 +115,13 @@ class Steps:
 
     Attributes:
         saved_nbytes: what `keep` saves, parameters apart.
+        texts: framework and variant, by name.
         replies: figures by variant and round.
         rates: bytes a second of bare loops, by name and round; empty where there is no O_DIRECT.
     """
 
     saved_nbytes: int
+    texts: dict[str, str]
     replies: dict[str, list[Figures]]
     rates: dict[str, list[float]] = field(default_factory=dict)
 
@@ -124,27 +143,10 @@ class Steps:
         return [name for name in self.replies if name.startswith("offgrad")]
 
 
-def has(module: str) -> bool:
-    """Return whether there is such a module."""
-    return importlib.util.find_spec(module) is not None
-
-
-def budgets(saved_nbytes: int) -> dict[str, str]:
-    """Return the budgets by how they are called."""
-    return {f"budget {share}%": f"budget:{max(1, saved_nbytes * share // 100)}" for share in SHARES}
-
-
-def policies_of(saved_nbytes: int) -> dict[str, str]:
-    """Return the variants of offgrad by how they are called."""
-    stores = ["keep", "disk", "pool", "zarr"]
-    if has("offgrad.utils.checkpoint"):
-        stores.append("checkpoint")
-    return {name: name for name in stores} | budgets(saved_nbytes)
-
-
 def saved_nbytes_of(processes: Processes, batch: int) -> int:
     """Return what `keep` saves in a step, each byte once and parameters apart."""
     nbytes: int = processes.step("offgrad saved", batch, own=False)["unique_nbytes"]
+    processes.rest()
     return nbytes
 
 
@@ -152,18 +154,16 @@ def measure(processes: Processes) -> Steps:
     """Return rounds of a step of each variant, in turn, and the bare loops over a file."""
     batch = processes.model.batch
     saved = saved_nbytes_of(processes, batch)
-    variants = {f"offgrad {name}": f"offgrad {each}" for name, each in policies_of(saved).items()}
-    if has("torch"):
-        variants |= {name: name for name in (TORCH_KEEP, "torch disk", "torch checkpoint")}
-    found = Steps(saved, {name: [] for name in variants})
+    texts = variants(saved)
+    found = Steps(saved, texts, {name: [] for name in texts})
     try:
-        file = BareFile.unnamed(processes.folder, (32 if QUICK else 256) * MB)
+        file = BareFile.unnamed(processes.folder, (32 if QUICK else 256) * MIB)
     except OSError:
         loops = {}
     else:
-        loops = file.variants(16 * MB, 1, 2)
+        loops = file.variants(16 * MIB, 1, 2)
     for _ in range(1 + ROUNDS):
-        for name, variant in variants.items():
+        for name, variant in texts.items():
             found.replies[name].append(processes.step(variant, batch))
         for name, loop in loops.items():
             began = time.perf_counter()

@@ -21,18 +21,30 @@ _BOOT = (
 Figures = dict[str, Any]
 
 
+class WorkerError(RuntimeError):
+    """A worker has died."""
+
+
 class Worker:
     """A process that trains one model of one framework: see `benchmarks.training_worker`.
 
     It leaves with the ``with`` block.
     """
 
-    def __init__(self, framework: str, model: str, sizes: Sequence[float], folder: Any) -> None:
+    def __init__(
+        self,
+        framework: str,
+        model: str,
+        sizes: Sequence[float],
+        folder: Any,
+        room: int | None = None,
+    ) -> None:
         job = {
             "framework": framework,
             "model": model,
             "sizes": list(sizes),
             "folder": os.fspath(folder),
+            "room": room,
         }
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, json.dumps(job), *sys.path],
@@ -41,20 +53,23 @@ class Worker:
             text=True,
         )
 
-    def step(self, variant: str, batch: int, limit: str | None = None) -> Figures:
+    def step(self, variant: str, batch: int) -> Figures:
         """Have it train for a step, and return the figures.
 
         Raises:
-            RuntimeError: it has died; why is on standard error.
+            WorkerError: it has died; why is on standard error.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"variant": variant, "batch": batch, "limit": limit}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        request = {"variant": variant, "batch": batch}
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
         if not line:
-            raise RuntimeError(f"the worker ended with {self._process.wait()} in step {request}")
+            raise WorkerError(f"the worker ended with {self._process.wait()} in step {request}")
         figures: Figures = json.loads(line)
         return figures
 

@@ -11,27 +11,50 @@ import resource
 import sys
 import time
 import types
-from contextlib import nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.variants import Variants
+from offgrad.cli.limits import is_out_of_memory, peak_rss
+
+Figures = dict[str, Any]
 
 
 class Trainer:
     """A model of one framework, its optimizer, and its steps.
+
+    A tiny model trains before it for a step, so that libraries are loaded and threads run: memory
+    counts from then on.
 
     Args:
         framework: ``"offgrad"`` or ``"torch"``.
         model: ``"gpt"``, of `offgrad.cli.gpt`, or ``"resnet"``, of `benchmarks.resnet`.
         sizes: of a GPT layers, width, heads, context and dropout; of a ResNet its width.
         folder: where what leaves memory goes.
+        room: bytes of memory for the model, its training and all else; the operating system
+            refuses more (RLIMIT_DATA).
     """
 
-    def __init__(self, framework: str, model: str, sizes: list[float], folder: str) -> None:
-        self._lib = lib = import_module(framework)
+    def __init__(
+        self, framework: str, model: str, sizes: list[float], folder: str, room: int | None = None
+    ) -> None:
+        self._lib = import_module(framework)
+        self._folder, self._room = folder, room
+        self._base = 0
+        self._make(model, [1, 128, 2, 128, sizes[-1]] if model == "gpt" else [8])
+        self.step("keep", 4)
+        gc.collect()
+        self._base = _status("VmRSS")
+        if room is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + room, hard))
+        self._make(model, sizes)
+
+    def _make(self, model: str, sizes: list[float]) -> None:
+        lib = self._lib
         lib.manual_seed(0)
         if model == "gpt":
             gpt = _in(lib, "offgrad.cli.gpt")
@@ -41,55 +64,53 @@ class Trainer:
         else:
             # As long as offgrad has no convolutions, those written for benchmarks.
             own = None if hasattr(lib.nn, "Conv2d") else _in(lib, "benchmarks.conv_layers")
-            layers = own or lib.nn
-            self._model = _in(lib, "benchmarks.resnet").ResNet18(layers, int(sizes[0]))
+            self._model = _in(lib, "benchmarks.resnet").ResNet18(own or lib.nn, int(sizes[0]))
             self._shape = (3, 32, 32)
         self._optimizer = lib.optim.AdamW(self._model.parameters(), lr=1e-3)
-        self._variants = Variants(lib, self._model, folder)
+        self._variants = Variants(lib, self._model, self._folder)
 
-    def step(self, variant: str, batch: int, limit: str | None = None) -> dict[str, Any]:
+    def step(self, variant: str, batch: int) -> Figures:
         """Train for a step and return its figures.
 
-        Of offgrad they have the most tensor memory at any one time, of the step and of its
-        forward pass, and that at the begin and after the forward pass; and what the variant counts.
+        They have the peak of resident memory over what there was before the model. Of offgrad they
+        have the most tensor memory at any one time, of the step and of its forward pass, and that
+        at the begin and after the forward pass; and what the variant counts. Where the room is not
+        enough, ``"out_of_memory"`` is the only figure.
 
         Args:
             variant: see `benchmarks.variants`.
             batch: how many samples.
-            limit: of offgrad's tensor memory, such as ``"1GiB"``. If that is not enough,
-                ``"out_of_memory"`` is the only figure.
         """
         try:
-            return self._step(variant, self._inputs(batch), limit)
-        except MemoryError as error:
-            if limit is None:
+            return self._step(variant, self._inputs(batch))
+        except (MemoryError, OSError, RuntimeError) as error:
+            if self._room is None or not _lacked_memory(error):
                 raise
             message = f"{type(error).__name__}: {error}"
-        gc.collect()
         return {"out_of_memory": message}
 
-    def _step(self, variant: str, inputs: Any, limit: str | None) -> dict[str, Any]:
+    def _step(self, variant: str, inputs: Any) -> Figures:
         memory: Any = None if self._lib.__name__ == "torch" else self._lib.memory
-        figures: dict[str, Any] = {}
+        figures: Figures = {}
         before = self._variants.figures(variant)
-        with nullcontext() if limit is None else memory.limit(limit):
-            began = time.perf_counter()
-            self._optimizer.zero_grad()
-            if memory is not None:
-                memory.reset_peak()
-                figures["begin_nbytes"] = memory.allocated()
-            with self._variants.around(variant):
-                loss = self._model.loss(*inputs)
-            if memory is not None:
-                figures["forward_nbytes"] = memory.allocated()
-                figures["forward_peak_nbytes"] = memory.max_allocated()
-            loss.backward()
-            self._optimizer.step()
-            figures["seconds"] = time.perf_counter() - began
+        began = time.perf_counter()
+        self._optimizer.zero_grad()
+        if memory is not None:
+            memory.reset_peak()
+            figures["begin_nbytes"] = memory.allocated()
+        with self._variants.around(variant):
+            loss = self._model.loss(*inputs)
+        if memory is not None:
+            figures["forward_nbytes"] = memory.allocated()
+            figures["forward_peak_nbytes"] = memory.max_allocated()
+        loss.backward()
+        self._optimizer.step()
+        figures["seconds"] = time.perf_counter() - began
         if memory is not None:
             figures["peak_nbytes"] = memory.max_allocated()
         figures["loss"] = loss.item()
-        figures["peak_rss_nbytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        figures["peak_rss_nbytes"] = peak_rss()
+        figures["peak_over_base_nbytes"] = peak_rss() - self._base
         after = self._variants.figures(variant)
         return figures | {key: after[key] - before.get(key, 0) for key in after}
 
@@ -113,6 +134,20 @@ def _in(lib: Any, name: str) -> Any:
     translated = types.ModuleType(f"torch_{name}")
     exec(source.replace("from offgrad", "from torch"), translated.__dict__)
     return translated
+
+
+def _status(name: str) -> int:
+    """Return what Linux counts of this process under `name`, such as VmRSS, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"the system does not say its {name}")
+
+
+def _lacked_memory(error: Exception) -> bool:
+    """Return whether that is why; PyTorch and oneDNN in it have no type of their own for it."""
+    told = ("memory", "could not create a primitive")
+    return is_out_of_memory(error) or any(text in str(error) for text in told)
 
 
 def main(job: str) -> None:

@@ -3,7 +3,8 @@
 Variants of torch are ``keep``, ``disk`` (the example of PyTorch's documentation: each saved tensor
 to a file by torch.save), ``checkpoint`` (of each block, not re-entrant) and ``naive`` (hooks that
 count what they are given). Those of offgrad are the last two, ``saved`` (keep, whose unique
-bytes are without parameters) and all that `offgrad.offload` takes.
+bytes are without parameters), all that `offgrad.offload` takes, and ``checkpoint`` before such a
+text: the policy is then for what checkpoints save.
 """
 
 import os
@@ -28,16 +29,19 @@ class Variants:
         self._lib, self._model, self._folder = lib, model, folder
         self._sessions: dict[str, Any] = {}
         self._parameters = _Parameters()
-        self._packed_nbytes = 0
+        self._packed_nbytes = self._file_nbytes = 0
 
     def around(self, name: str) -> AbstractContextManager[Any]:
         """Return the context of a forward pass under the variant `name`."""
         if name == "naive":
             return self._hooks(self._count, lambda tensor: tensor)
-        if name == "checkpoint":
-            return self._checkpoint()
+        if name.startswith("checkpoint"):
+            return self._checkpoint(name.removeprefix("checkpoint").strip() or None)
         if self._lib.__name__ == "torch":
             return nullcontext() if name == "keep" else self._torch_disk()
+        return self._session(name)
+
+    def _session(self, name: str) -> AbstractContextManager[Any]:
         if name not in self._sessions:
             policy = [self._parameters, "keep"] if name == "saved" else name
             self._sessions[name] = self._lib.offload(policy, directory=self._folder)
@@ -48,8 +52,11 @@ class Variants:
         """Return what the variant has counted so far."""
         if name == "naive":
             return {"packed_nbytes": self._packed_nbytes}
+        if self._lib.__name__ == "torch":
+            return {"written_nbytes": self._file_nbytes if name == "disk" else 0}
+        name = name.removeprefix("checkpoint ")
         if name not in self._sessions:
-            return {}
+            return {"written_nbytes": 0}
         ledger = self._sessions[name].ledger
         figures = {
             key: getattr(ledger, key)
@@ -73,17 +80,19 @@ class Variants:
         def pack(tensor: Any) -> _File:
             file = _File(self._folder)
             self._lib.save(tensor, file.path)
+            self._file_nbytes += os.path.getsize(file.path)
             return file
 
         return self._hooks(pack, lambda file: self._lib.load(file.path))
 
     @contextmanager
-    def _checkpoint(self) -> Iterator[None]:
+    def _checkpoint(self, policy: str | None) -> Iterator[None]:
         checkpoint = import_module(f"{self._lib.__name__}.utils.checkpoint").checkpoint
         for block in self._model.blocks:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         try:
-            yield
+            with nullcontext() if policy is None else self._session(policy):
+                yield
         finally:
             for block in self._model.blocks:
                 del block.forward
