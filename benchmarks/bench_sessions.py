@@ -262,7 +262,7 @@ def test_curve(processes: Processes, record: dict[str, Any]) -> None:
 
 
 def test_largest_batch(processes: Processes, record: dict[str, Any]) -> None:
-    """The largest batch of which a step fits; beyond 16 to within a sixteenth.
+    """The largest batch of which a step fits; beyond 10 to within a tenth.
 
     Budgets are parts of the limit.
     """

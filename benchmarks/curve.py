@@ -8,18 +8,33 @@ The figures are those of `benchmarks.bench_sessions -k curve`; each model has a 
 import json
 import os
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 _MIB = 1 << 20
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart. There are as many
-# markers as has no common factor with them, so that pairs of both come again late.
-_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+# Colour and marker by what a variant does. The colours are Okabe and Ito's, which people with any
+# kind of colour vision tell apart; nothing is said by colour alone.
+_STYLES = {
+    "keep": ("#000000", "o"),
+    "disk": ("#0072B2", "s"),
+    "disk, bfloat16": ("#56B4E9", "s"),
+    "bfloat16": ("#56B4E9", "o"),
+    "budget 50%": ("#E69F00", "^"),
+    "budget 25%": ("#E69F00", "v"),
+    "budget 10%": ("#E69F00", "D"),
+    "recompute": ("#009E73", "P"),
+    "checkpoint": ("#CC79A7", "o"),
+    "checkpoint, disk": ("#CC79A7", "s"),
+}
+_OTHERS = [("#D55E00", marker) for marker in "os^vDP"]  # variants that are new
+_COARSE, _FINE = (1, 1.5, 2, 3, 4, 6), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+_LEFT_OUT = {"pool", "zarr", "disk, lz4"}
+"""They are in the table: their lines lie on those of `keep` and `disk`."""
 
 
 def save_curves(figures: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -33,63 +48,61 @@ def save_curves(figures: dict[str, Any], path: str | os.PathLike[str]) -> None:
     curves = [value for key, value in figures.items() if key.startswith("curve ")]
     if not curves:
         raise ValueError("the figures have no curve: run benchmarks/bench_sessions.py -k curve")
-    names = list(dict.fromkeys(row["variant"] for curve in curves for row in curve["rows"]))
+    names = dict.fromkeys(row["variant"] for curve in curves for row in curve["rows"])
+    drawn = [name for name in names if name.partition(" ")[2] not in _LEFT_OUT]
     columns = 5
-    height = 4.6 + 0.24 * -(-len(names) // columns)
-    figure = Figure(figsize=(10, height), layout="constrained")
+    figure = Figure(figsize=(10, 5.8 + 0.24 * -(-len(drawn) // columns)), layout="constrained")
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    others = cycle(_OTHERS)
+    for name in drawn:
+        style = _STYLES.get(name.partition(" ")[2]) or next(others)
+        for axes, curve in zip(panels, curves, strict=True):
+            _line(axes, name, style, [row for row in curve["rows"] if row["variant"] == name])
     for axes, curve in zip(panels, curves, strict=True):
-        for index, name in enumerate(names):
-            rows = [row for row in curve["rows"] if row["variant"] == name]
-            _line(axes, rows, index, hollow=name.startswith("torch"))
         _finish(axes, curve["model"])
     panels[0].set_ylabel("samples per second")
-    handles = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
+    handles, _ = panels[0].get_legend_handles_labels()
     figure.legend(
-        handles=list(handles.values()),
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-        markerscale=1.0,
+        handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
     figure.savefig(path, dpi=180, format="png")
 
 
-def _line(axes: Any, rows: list[dict[str, Any]], index: int, *, hollow: bool) -> None:
+def _line(axes: Any, name: str, style: tuple[str, str], rows: list[dict[str, Any]]) -> None:
+    """Draw a variant, hollow and dashed if it is PyTorch's; markers grow with the batch."""
+    colour, marker = style
+    hollow = name.startswith("torch")
     memory = [row["peak_over_base_nbytes"] / _MIB for row in rows]
     rates = [row["samples_per_second"] for row in rows]
-    colour = _COLOURS[index % len(_COLOURS)]
-    axes.plot(
-        memory,
-        rates,
-        color=colour,
-        linestyle="--" if hollow else "-",
-        linewidth=1.2,
-        marker=_MARKERS[index % len(_MARKERS)],
-        markersize=6,
-        markeredgewidth=1.2,
-        markerfacecolor="white" if hollow else colour,
-        label=rows[0]["variant"],
-    )
-    if rows[0]["variant"].endswith(" keep"):
-        for row, x, y in zip(rows, memory, rates, strict=True):
+    look = {
+        "color": colour,
+        "marker": marker,
+        "markerfacecolor": "white" if hollow else colour,
+        "linestyle": "--" if hollow else "-",
+    }
+    axes.plot([], [], markersize=6, linewidth=1.2, label=name, **look)
+    axes.plot(memory, rates, **look | {"marker": ""}, linewidth=1.2)
+    for index, (row, x, y) in enumerate(zip(rows, memory, rates, strict=True)):
+        axes.plot(x, y, markersize=4.5 + 1.5 * index, **look)
+        if name.endswith(" keep"):
             axes.annotate(
                 f"batch {row['batch']}",
                 (x, y),
-                xytext=(0, 7),
+                xytext=(5, -11),
                 textcoords="offset points",
-                ha="center",
                 fontsize=8,
+                path_effects=[withStroke(linewidth=2, foreground="white")],
+                zorder=5,
             )
 
 
 def _finish(axes: Any, title: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.margins(0.08, 0.12)
+    axes.margins(0.11, 0.08)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=_STEPS))
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=_FINE if high < 8 * low else _COARSE))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("peak memory over that of the loaded libraries (MiB resident)")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from benchmarks.session_steps import Processes
 from benchmarks.training_turns import WorkerError
 
-_MOST = 1 << 14
+_MOST = 1 << 20
 """It is taken for a batch that does not fit."""
 
 
@@ -23,9 +23,9 @@ class Largest(NamedTuple):
 
 
 def largest_batch(processes: Processes, variant: str, room: int) -> Largest:
-    """Return the largest batch that trains in `room` bytes; beyond 16 to within a sixteenth."""
+    """Return the largest batch that trains in `room` bytes; beyond 10 to within a tenth."""
 
-    def peak(batch: int) -> int | None:
+    def peaks(batch: int) -> tuple[int, int] | None:
         with processes.fresh(variant, room) as step:
             replies = [step(1)]
             try:
@@ -34,37 +34,43 @@ def largest_batch(processes: Processes, variant: str, room: int) -> Largest:
                 return None
         if any("out_of_memory" in reply for reply in replies):
             return None
-        return int(replies[-1]["peak_over_base_nbytes"])
+        one, all_ = (int(reply["peak_over_base_nbytes"]) for reply in replies)
+        return one, all_
 
-    return search(peak, room)
+    return search(peaks, room)
 
 
-def search(peak: Callable[[int], int | None], room: int) -> Largest:
-    """Return the largest batch whose `peak` is not None; what it is otherwise helps to guess.
+def search(peaks: Callable[[int], tuple[int, int] | None], room: int) -> Largest:
+    """Return the largest batch that fits.
 
-    Guesses are on the line through the last two peaks. That falls short near the limit, where
-    caches shrink, so while nothing has failed steps grow.
+    First comes a guess on the line through two peaks of memory. It mostly falls short, for caches
+    shrink near the limit; from there on steps are large, as trials that fail are cheap: they end
+    early. Between one that trains and one that fails it goes by halves.
+
+    Args:
+        peaks: of one sample and of so many, None if these do not fit.
+        room: what the peaks have to stay below.
     """
     fitting: list[tuple[int, int]] = []
-    trains, fails, step = 0, _MOST, 1
-    while fails - trains > (gap := max(1, trains // 16)):
-        least = trains + max(gap, step)
-        guess = max(_guess(fitting, room), least)
-        if guess >= fails:
+    trains, fails = 0, _MOST
+    while fails - trains > max(1, trains // 10):
+        if fails == _MOST:
+            guess = max(_guess(fitting, room), trains + max(1, trains // 2))
+        else:
             guess = (trains + fails) // 2
-        found = peak(guess)
+        found = peaks(guess)
         if found is None:
             fails = guess
         else:
-            fitting.append((guess, found))
-            trains, step = guess, 2 * step if guess == least else 1
+            fitting = [fitting[-1] if fitting else (1, found[0]), (guess, found[1])]
+            trains = guess
     return Largest(trains, fails)
 
 
 def _guess(fitting: list[tuple[int, int]], room: int) -> int:
-    if len(fitting) < 2:
-        return 4 if fitting else 1
-    (batch_1, peak_1), (batch_2, peak_2) = fitting[-2:]
+    if not fitting:
+        return 4
+    (batch_1, peak_1), (batch_2, peak_2) = fitting
     if peak_2 <= peak_1:
         return 4 * batch_2
     more = (room - peak_2) * (batch_2 - batch_1) // (peak_2 - peak_1)

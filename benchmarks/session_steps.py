@@ -56,7 +56,7 @@ def models() -> list[Model]:
     batch = int(gpt.pop(4))
     resnet = _setting("RESNET", "64 64", "4 2")
     return [
-        Model("gpt", gpt, batch, [int(n) for n in _setting("BATCHES_GPT", "1 2 4", "1 2")]),
+        Model("gpt", gpt, batch, [int(n) for n in _setting("BATCHES_GPT", "1 2 4 8", "1 2")]),
         Model(
             "resnet",
             resnet[:1],

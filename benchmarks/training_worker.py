@@ -12,10 +12,10 @@ import sys
 import time
 import types
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from benchmarks.variants import Variants
 from offgrad.cli.limits import is_out_of_memory, peak_rss
@@ -35,7 +35,7 @@ class Trainer:
         sizes: of a GPT layers, width, heads, context and dropout; of a ResNet its width.
         folder: where what leaves memory goes.
         room: bytes of memory for the model, its training and all else; the operating system
-            refuses more (RLIMIT_DATA).
+            refuses more (RLIMIT_DATA, as of Linux).
     """
 
     def __init__(
@@ -47,10 +47,11 @@ class Trainer:
         self._make(model, [1, 128, 2, 128, sizes[-1]] if model == "gpt" else [8])
         self.step("keep", 4)
         gc.collect()
-        self._base = _status("VmRSS")
+        now = psutil.Process().memory_info()
+        self._base = now.rss
         if room is not None:
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + room, hard))
+            resource.setrlimit(resource.RLIMIT_DATA, (now.data + room, hard))
         self._make(model, sizes)
 
     def _make(self, model: str, sizes: list[float]) -> None:
@@ -134,14 +135,6 @@ def _in(lib: Any, name: str) -> Any:
     translated = types.ModuleType(f"torch_{name}")
     exec(source.replace("from offgrad", "from torch"), translated.__dict__)
     return translated
-
-
-def _status(name: str) -> int:
-    """Return what Linux counts of this process under `name`, such as VmRSS, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"the system does not say its {name}")
 
 
 def _lacked_memory(error: Exception) -> bool:
