@@ -267,7 +267,7 @@ def test_largest_batch(processes: Processes, record: dict[str, Any]) -> None:
     Budgets are parts of the limit.
     """
     room = parse_nbytes(LIMIT)
-    _title(processes, f"the largest batch within {LIMIT}")
+    _title(processes, f"the largest batch within {LIMIT}, of which budgets are parts")
     rows: dict[str, Any] = {}
     record[f"largest_batch {processes.model.name}"] = rows
     for name, text in variants(room).items():

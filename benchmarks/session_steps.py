@@ -74,16 +74,16 @@ class Processes:
         self._stack = ExitStack()
         self._workers: dict[str, Worker] = {}
 
-    def step(self, variant: str, batch: int, *, own: bool = True) -> Figures:
-        """Return the figures of a step of framework and variant, such as ``"offgrad disk"``.
+    def step(self, variant: str, batch: int) -> Figures:
+        """Return the figures of a step of so many samples.
 
         Args:
-            variant: what is asked of the worker.
+            variant: framework and variant, such as ``"offgrad disk"``: each has a process of its
+                own, unless the run is a quick one.
             batch: samples.
-            own: in a process of its own, unless the run is a quick one.
         """
         framework, text = variant.split(maxsplit=1)
-        key = variant if own and not QUICK else framework
+        key = framework if QUICK else variant
         if key not in self._workers:
             self._workers[key] = self._stack.enter_context(self._worker(framework))
         return self._workers[key].step(text, batch)
@@ -145,7 +145,7 @@ class Steps:
 
 def saved_nbytes_of(processes: Processes, batch: int) -> int:
     """Return what `keep` saves in a step, each byte once and parameters apart."""
-    nbytes: int = processes.step("offgrad saved", batch, own=False)["unique_nbytes"]
+    nbytes: int = processes.step("offgrad saved", batch)["unique_nbytes"]
     processes.rest()
     return nbytes
 
