@@ -17,6 +17,8 @@ OFFGRAD = {
     "disk, lz4": "disk:lz4",
     "bfloat16": "cast:bfloat16",
     "disk, bfloat16": "cast:bfloat16,then=disk",
+    "recompute": "recompute",
+    "recompute, disk": "recompute,then=disk",
     "budget 50%": "budget:50%",
     "budget 25%": "budget:25%",
     "budget 10%": "budget:10%",
