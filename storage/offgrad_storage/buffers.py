@@ -248,17 +248,18 @@ class BufferPool:
             return block
 
     def _map_block(self, size: int) -> Block:
-        try:
-            return self._blocks.make(size)
-        except (OSError, OverflowError, ValueError, MemoryError):
-            self.trim()
-        try:
-            return self._blocks.make(size)
-        except (OSError, OverflowError, ValueError, MemoryError) as error:
-            raise MemoryError(
-                f"BufferPool: the system gives no {size} bytes ({error}); {self._reserved()} bytes "
-                "are in use, none are cached. Let arrays die, offload more, or raise the limit"
-            ) from None
+        # As much as is needed goes first, then all: what is cached will be wanted again.
+        reason = ""
+        for trimmed in (0, size, None):
+            self.trim(trimmed)
+            try:
+                return self._blocks.make(size)
+            except (OSError, OverflowError, ValueError, MemoryError) as error:
+                reason = str(error)
+        raise MemoryError(
+            f"BufferPool: the system gives no {size} bytes ({reason}); {self._reserved()} bytes "
+            "are in use, none are cached. Let arrays die, offload more, or raise the limit"
+        )
 
     def _reserved(self) -> int:
         # Not the sum over all living arrays, of which there may be many thousands.

@@ -239,7 +239,7 @@ def test_many_small_arrays_take_few_mappings() -> None:
 
 @linux_only
 def test_a_pool_that_dies_leaves_its_memory_to_its_living_arrays_and_no_longer() -> None:
-    before = memory("VmSize")
+    before = memory("VmData")
     pool = BufferPool()
     kept = Kept(pool)
     for number in range(640):
@@ -257,7 +257,7 @@ def test_a_pool_that_dies_leaves_its_memory_to_its_living_arrays_and_no_longer()
     assert dead() is not None  # an array knows where its memory is to go
     arrays.clear()
     assert dead() is None
-    assert memory("VmSize") - before < 16 * MIB
+    assert memory("VmData") - before < 16 * MIB
 
 
 def take_the_last_memory() -> None:
