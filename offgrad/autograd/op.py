@@ -183,8 +183,9 @@ class Op(Node):
                 # As in PyTorch, what backward does not need is there, as None.
                 setattr(self, slot, None)
             else:
-                tensor, edge, is_output = self._identify(array, inputs, arrays, results, outputs)
-                saved[slot] = SavedTensor(tensor, self, slot, edge, is_output)
+                facts = self._identify(array, inputs, arrays, results, outputs)
+                tensor, edge, is_output, is_own = facts
+                saved[slot] = SavedTensor(tensor, self, slot, edge, is_output, is_own)
         del self._saves
 
     def _identify(
@@ -194,22 +195,23 @@ class Op(Node):
         arrays: "list[Array | None]",
         results: tuple[Array, ...],
         outputs: "list[Any]",
-    ) -> "tuple[Tensor, Edge, bool]":
+    ) -> "tuple[Tensor, Edge, bool, bool]":
         """Return the tensor whose array is to be saved, its gradient's edge, whether it is an
-        output.
+        output, whether forward made the array for backward alone.
         """
         # One array object is one tensor: `_tell_apart` sees to it.
         for index, candidate in enumerate(arrays):
             if array is candidate:
-                return inputs[index], self.next_functions[index], False  # type: ignore[return-value]
+                tensor: Any = inputs[index]
+                return tensor, self.next_functions[index], False, False
         for index, candidate in enumerate(results):
             if array is candidate:
-                return outputs[index], (None, index), True
+                return outputs[index], (None, index), True, False
         for tensor in (*inputs, *outputs):
             # A view: its version is that of the memory.
             if tensor is not None and np.may_share_memory(array, tensor._array):
-                return wrap(array, tensor._storage), (None, 0), False
-        return wrap(array), (None, 0), False
+                return wrap(array, tensor._storage), (None, 0), False, True
+        return wrap(array), (None, 0), False, True
 
     def run(self, grads: Grads) -> Grads:
         """Run `backward`."""

@@ -114,7 +114,9 @@ def _source(tensor: "Tensor") -> Held | Made | None:
     owner = tensor if tensor._base is None else tensor._base
     storage, maker = tensor._storage, owner._grad_fn
     if maker is None:
-        if not owner._requires_grad and tensor._array.nbytes >= POOL_THRESHOLD:
+        is_small = tensor._array.nbytes < POOL_THRESHOLD
+        # Of a change of foreign memory nobody tells.
+        if storage.foreign or not (owner._requires_grad or is_small):
             return None
         return Held(wrap(tensor._array, storage), storage.version)
     replay = made_by(owner)

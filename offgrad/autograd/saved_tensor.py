@@ -31,6 +31,8 @@ class Save(NamedTuple):
         slot: what the tensor is to it.
         is_output: whether the node itself made it.
         is_parameter: whether it is a leaf that requires grad, or a view of one.
+        is_data: whether the node did not make it, and neither it nor what it is a view of requires
+            grad: an input, a target, a buffer, which somebody else may hold as well.
     """
 
     tensor: "Tensor"
@@ -39,6 +41,7 @@ class Save(NamedTuple):
     slot: str
     is_output: bool
     is_parameter: bool
+    is_data: bool = False
 
 
 KEEP = object()
@@ -165,11 +168,18 @@ class SavedTensor:
     _shape_dtype: tuple[tuple[int, ...], Any]
 
     def __init__(
-        self, tensor: "Tensor", node: "Node", slot: str, edge: "Edge", is_output: bool = False
+        self,
+        tensor: "Tensor",
+        node: "Node",
+        slot: str,
+        edge: "Edge",
+        is_output: bool = False,
+        is_own: bool = False,
     ) -> None:
         """Save `tensor` for `node`; the gradient of what is unpacked will go to `edge`.
 
         An output's edge leads to `node` itself and is made anew on each unpack, lest it be a cycle.
+        What `node` made for itself `is_own`.
         """
         self._slot = slot
         self._node = ref(node)
@@ -186,8 +196,9 @@ class SavedTensor:
         elif tensor._storage is state.target:
             tensor = wrap(copy(tensor._array))
             self._version = 0
+            is_own = True
         hooks = state.hooks
-        if not hooks or not self._pack(hooks[-1], tensor):
+        if not hooks or not self._pack(hooks[-1], tensor, is_own):
             self._keep(tensor)
 
     @property
@@ -281,13 +292,14 @@ class SavedTensor:
         if remember_saver(self, tensor._array.nbytes):
             self.module = current_module()
 
-    def _pack(self, hooks: SaveHooks, tensor: "Tensor") -> bool:
+    def _pack(self, hooks: SaveHooks, tensor: "Tensor", is_own: bool = False) -> bool:
         node = self._node()
         detached = wrap(tensor._array, tensor._storage)
         owner = tensor if tensor._base is None else tensor._base
         is_parameter = not self._is_output and owner._requires_grad and owner._grad_fn is None
+        is_data = not (self._is_output or is_own or owner._requires_grad)
         name = "" if node is None else node.name()
-        save = Save(detached, owner, name, self._slot, self._is_output, is_parameter)
+        save = Save(detached, owner, name, self._slot, self._is_output, is_parameter, is_data)
         version = tensor._storage.version
         # What hooks compute is not recorded.
         modes = grad_mode.state.set(False, grad_mode.state.inference)

@@ -42,9 +42,19 @@ class Writer(Protocol):
         """Wait until the memory may change."""
 
 
+class Heir(Writer, Protocol):
+    """Who needs some memory as it is, and longer than its owner lives."""
+
+    def inherit(self, storage: "Storage") -> None:
+        """Take over the memory, in a storage that only heirs have. Called by a finalizer."""
+
+
 # Taken for a moment only, never by a finalizer.
 _writers_lock = threading.Lock()
 _savers: WeakRegistry[Saver] = WeakRegistry()
+# By the number of the storage. Not in the storage: the garbage collector, before it finalizes an
+# object, clears the weak references that only garbage holds.
+_heirs: dict[int, tuple[ref[Heir], ...]] = {}
 
 
 class Storage:
@@ -58,17 +68,21 @@ class Storage:
         uid: a number no other storage of this process has or had.
         version: how many in-place operations changed the memory.
         inference: whether it is an inference tensor's, which autograd refuses.
+        foreign: whether it is the user's array, whose changes nobody announces.
         changed_by: the operation that changed it last.
         role: what the memory is for, in the words of an `OutOfMemoryError`.
         writers: pending writes of the memory to a store, which `write()` waits for.
+        has_heirs: whether somebody gets the memory when the storage dies.
     """
 
     # Defaults are the class's: most storages are never changed and have no role.
     version = 0
     inference = False
+    foreign = False
     changed_by = ""
     role = "tensors"
     writers: "tuple[ref[Writer], ...]" = ()
+    has_heirs = False
     _counted = 0
 
     def __init__(self, root: NDArray[Any], *, foreign: bool = False) -> None:
@@ -76,6 +90,7 @@ class Storage:
         self.root = root
         self.uid = next(_uids)
         if foreign:
+            self.foreign = True
             return
         nbytes: int = root.nbytes
         if nbytes >= POOL_THRESHOLD:
@@ -87,14 +102,41 @@ class Storage:
             self._counted = nbytes
 
     def __del__(self) -> None:
+        if self.has_heirs and self._bequeath():
+            return
         if self._counted:
             counter.change(-self._counted)
+
+    def _bequeath(self) -> bool:
+        """Leave the memory, counted as it is, to the heirs; False if there are none."""
+        heirs = [heir for each in _heirs.pop(self.uid) if (heir := each()) is not None]
+        if not heirs:
+            return False
+        left = object.__new__(Storage)
+        left.root, left.uid, left._counted = self.root, next(_uids), self._counted
+        left.role = "saved for backward, to be written"
+        # Heirs may hand the memory out before they let go of it.
+        writers: list[ref[Writer]] = [ref(heir) for heir in heirs]
+        left.writers = (*self.writers, *writers)
+        if left.root.nbytes >= POOL_THRESHOLD:
+            _large.add(left)
+        for heir in heirs:
+            heir.inherit(left)
+        return True
 
     def add_writer(self, writer: Writer) -> None:
         """Have `write` wait for `writer`."""
         with _writers_lock:
             waiting = [each for each in self.writers if (one := each()) and not one.captured]
             self.writers = (*waiting, ref(writer))
+
+    def add_heir(self, heir: Heir) -> None:
+        """Leave the memory to `heir`, if it is alive then; until then `write` waits for it."""
+        self.add_writer(heir)
+        with _writers_lock:
+            known = [each for each in _heirs.get(self.uid, ()) if each() is not None]
+            _heirs[self.uid] = (*known, ref(heir))
+            self.has_heirs = True
 
     def write(self, operation: str) -> None:
         """Announce that `operation` is about to change the memory in place."""

@@ -16,8 +16,9 @@ class Budget(Policy):
     """At most so many bytes of memory are held for backward; what is used last makes way.
 
     All that is saved takes of the budget, but parameters, which are there anyway: memory that is
-    held, being written, or read ahead. A tensor larger than all of it goes to the store at once.
-    What the store cannot take stays in memory: the op whose tensor needs that room raises why.
+    held, being written, or read ahead, also where somebody else holds it as well. A tensor larger
+    than all of it goes to the store at once. What the store cannot take stays in memory: the op
+    whose tensor needs that room raises why.
 
     Attributes:
         nbytes: the bound. Bytes, or text such as ``"512MiB"``.

@@ -14,6 +14,7 @@ from offgrad.policies.layout import Array
 from offgrad.policies.tally import Tally
 
 if TYPE_CHECKING:
+    from offgrad.policies.loans import Lent
     from offgrad.policies.recipe import Recipe
     from offgrad.policies.residents import Residence, Residents
 
@@ -25,6 +26,7 @@ class Entry:
         shape, dtype, nbytes: of the array.
         residence: the memory that is held for it; None once it is put into a store.
         leaving: the same, from then on until it is written.
+        lent: the memory that it shares with who else holds it; None once it is in a store.
         stored: its place in the store; the array goes when the last saved tensor does.
         recipe: how to compute it again instead.
         residents: whose room it takes in memory; None if that is not bounded.
@@ -33,8 +35,8 @@ class Entry:
     """
 
     __slots__ = (
-        "__weakref__", "_resident", "buffer", "dtype", "leaving", "nbytes", "recipe", "residence",
-        "residents", "shape", "stored", "tally",
+        "__weakref__", "_resident", "buffer", "dtype", "leaving", "lent", "nbytes", "recipe",
+        "residence", "residents", "shape", "stored", "tally",
     )  # fmt: skip
 
     def __init__(self, data: Array, tally: Tally) -> None:
@@ -45,6 +47,7 @@ class Entry:
         self.residence: Residence | None = None
         self.leaving: Residence | None = None
         self.residents: Residents | None = None
+        self.lent: Lent | None = None
         self.stored: Handle | None = None
         self.recipe: Recipe | None = None
         self.buffer: Array | None = None
@@ -59,6 +62,11 @@ class Entry:
         """Its place in the store, where it has one."""
         assert self.stored is not None
         return self.stored
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is in memory and stays there, with nothing to be done for it."""
+        return self.residence is not None or self.lent is not None
 
     @property
     def captured(self) -> bool:
@@ -90,14 +98,18 @@ class Entry:
 
     def in_memory(self) -> tuple[Storage, Array] | None:
         """Return a storage that still holds the bytes, and them; None if there is none."""
-        if self._resident is None:
+        if self._resident is not None:
+            reference, version, offset = self._resident
+            storage = reference()
+            if storage is not None and storage.version == version:
+                flat = storage.root.reshape(-1).view("u1")
+                return storage, flat[offset : offset + self.nbytes]
+        lent = self.lent
+        if lent is None:
             return None
-        reference, version, offset = self._resident
-        storage = reference()
-        if storage is None or storage.version != version:
-            return None
-        flat = storage.root.reshape(-1).view("u1")
-        return storage, flat[offset : offset + self.nbytes]
+        found = lent.copy()
+        self.is_also_in(found[0], 0)
+        return found
 
     def take_buffer(self) -> Array | None:
         """Return what a read ahead is filling, for `read` alone."""
@@ -194,7 +206,7 @@ class ReadAhead:
         while self._upcoming:
             entry = self._upcoming[0]()
             # What is held anyway needs no care.
-            if entry is not None and entry.residence is None and not self._joins(entry):
+            if entry is not None and not entry.is_held and not self._joins(entry):
                 found = entry.in_memory()
                 if found is None and entry.recipe is not None:
                     self._ahead[id(entry)] = _Ahead(entry, None)  # computed when it is wanted

@@ -30,7 +30,8 @@ class Figures:
         read_nbytes: their bytes.
         recomputes: arrays computed again.
         recomputed_nbytes: their bytes.
-        hits: unpacks that found the array in memory, or its read begun ahead, perhaps done.
+        hits: unpacks that found the array in memory, or its read begun ahead, perhaps done. What
+            the program held anyway is neither kept nor written: its unpacks are hits.
         write_waits: saves that waited for a store, for 0.1 ms or longer.
         read_waits: unpacks that did.
         write_stall_seconds: time that saves spent in stores, with making room for them.

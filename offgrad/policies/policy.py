@@ -92,7 +92,7 @@ class Keep(Policy):
 
 @dataclass(frozen=True)
 class Store:
-    """Go to a store.
+    """Go to a store, as soon as it would else be held for backward alone (see `OffloadSession`).
 
     Attributes:
         store: ``"pool"``, ``"disk"``, ``"zarr"``, or a store of the user's. ``"disk:lz4"`` is short

@@ -201,4 +201,5 @@ def _input(
         reader, what = packed
         return _Saved(what) if reader is session else None
     kept = saved[source].kept()
-    return None if kept is None else _Kept(kept)
+    # Of a change of foreign memory nobody tells.
+    return None if kept is None or kept._storage.foreign else _Kept(kept)

@@ -8,13 +8,13 @@ will be wanted in which order; reads run ahead of it. `unpack` gives the tensors
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
-from offgrad_storage import AbstractArrayStore, Handle
+from offgrad_storage import AbstractArrayStore, Handle, StoreError
 
 from offgrad import memory
 from offgrad.autograd.handles import RemovableHandle
@@ -28,6 +28,7 @@ from offgrad.policies.by_module import ByModule
 from offgrad.policies.entry import Entry, ReadAhead
 from offgrad.policies.layout import Array, address, compact
 from offgrad.policies.ledger import Ledger
+from offgrad.policies.loans import Loans
 from offgrad.policies.policy import (
     Keep,
     Placement,
@@ -49,6 +50,17 @@ if TYPE_CHECKING:
 
 
 _FEW = 64
+
+
+def _facts(context: SaveContext) -> dict[str, object]:
+    """Return what a store is told of an array."""
+    return {
+        "op": context.op,
+        "slot": context.slot,
+        "module": context.module,
+        "shape": list(context.shape),
+        "step": context.step,
+    }
 
 
 class _Saves:
@@ -79,6 +91,13 @@ class OffloadSession:
     With `module`, or with a mapping of policies by module, it applies inside these modules only,
     whichever thread calls them: there it is the innermost, of nested modules the inner one, and
     what is saved elsewhere goes as if it were not there.
+
+    Memory is written once, whatever tensors share it. Inputs, targets, masks and buffers that
+    require no grad are not written to a `Store` while somebody besides the graph holds them, unless
+    it rounds. When nobody does any more, they are with the next save or backward pass, or
+    before an allocation would exceed the memory's limit; and before a change in place. Of memory
+    that is NumPy's (see `from_numpy`) nobody tells when it changes, so it is copied at once; that
+    of ``tensor.numpy()`` must not be changed, as without a session.
 
     Attributes:
         policy: what decides.
@@ -128,6 +147,7 @@ class OffloadSession:
         self._pending: list[ref[Handle]] = []
         self._passes: list[ReadAhead] = []
         self._residents: dict[Spill, Residents] = {}
+        self._loans = Loans(self._lock)
         memory.register_borrower(self)
 
     def __enter__(self) -> "OffloadSession":
@@ -203,6 +223,7 @@ class OffloadSession:
             data.nbytes if dense else (data.shape, data.strides),
         )
         with self._lock:
+            self._settle()
             saves = self._saves.get(storage)
             if saves is None or saves.version != storage.version:
                 saves = self._saves[storage] = _Saves(storage.version)
@@ -220,12 +241,18 @@ class OffloadSession:
             if entry is not None and entry.residence is not None and entry.residents is not None:
                 entry.residents.touch(entry.residence)
         if entry is None:
+            # Of a change of foreign memory nobody tells, so it must be copied.
+            whole = dense and storage.root.flags.c_contiguous and not storage.foreign
+            is_lent = save.is_data and placement.lossless and not storage.foreign
             if isinstance(placement, Recompute):
                 assert recipe is not None
                 entry = self._remember(recipe, storage, data, begin, tally)
+            elif is_lent and isinstance(placement, Store):
+                place = begin if whole else None
+                entry = self._lend(placement, storage, data, place, context, tally)
             else:
-                whole = storage if dense and storage.root.flags.c_contiguous else None
-                entry = self._save(placement, whole, data, begin, context, tally)
+                source = storage if whole else None
+                entry = self._save(placement, source, data, begin, context, tally)
             saves.entries[key] = ref(entry)
         return Packed(entry, layout)
 
@@ -239,6 +266,22 @@ class OffloadSession:
         entry.is_also_in(storage, begin)
         return entry
 
+    def _lend(
+        self,
+        placement: Store,
+        storage: Storage,
+        data: Array,
+        begin: int | None,
+        context: SaveContext,
+        tally: Tally,
+    ) -> Entry:
+        """Have `data`, a part of `storage`, written when nobody else holds `storage` any more."""
+        entry = Entry(data, tally)
+        store = self._open(placement)
+        with self._lock:
+            self._loans.lend(entry, storage, data, begin, store, _facts(context))
+        return entry
+
     def _save(
         self,
         placement: Store | Spill,
@@ -250,13 +293,7 @@ class OffloadSession:
     ) -> Entry:
         """Hold or store `data`: the bytes of `storage` from `begin` on, or else to be copied."""
         entry = Entry(data, tally)
-        facts = {
-            "op": context.op,
-            "slot": context.slot,
-            "module": context.module,
-            "shape": list(context.shape),
-            "step": context.step,
-        }
+        facts = _facts(context)
         began = time.perf_counter()
         try:
             if isinstance(placement, Spill):
@@ -313,10 +350,21 @@ class OffloadSession:
                 pending = [each for each in self._pending if (one := each()) and not one.captured]
                 self._pending = [*pending, ref(handle)]
 
+    def _settle(self) -> None:
+        """Begin to write what was lent and nobody else holds any more. With the lock held.
+
+        Raises:
+            StoreError: as the store says it; nothing is lost, and it stays in memory.
+        """
+        if self._loans.due:
+            for storage, handle in self._loans.settle():
+                self._hold_until_written(storage, handle)
+
     # Memory
 
     def relieve(self) -> None:
-        """Give back memory held for pending writes, once written, and for reads ahead.
+        """Give back memory held for pending writes, once written, for reads ahead, and what was
+        lent and nobody else holds any more.
 
         Raises:
             StoreError, MemoryError: a store did not take all that is held; the rest stays.
@@ -325,6 +373,8 @@ class OffloadSession:
         if not self._lock.acquire(blocking=False):
             return
         try:
+            with suppress(StoreError):
+                self._settle()
             pending = [handle for each in self._pending if (handle := each()) is not None]
             for reads in self._passes:
                 reads.give_back()
@@ -350,6 +400,8 @@ class OffloadSession:
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         """Learn the order of unpacking, and begin to read; return what ends the pass."""
+        with self._lock, suppress(StoreError):
+            self._settle()
         orders: dict[AbstractArrayStore, list[Handle]] = {}
         reads = ReadAhead([each.entry for each in packed], self._prefetch_nbytes, self._has_room)
         entries = reads.order()

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import offgrad
+from offgrad import nn
 from offgrad.nn import functional as F
 
 Offload: TypeAlias = Callable[[], AbstractContextManager[Any]]
@@ -31,6 +32,24 @@ def normal(seed: int, *shape: int, dtype: Any = np.float32, grad: bool = True) -
     """Return a leaf of normal numbers."""
     array = np.random.default_rng(seed).standard_normal(shape)
     return offgrad.tensor(np.asarray(array).astype(dtype), requires_grad=grad)
+
+
+def data(seed: int, *shape: int) -> Any:
+    """Return a tensor that requires no grad."""
+    return normal(seed, *shape, grad=False)
+
+
+class Normalise(nn.Module):
+    """Subtracts and divides by buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", data(5, 64))
+        self.register_buffer("scale", data(6, 64).exp())
+
+    def forward(self, x: Any) -> Any:
+        """Return it normalised."""
+        return (x - self.shift) * self.scale
 
 
 def layer_norm_case(x: Any) -> Any:

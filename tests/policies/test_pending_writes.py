@@ -16,8 +16,8 @@ def test_a_change_waits_for_the_pending_write() -> None:
     backend = MemoryBackend()
     with memory_store(backend) as store:
         w = normal(1, 64, 64)
-        y = normal(2, 64, 64, grad=False)
-        value = y.numpy().copy()
+        y = normal(2, 64, 64).clone()
+        value = y.detach().numpy().copy()
         backend.gate.clear()
         with everything(store):
             loss = (y * w).sum()
@@ -37,8 +37,8 @@ def test_a_change_waits_for_every_pending_write_of_its_memory() -> None:
     rows = 200
     with memory_store(backend) as store:
         w = normal(1, rows, 16)
-        y = normal(2, rows, 16, grad=False)
-        value = y.numpy().copy()
+        y = normal(2, rows, 16).clone()
+        value = y.detach().numpy().copy()
         with everything(store):
             products = [y[k] * w[k] for k in range(rows)]
         y.zero_()
@@ -50,8 +50,8 @@ def test_a_change_waits_for_every_pending_write_of_its_memory() -> None:
 def test_changes_race_with_writes(kind: str, every_store: Any) -> None:
     for attempt in range(8):
         w = normal(1, 512, 512)
-        y = normal(attempt, 512, 512, grad=False)
-        value = y.numpy().copy()
+        y = normal(attempt, 512, 512).clone()
+        value = y.detach().numpy().copy()
         with everything(every_store[kind]):
             a = (y * w).sum()
             b = (y.t() * w.t()).sum()
@@ -71,8 +71,8 @@ def test_threads_that_save_parts_of_one_memory() -> None:
     """A change waits for the writes of them all."""
     for _ in range(30):
         with memory_store(MemoryBackend(delay=0.0005)) as store:
-            w, y = normal(1, 40, 64), normal(2, 40, 64, grad=False)
-            value = y.numpy().copy()
+            w, y = normal(1, 40, 64), normal(2, 40, 64).clone()
+            value = y.detach().numpy().copy()
             products: list[Any] = []
             start = threading.Barrier(2)
 

@@ -275,6 +275,20 @@ def test_an_output_that_got_other_data_is_not_recomputed() -> None:
     assert not ledger.recomputes
 
 
+def test_memory_of_numpy_may_change_unseen_so_nothing_is_made_of_it() -> None:
+    def run() -> Any:
+        shared, small = np.ones((256, 128), np.float32), np.ones(128, np.float32)
+        x, weight = offgrad.from_numpy(shared).requires_grad_(), normal(2, 128, 128)
+        y = (F.gelu(x) @ weight + F.silu(offgrad.from_numpy(small) * x) @ weight).sum()
+        shared[...] = small[...] = 7
+        (grad,) = offgrad.autograd.grad(y, weight)
+        return (grad * weight).sum(), [weight]
+
+    found, ledger = gradients("recompute", run)
+    assert found == gradients("keep", run)[0]
+    assert ledger.recomputes == 1  # of SiLU, whose own input is the library's
+
+
 def test_long_chains_are_not_followed_to_their_beginning() -> None:
     def run() -> Any:
         x, weight = normal(1, 128, 128), normal(2, 128, 128)
