@@ -16,7 +16,8 @@ from offgrad.policies.tally import Tally
 if TYPE_CHECKING:
     from offgrad.policies.loans import Lent
     from offgrad.policies.recipe import Recipe
-    from offgrad.policies.residents import Residence, Residents
+    from offgrad.policies.residence import Residence
+    from offgrad.policies.residents import Residents
 
 
 class Entry:

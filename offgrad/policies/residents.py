@@ -12,97 +12,22 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary, ref
 
-from offgrad_storage import AbstractArrayStore, Handle, StoreError
+from offgrad_storage import AbstractArrayStore
 
 from offgrad.memory import Storage
 from offgrad.policies.entry import Entry
-from offgrad.policies.layout import Array, address
+from offgrad.policies.layout import Array
 from offgrad.policies.policy import Spill
+from offgrad.policies.residence import Lodger, Residence, Write
 
 _MOST_EAGER = 32 << 20
-
-
-class _Lodger(NamedTuple):
-    """An entry, and what is to be written for it."""
-
-    entry: ref[Entry]
-    data: Array
-    facts: Mapping[str, object]
-
-
-class _Write(NamedTuple):
-    """A write, and the array the store was given for it, which nobody else holds."""
-
-    handle: ref[Handle]
-    source: ref[Array]
-
-    @property
-    def pending(self) -> bool:
-        """Whether the store holds the memory; if it was under way, even when the handle is dead."""
-        handle = self.handle()
-        return self.source() is not None and not (handle is not None and handle.captured)
-
-
-class Residence:
-    """The memory of a storage, held for the entries in it. It goes with the last of them.
-
-    Attributes:
-        lodgers: what is not put into the store.
-        put, writes: what is, perhaps still to be written.
-        failure: why some of that could not be written the last time.
-    """
-
-    __slots__ = (
-        "__weakref__", "_freed", "_residents", "failure", "lodgers", "nbytes", "put", "storage",
-        "writes",
-    )  # fmt: skip
-
-    def __init__(self, storage: Storage, residents: "Residents", freed: deque[int]) -> None:
-        self.storage = storage
-        self.nbytes = storage.root.nbytes
-        self.lodgers: list[_Lodger] = []
-        self.put: list[_Lodger] = []
-        self.failure: StoreError | None = None
-        self.writes: list[_Write] = []
-        self._residents = residents
-        self._freed = freed
-
-    def __del__(self) -> None:
-        del self.storage, self.lodgers, self.put  # before anyone is told
-        self._freed.append(self.nbytes)
-
-    def clear(self) -> None:
-        """Have all entries written, unless they are, and wait for that.
-
-        Raises:
-            StoreError: some cannot be, and stay.
-        """
-        with self._residents.lock:
-            self._residents.clear(self)
-
-    def end(self) -> None:
-        """All writes are done: let go of the entries written; the others are lodgers again."""
-        for lodger in self.put:
-            entry = lodger.entry()
-            if entry is None:
-                continue
-            entry.leaving = None
-            try:
-                entry.handle.check()
-            except StoreError as error:
-                self.failure = error.with_traceback(None)  # which would keep memory
-                self.lodgers.append(lodger)
-                entry.residence = self
-                entry.tally.not_written(id(entry))
-                entry.is_also_in(self.storage, address(lodger.data) - address(self.storage.root))
-        self.put, self.writes = [], []
 
 
 class _Leaving(NamedTuple):
     """Memory that is being written: for its entries, or else held by the store alone."""
 
     residence: ref[Residence]
-    writes: Sequence[_Write]
+    writes: Sequence[Write]
     nbytes: int
 
 
@@ -163,7 +88,7 @@ class Residents:
             self._by_storage[storage.uid] = residence
             self._forget(residence)  # one that is dead may have had the same number
             self._unplanned[id(residence)] = ref(residence)
-        residence.lodgers.append(_Lodger(ref(entry), data, facts))
+        residence.lodgers.append(Lodger(ref(entry), data, facts))
         entry.residence = residence
         storage.add_writer(entry)
         last = self._spill.last
@@ -242,7 +167,7 @@ class Residents:
                     residence.put.append(lodger)
                     if not self._spill.lossless:
                         entry.is_only_stored()
-                    residence.writes.append(_Write(ref(entry.stored), ref(source)))
+                    residence.writes.append(Write(ref(entry.stored), ref(source)))
                 residence.lodgers.pop()
         finally:
             self._evicting = False
