@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from offgrad_storage import AbstractArrayStore, Handle, StoreError
 
@@ -25,20 +25,13 @@ from offgrad.nn import Module
 from offgrad.nn.calls import calls, current_module_name
 from offgrad.nn.hooks import register_module_forward_pre_hook, unwatch_calls, watch_calls
 from offgrad.policies.by_module import ByModule
+from offgrad.policies.dedup import Key, SavesByStorage
 from offgrad.policies.entry import Entry, ReadAhead
 from offgrad.policies.layout import Array, address, compact
 from offgrad.policies.ledger import Ledger
 from offgrad.policies.loans import Loans
-from offgrad.policies.policy import (
-    Keep,
-    Placement,
-    Policy,
-    Recompute,
-    SaveContext,
-    Spill,
-    Store,
-    as_policy,
-)
+from offgrad.policies.placing import attributes_of, context_of, place
+from offgrad.policies.policy import Keep, Policy, Recompute, SaveContext, Spill, Store, as_policy
 from offgrad.policies.recipe import Packed, Recipe, recipe_of
 from offgrad.policies.residents import Residents
 from offgrad.policies.route import Route, modules_concerned, routes_to
@@ -47,40 +40,6 @@ from offgrad.policies.tally import Tallies, Tally
 
 if TYPE_CHECKING:
     from offgrad.tensor import Tensor
-
-
-_FEW = 64
-
-
-def _facts(context: SaveContext) -> dict[str, object]:
-    """Return what a store is told of an array."""
-    return {
-        "op": context.op,
-        "slot": context.slot,
-        "module": context.module,
-        "shape": list(context.shape),
-        "step": context.step,
-    }
-
-
-class _Saves:
-    """What was saved of one storage at one version: a range of bytes each, stored or kept."""
-
-    __slots__ = ("_most", "entries", "version")
-
-    def __init__(self, version: int) -> None:
-        self.version = version
-        # By first byte, dtype, and the shape and strides of the elements.
-        self.entries: dict[tuple[Any, ...], ref[Entry] | None] = {}
-        self._most = _FEW
-
-    def forget(self) -> None:
-        """Once they are many, forget those that are not stored: batches are parts of one tensor."""
-        if len(self.entries) >= self._most:
-            for key, entry in list(self.entries.items()):
-                if entry is None or entry() is None:
-                    del self.entries[key]
-            self._most = max(_FEW, 2 * len(self.entries))
 
 
 class OffloadSession:
@@ -143,7 +102,7 @@ class OffloadSession:
         self._lock = threading.RLock()
         self._steps = 0
         self._tallies = Tallies()
-        self._saves: WeakKeyDictionary[Storage, _Saves] = WeakKeyDictionary()
+        self._saves = SavesByStorage()
         self._pending: list[ref[Handle]] = []
         self._passes: list[ReadAhead] = []
         self._residents: dict[Spill, Residents] = {}
@@ -200,34 +159,14 @@ class OffloadSession:
         array, storage = save.tensor._array, save.tensor._storage
         data, layout, dense = compact(array)
         recipe = recipe_of(save.owner, data, self) if dense else None
-        maker = save.owner._grad_fn
-        context = SaveContext(
-            op=save.op,
-            slot=save.slot,
-            module=current_module_name(self._model),
-            dtype=array.dtype,
-            shape=array.shape,
-            nbytes=array.nbytes,
-            is_parameter=save.is_parameter,
-            is_output=save.is_output,
-            storage=storage.uid,
-            step=self._steps - 1,
-            made_by="" if maker is None else maker.name(),
-            recompute_ops=0 if recipe is None else recipe.ops,
-        )
-        placement = _place(policy, context)
+        ops = 0 if recipe is None else recipe.ops
+        context = context_of(save, current_module_name(self._model), self._steps - 1, ops)
+        placement = place(policy, context)
         begin = address(data) - address(storage.root)
-        key: tuple[Any, ...] = (
-            begin,
-            data.dtype,
-            data.nbytes if dense else (data.shape, data.strides),
-        )
+        key: Key = (begin, data.dtype, data.nbytes if dense else (data.shape, data.strides))
         with self._lock:
             self._settle()
-            saves = self._saves.get(storage)
-            if saves is None or saves.version != storage.version:
-                saves = self._saves[storage] = _Saves(storage.version)
-            saves.forget()
+            saves = self._saves.of(storage)
             tally = self._tallies.of(context)
             tally.saved(array.nbytes, 0 if key in saves.entries else data.nbytes)
             saves.entries.setdefault(key, None)
@@ -236,8 +175,7 @@ class OffloadSession:
                 return KEEP
             if not placement.lossless:  # for those alone who want it rounded
                 key = (*key, placement)
-            known = saves.entries.get(key)
-            entry = None if known is None else known()
+            entry = saves.get(key)
             if entry is not None and entry.residence is not None and entry.residents is not None:
                 entry.residents.touch(entry.residence)
         if entry is None:
@@ -248,8 +186,8 @@ class OffloadSession:
                 assert recipe is not None
                 entry = self._remember(recipe, storage, data, begin, tally)
             elif is_lent and isinstance(placement, Store):
-                place = begin if whole else None
-                entry = self._lend(placement, storage, data, place, context, tally)
+                at = begin if whole else None
+                entry = self._lend(placement, storage, data, at, context, tally)
             else:
                 source = storage if whole else None
                 entry = self._save(placement, source, data, begin, context, tally)
@@ -279,7 +217,7 @@ class OffloadSession:
         entry = Entry(data, tally)
         store = self._open(placement)
         with self._lock:
-            self._loans.lend(entry, storage, data, begin, store, _facts(context))
+            self._loans.lend(entry, storage, data, begin, store, attributes_of(context))
         return entry
 
     def _save(
@@ -293,7 +231,7 @@ class OffloadSession:
     ) -> Entry:
         """Hold or store `data`: the bytes of `storage` from `begin` on, or else to be copied."""
         entry = Entry(data, tally)
-        facts = _facts(context)
+        facts = attributes_of(context)
         began = time.perf_counter()
         try:
             if isinstance(placement, Spill):
@@ -459,21 +397,3 @@ class OffloadSession:
                 reads.used(entry, storage, computed)
                 reads.advance()
         return tensor
-
-
-def _place(policy: Policy, context: SaveContext) -> Placement:
-    """Return the answer of `policy`, once it is checked."""
-    placement = policy.place(context)
-    if placement is None:
-        return Keep()
-    if not isinstance(placement, Placement):
-        raise TypeError(
-            f"a policy must return Keep, Store, Spill, Recompute or None, but {policy} returned "
-            f"{type(placement).__name__} for {context}"
-        )
-    if isinstance(placement, Recompute) and not context.recompute_ops:
-        raise ValueError(
-            f"what cannot be computed again must be kept or stored, but {policy} returned "
-            f"Recompute for {context}; do so only where recompute_ops is not 0"
-        )
-    return placement
