@@ -1,6 +1,7 @@
 """Replays: what it takes to run the forward of a cheap operation again."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -71,13 +72,16 @@ class Replay(NamedTuple):
     outputs: tuple[int, ...]
     ops: int
 
-    def run(self, arrays: "Sequence[Array | None]") -> tuple[Any, ...]:
-        """Return all outputs for inputs as they were: the same bits."""
-        node = self.operation()
-        node.needs_input_grad = (False,) * len(arrays)
-        with np.errstate(all="ignore"):
-            result = node.forward(*arrays, **self.parameters)
-        return result if type(result) is tuple else (result,)
+
+def run(
+    operation: "type[Op]", parameters: Mapping[str, Any], arrays: "Sequence[Array | None]"
+) -> tuple[Any, ...]:
+    """Return all outputs of an operation for inputs as they were: the same bits."""
+    node = operation()
+    node.needs_input_grad = (False,) * len(arrays)
+    with np.errstate(all="ignore"):
+        result = node.forward(*arrays, **parameters)
+    return result if type(result) is tuple else (result,)
 
 
 def replay_of(
@@ -107,22 +111,29 @@ def replay_of(
     if ops > MOST_OPS:
         return None
     uids = tuple([-1 if each is None else each._storage.uid for each in outputs])
+    if any(isinstance(each, np.ndarray) for each in parameters.values()):
+        parameters = {key: copy(each) for key, each in parameters.items()}  # the caller's own
     return Replay(type(node), parameters, tuple(sources), node._saved, uids, ops)
 
 
 def _source(tensor: "Tensor") -> Held | Made | None:
     owner = tensor if tensor._base is None else tensor._base
-    storage, maker = tensor._storage, owner._grad_fn
-    if maker is None:
-        is_small = tensor._array.nbytes < POOL_THRESHOLD
+    storage, maker, derivation = tensor._storage, owner._grad_fn, tensor._derivation
+    # What no gradient flows through must not hold the graph that made it.
+    if maker is None or not tensor._requires_grad:
+        is_parameter = maker is None and owner._requires_grad
+        is_small = storage.root.nbytes < POOL_THRESHOLD
         # Of a change of foreign memory nobody tells.
-        if storage.foreign or not (owner._requires_grad or is_small):
+        if storage.foreign or not (is_parameter or is_small):
             return None
         return Held(wrap(tensor._array, storage), storage.version)
     replay = made_by(owner)
     if replay is None:
         return None
-    return Made(replay, owner._output_nr, tensor._derivation)
+    # How a Function of the user's took a view is known to it alone.
+    if derivation is not None and any(step.op is None for step in derivation.steps()):
+        return None
+    return Made(replay, owner._output_nr, derivation)
 
 
 def made_by(tensor: "Tensor") -> Replay | None:
@@ -130,5 +141,7 @@ def made_by(tensor: "Tensor") -> Replay | None:
     node, storage = tensor._grad_fn, tensor._storage
     if node is None or node.replay is None or storage.version:
         return None
-    # Setting .data gives a tensor other memory, and leaves its history.
-    return node.replay if node.replay.outputs[tensor._output_nr] == storage.uid else None
+    # Setting .data gives a tensor other memory, or a view of its own, and leaves its history.
+    if node.replay.outputs[tensor._output_nr] != storage.uid or tensor._array is not storage.root:
+        return None
+    return node.replay

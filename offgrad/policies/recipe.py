@@ -5,6 +5,7 @@ held in memory anyway, or made by another recipe.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -120,7 +121,8 @@ class Recipe:
         inputs: Sequence[_Input],
         derivation: Derivation | None = None,
     ) -> None:
-        self._replay = replay
+        # Without the slots: the output may be in one of them, and hold this recipe.
+        self._run = partial(replays.run, replay.operation, replay.parameters)
         self._output_nr = output_nr
         self._inputs = inputs
         self._derivation = derivation
@@ -134,7 +136,7 @@ class Recipe:
     def array(self, unpack: Unpack) -> Any:
         """Compute the array again: the same bits."""
         arrays = [each.array(unpack) for each in self._inputs]
-        array = self._replay.run(arrays)[self._output_nr]
+        array = self._run(arrays)[self._output_nr]
         return array if self._derivation is None else self._derivation.take_array(array)
 
     def data(self, unpack: Unpack) -> Array:

@@ -1,0 +1,112 @@
+"""Recompute where it is least expected: odd sources, odd lifetimes, odd policies."""
+
+import gc
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+
+import offgrad
+from offgrad import memory
+from offgrad.autograd import Function
+from offgrad.nn import functional as F
+from tests.policies.graphs import bits, normal
+
+MIB = 1 << 20
+
+
+def gradients(policy: Any, run: Any) -> tuple[Any, int]:
+    """Return the bits of all gradients of `run`, and how often something was recomputed."""
+    offgrad.manual_seed(1)
+    with offgrad.offload(policy) as session:
+        loss, leaves = run()
+    loss.backward()
+    return bits(loss, *(each.grad for each in leaves)), session.ledger.recomputes
+
+
+def same(run: Any, policy: Any = "recompute,min=1") -> int:
+    """Assert that recomputing changes no gradient of `run`; return how often it was done."""
+    found, recomputes = gradients(policy, run)
+    assert found == gradients("keep", run)[0]
+    return recomputes
+
+
+@pytest.mark.parametrize("through", ["itself", "a sum"])
+def test_an_output_that_became_a_view_of_itself_by_data_is_not_recomputed(through: str) -> None:
+    def run() -> Any:
+        x, weight = normal(1, 64, 64), normal(2, 64, 64)
+        y = F.gelu(x.clone())
+        y.data = y.data.t()
+        return ((y if through == "itself" else y + 1.0) @ weight).sum(), [x, weight]
+
+    assert not same(run)
+
+
+class Passing(Function):
+    """Returns its input, as a view that only it knows how to take."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * 3
+
+
+def test_a_view_taken_by_a_function_of_the_users_is_no_source() -> None:
+    def run() -> Any:
+        x, weight = normal(1, 64, 64), normal(2, 64, 64)
+        return ((Passing.apply(F.gelu(x.clone())) + 1.0) @ weight).sum(), [x, weight]
+
+    assert not same(run)
+
+
+def test_numbers_given_as_arrays_may_change_afterwards() -> None:
+    def run() -> Any:
+        x, weight, value = normal(1, 64, 64), normal(2, 64, 64), np.array(3.0)
+        mask = normal(3, 64, 64, grad=False) > 0
+        loss = (F.silu(x.clone()).masked_fill(mask, value) @ weight).sum()
+        value[...] = 7
+        return loss, [x, weight]
+
+    assert same(run) == 1
+
+
+def test_a_dropped_graph_is_freed_where_an_operation_saved_its_recomputed_output() -> None:
+    x, weight = normal(1, 128, 128), normal(2, 128, 128)
+    gc.collect()
+    gc.disable()
+    try:
+        before = memory.allocated()
+        with offgrad.offload("recompute"):
+            loss = (F.relu(F.layer_norm(x.clone(), (128,))).exp() @ weight).sum()
+        del loss
+        assert memory.allocated() == before
+    finally:
+        gc.enable()
+
+
+def test_a_small_part_of_a_large_tensor_does_not_hold_all_of_it() -> None:
+    x, large = normal(1, 8, 1024), normal(2, 1024, 1024, grad=False)
+    with offgrad.offload("recompute"):
+        y = x * x + large[0]
+    before = memory.allocated()
+    del large
+    assert before - memory.allocated() == 4 * MIB
+    y.sum().backward()
+
+
+def test_a_view_without_gradient_does_not_hold_the_graph_of_its_base() -> None:
+    x, bias = normal(1, 64, 64), normal(2, 64)
+    with offgrad.offload("recompute,min=1"):
+        h = x.clone()
+        graph = ref(h.grad_fn)
+        y = F.gelu(h)
+        with offgrad.no_grad():
+            state = y.view(64, 64)
+        z = state + bias
+        del h, y, state
+    assert z.requires_grad
+    assert graph() is None
