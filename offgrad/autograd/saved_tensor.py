@@ -204,7 +204,9 @@ class SavedTensor:
     @property
     def packed(self) -> "tuple[Reader, Any] | None":
         """What unpacks the tensor, and what stands for it; None if it is kept."""
-        return None if self._reader is None else (self._reader, self._packed)
+        # Each is read once, in this order: another thread may release it meanwhile.
+        packed, reader = self._packed, self._reader
+        return None if reader is None else (reader, packed)
 
     def unpack(self) -> "Tensor":
         """Return the saved tensor.

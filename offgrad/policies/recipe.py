@@ -7,6 +7,7 @@ held in memory anyway, or made by another recipe.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -66,14 +67,26 @@ class _Nothing:
 
 
 class _Kept(_Nothing):
-    """An array in memory. It is copied before somebody changes it in place."""
+    """An array in memory. It is copied, once for all, before somebody changes it in place."""
 
     def __init__(self, tensor: "Tensor") -> None:
         self._array = tensor._array
         self._storage: Storage | None = tensor._storage
+        self._held = False
+
+    @classmethod
+    def of(cls, tensor: "Tensor") -> "_Kept":
+        """Return the one for the array of `tensor`, as it is now."""
+        # An array that is not copied yet is alive, and so has its id for itself.
+        key = (tensor._storage.uid, tensor._storage.version, id(tensor._array))
+        found = _all_kept.get(key)
+        if found is None or found.captured:
+            found = _all_kept[key] = cls(tensor)
+        return found
 
     def hold(self) -> None:
-        if self._storage is not None:
+        if self._storage is not None and not self._held:
+            self._held = True
             self._storage.add_writer(self)
 
     def array(self, unpack: Unpack) -> Any:
@@ -87,6 +100,9 @@ class _Kept(_Nothing):
         data, layout, _ = compact(self._array)
         self._array = layout.view(memory.copy(data))
         self._storage = None
+
+
+_all_kept: WeakValueDictionary[tuple[int, int, int], _Kept] = WeakValueDictionary()
 
 
 class _Saved(_Nothing):
@@ -169,8 +185,10 @@ def recipe_of(owner: "Tensor", data: Array, session: Reader) -> Recipe | None:
     if not dense or whole.nbytes != data.nbytes or address(whole) != address(data):
         return None
     recipe = _recipe(replay, owner._output_nr, None, session)
-    if recipe is not None:
-        recipe.layout = layout
+    # Recipes follow from recipes: whatever policies say, these do not go on for ever.
+    if recipe is None or recipe.ops > replays.MOST_OPS:
+        return None
+    recipe.layout = layout
     return recipe
 
 
@@ -195,7 +213,7 @@ def _input(
         return _recipe(source.by, source.output_nr, source.derivation, session)
     if isinstance(source, replays.Held):
         unchanged = source.tensor._storage.version == source.version
-        return _Kept(source.tensor) if unchanged else None
+        return _Kept.of(source.tensor) if unchanged else None
     if source not in saved:  # yet
         return None
     packed = saved[source].packed
@@ -204,4 +222,4 @@ def _input(
         return _Saved(what) if reader is session else None
     kept = saved[source].kept()
     # Of a change of foreign memory nobody tells.
-    return None if kept is None or kept._storage.foreign else _Kept(kept)
+    return None if kept is None or kept._storage.foreign else _Kept.of(kept)

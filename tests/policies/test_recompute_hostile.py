@@ -11,6 +11,7 @@ import offgrad
 from offgrad import memory
 from offgrad.autograd import Function
 from offgrad.nn import functional as F
+from offgrad.policies import Policy, Recompute, SaveContext
 from tests.policies.graphs import bits, normal
 
 MIB = 1 << 20
@@ -110,3 +111,33 @@ def test_a_view_without_gradient_does_not_hold_the_graph_of_its_base() -> None:
         del h, y, state
     assert z.requires_grad
     assert graph() is None
+
+
+def test_a_leaf_that_many_recipes_take_is_copied_once_before_it_changes() -> None:
+    x, weight = normal(1, 512, 512), normal(2, 512, 4)
+    with offgrad.offload("recompute"):
+        losses = [(F.silu(x) @ weight).sum() for _ in range(8)]
+    before = memory.allocated()
+    with offgrad.no_grad():
+        x.add_(1)
+    assert memory.allocated() - before == MIB
+    del losses
+    assert memory.allocated() <= before
+
+
+class Whenever(Policy):
+    """Recomputes whatever can be."""
+
+    def place(self, context: SaveContext) -> Any:
+        return Recompute() if context.recompute_ops else None
+
+
+def test_a_policy_that_sets_no_limit_does_not_make_chains_without_end() -> None:
+    def run() -> Any:
+        x = normal(1, 4, 4)
+        y = x.clone()
+        for _ in range(1500):
+            y = F.silu(y)
+        return y.sum(), [x]
+
+    assert same(run, Whenever()) == pytest.approx(1500, rel=0.05)
