@@ -30,14 +30,15 @@ class Entry:
         lent: the memory that it shares with who else holds it; None once it is in a store.
         stored: its place in the store; the array goes when the last saved tensor does.
         recipe: how to compute it again instead.
+        lossless: whether it comes back bit for bit.
         residents: whose room it takes in memory; None if that is not bounded.
         buffer: what a read ahead is filling.
         tally: where its writes and reads count.
     """
 
     __slots__ = (
-        "__weakref__", "_resident", "buffer", "dtype", "leaving", "lent", "nbytes", "recipe",
-        "residence", "residents", "shape", "stored", "tally",
+        "__weakref__", "_resident", "buffer", "dtype", "leaving", "lent", "lossless", "nbytes",
+        "recipe", "residence", "residents", "shape", "stored", "tally",
     )  # fmt: skip
 
     def __init__(self, data: Array, tally: Tally) -> None:
@@ -51,6 +52,7 @@ class Entry:
         self.lent: Lent | None = None
         self.stored: Handle | None = None
         self.recipe: Recipe | None = None
+        self.lossless = True
         self.buffer: Array | None = None
         self._resident: tuple[ref[Storage], int, int] | None = None
 
@@ -139,11 +141,12 @@ class Entry:
 class _Ahead:
     """An entry that is in memory, or on its way there, for its next uses."""
 
-    __slots__ = ("entry", "pinned", "uses")
+    __slots__ = ("computed", "entry", "pinned", "uses")
 
     def __init__(self, entry: Entry, pinned: Storage | None) -> None:
         self.entry = ref(entry)
         self.pinned = pinned
+        self.computed = False  # rather than read or found
         self.uses = 1
 
 
@@ -154,7 +157,8 @@ class ReadAhead:
     called with the session's lock held.
 
     Attributes:
-        window_nbytes: most bytes in memory ahead of their use; one larger array may go alone.
+        window_nbytes: most bytes in memory ahead of their use, and most that are computed and wait
+            for a second use; one larger array may go alone.
 
     Args:
         uses: the order.
@@ -189,21 +193,27 @@ class ReadAhead:
 
         This one may be called without the lock.
         """
-        held, pinned = 0, {}
+        read, computed = self._held_nbytes()
+        return read + computed
+
+    def _held_nbytes(self) -> tuple[int, int]:
+        """Return the bytes read ahead, and those computed for an earlier use."""
+        held, read, computed = 0, {}, {}
         for ahead in self._ahead.copy().values():
             entry, storage = ahead.entry(), ahead.pinned
             if storage is not None:  # all of it, and whether the entry is still wanted or not
+                pinned = computed if ahead.computed else read
                 pinned[storage.uid] = storage.root.nbytes
             elif entry is not None and entry.recipe is None:
                 held += entry.nbytes
-        return held + sum(pinned.values())
+        return held + sum(read.values()), sum(computed.values())
 
     def advance(self) -> None:
         """Begin as many reads as may be: within the window, and within the memory's limit."""
         for key, ahead in list(self._ahead.items()):
             if ahead.entry() is None:
                 del self._ahead[key]
-        held = self.held_nbytes()
+        held, _ = self._held_nbytes()
         while self._upcoming:
             entry = self._upcoming[0]()
             # What is held anyway needs no care.
@@ -258,9 +268,18 @@ class ReadAhead:
                 self._upcoming.popleft()
             return
         ahead.uses -= 1
-        ahead.pinned = storage
         if not ahead.uses:
             del self._ahead[id(entry)]
+        elif ahead.pinned is not storage:
+            ahead.computed = entry.recipe is not None
+            if not ahead.computed or self._has_room_for(entry, storage):
+                ahead.pinned = storage
+
+    def _has_room_for(self, entry: Entry, storage: Storage) -> bool:
+        """Return whether what was computed can wait for its next use: else it is computed again."""
+        nbytes = storage.root.nbytes
+        _, held = self._held_nbytes()
+        return (not held or held + nbytes <= self.window_nbytes) and self._fits(entry, nbytes)
 
     def _pass_over(self, entry: Entry) -> None:
         """One use of `entry` is not needed."""

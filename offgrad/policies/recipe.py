@@ -41,6 +41,10 @@ class _Input(Protocol):
     def ops(self) -> int:
         """How many operations it takes to have it."""
 
+    @property
+    def lossless(self) -> bool:
+        """Whether it is bit for bit what it was."""
+
     def hold(self) -> None:
         """Be as now whenever it is asked for."""
 
@@ -55,6 +59,7 @@ class _Nothing:
     """An input that was not given."""
 
     ops = 0
+    lossless = True
 
     def hold(self) -> None:
         pass
@@ -112,6 +117,7 @@ class _Saved(_Nothing):
         self._packed = packed
         recipe = packed.entry.recipe
         self.ops = 0 if recipe is None else recipe.ops
+        self.lossless = packed.entry.lossless
 
     def array(self, unpack: Unpack) -> Any:
         return unpack(self._packed)._array
@@ -125,6 +131,7 @@ class Recipe:
 
     Attributes:
         ops: how many operations that takes.
+        lossless: whether it takes nothing that a store rounded.
         layout: of the output in memory.
     """
 
@@ -143,6 +150,7 @@ class Recipe:
         self._inputs = inputs
         self._derivation = derivation
         self.ops = 1 + sum(each.ops for each in inputs)
+        self.lossless = all(each.lossless for each in inputs)
 
     def hold(self) -> None:
         """From now on, give the array as it would be now."""

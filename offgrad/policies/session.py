@@ -162,6 +162,9 @@ class OffloadSession:
         ops = 0 if recipe is None else recipe.ops
         context = context_of(save, current_module_name(self._model), self._steps - 1, ops)
         placement = place(policy, context)
+        lossless = placement.lossless
+        if isinstance(placement, Recompute) and recipe is not None:
+            lossless = recipe.lossless
         begin = address(data) - address(storage.root)
         key: Key = (begin, data.dtype, data.nbytes if dense else (data.shape, data.strides))
         with self._lock:
@@ -173,7 +176,7 @@ class OffloadSession:
             if isinstance(placement, Keep) or not data.nbytes:
                 tally.kept_nbytes += array.nbytes
                 return KEEP
-            if not placement.lossless:  # for those alone who want it rounded
+            if not lossless:  # for those alone who want it rounded
                 key = (*key, placement)
             entry = saves.get(key)
             if entry is not None and entry.residence is not None and entry.residents is not None:
@@ -181,9 +184,8 @@ class OffloadSession:
         if entry is None:
             # Of a change of foreign memory nobody tells, so it must be copied.
             whole = dense and storage.root.flags.c_contiguous and not storage.foreign
-            is_lent = save.is_data and placement.lossless and not storage.foreign
-            if isinstance(placement, Recompute):
-                assert recipe is not None
+            is_lent = save.is_data and lossless and not storage.foreign
+            if isinstance(placement, Recompute) and recipe is not None:
                 entry = self._remember(recipe, storage, data, begin, tally)
             elif is_lent and isinstance(placement, Store):
                 at = begin if whole else None
@@ -191,6 +193,7 @@ class OffloadSession:
             else:
                 source = storage if whole else None
                 entry = self._save(placement, source, data, begin, context, tally)
+            entry.lossless = lossless
             saves.entries[key] = ref(entry)
         return Packed(entry, layout)
 
@@ -201,7 +204,8 @@ class OffloadSession:
         entry = Entry(data, tally)
         entry.recipe = recipe
         recipe.hold()
-        entry.is_also_in(storage, begin)
+        if recipe.lossless:
+            entry.is_also_in(storage, begin)
         return entry
 
     def _lend(
@@ -332,6 +336,8 @@ class OffloadSession:
         return sum(reads.held_nbytes() for reads in list(self._passes))
 
     def _has_room(self, entry: Entry, nbytes: int) -> bool:
+        if entry.recipe is not None:  # it takes of all that is bounded
+            return all(each.fits(nbytes) for each in self._residents.values())
         return entry.residents is None or entry.residents.fits(nbytes)
 
     # Backward
