@@ -198,7 +198,9 @@ class ReadAhead:
 
     def _held_nbytes(self) -> tuple[int, int]:
         """Return the bytes read ahead, and those computed for an earlier use."""
-        held, read, computed = 0, {}, {}
+        held = 0
+        read: dict[int, int] = {}
+        computed: dict[int, int] = {}
         for ahead in self._ahead.copy().values():
             entry, storage = ahead.entry(), ahead.pinned
             if storage is not None:  # all of it, and whether the entry is still wanted or not

@@ -185,7 +185,8 @@ class OffloadSession:
             # Of a change of foreign memory nobody tells, so it must be copied.
             whole = dense and storage.root.flags.c_contiguous and not storage.foreign
             is_lent = save.is_data and lossless and not storage.foreign
-            if isinstance(placement, Recompute) and recipe is not None:
+            if isinstance(placement, Recompute):
+                assert recipe is not None
                 entry = self._remember(recipe, storage, data, begin, tally)
             elif is_lent and isinstance(placement, Store):
                 at = begin if whole else None

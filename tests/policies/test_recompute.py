@@ -116,7 +116,9 @@ def test_gradients_are_the_same_bits(then: str) -> None:
         expected, _ = gradients("keep", run)
         found, ledger = gradients(f"recompute,then={then}", run)
         assert found == expected
-        assert ledger.recomputes == 2
+        # What is computed waits for its second use only where there is room.
+        again = run is swiglu and then.startswith("budget")
+        assert ledger.recomputes == 2 + again
         assert ledger.as_dict()["recomputed_nbytes"] == ledger.recomputed_nbytes > 0
 
 

@@ -177,10 +177,28 @@ def rounded_then_recomputed(*, alive: bool) -> Any:
         loss, sine = (y @ weight).sum(), y.sin()
     if not alive:
         del y
-    assert bits(sine.grad_fn._saved_self) == expected
+    node: Any = sine.grad_fn
+    assert bits(node._saved_self) == expected
     (grad,) = offgrad.autograd.grad(loss, weight)
     return bits(grad)
 
 
 def test_what_follows_from_rounded_numbers_is_rounded_for_who_wants_it_so_alone() -> None:
     assert rounded_then_recomputed(alive=True) == rounded_then_recomputed(alive=False)
+
+
+def test_what_is_computed_waits_within_the_budget() -> None:
+    x, up, down = normal(1, 256, 128), normal(2, 128, 256), normal(3, 256, 64)
+    with offgrad.offload("recompute,then=budget:600KiB") as session:
+        h = x @ up
+        loss = ((F.silu(h) * h.exp()) @ down).sum()
+        del h
+    held: list[int] = []
+
+    def look(grad: Any) -> None:
+        residents = sum(each.held_nbytes for each in session._residents.values())
+        held.append(residents + sum(session.holdings().values()))
+
+    down.register_hook(look)
+    loss.backward()
+    assert max(held) <= 600 << 10
