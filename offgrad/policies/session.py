@@ -26,12 +26,13 @@ from offgrad.nn.calls import calls, current_module_name
 from offgrad.nn.hooks import register_module_forward_pre_hook, unwatch_calls, watch_calls
 from offgrad.policies.by_module import ByModule
 from offgrad.policies.dedup import Key, SavesByStorage
-from offgrad.policies.entry import Entry, ReadAhead
+from offgrad.policies.entry import Entry
 from offgrad.policies.layout import Array, address, compact
 from offgrad.policies.ledger import Ledger
 from offgrad.policies.loans import Loans
 from offgrad.policies.placing import attributes_of, context_of, place
 from offgrad.policies.policy import Keep, Policy, Recompute, SaveContext, Spill, Store, as_policy
+from offgrad.policies.read_ahead import ReadAhead
 from offgrad.policies.recipe import Packed, Recipe, recipe_of
 from offgrad.policies.residents import Residents
 from offgrad.policies.route import Route, modules_concerned, routes_to
