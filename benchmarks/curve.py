@@ -28,13 +28,14 @@ _STYLES = {
     "budget 25%": ("#E69F00", "v"),
     "budget 10%": ("#E69F00", "D"),
     "recompute": ("#009E73", "P"),
+    "recompute, disk": ("#D55E00", "D"),
     "checkpoint": ("#CC79A7", "o"),
     "checkpoint, disk": ("#CC79A7", "s"),
 }
 _OTHERS = [("#D55E00", marker) for marker in "os^vDP"]  # variants that are new
 _COARSE, _FINE = (1, 1.5, 2, 3, 4, 6), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-_LEFT_OUT = {"pool", "zarr", "disk, lz4"}
-"""They are in the table: their lines lie on those of `keep` and `disk`."""
+_LEFT_OUT = {"pool", "zarr", "disk, lz4", "bfloat16", "disk, bfloat16", "checkpoint, disk"}
+"""They are in the table: their lines lie on those of `keep`, `disk` and `checkpoint`."""
 
 
 def save_curves(figures: dict[str, Any], path: str | os.PathLike[str]) -> None:
