@@ -1,0 +1,93 @@
+"""What does a step cost where moving its bytes takes about as long as computing it, or longer?
+
+    pytest benchmarks/bench_streaming.py -s
+
+A chain of elementwise layers saves an array for each pass over one, so no policy can hide all of
+its writes and reads. A step under each policy is held against the longer of computing, which is a
+step with everything kept, and moving, which is a bare loop of direct writes and reads of as many
+bytes; all take turns. Medians are printed with quartiles; no time is asserted.
+
+Sessions hold little memory besides what is computed with: 32 MiB of writes and 32 MiB of reads
+ahead. The last one has more of both and a third thread, so that the drive is never without work.
+
+OFFGRAD_BENCH_STREAMING="layers MiB rounds" sets the size.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from offgrad_storage import DiskStore
+
+import offgrad
+from benchmarks.bare_file import BareFile
+from benchmarks.training_turns import quartiles
+from offgrad import memory
+from offgrad.nn import functional as F
+
+_MIB = 1 << 20
+LAYERS, SIZE, ROUNDS = map(int, os.environ.get("OFFGRAD_BENCH_STREAMING", "48 16 7").split())
+
+
+def _step(x: Any, session: offgrad.policies.OffloadSession) -> None:
+    """Forward and backward through layers that each save what they return."""
+    with session:
+        y = x
+        for layer in range(LAYERS):
+            y = F.relu(y - layer / LAYERS)
+        loss = y.sum()
+    del y
+    loss.backward()
+    x.grad = None
+
+
+def test_steps_against_computing_and_moving(tmp_path: Path) -> None:
+    """The step of each policy against the longer of `keep` and the bare loops."""
+    try:
+        file = BareFile.unnamed(tmp_path, LAYERS * SIZE * _MIB)
+    except OSError:
+        pytest.skip("the folder takes no direct writes")
+    x = offgrad.randn(SIZE * _MIB // 4096, 1024, requires_grad=True)
+    sessions = {
+        name: offgrad.offload(name, directory=str(tmp_path))
+        for name in ("keep", "disk", "zarr", f"budget:{LAYERS * SIZE // 2}MiB")
+    }
+    store = DiskStore(tmp_path, allocate=memory.empty, threads=3, inflight_nbytes=128 * _MIB)
+    sessions["disk, roomy"] = offgrad.offload(store, prefetch_nbytes="64MiB")
+    runs: dict[str, Callable[[], object]] = {
+        name: partial(_step, x, session) for name, session in sessions.items()
+    }
+    runs |= file.variants(16 * _MIB, 1, 2)
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(1 + ROUNDS):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - began)
+    file.close()
+    store.close()
+    medians = {name: statistics.median(each[1:]) for name, each in seconds.items()}
+    bare = {
+        kind: min(medians[f"bare {kind}, {n}"] for n in ("1 thread", "2 threads"))
+        for kind in ("write", "read")
+    }
+    computing = medians["keep"]
+    print(
+        f"\n{LAYERS} layers, each saves {SIZE} MiB; computing {computing:.3f} s; bare loops: "
+        f"write {bare['write']:.3f} s, read {bare['read']:.3f} s"
+    )
+    for name, session in sessions.items():
+        moved = (1 + ROUNDS) * file.nbytes  # by a loop, in as many steps
+        moving = session.ledger.written_nbytes / moved * bare["write"]
+        moving += session.ledger.read_nbytes / moved * bare["read"]
+        low, median, high = quartiles(seconds[name][1:])
+        print(
+            f"  {name:14} {median:.3f} s ({low:.3f} to {high:.3f}), moving {moving:.3f} s: "
+            f"{median / max(computing, moving):.2f} of the longer, "
+            f"{median / (computing + moving):.2f} of the sum"
+        )
