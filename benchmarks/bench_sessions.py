@@ -103,7 +103,7 @@ def test_step_time(processes: Processes, steps: Steps, record: dict[str, Any]) -
         rows[name] = {
             "median_seconds": median,
             "quartiles_seconds": [low, high],
-            "ratio_to_keep": median / steps.median(base),
+            "ratio_to_keep": quartiles(ratios)[1],
             "quartiles_ratio": [quartiles(ratios)[0], quartiles(ratios)[2]],
             "overhead_seconds": median - steps.median(base),
             "peak_rss_nbytes": steps.replies[name][-1]["peak_rss_nbytes"],
