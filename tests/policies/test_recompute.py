@@ -44,6 +44,13 @@ def gradients(policy: Any, run: Any) -> tuple[Any, Any]:
     return bits(loss, *(each.grad for each in leaves)), session.ledger
 
 
+def as_kept(run: Any) -> Any:
+    """Hold recomputing against keeping, bit for bit; return the ledger of recomputing."""
+    found, ledger = gradients("recompute", run)
+    assert found == gradients("keep", run)[0]
+    return ledger
+
+
 def block() -> Any:
     """LayerNorm, linear, GELU, dropout, linear, with 256 KiB and 1 MiB between them."""
     offgrad.manual_seed(3)
@@ -197,9 +204,7 @@ def test_an_output_changed_in_place_before_it_is_saved_is_not_recomputed() -> No
             y.mul_(2)
         return (y.reshape(128, 256).t().reshape(256, 128) @ weight).sum(), [x, weight]
 
-    expected, _ = gradients("keep", run)
-    found, ledger = gradients("recompute", run)
-    assert found == expected
+    ledger = as_kept(run)
     assert not ledger.recomputes
 
 
@@ -215,9 +220,7 @@ def test_an_input_of_a_chain_changed_in_place_breaks_the_chain() -> None:
         offgrad.manual_seed(1)
         return run()
 
-    expected, _ = gradients("keep", seeded)
-    found, ledger = gradients("recompute", seeded)
-    assert found == expected
+    ledger = as_kept(seeded)
     assert not ledger.recomputes
 
 
@@ -230,9 +233,7 @@ def test_parameters_may_change_before_backward() -> None:
             bias.mul_(5)  # which no node has saved
         return y.sum(), [x, weight, bias]
 
-    expected, _ = gradients("keep", run)
-    found, ledger = gradients("recompute", run)
-    assert found == expected
+    ledger = as_kept(run)
     assert ledger.recomputes == 1
 
 
@@ -259,9 +260,7 @@ def test_views_of_an_output_come_back_as_they_were() -> None:
         y = y.t().sin().t() + y.reshape(2, 128, 128).transpose(0, 1).cos().sum()
         return (y.t() @ weight).sum(), [x, weight]
 
-    expected, _ = gradients("keep", run)
-    found, ledger = gradients("recompute", run)
-    assert found == expected
+    ledger = as_kept(run)
     assert ledger.recomputes
 
 
@@ -272,8 +271,7 @@ def test_an_output_that_got_other_data_is_not_recomputed() -> None:
         y.data = normal(3, 256, 128, grad=False)
         return (y @ weight).sum(), [x, weight]
 
-    found, ledger = gradients("recompute", run)
-    assert found == gradients("keep", run)[0]
+    ledger = as_kept(run)
     assert not ledger.recomputes
 
 
@@ -286,8 +284,7 @@ def test_memory_of_numpy_may_change_unseen_so_nothing_is_made_of_it() -> None:
         (grad,) = offgrad.autograd.grad(y, weight)
         return (grad * weight).sum(), [weight]
 
-    found, ledger = gradients("recompute", run)
-    assert found == gradients("keep", run)[0]
+    ledger = as_kept(run)
     assert ledger.recomputes == 1  # of SiLU, whose own input is the library's
 
 
@@ -310,8 +307,7 @@ def test_a_part_of_an_output_is_kept() -> None:
         x, weight = normal(1, 256, 256), normal(2, 128, 64)
         return (F.silu(x.clone())[:, :128] @ weight).sum(), [x, weight]
 
-    found, ledger = gradients("recompute", run)
-    assert found == gradients("keep", run)[0]
+    ledger = as_kept(run)
     assert not ledger.recomputes
 
 
