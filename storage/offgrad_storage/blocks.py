@@ -49,6 +49,9 @@ class Blocks:
     def __init__(self) -> None:
         self._slabs: dict[int, _Mapping] = {}  # the last that had room
 
+    def __del__(self) -> None:
+        self._slabs.clear()  # they refer to it: else they would wait for the garbage collector
+
     def make(self, nbytes: int) -> Block:
         """A new block of whole pages.
 

@@ -186,9 +186,8 @@ def test_threads_take_drop_and_trim_without_touching_each_other() -> None:
 # ---- where it goes
 
 
-@linux_only
-@pytest.mark.parametrize("nbytes", [PAGE, 100_000, 2 * MIB - PAGE, 2 * MIB])
-def test_all_memory_is_unmapped_once_all_arrays_have_died_and_were_trimmed(nbytes: int) -> None:
+def unmap_all(size: str) -> None:
+    nbytes = int(size)
     for measured in (False, True):  # the first time, the interpreter's own memory grows
         before = memory("VmSize")
         pool = BufferPool()
@@ -205,7 +204,12 @@ def test_all_memory_is_unmapped_once_all_arrays_have_died_and_were_trimmed(nbyte
 
 
 @linux_only
-def test_memory_beside_living_arrays_goes_back_to_the_system() -> None:
+@pytest.mark.parametrize("nbytes", [PAGE, 100_000, 2 * MIB - PAGE, 2 * MIB])
+def test_all_memory_is_unmapped_once_all_arrays_have_died_and_were_trimmed(nbytes: int) -> None:
+    isolated(unmap_all, nbytes)  # for other tests' memory goes as it likes
+
+
+def give_back_beside_living_arrays() -> None:
     pool = BufferPool()
     before = memory("RssAnon")
     kept = Kept(pool)
@@ -222,7 +226,11 @@ def test_memory_beside_living_arrays_goes_back_to_the_system() -> None:
 
 
 @linux_only
-def test_many_small_arrays_take_few_mappings() -> None:
+def test_memory_beside_living_arrays_goes_back_to_the_system() -> None:
+    isolated(give_back_beside_living_arrays)
+
+
+def take_many_small_arrays() -> None:
     pool = BufferPool()
     before = mappings()
     arrays: list[Bytes] = []
@@ -238,7 +246,11 @@ def test_many_small_arrays_take_few_mappings() -> None:
 
 
 @linux_only
-def test_a_pool_that_dies_leaves_its_memory_to_its_living_arrays_and_no_longer() -> None:
+def test_many_small_arrays_take_few_mappings() -> None:
+    isolated(take_many_small_arrays)
+
+
+def leave_memory_to_living_arrays() -> None:
     before = memory("VmData")
     pool = BufferPool()
     kept = Kept(pool)
@@ -258,6 +270,11 @@ def test_a_pool_that_dies_leaves_its_memory_to_its_living_arrays_and_no_longer()
     arrays.clear()
     assert dead() is None
     assert memory("VmData") - before < 16 * MIB
+
+
+@linux_only
+def test_a_pool_that_dies_leaves_its_memory_to_its_living_arrays_and_no_longer() -> None:
+    isolated(leave_memory_to_living_arrays)
 
 
 def take_the_last_memory() -> None:
