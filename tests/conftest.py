@@ -20,6 +20,12 @@ hypothesis.settings.load_profile(
 _failed = pytest.StashKey[bool]()
 
 
+def pytest_collection_finish() -> None:
+    """Spare collections of garbage the modules and the tests themselves: most of all objects."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
