@@ -257,7 +257,10 @@ def test_the_ledger_counts_no_bytes_for_what_is_not_written() -> None:
 def test_a_full_disk_is_an_error_of_forward(tmp_path: Path, gather_nbytes: int) -> None:
     """The largest allowed file stands for it."""
     x, y = normal(1, 256, 256), normal(2, 256, 256)
-    with DiskStore(tmp_path, gather_nbytes=gather_nbytes, allocate=memory.empty) as store:
+    # Little in flight: the second pack waits for the first, and the third is told.
+    with DiskStore(
+        tmp_path, gather_nbytes=gather_nbytes, inflight_nbytes=1 << 20, allocate=memory.empty
+    ) as store:
         session = budget(2 << 18, store)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         with session:

@@ -11,7 +11,7 @@ from offgrad import memory
 from offgrad.autograd import grad
 from offgrad.memory import OutOfMemoryError
 from offgrad.policies import Placement, SaveContext, Store
-from tests.policies.backends import MemoryBackend, memory_store
+from tests.policies.backends import SECONDS, MemoryBackend, memory_store
 from tests.policies.graphs import bits, normal
 from tests.policies.helpers import (
     MIB,
@@ -213,7 +213,7 @@ def test_pressure_from_several_threads(kind: str, every_store: Any) -> None:
             for each in threads:
                 each.start()
             for each in threads:
-                each.join(20)
+                each.join(SECONDS)
             assert not any(each.is_alive() for each in threads), "a deadlock"
             assert errors == []
             train(shared, 1000)
