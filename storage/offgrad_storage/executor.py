@@ -132,11 +132,12 @@ class Executor(Jobs):
                     return None, False
                 self._figures.prefetch_hits += 1
             entry.fetch = None
+            array, fetch.array = fetch.array, None  # the thread that read it may hold the fetch
             if fetch.error is not None:
                 raise self._deliver(fetch.error)
             if fetch.done and since is not None:
                 self._got(entry, since)
-            return fetch.array, fetch.done
+            return array, fetch.done
 
     def cancel_prefetch(self, entry: Entry) -> None:
         """Forget the prefetch under way, if any; wait while a thread fills its array."""
@@ -152,7 +153,7 @@ class Executor(Jobs):
                 while not fetch.done:
                     self._lock.wait()
             if entry.fetch is fetch:
-                entry.fetch = None
+                entry.fetch = fetch.array = None
             # An error of reading comes again when somebody wants the array.
             if fetch.error is not entry.error and fetch.error in self._undelivered:
                 self._undelivered.remove(fetch.error)

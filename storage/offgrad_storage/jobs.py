@@ -11,6 +11,7 @@ import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -27,6 +28,17 @@ T = TypeVar("T")
 _RUN_NBYTES = 16 << 20  # most bytes of arrays that go together
 _RUN_LENGTH = 64  # and most of them
 _SPENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+@dataclass(slots=True)
+class _Written:
+    """What came of a write: bytes taken, or the pack that has the array now, or a failure."""
+
+    stored_nbytes: int = 0
+    pack: Pack | None = None
+    failure: StoreError | None = None
+    interrupt: BaseException | None = None
+    seconds: float = 0.0
 
 
 class Jobs(Gathering):
@@ -142,33 +154,40 @@ class Jobs(Gathering):
 
     def _encode_and_write(self, entry: Entry) -> None:
         try:
-            data = self.encode(entry, _source_of(entry))
+            # No name for what is written: nothing may hold it once anyone is told.
+            written = self._try_to_write(entry, self.encode(entry, _source_of(entry)))
         except Exception as error:
-            with self._lock:
-                self._end_write(entry, self._store_error(error, "encoding", entry))
-        else:
-            self._write(entry, data)
+            written = _Written(failure=self._store_error(error, "encoding", entry))
+        self._end_of_write(entry, written)
 
     def _write(self, entry: Entry, data: Array) -> None:
-        stored_nbytes, failure, pack = 0, None, None
+        self._end_of_write(entry, self._try_to_write(entry, data))
+
+    def _try_to_write(self, entry: Entry, data: Array) -> _Written:
         began = time.perf_counter()
+        written = _Written()
         try:
             if self._gathers(data) and not isinstance(entry, Pack):
-                pack = self.gather(entry, data)
-            if pack is None:
-                stored_nbytes = self._with_room(lambda: self.backend.write(entry, data))
+                written.pack = self.gather(entry, data)
+            if written.pack is None:
+                written.stored_nbytes = self._with_room(lambda: self.backend.write(entry, data))
         except BaseException as error:
-            failure = self._store_error(error, "writing", entry)
+            written.failure = self._store_error(error, "writing", entry)
             if not isinstance(error, Exception):
-                raise
-        finally:
-            with self._lock:
-                self._figures.write_seconds += time.perf_counter() - began
-                if pack is not None:
-                    self._move_into(entry, pack)
-                elif failure is None:
-                    self._settle(entry, stored_nbytes)
-                self._end_write(entry, failure)
+                written.interrupt = error
+        written.seconds = time.perf_counter() - began
+        return written
+
+    def _end_of_write(self, entry: Entry, written: _Written) -> None:
+        with self._lock:
+            self._figures.write_seconds += written.seconds
+            if written.pack is not None:
+                self._move_into(entry, written.pack)
+            elif written.failure is None:
+                self._settle(entry, written.stored_nbytes)
+            self._end_write(entry, written.failure)
+        if written.interrupt is not None:
+            raise written.interrupt
 
     def _with_room(self, action: Callable[[], T]) -> T:
         """Do ``action``; if the disk is full, once more after some was given back."""
@@ -217,6 +236,8 @@ class Jobs(Gathering):
         self._active -= 1
         entry.busy -= 1
         fetch.done = True
+        if entry.fetch is not fetch or entry.dropped:
+            fetch.array = None
         wanted = not (entry.dropped or isinstance(fetch.error, StoreClosedError))
         if fetch.error is not None and fetch.error is not entry.error and wanted:
             self._undelivered.append(fetch.error)

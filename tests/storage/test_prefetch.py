@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
+from offgrad_storage import BufferPool, DiskStore
+from offgrad_storage.jobs import Jobs
 from offgrad_storage.testing import eventually
 
 from tests.storage.gate import Setup, in_thread
@@ -99,3 +106,29 @@ def test_a_cancelled_prefetch_gives_its_memory_back(setup: Setup) -> None:
     assert setup.pool.in_use_nbytes == 200
     del handle
     assert setup.pool.in_use_nbytes == 100
+
+
+def test_a_thread_that_has_read_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late the system lets it go on."""
+    told, late = threading.Event(), threading.Event()
+    fetch = Jobs._fetch_run
+
+    def descheduled(self: Any, run: list[Any]) -> None:
+        fetch(self, run)
+        told.set()
+        late.wait(60)
+
+    monkeypatch.setattr(Jobs, "_fetch_run", descheduled)
+    pool = BufferPool()
+    with DiskStore(tmp_path, allocate=pool.empty) as store:
+        first, second = (store.put(np.arange(1 << 20)) for _ in range(2))
+        store.flush()
+        first.prefetch()
+        assert told.wait(60)
+        assert first.get()[5] == 5
+        assert not pool.in_use_nbytes
+        late.set()
+        second.prefetch()
+        assert second.get()[7] == 7
