@@ -51,7 +51,8 @@ class _Convolve(torch.autograd.Function):
             upper = grad[begin : begin + count].reshape(count, outputs, height * width)
             begin += count
             patches = _patches(part, size, stride, padding)
-            grad_rows += (upper @ patches.transpose(1, 2)).sum(0)
+            over = patches.transpose(1, 2).reshape(-1, columns.shape[0])
+            grad_rows += upper.transpose(0, 1).reshape(outputs, -1) @ over
             if not ctx.needs_input_grad[0]:
                 continue
             lower = (columns @ upper).reshape(count, channels, size, size, height, width)
