@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 from collections.abc import Generator, Iterator
 
 import hypothesis
@@ -51,6 +52,10 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         # Cycles, such as a caught exception's, are garbage only after a collection. Less may be
         # held than before: what a test that failed left to its traceback.
         gc.collect()
+        # And threads that wrote or read for it let go of theirs a moment later.
+        deadline = time.monotonic() + 10
+        while memory.allocated() > held and time.monotonic() < deadline:
+            time.sleep(0.002)
         assert memory.allocated() <= held, "tensors outlived the test"
 
 

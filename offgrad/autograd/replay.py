@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import wrap
 from offgrad.autograd.views import Derivation
-from offgrad.memory import POOL_THRESHOLD
 
 if TYPE_CHECKING:
     from offgrad.autograd.op import Op
@@ -21,6 +20,8 @@ Array: TypeAlias = NDArray[Any]
 
 MOST_OPS = 64
 """How far chains of operations are followed."""
+_SMALL = 4096
+"""Bytes of a leaf that may stay in memory for it, without anybody counting it."""
 
 
 class Held(NamedTuple):
@@ -121,10 +122,9 @@ def _source(tensor: "Tensor") -> Held | Made | None:
     storage, maker, derivation = tensor._storage, owner._grad_fn, tensor._derivation
     # What no gradient flows through must not hold the graph that made it.
     if maker is None or not tensor._requires_grad:
-        is_parameter = maker is None and owner._requires_grad
-        is_small = storage.root.nbytes < POOL_THRESHOLD
+        is_small = storage.root.nbytes <= _SMALL
         # Of a change of foreign memory nobody tells.
-        if storage.foreign or not (is_parameter or is_small):
+        if storage.foreign or not (owner._is_parameter() or is_small):
             return None
         return Held(wrap(tensor._array, storage), storage.version)
     replay = made_by(owner)

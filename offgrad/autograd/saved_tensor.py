@@ -30,7 +30,7 @@ class Save(NamedTuple):
         op: the name of the node that saves.
         slot: what the tensor is to it.
         is_output: whether the node itself made it.
-        is_parameter: whether it is a leaf that requires grad, or a view of one.
+        is_parameter: whether it is a leaf that requires grad, an `nn.Parameter`, or a view of one.
         is_data: whether the node did not make it, and neither it nor what it is a view of requires
             grad: an input, a target, a buffer, which somebody else may hold as well.
     """
@@ -298,8 +298,8 @@ class SavedTensor:
         node = self._node()
         detached = wrap(tensor._array, tensor._storage)
         owner = tensor if tensor._base is None else tensor._base
-        is_parameter = not self._is_output and owner._requires_grad and owner._grad_fn is None
-        is_data = not (self._is_output or is_own or owner._requires_grad)
+        is_parameter = not self._is_output and owner._is_parameter()
+        is_data = not (self._is_output or is_own or is_parameter or owner._requires_grad)
         name = "" if node is None else node.name()
         save = Save(detached, owner, name, self._slot, self._is_output, is_parameter, is_data)
         version = tensor._storage.version

@@ -40,6 +40,10 @@ class TensorBase:
     _accumulator: "ref[AccumulateGrad] | None" = None
     _grad: "Tensor | None" = None
 
+    def _is_parameter(self) -> bool:
+        """Return whether it stays in memory anyway: a leaf that requires grad, or a module's."""
+        return self._requires_grad and self._grad_fn is None
+
     def _set(self, array: NDArray[Any], storage: Storage | None, requires_grad: bool) -> None:
         self._array = array
         self._storage = new_storage(array) if storage is None else storage

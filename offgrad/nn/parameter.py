@@ -20,5 +20,8 @@ class Parameter(Tensor):
         if requires_grad:
             self.requires_grad_()
 
+    def _is_parameter(self) -> bool:
+        return self._grad_fn is None  # frozen ones, too
+
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"

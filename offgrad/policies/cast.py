@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from offgrad.policies.budget import Budget, Last
 from offgrad.policies.combined import part, recomputes
 from offgrad.policies.known import unknown
 from offgrad.policies.policy import Keep, Offload, Placement, Policy, SaveContext, Store
@@ -23,7 +24,8 @@ class Cast(Policy):
     """Stores floating-point numbers rounded: what backward computes with is close, not the same.
 
     What another policy sends to a store goes there rounded. Integers, bools, floats that are no
-    wider, and parameters go as they are, and so does what has a codec already.
+    wider, and parameters go as they are, and so does what has a codec already, or waits in a budget
+    for its room.
 
     What ``"int8"`` and ``"int4"`` round at random depends on the tensor alone, so a run repeats bit
     for bit. A store of one's own has a seed: ``Offload(DiskStore(codec="int8", seed=1))``.
@@ -51,6 +53,11 @@ class Cast(Policy):
         object.__setattr__(self, "then", then)
         if isinstance(then, Keep | Cast) or (isinstance(then, Offload) and then.codec is not None):
             raise ValueError(f"a cast is for what goes to a store without a codec, got {then}")
+        if isinstance(then, Budget | Last):
+            raise ValueError(
+                f"a cast rounds what goes to a store at once, got {then}; a budget gives back the "
+                f"same bits, and Last takes the cast as its own: Last(8, Cast({to!r}, 'disk'))"
+            )
         if isinstance(then, Offload):
             Store(then.store, to)  # raises where that cannot be
 

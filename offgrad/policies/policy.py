@@ -28,8 +28,8 @@ class SaveContext:
         dtype: of the tensor.
         shape: of the tensor.
         nbytes: of the tensor's elements.
-        is_parameter: whether it is a leaf that requires grad, or a view of one: it stays in memory
-            anyway.
+        is_parameter: whether it is a leaf that requires grad, an `nn.Parameter`, frozen or not, or
+            a view of one: it stays in memory anyway.
         is_output: whether the node itself made it.
         storage: a number that all views of the same memory share, and no other tensor.
         step: how often the session had been entered before.
@@ -268,11 +268,12 @@ def as_policy(policy: Any) -> Policy:
         return First(policy)
     if isinstance(policy, AbstractArrayStore):
         return Offload(policy)
-    if callable(getattr(policy, "place", None)):
+    if callable(getattr(policy, "place", None)) and not isinstance(policy, type):
         return policy  # type: ignore[no-any-return]
     raise TypeError(
         "a policy is a name, a store, an object with a method place(context), a list of these, or "
         "a mapping of these by module, got "
-        f"{type(policy).__name__}; a pair of functions goes to "
+        f"{f'the class {policy.__name__}' if isinstance(policy, type) else type(policy).__name__}; "
+        "a pair of functions goes to "
         "offgrad.autograd.graph.saved_tensors_hooks"
     )

@@ -130,6 +130,10 @@ class OffloadSession:
         traceback: TracebackType | None,
     ) -> None:
         with self._lock:
+            if not self._entered:
+                raise RuntimeError(
+                    f"{self} is left as often as it is entered, but this is once more; use `with`"
+                )
             self._entered -= 1
             if not self._entered and self._hook is not None:
                 self._hook.remove()
@@ -172,14 +176,16 @@ class OffloadSession:
             self._settle()
             saves = self._saves.of(storage)
             tally = self._tallies.of(context)
-            tally.saved(array.nbytes, 0 if key in saves.entries else data.nbytes)
+            is_known = key in saves.entries and not storage.foreign
+            tally.saved(array.nbytes, 0 if is_known else data.nbytes)
             saves.entries.setdefault(key, None)
             if isinstance(placement, Keep) or not data.nbytes:
                 tally.kept_nbytes += array.nbytes
                 return KEEP
             if not lossless:  # for those alone who want it rounded
                 key = (*key, placement)
-            entry = saves.get(key)
+            # What foreign memory held at an earlier save, it may not hold any more.
+            entry = None if storage.foreign else saves.get(key)
             if entry is not None and entry.residence is not None and entry.residents is not None:
                 entry.residents.touch(entry.residence)
         if entry is None:

@@ -157,6 +157,8 @@ def _patterns(name: str, given: Any) -> tuple[str, ...] | None:
             raise TypeError(f"a pattern for {name} is text, got {type(each).__name__}")
     if not patterns:
         raise ValueError(f"{name} needs a pattern at least, got none")
+    if "" in patterns and name not in ("module", "made_by"):
+        raise ValueError(f"no {name} has an empty name, but a pattern for it is empty: {given!r}")
     return patterns
 
 

@@ -125,3 +125,9 @@ def test_lossless_as_far_as_known() -> None:
     assert Budget(1).lossless
     assert Last(1, "disk:lz4").lossless
     assert not Last(1, "disk:int8").lossless
+
+
+@pytest.mark.parametrize("then", [Budget("1MiB"), Last(2)])
+def test_a_cast_of_what_stays_for_a_while(then: Policy) -> None:
+    with pytest.raises(ValueError, match="rounds what goes to a store at once"):
+        Cast("float16", then)

@@ -314,3 +314,19 @@ def test_prefetch_nbytes_must_be_a_size(size: Any) -> None:
         offgrad.offload("disk", prefetch_nbytes=size)
     with pytest.raises(TypeError, match=r"a size is an int or text.*bool"):
         offgrad.offload("disk", prefetch_nbytes=True)
+
+
+def test_a_class_is_no_policy() -> None:
+    with pytest.raises(TypeError, match="got the class Keep"):
+        as_policy(Keep)
+
+
+def test_a_session_left_more_often_than_entered() -> None:
+    session = offgrad.offload("keep")
+    with session:
+        pass
+    with pytest.raises(RuntimeError, match="left as often as it is entered"):
+        session.__exit__(None, None, None)
+    with session:
+        offgrad.randn(8, requires_grad=True).sin()
+    assert session.ledger.saves == 1

@@ -374,3 +374,15 @@ def test_a_policy_must_not_ask_for_what_cannot_be() -> None:
 
     with pytest.raises(ValueError, match="recompute_ops is not 0"), offgrad.offload(Always()):
         normal(1, 256, 128) @ normal(2, 128, 128)
+
+
+def test_leaves_that_nobody_else_holds_are_not_held_for_it() -> None:
+    """What a recipe holds is counted by nobody, so it is little."""
+    x = normal(1, 8, 15 * 1024)
+    base = memory.allocated()
+    with offgrad.offload("recompute,then=budget:1MiB"):
+        y = x
+        for _ in range(40):
+            y = y.sin() + offgrad.randn(15 * 1024)
+    assert memory.allocated() - base <= MIB + 8 * 15 * 1024 * 4
+    y.sum().backward()

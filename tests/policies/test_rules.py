@@ -343,3 +343,9 @@ def test_bytes_that_one_rule_keeps_may_be_stored_by_another(every_store: Any) ->
     assert every_store["disk"].stats().live_handles == 1
     assert session.ledger.unique_nbytes == 160_000
     loss.backward()
+
+
+@pytest.mark.parametrize("text", ["disk,op=", "disk,op=|", "disk,op=Gelu||Tanh", "disk,slot="])
+def test_no_operation_has_an_empty_name(text: str) -> None:
+    with pytest.raises(ValueError, match="has an empty name"):
+        as_policy(text)
