@@ -17,8 +17,13 @@ class Budget(Policy):
 
     All that is saved takes of the budget, but parameters, which are there anyway: memory that is
     held, being written, or read ahead, also where somebody else holds it as well. A tensor larger
-    than all of it goes to the store at once. What the store cannot take stays in memory: the op
-    whose tensor needs that room raises why.
+    than all of it goes to the store at once, and so may what the program holds, too. What the store
+    cannot take stays in memory: the op whose tensor needs that room raises why.
+
+    Stores on disk gather arrays below 1 MiB into packs of up to 4 MiB. Their memory is the store's,
+    not of tensors, and neither a budget nor `memory.limit` counts it: a pack being filled, those
+    being written (as `inflight_nbytes` of the store allows), and up to 64 MiB read ahead. A store
+    with ``gather_nbytes=0`` has none.
 
     Attributes:
         nbytes: the bound. Bytes, or text such as ``"512MiB"``.

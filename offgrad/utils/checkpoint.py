@@ -96,8 +96,8 @@ def checkpoint(
     they are read ahead. Hooks and ``offload`` entered by the function get what is saved inside
     them, each time it runs; that is not computed again. What is computed again stays in memory,
     whatever surrounds backward: it is wanted at once. For the same reason policies by module do not
-    reach into a checkpoint: they decide on its inputs, by the module that calls `checkpoint`. Hooks
-    of modules are called each time.
+    reach into a checkpoint, not even one whose function enters them: they decide on its inputs, by
+    the module that calls `checkpoint`. Hooks of modules are called each time.
 
     Args:
         function: must do the same each time.
