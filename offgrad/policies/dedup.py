@@ -15,11 +15,12 @@ _FEW = 64
 class Saves:
     """What was saved of one storage at one version: a range of bytes each, stored or kept."""
 
-    __slots__ = ("_most", "entries", "version")
+    __slots__ = ("_most", "_whole", "entries", "version")
 
     def __init__(self, version: int) -> None:
         self.version = version
         self.entries: dict[Key, ref[Entry] | None] = {}
+        self._whole: ref[Entry] | None = None
         self._most = _FEW
 
     def forget(self) -> None:
@@ -34,6 +35,23 @@ class Saves:
         """Return what is stored of the range, None if nothing is."""
         known = self.entries.get(key)
         return None if known is None else known()
+
+    def put(self, key: Key, entry: Entry, *, is_whole: bool) -> None:
+        """Note what is stored of a range, which perhaps is all of the storage."""
+        self.entries[key] = ref(entry)
+        if is_whole and entry.lossless:
+            self._whole = self.entries[key]
+
+    def covering(self, nbytes: int) -> Entry | None:
+        """Return the entry of all of the storage, for a part of so many bytes; None if none is.
+
+        For less than a quarter, a copy of its own is cheaper than to have all of it back. Of what
+        takes of a bound there is none: that has to hold for the part alone.
+        """
+        whole = None if self._whole is None else self._whole()
+        if whole is None or whole.residents is not None or 4 * nbytes < whole.nbytes:
+            return None
+        return whole
 
 
 class SavesByStorage:

@@ -11,21 +11,23 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The geometry of an array over C-ordered bytes of its own.
+    """The geometry of an array over C-ordered bytes: its own, or those that it is a part of.
 
     Attributes:
         shape: of the array.
         dtype: of the array.
         strides: in bytes over the copy; 0 where the array repeats itself.
+        offset: where its first element is, in bytes.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
+    offset: int = 0
 
     def view(self, data: Array) -> Array:
         """Return the array over `data`, a C-contiguous array of the same bytes."""
-        return np.ndarray(self.shape, self.dtype, buffer=data, strides=self.strides)
+        return np.ndarray(self.shape, self.dtype, data, self.offset, self.strides)
 
 
 def compact(array: Array) -> tuple[Array, Layout, bool]:

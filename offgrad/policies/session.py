@@ -27,7 +27,7 @@ from offgrad.nn.hooks import register_module_forward_pre_hook, unwatch_calls, wa
 from offgrad.policies.by_module import ByModule
 from offgrad.policies.dedup import Key, SavesByStorage
 from offgrad.policies.entry import Entry
-from offgrad.policies.layout import Array, address, compact
+from offgrad.policies.layout import Array, Layout, address, compact
 from offgrad.policies.ledger import Ledger
 from offgrad.policies.loans import Loans
 from offgrad.policies.placing import attributes_of, context_of, place
@@ -176,7 +176,10 @@ class OffloadSession:
             self._settle()
             saves = self._saves.of(storage)
             tally = self._tallies.of(context)
-            is_known = key in saves.entries and not storage.foreign
+            # Within a bound there may be room for a part where there is none for the whole.
+            apart = storage.foreign or isinstance(placement, Spill)
+            covering = None if apart else saves.covering(data.nbytes)
+            is_known = covering is not None or (key in saves.entries and not storage.foreign)
             tally.saved(array.nbytes, 0 if is_known else data.nbytes)
             saves.entries.setdefault(key, None)
             if isinstance(placement, Keep) or not data.nbytes:
@@ -186,6 +189,10 @@ class OffloadSession:
                 key = (*key, placement)
             # What foreign memory held at an earlier save, it may not hold any more.
             entry = None if storage.foreign else saves.get(key)
+            if entry is None and covering is not None and lossless:
+                entry = covering
+                offset = address(array) - address(storage.root)
+                layout = Layout(array.shape, array.dtype, array.strides, offset)
             if entry is not None and entry.residence is not None and entry.residents is not None:
                 entry.residents.touch(entry.residence)
         if entry is None:
@@ -202,7 +209,7 @@ class OffloadSession:
                 source = storage if whole else None
                 entry = self._save(placement, source, data, begin, context, tally)
             entry.lossless = lossless
-            saves.entries[key] = ref(entry)
+            saves.put(key, entry, is_whole=dense and data.nbytes == storage.root.nbytes)
         return Packed(entry, layout)
 
     def _remember(

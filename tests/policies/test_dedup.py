@@ -1,6 +1,7 @@
 """What is stored, and that it is stored once."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,51 @@ def test_parts_are_stored_apart_and_found_again(store: RecordingStore) -> None:
         expected = np.zeros((8, 64), np.float32)
         part(expected)[...] = np.cos(part(x.detach().numpy()))
         assert np.allclose(x.grad.numpy(), expected, rtol=1e-5)
+
+
+def test_parts_of_what_is_stored_whole_are_found_in_it(store: RecordingStore) -> None:
+    x = normal(1, 64, 64)
+    y = x * 1.5
+    whole: list[Callable[[Any], Any]] = [lambda y: y, lambda y: y.t()]
+    parts: list[Callable[[Any], Any]] = [
+        lambda y: y[16:48],
+        lambda y: y[:32].t(),
+        lambda y: y[:, ::2],
+        lambda y: y.t()[1::3],
+        lambda y: y.unflatten(1, (4, 16))[:, 1:3],
+        lambda y: y[None, 32:].expand(3, 32, 64),
+    ]
+    small: list[Callable[[Any], Any]] = [lambda y: y[5:20], lambda y: y[:, :15]]
+    with everything(store) as session:
+        outs = [part(y).sin() for part in (*whole, *parts)]
+        assert store.all("put") == [0]
+        assert session.ledger.unique_nbytes == 16384
+        outs += [part(y).sin() for part in small]
+    assert store.all("put") == [0, 1, 2]  # to read all for them would cost more
+    values = y.detach().clone()
+    del y
+    for out, part in zip(outs, (*whole, *parts, *small), strict=True):
+        z = values.clone().requires_grad_()
+        part(z).sin().sum().backward()
+        x.grad = None
+        out.sum().backward(retain_graph=True)
+        assert bits(x.grad) == bits(z.grad * 1.5)
+
+
+def test_gradients_through_parts_of_what_is_saved_whole(
+    offload: Callable[[], offgrad.policies.OffloadSession],
+) -> None:
+    def run(session: Any) -> Any:
+        x = normal(1, 96, 64)
+        with session:
+            y = x.tanh()
+            loss = (y * y[:, 8:9]).sum() + (y[24:72].t() * y[24:72].t().exp()).sum()
+            loss = loss + y[::2].sin().sum() + y.view(64, 96)[:40].cos().sum()
+        del y
+        loss.backward()
+        return bits(loss, x.grad)
+
+    assert run(offload()) == run(nullcontext())
 
 
 def test_a_later_version_is_stored_anew(store: RecordingStore) -> None:
