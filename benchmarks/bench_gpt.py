@@ -2,8 +2,8 @@
 
     pytest benchmarks/bench_gpt.py -s
 
-The model is `offgrad.cli.gpt`, the very same source for both. Each variant runs in a process of
-its own and they take turns step by step, so that neither threads nor noise of one fall on another
+The model is `offgrad.cli.compare.gpt`, the same source for both. Each variant runs in its own
+process and they take turns step by step, so that neither threads nor noise fall on one of them
 alone. Medians, quartiles, ratios to torch and peak RSS are printed and are in ``extra_info`` (and
 in the JSON of ``--benchmark-json``). OFFGRAD_BENCH_GPT="layers width heads context batch dropout"
 sets the model. No time is asserted.

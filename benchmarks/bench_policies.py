@@ -18,12 +18,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offgrad_storage import BackendStore, DiskStore, PoolStore, ZarrStore
+from offgrad_storage import (
+    BackendStore,
+    DiskStore,
+    PoolStore,
+    ZarrStore,
+)
 
 import offgrad
 from offgrad import memory, optim
 from offgrad.autograd.graph import saved_tensors_hooks
-from offgrad.cli.gpt import GPT, VOCABULARY, GPTConfig
+from offgrad.cli.compare.gpt import GPT, VOCABULARY, GPTConfig
 from offgrad.policies import Keep, Offload
 
 ROUNDS = 15

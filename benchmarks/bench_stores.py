@@ -23,7 +23,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offgrad_storage import BufferPool, DiskStore, PoolStore, spill_directory
+from offgrad_storage import (
+    BufferPool,
+    DiskStore,
+    PoolStore,
+    spill_directory,
+)
 
 from benchmarks.bare_file import BareFile
 from benchmarks.store_loops import (

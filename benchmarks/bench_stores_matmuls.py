@@ -21,7 +21,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from offgrad_storage import AbstractArrayStore, DiskStore, Handle, spill_directory
+from offgrad_storage import (
+    AbstractArrayStore,
+    DiskStore,
+    Handle,
+    spill_directory,
+)
 from threadpoolctl import threadpool_limits
 
 from benchmarks.bare_file import BareFile

@@ -22,7 +22,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offgrad_storage import AbstractArrayStore, DiskStore, ZarrStore, spill_directory
+from offgrad_storage import (
+    AbstractArrayStore,
+    DiskStore,
+    ZarrStore,
+    spill_directory,
+)
 
 from benchmarks.store_loops import (
     MB,

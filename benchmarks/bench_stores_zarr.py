@@ -18,7 +18,12 @@ from typing import Any
 import numcodecs
 import pytest
 import zarr
-from offgrad_storage import BufferPool, DiskStore, ZarrStore, spill_directory
+from offgrad_storage import (
+    BufferPool,
+    DiskStore,
+    ZarrStore,
+    spill_directory,
+)
 
 from benchmarks.store_loops import (
     KB,

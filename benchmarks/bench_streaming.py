@@ -38,7 +38,7 @@ _MIB = 1 << 20
 LAYERS, SIZE, ROUNDS = map(int, os.environ.get("OFFGRAD_BENCH_STREAMING", "48 16 7").split())
 
 
-def _forward(x: Any, session: offgrad.policies.OffloadSession) -> Any:
+def _forward(x: Any, session: offgrad.session.OffloadSession) -> Any:
     """Through layers that each save what they return."""
     with session:
         y = x
@@ -47,12 +47,12 @@ def _forward(x: Any, session: offgrad.policies.OffloadSession) -> Any:
         return y.sum()
 
 
-def _step(x: Any, session: offgrad.policies.OffloadSession) -> None:
+def _step(x: Any, session: offgrad.session.OffloadSession) -> None:
     _forward(x, session).backward()
     x.grad = None
 
 
-def _step_beside(x: Any, keep: offgrad.policies.OffloadSession, loops: Variants) -> None:
+def _step_beside(x: Any, keep: offgrad.session.OffloadSession, loops: Variants) -> None:
     """A step that keeps everything, with a loop of writes beside forward, of reads in backward."""
     with ThreadPoolExecutor(1) as thread:
         moving = thread.submit(loops["bare write, 2 threads"])

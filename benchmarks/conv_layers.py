@@ -117,7 +117,7 @@ class _Normalise(Op):
     Keeps x, the weight, and each channel's mean and 1/sqrt(var + eps).
     """
 
-    is_cheap = True
+    is_recomputable = True
 
     def forward(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
         """Return x [B, C, H, W] with normalised channels."""

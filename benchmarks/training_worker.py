@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from benchmarks.variants import Variants
-from offgrad.cli.limits import is_out_of_memory, peak_rss
+from offgrad.cli.compare.process_memory import is_out_of_memory, peak_rss
 
 Figures = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Trainer:
 
     Args:
         framework: ``"offgrad"`` or ``"torch"``.
-        model: ``"gpt"``, of `offgrad.cli.gpt`, or ``"resnet"``, of `benchmarks.resnet`.
+        model: ``"gpt"``, of `offgrad.cli.compare.gpt`, or ``"resnet"``, of `benchmarks.resnet`.
         sizes: of a GPT layers, width, heads, context and dropout; of a ResNet its width.
         folder: where what leaves memory goes.
         room: bytes of memory for the model, its training and all else; the operating system
@@ -58,7 +58,7 @@ class Trainer:
         lib = self._lib
         lib.manual_seed(0)
         if model == "gpt":
-            gpt = _in(lib, "offgrad.cli.gpt")
+            gpt = _in(lib, "offgrad.cli.compare.gpt")
             *numbers, dropout = sizes
             self._model = gpt.GPT(gpt.GPTConfig(*map(int, numbers), dropout))
             self._shape: tuple[int, ...] = (int(numbers[-1]) + 1,)

@@ -8,7 +8,13 @@ import numpy as np
 import offgrad
 from offgrad import nn
 from offgrad.autograd.graph import saved_tensors_hooks
-from offgrad.policies import Keep, Placement, Policy, SaveContext, Store
+from offgrad.policies import (
+    Keep,
+    Placement,
+    Policy,
+    SaveContext,
+    Store,
+)
 
 
 class WideToDisk(Policy):

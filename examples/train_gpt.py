@@ -4,8 +4,8 @@ import numpy as np
 
 import offgrad
 from offgrad import memory
-from offgrad.cli.gpt import GPT, GPTConfig
-from offgrad.cli.text import batch, load_text
+from offgrad.cli.compare.dataset import batch, load_text
+from offgrad.cli.compare.gpt import GPT, GPTConfig
 from offgrad.optim import AdamW
 
 STEPS = 4

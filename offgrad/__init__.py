@@ -14,8 +14,23 @@ _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 import ml_dtypes as _ml_dtypes
 import numpy as _np
 
-from offgrad import autograd, fft, memory, nn, ops, optim, policies, profiler, storage, utils
-from offgrad import out as _out
+from offgrad import (
+    _out,
+    autograd,
+    fft,
+    memory,
+    nn,
+    ops,
+    optim,
+    policies,
+    profiler,
+    session,
+    storage,
+    utils,
+)
+from offgrad._missing import missing as _missing
+from offgrad._tensor.inplace import FUNCTIONS as _FUNCTIONS
+from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import (
     enable_grad,
     inference_mode,
@@ -26,11 +41,8 @@ from offgrad.autograd import (
 )
 from offgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from offgrad.memory import OutOfMemoryError
-from offgrad.missing import missing as _missing
 from offgrad.ops import *  # noqa: F403
-from offgrad.policies import offload
-from offgrad.tensor import Tensor
-from offgrad.tensor_inplace import FUNCTIONS as _FUNCTIONS
+from offgrad.session import offload
 
 __version__ = "0.1.0"
 
@@ -108,10 +120,11 @@ __all__ = [
     "pi",
     "policies",
     "profiler",
+    "session",
     "set_grad_enabled",
     "short",
     "storage",
     "uint8",
     "utils",
 ]
-__all__ += ops.__all__
+__all__ += [name for name in vars(ops) if not name.startswith("_")]

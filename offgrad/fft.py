@@ -5,8 +5,14 @@ Transforms of complex and real tensors, of one dimension (`fft`), of two (`fft2`
 result that follows from the other, ``hfft`` has a real result. Their gradients need nothing kept.
 """
 
-from offgrad.missing import missing
-from offgrad.ops.fft import (
+from offgrad._missing import missing
+from offgrad.ops._fft.frequencies import (
+    fftfreq,
+    fftshift,
+    ifftshift,
+    rfftfreq,
+)
+from offgrad.ops._fft.transforms import (
     fft,
     fft2,
     fftn,
@@ -26,7 +32,6 @@ from offgrad.ops.fft import (
     rfft2,
     rfftn,
 )
-from offgrad.ops.frequency import fftfreq, fftshift, ifftshift, rfftfreq
 
 __getattr__ = missing("offgrad.fft")
 

@@ -52,6 +52,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         # Cycles, such as a caught exception's, are garbage only after a collection. Less may be
         # held than before: what a test that failed left to its traceback.
         gc.collect()
+        gc.freeze()  # what survives need not be scanned again
         # And threads that wrote or read for it let go of theirs a moment later.
         deadline = time.monotonic() + 10
         while memory.allocated() > held and time.monotonic() < deadline:

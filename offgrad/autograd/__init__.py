@@ -1,8 +1,10 @@
 """Automatic differentiation: graph, engine, saved tensors, and what users build on them."""
 
-from offgrad.autograd import functional, graph
+from offgrad._missing import missing
+from offgrad.autograd import graph
 from offgrad.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from offgrad.autograd.function import Function, once_differentiable
+from offgrad.autograd.functional import jacobians as functional
 from offgrad.autograd.grad_mode import (
     enable_grad,
     inference_mode,
@@ -14,7 +16,6 @@ from offgrad.autograd.grad_mode import (
 from offgrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from offgrad.autograd.gradients import backward, grad
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.missing import missing
 
 __all__ = [
     "Function",

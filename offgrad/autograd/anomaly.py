@@ -85,7 +85,7 @@ class detect_anomaly:
         self._entered.pop().__exit__(kind, error, traceback)
 
 
-def remember(node: "Node") -> None:
+def record_line(node: "Node") -> None:
     """Keep with `node`, just recorded, where that was, and the node in whose backward it was."""
     stack = traceback.StackSummary.extract(_frames(sys._getframe(1)), lookup_lines=False)
     stack.reverse()

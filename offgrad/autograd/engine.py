@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad.autograd import anomaly, grad_mode
-from offgrad.autograd.node import AccumulateGrad, Edge, GradientEdge, Grads, Node
-from offgrad.autograd.saved_tensor import Reader, SavedTensor
+from offgrad.autograd.node import (
+    AccumulateGrad,
+    Edge,
+    GradientEdge,
+    Grads,
+    Node,
+)
+from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.tensor_base import TensorBase, describe
 
 if TYPE_CHECKING:
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
 
 observers: list[Callable[[bool], None]] = []
 """Called with True when a backward pass begins and with False when it has ended."""
@@ -27,12 +33,12 @@ class _Pass:
 
     Attributes:
         nodes: those whose gradients are computed.
-        notes: what hooks keep as long as the run lasts.
+        per_pass: what hooks keep as long as the run lasts.
     """
 
     def __init__(self, nodes: set[Node]) -> None:
         self.nodes = nodes
-        self.notes: dict[object, Any] = {}
+        self.per_pass: dict[object, Any] = {}
 
 
 class _State(threading.local):
@@ -78,7 +84,7 @@ def run(
         ends.enter_context(grad_mode.set_grad_enabled(create_graph))
         ends.callback(setattr, state, "passes", state.passes)
         state.passes = (*state.passes, running)
-        _announce(order, ends)
+        _announce_order(order, ends)
         for node, execute in order:
             inputs = pending.pop(node)
             if inputs is None and not (execute and node.runs_without_grad):
@@ -146,30 +152,30 @@ def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bo
     return order
 
 
-def _announce(order: Order, ends: ExitStack) -> None:
+def _announce_order(order: Order, ends: ExitStack) -> None:
     """Tell the hooks of saved tensors what will be unpacked, in the order it will.
 
     What is to be called when the pass is over is added to `ends`.
     """
-    plans: dict[int, tuple[Reader, list[Any]]] = {}
+    plans: dict[int, tuple[Unpacker, list[Any]]] = {}
     for node, execute in order:
         if execute:
             for saved in node.saves():
                 _add_to_plans(saved, plans)
-    for reader, sequence in plans.values():
-        ends.callback(reader.plan(sequence))
+    for unpacker, sequence in plans.values():
+        ends.callback(unpacker.plan(sequence))
 
 
-def _add_to_plans(saved: SavedTensor, plans: dict[int, tuple[Reader, list[Any]]]) -> None:
+def _add_to_plans(saved: SavedTensor, plans: dict[int, tuple[Unpacker, list[Any]]]) -> None:
     """Add `saved`, if it is packed, after what is unpacked for it."""
     if saved.packed is None:
         return
-    reader, packed = saved.packed
-    if id(reader) not in plans:
-        for source in reader.sources():
+    unpacker, packed = saved.packed
+    if id(unpacker) not in plans:
+        for source in unpacker.sources():
             _add_to_plans(source, plans)
-        plans[id(reader)] = (reader, [])
-    plans[id(reader)][1].append(packed)
+        plans[id(unpacker)] = (unpacker, [])
+    plans[id(unpacker)][1].append(packed)
 
 
 def _step(

@@ -10,11 +10,21 @@ from offgrad.autograd.function_node import FunctionCtx, FunctionNode
 from offgrad.autograd.mutation import check_mutable, rewrite_history
 from offgrad.autograd.node import connect, gradient_edge, tensor_from_edge
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
-from offgrad.autograd.views import CUSTOM, derivation, requires_grad, view_of
+from offgrad.autograd.tensor_base import (
+    TensorBase,
+    describe,
+    is_differentiable,
+    wrap,
+)
+from offgrad.autograd.views import (
+    CUSTOM,
+    requires_grad,
+    view_chain,
+    view_of,
+)
 
 if TYPE_CHECKING:
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
 
 
 class Function:
@@ -86,7 +96,7 @@ class Function:
         recorded = grad_mode.state.grad_enabled and any(needs_input_grad)
         if recorded:
             if anomaly.state.enabled:
-                anomaly.remember(node)
+                anomaly.record_line(node)
             node.needs_input_grad = needs_input_grad
             node.next_functions = tuple([gradient_edge(each) for each in tensors])
         with grad_mode.no_grad():
@@ -152,10 +162,10 @@ def _output(node: FunctionNode, value: Any, tensors: Sequence[Any], recorded: bo
             return wrap(result._array, result._storage)
         return result
     if is_input or result._grad_fn is node:  # returned as it came, or a second time
-        obstacle = CUSTOM.format(node.name())
-        result = view_of(result._array, result, derivation(result, None, {}, 0, obstacle))
-    elif result._derivation is not None:
-        result._derivation = result._derivation._replace(obstacle=CUSTOM.format(node.name()))
+        blocked_by = CUSTOM.format(node.name())
+        result = view_of(result._array, result, view_chain(result, None, {}, 0, blocked_by))
+    elif result._view_chain is not None:
+        result._view_chain = result._view_chain._replace(blocked_by=CUSTOM.format(node.name()))
     if not recorded:
         return result
     if is_marked or not is_differentiable(result._array.dtype):

@@ -10,8 +10,8 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.memory import zeros
 
 if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.function import Function
-    from offgrad.tensor import Tensor
 
 
 class FunctionCtx:

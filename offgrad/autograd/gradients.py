@@ -12,7 +12,7 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.memory import zeros
 
 if TYPE_CHECKING:
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
 
     TensorOrEdge: TypeAlias = Tensor | GradientEdge
 

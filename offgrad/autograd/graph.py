@@ -5,16 +5,21 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from offgrad._missing import missing
 from offgrad.autograd import saved_tensor
 from offgrad.autograd.multi_grad_hook import register_multi_grad_hook
 from offgrad.autograd.node import GradientEdge, Node, gradient_edge
 from offgrad.autograd.saved_mutation import allow_mutation_on_saved_tensors
-from offgrad.autograd.saved_tensor import PairHooks, SavedTensor, pop_hooks, push_hooks
+from offgrad.autograd.saved_tensor import (
+    PairHooks,
+    SavedTensor,
+    pop_hooks,
+    push_hooks,
+)
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.missing import missing
 
 if TYPE_CHECKING:
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
 
 __all__ = [
     "GradientEdge",

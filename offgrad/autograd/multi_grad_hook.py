@@ -12,7 +12,7 @@ from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.tensor_base import describe
 
 if TYPE_CHECKING:
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
 
 
 class _Handles(RemovableHandle):
@@ -63,7 +63,7 @@ def register_multi_grad_hook(
     def one(index: int, grad: "Tensor") -> None:
         running = engine.state.passes[-1]
         with lock:
-            grads = running.notes.setdefault(key, {})
+            grads = running.per_pass.setdefault(key, {})
             grads[index] = grad
             count = len(grads)
         if mode == "any":

@@ -9,11 +9,16 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.autograd.views import Derivation, base_of, history_lock, set_history
+from offgrad.autograd.views import (
+    ViewChain,
+    base_of,
+    history_lock,
+    set_history,
+)
 
 if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.node import Edge
-    from offgrad.tensor import Tensor
 
 
 def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
@@ -59,7 +64,7 @@ def check_history(target: "Tensor", name: str, recorded: bool) -> None:
             f"{name}: a leaf that requires grad cannot be changed in place, got a "
             f"{describe(target)}; do it under no_grad(), or change a clone"
         )
-    base, derivation = base_of(target), target._derivation
+    base, view_chain = base_of(target), target._view_chain
     if base is target or not (recorded or target._requires_grad or base._requires_grad):
         return
     if base._grad_fn is None and (base._requires_grad or target._requires_grad):
@@ -67,10 +72,10 @@ def check_history(target: "Tensor", name: str, recorded: bool) -> None:
             f"{name}: a view of a leaf that requires grad cannot be changed in place, got a "
             f"{describe(target)}; do it under no_grad(), or change a clone"
         )
-    if derivation is not None and derivation.obstacle is not None:
+    if view_chain is not None and view_chain.blocked_by is not None:
         raise RuntimeError(
             f"{name}: this {describe(target)} is a view that cannot be changed in place, because "
-            f"{derivation.obstacle}"
+            f"{view_chain.blocked_by}"
         )
 
 
@@ -99,12 +104,12 @@ def rewrite_history(target: "Tensor", edge: "Edge") -> None:
     All views of the memory follow when they are used next.
     """
     with history_lock:
-        base, derivation = base_of(target), target._derivation
+        base, view_chain = base_of(target), target._view_chain
         if base is target:
             set_history(target, *edge)
         else:
-            assert derivation is not None
-            set_history(base, CopySlices.record(base, edge, derivation), 0)
+            assert view_chain is not None
+            set_history(base, CopySlices.record(base, edge, view_chain), 0)
         base._generation += 1
 
 
@@ -112,22 +117,22 @@ class _Slices(Op):
     """An operation on the part of an array that is a view of a base; keeps nothing.
 
     Args:
-        derivation: how the view is taken.
+        view_chain: how the view is taken.
         strides: those of the base, in elements: arrays are laid out so, because some views exist
             in one layout only.
     """
 
     suffix = ""
-    derivation: Derivation
+    view_chain: ViewChain
     strides: tuple[int, ...]
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the operation."""
-        return {"derivation": self.derivation, "strides": self.strides}
+        return {"view_chain": self.view_chain, "strides": self.strides}
 
-    def lay_out(self, array: Array, derivation: Derivation, strides: tuple[int, ...]) -> Array:
+    def lay_out(self, array: Array, view_chain: ViewChain, strides: tuple[int, ...]) -> Array:
         """Remember the parameters; return `array`, if need be a copy, in the layout of the base."""
-        self.derivation, self.strides = derivation, strides
+        self.view_chain, self.strides = view_chain, strides
         return array if _strides(array) == strides else self.copied(array)
 
     def copied(self, array: Array) -> Array:
@@ -156,10 +161,10 @@ class CopySlices(_Slices):
     """A base with a tensor written over a view of it: what changing a view in place does."""
 
     @classmethod
-    def record(cls, base: "Tensor", edge: "Edge", derivation: Derivation) -> "CopySlices":
+    def record(cls, base: "Tensor", edge: "Edge", view_chain: ViewChain) -> "CopySlices":
         """Return the node for a change of memory that has happened: of what leads to `edge`."""
         node = cls()
-        node.derivation, node.strides = derivation, _strides(base._array)
+        node.view_chain, node.strides = view_chain, _strides(base._array)
         node.needs_input_grad = base._requires_grad, edge[0] is not None
         node.next_functions = gradient_edge(base), edge
         node.output_metadata = ((base._array.shape, base._array.dtype),)
@@ -170,7 +175,7 @@ class CopySlices(_Slices):
         out = self.lay_out(base, **parameters)
         if np.may_share_memory(out, base):
             out = self.copied(base)
-        self.derivation.take_array(out)[...] = value
+        self.view_chain.take_array(out)[...] = value
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -190,7 +195,7 @@ class TakeSlices(_Slices):
         """Return the copy."""
         self.shape, self.dtype = base.shape, base.dtype
         base = self.lay_out(base, **parameters)
-        return memory.copy(self.derivation.take_array(base))
+        return memory.copy(self.view_chain.take_array(base))
 
     def backward(self, grad: "Tensor") -> Any:
         """Put the gradient where the view is, in zeros."""

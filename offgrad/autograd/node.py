@@ -15,8 +15,8 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.autograd.views import is_stale, refresh
 
 if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.replay import Replay
-    from offgrad.tensor import Tensor
 
 Edge: TypeAlias = tuple["Node | None", int]
 Grads: TypeAlias = tuple["Tensor | None", ...]
@@ -78,6 +78,11 @@ class Node:
         if self._metadata is None:
             self._metadata = {}
         return self._metadata
+
+    def attach(self, tensor: "Tensor", output_nr: int) -> None:
+        """Make `tensor` output `output_nr` of this node."""
+        tensor._requires_grad = True
+        tensor._grad_fn, tensor._output_nr = self, output_nr
 
     def run(self, grads: Grads) -> Grads:
         """Return the gradients of the inputs, given those of the outputs."""
@@ -187,6 +192,11 @@ class AccumulateGrad(Node):
             self._variable._hooks = {}
         return self._variable._hooks
 
+    def attach(self, tensor: "Tensor", output_nr: int) -> None:
+        """Make `tensor` a leaf that this node accumulates into."""
+        tensor._requires_grad = True
+        tensor._accumulator = ref(self)
+
     def run(self, grads: Grads) -> Grads:
         """Add the gradient to the leaf's; keep a copy of the first, which others may hold too."""
         (grad,) = grads
@@ -267,10 +277,5 @@ def tensor_from_edge(base: TensorBase, edge: Edge) -> "Tensor":
     tensor = wrap(base._array, base._storage)
     node, output_nr = edge
     if node is not None:
-        tensor._requires_grad = True
-        if isinstance(node, AccumulateGrad):
-            tensor._accumulator = ref(node)
-        else:
-            tensor._grad_fn = node
-            tensor._output_nr = output_nr
+        node.attach(tensor, output_nr)
     return tensor

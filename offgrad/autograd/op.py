@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad.autograd import anomaly, grad_mode, saved_tensor
-from offgrad.autograd.node import Edge, Grads, Node, connect, gradient_edge
+from offgrad.autograd.node import (
+    Edge,
+    Grads,
+    Node,
+    connect,
+    gradient_edge,
+)
 from offgrad.autograd.replay import replay_of
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import is_differentiable, wrap
@@ -17,13 +23,13 @@ from offgrad.autograd.views import (
     CUSTOM,
     OUTSIDE,
     SEVERAL_OUTPUTS,
-    derivation,
     requires_grad,
+    view_chain,
     view_of,
 )
 
 if TYPE_CHECKING:
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
 
 Array: TypeAlias = NDArray[Any]
 
@@ -58,9 +64,9 @@ class Op(Node):
     # Whether forward takes hardly longer than reading its inputs and writing its outputs, which
     # follow from them and the parameters alone: then a policy may have it run again in place of
     # holding what it returned.
-    is_cheap: ClassVar[bool] = False
+    is_recomputable: ClassVar[bool] = False
     # What PyTorch prints, where it is not the name of the class with the suffix.
-    prints: ClassVar[str] = ""
+    torch_name: ClassVar[str] = ""
     # What PyTorch appends to the name.
     suffix: ClassVar[str] = "Backward0"
 
@@ -68,7 +74,7 @@ class Op(Node):
         if not alias:
             registry.append(cls)
         # PyTorch's name of the class of such nodes.
-        cls.__name__ = cls.__dict__.get("prints") or cls.__name__ + cls.suffix
+        cls.__name__ = cls.__dict__.get("torch_name") or cls.__name__ + cls.suffix
 
     def forward(self, *arrays: Any, **parameters: Any) -> Any:
         """Return the output array or arrays."""
@@ -82,7 +88,7 @@ class Op(Node):
     @cache
     def named(cls, name: str) -> "type[Self]":
         """Return this operation under another of the names that PyTorch prints for it."""
-        return type(name, (cls,), {"prints": name, "__module__": cls.__module__}, alias=True)
+        return type(name, (cls,), {"torch_name": name, "__module__": cls.__module__}, alias=True)
 
     def save(self, /, **slots: Array | None) -> None:
         """Save arrays for backward under the names of `slots`; None is passed over.
@@ -115,7 +121,7 @@ class Op(Node):
         node.needs_input_grad = needs if recorded else (False,) * len(inputs)
         arrays = [None if tensor is None else tensor._array for tensor in inputs]
         if len(arrays) > 1:
-            _tell_apart(inputs, arrays)
+            _separate_aliases(inputs, arrays)
         # As PyTorch, silent about infinities and NaN, which the results tell of.
         with np.errstate(all="ignore"):
             result = node.forward(*arrays, **parameters)
@@ -127,7 +133,7 @@ class Op(Node):
             outputs = [None if array is None else wrap(array) for array in results]
         if recorded:
             if anomaly.state.enabled:
-                anomaly.remember(node)
+                anomaly.record_line(node)
             node.next_functions = tuple(
                 [(None, 0) if tensor is None else gradient_edge(tensor) for tensor in inputs]
             )
@@ -141,7 +147,7 @@ class Op(Node):
             if node._saves:
                 node._saved = {}
             hooks = saved_tensor.state.hooks
-            if cls.is_cheap and hooks and hooks[-1].replays:
+            if cls.is_recomputable and hooks and hooks[-1].needs_replay:
                 node.replay = replay_of(node, inputs, arrays, outputs, parameters)
             if node._saves:
                 node._save_all(inputs, arrays, results, outputs)
@@ -156,17 +162,17 @@ class Op(Node):
         parameters: Mapping[str, Any],
         several: bool,
     ) -> list[Any]:
-        obstacle = None
+        blocked_by = None
         if cls.views_each_input:
-            obstacle = CUSTOM.format(node.name())
+            blocked_by = CUSTOM.format(node.name())
         elif several:
-            obstacle = SEVERAL_OUTPUTS.format(node.name())
+            blocked_by = SEVERAL_OUTPUTS.format(node.name())
         views = []
         for output_nr, array in enumerate(results):
             source: Any = inputs[output_nr if cls.views_each_input else 0]
             if cls.reaches_outside and source._base is not None:
-                obstacle = OUTSIDE
-            steps = derivation(source, cls, parameters, output_nr, obstacle)
+                blocked_by = OUTSIDE
+            steps = view_chain(source, cls, parameters, output_nr, blocked_by)
             views.append(view_of(array, source, steps))
         return views
 
@@ -199,7 +205,7 @@ class Op(Node):
         """Return the tensor whose array is to be saved, its gradient's edge, whether it is an
         output, whether forward made the array for backward alone.
         """
-        # One array object is one tensor: `_tell_apart` sees to it.
+        # One array object is one tensor: `_separate_aliases` sees to it.
         for index, candidate in enumerate(arrays):
             if array is candidate:
                 tensor: Any = inputs[index]
@@ -220,7 +226,7 @@ class Op(Node):
         return result if type(result) is tuple else (result,)
 
 
-def _tell_apart(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:
+def _separate_aliases(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:
     """Give tensors that share one array object, such as x and ``x.detach()``, one each."""
     for index in range(1, len(arrays)):
         array = arrays[index]

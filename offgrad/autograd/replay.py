@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import wrap
-from offgrad.autograd.views import Derivation
+from offgrad.autograd.views import ViewChain
 
 if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.op import Op
-    from offgrad.tensor import Tensor
 
 Array: TypeAlias = NDArray[Any]
 
 
-MOST_OPS = 64
+MAX_RECOMPUTE_OPS = 64
 """How far chains of operations are followed."""
 _SMALL = 4096
 """Bytes of a leaf that may stay in memory for it, without anybody counting it."""
 
 
-class Held(NamedTuple):
+class HeldInput(NamedTuple):
     """A leaf that is small or a parameter, and so may stay in memory.
 
     Attributes:
@@ -36,21 +36,21 @@ class Held(NamedTuple):
     version: int
 
 
-class Made(NamedTuple):
+class ComputedInput(NamedTuple):
     """An input that another cheap operation made.
 
     Attributes:
         by: its replay.
         output_nr: which output of it.
-        derivation: how the input was taken from that output; None if it is that.
+        view_chain: how the input was taken from that output; None if it is that.
     """
 
     by: "Replay"
     output_nr: int
-    derivation: Derivation | None
+    view_chain: ViewChain | None
 
 
-Source: TypeAlias = str | Held | Made | None
+Source: TypeAlias = str | HeldInput | ComputedInput | None
 """Where an input comes from: a slot it is saved in; None for an input that was not given."""
 
 
@@ -108,8 +108,8 @@ def replay_of(
         if source is None and tensor is not None:
             return None
         sources.append(source)
-    ops = 1 + sum(each.by.ops for each in sources if isinstance(each, Made))
-    if ops > MOST_OPS:
+    ops = 1 + sum(each.by.ops for each in sources if isinstance(each, ComputedInput))
+    if ops > MAX_RECOMPUTE_OPS:
         return None
     uids = tuple([-1 if each is None else each._storage.uid for each in outputs])
     if any(isinstance(each, np.ndarray) for each in parameters.values()):
@@ -117,23 +117,23 @@ def replay_of(
     return Replay(type(node), parameters, tuple(sources), node._saved, uids, ops)
 
 
-def _source(tensor: "Tensor") -> Held | Made | None:
+def _source(tensor: "Tensor") -> HeldInput | ComputedInput | None:
     owner = tensor if tensor._base is None else tensor._base
-    storage, maker, derivation = tensor._storage, owner._grad_fn, tensor._derivation
+    storage, maker, view_chain = tensor._storage, owner._grad_fn, tensor._view_chain
     # What no gradient flows through must not hold the graph that made it.
     if maker is None or not tensor._requires_grad:
         is_small = storage.root.nbytes <= _SMALL
         # Of a change of foreign memory nobody tells.
-        if storage.foreign or not (owner._is_parameter() or is_small):
+        if storage.external or not (owner._is_parameter() or is_small):
             return None
-        return Held(wrap(tensor._array, storage), storage.version)
+        return HeldInput(wrap(tensor._array, storage), storage.version)
     replay = made_by(owner)
     if replay is None:
         return None
     # How a Function of the user's took a view is known to it alone.
-    if derivation is not None and any(step.op is None for step in derivation.steps()):
+    if view_chain is not None and any(step.op is None for step in view_chain.steps()):
         return None
-    return Made(replay, owner._output_nr, derivation)
+    return ComputedInput(replay, owner._output_nr, view_chain)
 
 
 def made_by(tensor: "Tensor") -> Replay | None:

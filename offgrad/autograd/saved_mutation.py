@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.saved_tensor import Reader, Save, SavedTensor, pop_hooks, push_hooks
+from offgrad.autograd.saved_tensor import (
+    Save,
+    SavedTensor,
+    Unpacker,
+    pop_hooks,
+    push_hooks,
+)
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import copy
 
 if TYPE_CHECKING:
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
 
 
 class _Kept:
@@ -24,7 +30,7 @@ class _Kept:
         self._guard = guard
         self.tensor: Tensor | None = tensor
         self.captured = False
-        tensor._storage.add_writer(self)
+        tensor._storage.add_pending_write(self)
         guard.kept.add(self)
 
     def wait_captured(self) -> None:
@@ -40,7 +46,7 @@ class _Kept:
 class _Guard:
     """The hooks of one block, and what the block is entered as."""
 
-    replays = False
+    needs_replay = False
 
     def __init__(self) -> None:
         self.active = True
@@ -55,7 +61,7 @@ class _Guard:
         return _Kept(self, save.tensor)
 
     @property
-    def reader(self) -> Reader:
+    def unpacker(self) -> Unpacker:
         """Itself."""
         return self
 

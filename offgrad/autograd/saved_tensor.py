@@ -14,11 +14,11 @@ import numpy as np
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.memory import Storage, copy, remember_saver
+from offgrad.memory import Storage, copy, track_saver
 
 if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.node import Edge, Node
-    from offgrad.tensor import Tensor
 
 
 class Save(NamedTuple):
@@ -51,18 +51,18 @@ KEEP = object()
 class SaveHooks(Protocol):
     """What decides how tensors are saved; the innermost of a thread is asked."""
 
-    replays: bool
+    needs_replay: bool
     """Whether it may want to know what it takes to run an operation again."""
 
     def pack(self, save: Save) -> Any:
         """Return what is to be held in place of the tensor, or `KEEP`. Called once a tensor."""
 
     @property
-    def reader(self) -> "Reader":
+    def unpacker(self) -> "Unpacker":
         """What unpacks, and learns the order of all it will unpack in a pass."""
 
 
-class Reader(Protocol):
+class Unpacker(Protocol):
     """What gives saved tensors back."""
 
     def unpack(self, packed: Any) -> "Tensor":
@@ -82,7 +82,7 @@ class Reader(Protocol):
 class PairHooks:
     """A plain ``(pack, unpack)`` pair of functions on tensors, PyTorch's kind."""
 
-    replays = False
+    needs_replay = False
 
     def __init__(self, pack: "Callable[[Tensor], Any]", unpack: "Callable[[Any], Tensor]") -> None:
         self._pack = pack
@@ -93,7 +93,7 @@ class PairHooks:
         return self._pack(save.tensor)
 
     @property
-    def reader(self) -> Reader:
+    def unpacker(self) -> Unpacker:
         """Itself."""
         return self
 
@@ -159,7 +159,7 @@ class SavedTensor:
     module = ""
     _is_output = False
     _released = False
-    _reader: Reader | None = None
+    _unpacker: Unpacker | None = None
     _packed: Any = None
     _storage: "ref[Storage]"
     _detached: "ref[Tensor]"
@@ -188,7 +188,7 @@ class SavedTensor:
         if tensor._storage.inference:
             raise RuntimeError(
                 "inference tensors cannot be saved for backward, but "
-                f"{self.who()} needs a {describe(tensor)} made in inference_mode(); use its "
+                f"{self.origin()} needs a {describe(tensor)} made in inference_mode(); use its "
                 "clone(), or no_grad() instead of inference_mode()"
             )
         if is_output:
@@ -202,11 +202,11 @@ class SavedTensor:
             self._keep(tensor)
 
     @property
-    def packed(self) -> "tuple[Reader, Any] | None":
+    def packed(self) -> "tuple[Unpacker, Any] | None":
         """What unpacks the tensor, and what stands for it; None if it is kept."""
         # Each is read once, in this order: another thread may release it meanwhile.
-        packed, reader = self._packed, self._reader
-        return None if reader is None else (reader, packed)
+        packed, unpacker = self._packed, self._unpacker
+        return None if unpacker is None else (unpacker, packed)
 
     def unpack(self) -> "Tensor":
         """Return the saved tensor.
@@ -216,25 +216,25 @@ class SavedTensor:
                 returned something else than was saved.
         """
         # Each is read once, in this order: another thread may release it meanwhile.
-        packed, reader, tensor = self._packed, self._reader, self._tensor
+        packed, unpacker, tensor = self._packed, self._unpacker, self._tensor
         if tensor is not None:
             if tensor._storage.version != self._version:
                 raise self._changed(tensor)
             if tensor._storage.uid != self._uid:
                 raise RuntimeError(
                     "a tensor needed for backward must keep its memory, but that of the "
-                    f"{describe(tensor)} that {self.who()} saved was replaced, by .data or a "
+                    f"{describe(tensor)} that {self.origin()} saved was replaced, by .data or a "
                     "conversion; replace it before forward or after backward"
                 )
-            return tensor if self._leads_where_it_did(tensor) else self._rebuild(tensor)
-        if reader is None:
+            return tensor if self._edge_is_current(tensor) else self._rebuild(tensor)
+        if unpacker is None:
             raise RuntimeError(
-                f"what {self.who()} saved for backward was freed by an earlier backward() or "
+                f"what {self.origin()} saved for backward was freed by an earlier backward() or "
                 "grad(); to go through the graph, or read its saved tensors, a second time, pass "
                 "retain_graph=True the time before"
             )
         self._check_packed(packed)
-        tensor = reader.unpack(packed)
+        tensor = unpacker.unpack(packed)
         self._check_packed(packed)
         self._check_unpacked(tensor)
         return self._rebuild(tensor)
@@ -249,13 +249,13 @@ class SavedTensor:
         """
         if self._released:
             raise RuntimeError(
-                f"hooks need a saved tensor to pack, but what {self.who()} saved was freed by "
+                f"hooks need a saved tensor to pack, but what {self.origin()} saved was freed by "
                 "backward; register them before, or pass retain_graph=True to it"
             )
         if self._tensor is None:
             raise RuntimeError(
-                f"a saved tensor takes hooks once, but {self.who()} has some already (perhaps of "
-                "an enclosing saved_tensors_hooks or offload)"
+                f"a saved tensor takes hooks once, but {self.origin()} has some already (perhaps "
+                "of an enclosing saved_tensors_hooks or offload)"
             )
         for hook in (pack, unpack):
             if not callable(hook):
@@ -269,7 +269,7 @@ class SavedTensor:
     def release(self) -> None:
         """Let go of what is held."""
         self._released = True
-        self._tensor = self._reader = self._packed = None
+        self._tensor = self._unpacker = self._packed = None
 
     def kept(self) -> "Tensor | None":
         """Return the tensor kept for backward as it was saved, None if it is no more, or packed."""
@@ -282,7 +282,7 @@ class SavedTensor:
         """Return the storage kept for backward, None if it is packed or released."""
         return None if self._tensor is None else self._tensor._storage
 
-    def who(self) -> str:
+    def origin(self) -> str:
         """Return the node and slot, for messages."""
         node = self._node()
         where = f" in {self.module}" if self.module else ""
@@ -291,7 +291,7 @@ class SavedTensor:
     def _keep(self, tensor: "Tensor") -> None:
         self._tensor = wrap(tensor._array, tensor._storage) if self._is_output else tensor
         self._uid = tensor._storage.uid
-        if remember_saver(self, tensor._array.nbytes):
+        if track_saver(self, tensor._array.nbytes):
             self.module = current_module()
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor", is_own: bool = False) -> bool:
@@ -311,12 +311,12 @@ class SavedTensor:
             grad_mode.state.set(*modes)
         if tensor._storage.version != version:
             raise RuntimeError(
-                f"a pack hook must not change its input in place, but that of {self.who()} was "
+                f"a pack hook must not change its input in place, but that of {self.origin()} was "
                 f"changed by {tensor._storage.changed_by}; work on a clone"
             )
         if packed is KEEP:
             return False
-        self._reader = hooks.reader
+        self._unpacker = hooks.unpacker
         self._packed = packed
         self._storage = ref(tensor._storage)
         self._detached = ref(detached)
@@ -325,7 +325,7 @@ class SavedTensor:
         self._shape_dtype = (tensor._array.shape, tensor._array.dtype)
         return True
 
-    def _leads_where_it_did(self, tensor: "Tensor") -> bool:
+    def _edge_is_current(self, tensor: "Tensor") -> bool:
         """Return whether the kept tensor itself still has the edge it was saved with."""
         node = self._edge[0]
         if self._is_output:
@@ -346,14 +346,14 @@ class SavedTensor:
     def _check_unpacked(self, tensor: Any) -> None:
         if not isinstance(tensor, TensorBase):
             raise TypeError(
-                f"an unpack hook must return a tensor, but that of {self.who()} returned "
+                f"an unpack hook must return a tensor, but that of {self.origin()} returned "
                 f"{type(tensor).__name__}"
             )
         shape, dtype = self._shape_dtype
         if tensor._array.shape != shape or tensor._array.dtype != dtype:
             raise RuntimeError(
-                f"an unpack hook must return what was packed, but that of {self.who()} returned a "
-                f"{describe(tensor)} for a {dtype.name} tensor of shape {list(shape)}"
+                f"an unpack hook must return what was packed, but that of {self.origin()} returned "
+                f"a {describe(tensor)} for a {dtype.name} tensor of shape {list(shape)}"
             )
         # A hook may have handed out the very memory that was saved: then its version counts.
         storage = self._storage()
@@ -365,10 +365,11 @@ class SavedTensor:
             raise self._changed(tensor, storage.version, storage.changed_by)
 
     def _rebuild(self, tensor: "Tensor") -> "Tensor":
-        from offgrad.autograd.node import tensor_from_edge
-
-        edge = (self._node(), self._edge[1]) if self._is_output else self._edge
-        return tensor_from_edge(tensor, edge)
+        node, output_nr = (self._node(), self._edge[1]) if self._is_output else self._edge
+        rebuilt = wrap(tensor._array, tensor._storage)
+        if node is not None:
+            node.attach(rebuilt, output_nr)
+        return rebuilt
 
     def _changed(
         self, tensor: TensorBase, version: int | None = None, operation: str = ""
@@ -376,8 +377,8 @@ class SavedTensor:
         storage = tensor._storage
         return RuntimeError(
             "a tensor needed for backward must not be changed in place, but the "
-            f"{describe(tensor)} that {self.who()} saved at version {self._version} is at version "
-            f"{storage.version if version is None else version}, last changed by "
+            f"{describe(tensor)} that {self.origin()} saved at version {self._version} is at "
+            f"version {storage.version if version is None else version}, last changed by "
             f"{operation or storage.changed_by}; use the out-of-place form, or change a clone "
             "(autograd.detect_anomaly() tells the line that saved it)"
         )

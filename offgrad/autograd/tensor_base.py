@@ -14,9 +14,9 @@ from offgrad.autograd.grad_mode import state
 from offgrad.memory import Storage
 
 if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.node import AccumulateGrad, Node
-    from offgrad.autograd.views import Derivation
-    from offgrad.tensor import Tensor
+    from offgrad.autograd.views import ViewChain
 
 
 class TensorBase:
@@ -33,7 +33,7 @@ class TensorBase:
     _output_nr: int = 0
     # A view's base, how it was taken from it, and the generation of the base's history it follows.
     _base: "Tensor | None" = None
-    _derivation: "Derivation | None" = None
+    _view_chain: "ViewChain | None" = None
     _generation: int = 0
     _hooks: "dict[int, Any] | None" = None
     _post_accumulate_hooks: "dict[int, Any] | None" = None

@@ -15,9 +15,9 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 
 if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.node import Node
     from offgrad.autograd.op import Op
-    from offgrad.tensor import Tensor
 
 
 # Held while the history of a base or a view is replaced: threads may change views of one base, or
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 history_lock = RLock()
 
 
-class Derivation(NamedTuple):
+class ViewChain(NamedTuple):
     """The last step from a base to a view of it, and the steps before.
 
     Attributes:
-        before: the derivation of the tensor the view was taken from; None if that is the base.
-        op: the operation; None for one of the user's, whose views always have an obstacle.
+        before: the chain of the tensor the view was taken from; None if that is the base.
+        op: the operation; None for one of the user's, whose views always have a `blocked_by`.
         parameters: its parameters besides the tensor.
         output_nr: which of its outputs the view is.
-        obstacle: why the view's history cannot follow an in-place change; None if it can.
+        blocked_by: why the view's history cannot follow an in-place change; None if it can.
     """
 
-    before: "Derivation | None"
+    before: "ViewChain | None"
     op: "type[Op] | None"
     parameters: Mapping[str, Any]
     output_nr: int
-    obstacle: str | None
+    blocked_by: str | None
 
-    def steps(self) -> "list[Derivation]":
+    def steps(self) -> "list[ViewChain]":
         """Return all steps, the first first."""
         steps = []
-        step: Derivation | None = self
+        step: ViewChain | None = self
         while step is not None:
             steps.append(step)
             step = step.before
@@ -88,33 +88,33 @@ CUSTOM = (
 )
 
 
-def view_of(array: NDArray[Any], source: "Tensor", derivation: Derivation) -> "Tensor":
-    """Return a tensor over `array`, which lies in the memory of `source` and came by `derivation`
+def view_of(array: NDArray[Any], source: "Tensor", view_chain: ViewChain) -> "Tensor":
+    """Return a tensor over `array`, which lies in the memory of `source` and came by `view_chain`
     from the base of `source`.
     """
     view = wrap(array, source._storage)
     if source._storage.inference:
         return view  # no history will ever have to follow
     base = view._base = base_of(source)
-    view._derivation = derivation
+    view._view_chain = view_chain
     view._generation = base._generation
     return view
 
 
-def derivation(
+def view_chain(
     source: "Tensor",
     op: "type[Op] | None",
     parameters: Mapping[str, Any],
     output_nr: int,
-    obstacle: str | None,
-) -> Derivation:
-    """Return the derivation of a view taken from `source` now."""
-    before = source._derivation
+    blocked_by: str | None,
+) -> ViewChain:
+    """Return the chain of a view taken from `source` now."""
+    before = source._view_chain
     if not grad_mode.state.grad_enabled:
-        obstacle = INFERENCE if grad_mode.state.inference else NO_GRAD
-    if obstacle is None and before is not None:
-        obstacle = before.obstacle
-    return Derivation(before, op, parameters, output_nr, obstacle)
+        blocked_by = INFERENCE if grad_mode.state.inference else NO_GRAD
+    if blocked_by is None and before is not None:
+        blocked_by = before.blocked_by
+    return ViewChain(before, op, parameters, output_nr, blocked_by)
 
 
 def base_of(tensor: TensorBase) -> "Tensor":
@@ -138,7 +138,7 @@ def become(tensor: "Tensor", view: "Tensor") -> None:
         base._grad_fn, base._output_nr = tensor._grad_fn, tensor._output_nr
         base._generation = tensor._generation
         tensor._base = base
-    tensor._derivation = view._derivation
+    tensor._view_chain = view._view_chain
     tensor._generation = base_of(tensor)._generation
     tensor._array = view._array
     set_history(tensor, view._grad_fn, view._output_nr)
@@ -155,7 +155,7 @@ def is_stale(tensor: TensorBase) -> bool:
         return True
     if tensor._requires_grad or not base._requires_grad:
         return False
-    return tensor._derivation is not None and tensor._derivation.obstacle is None
+    return tensor._view_chain is not None and tensor._view_chain.blocked_by is None
 
 
 def requires_grad(tensor: "Tensor | None") -> bool:
@@ -184,12 +184,12 @@ def refresh(view: "Tensor") -> None:
 
 
 def _refresh(view: "Tensor") -> None:
-    base, steps = base_of(view), view._derivation
+    base, steps = base_of(view), view._view_chain
     assert steps is not None
-    if steps.obstacle is not None:
+    if steps.blocked_by is not None:
         raise RuntimeError(
             f"the history of this view, a {describe(view)}, must follow an in-place change of its "
-            f"base or of another view, but {steps.obstacle}"
+            f"base or of another view, but {steps.blocked_by}"
         )
     generation = base._generation
     with grad_mode.enable_grad():

@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 import offgrad
-from offgrad.cli.compare import compare
+from offgrad.cli.compare.command import compare
 
 __all__ = ["main"]
 

@@ -9,18 +9,27 @@ alone: the same call gives the same bits on any number of threads.
 Importing this package neither imports numba nor compiles anything; the first calls do.
 """
 
-from .attention import attention, attention_backward
-from .blas import single_threaded_blas
-from .cross_entropy import cross_entropy, cross_entropy_backward, cross_entropy_total_weight
-from .dropout import dropout, dropout_mask
-from .embedding import embedding_backward
-from .gelu import gelu, gelu_backward
-from .jit import backend, set_backend
-from .layer_norm import layer_norm, layer_norm_backward
-from .optimizers import adamw_step, sgd_step
-from .parallel import get_num_threads, parallel_for, set_num_threads
-from .reduce import sum_rows
-from .softmax import log_softmax, log_softmax_backward, softmax, softmax_backward
+from offgrad.kernels.attention import attention, attention_backward
+from offgrad.kernels.blas import single_threaded_blas
+from offgrad.kernels.cross_entropy import (
+    cross_entropy,
+    cross_entropy_backward,
+    cross_entropy_total_weight,
+)
+from offgrad.kernels.dropout import dropout, dropout_mask
+from offgrad.kernels.embedding import embedding_backward
+from offgrad.kernels.gelu import gelu, gelu_backward
+from offgrad.kernels.jit import backend, set_backend
+from offgrad.kernels.layer_norm import layer_norm, layer_norm_backward
+from offgrad.kernels.optimizers import adamw_step, sgd_step
+from offgrad.kernels.parallel import get_num_threads, parallel_for, set_num_threads
+from offgrad.kernels.reduce import sum_rows
+from offgrad.kernels.softmax import (
+    log_softmax,
+    log_softmax_backward,
+    softmax,
+    softmax_backward,
+)
 
 __all__ = [
     "adamw_step",

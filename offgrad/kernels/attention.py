@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array
-from .attention_tiles import softmax_tile, softmax_tile_backward
-from .blas import single_threaded_blas
-from .dropout import keep_rule
-from .fastmath import stream_key
-from .parallel import Body, parallel_for
+from offgrad.kernels.arrays import Array
+from offgrad.kernels.attention_tiles import softmax_tile, softmax_tile_backward
+from offgrad.kernels.blas import single_threaded_blas
+from offgrad.kernels.dropout import keep_rule
+from offgrad.kernels.fastmath import stream_key
+from offgrad.kernels.parallel import Body, parallel_for
 
 TILE = 128
 """Query rows in a tile."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Array
-from .fastmath import exp, random_bits, row_max
-from .jit import jit, uses_numba
+from offgrad.kernels.arrays import Array
+from offgrad.kernels.fastmath import exp, random_bits, row_max
+from offgrad.kernels.jit import jit, uses_numba
 
 if TYPE_CHECKING:
-    from .attention import Dropout
+    from offgrad.kernels.attention import Dropout
 
 _HIGH_HALF = np.uint64(32)
 _MASK64 = 2**64 - 1

@@ -15,10 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, as_float, flat, rows, same_shape
-from .fastmath import exp, log_share, row_max
-from .jit import jit, uses_numba
-from .parallel import parallel_for
+from offgrad.kernels.arrays import (
+    Array,
+    as_float,
+    flat,
+    rows,
+    same_shape,
+)
+from offgrad.kernels.fastmath import exp, log_share, row_max
+from offgrad.kernels.jit import jit, uses_numba
+from offgrad.kernels.parallel import parallel_for
 
 
 def cross_entropy(

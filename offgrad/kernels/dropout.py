@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Array, as_float, flat, same_shape
-from .fastmath import random_bits, stream_key
-from .jit import jit, uses_numba
-from .parallel import parallel_for
+from offgrad.kernels.arrays import (
+    Array,
+    as_float,
+    flat,
+    same_shape,
+)
+from offgrad.kernels.fastmath import random_bits, stream_key
+from offgrad.kernels.jit import jit, uses_numba
+from offgrad.kernels.parallel import parallel_for
 
 _HIGH_HALF = np.uint64(32)
 _MASK64 = 2**64 - 1

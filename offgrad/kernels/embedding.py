@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, as_float, flat, rows
-from .jit import jit, uses_numba
-from .parallel import parallel_for
+from offgrad.kernels.arrays import (
+    Array,
+    as_float,
+    flat,
+    rows,
+)
+from offgrad.kernels.jit import jit, uses_numba
+from offgrad.kernels.parallel import parallel_for
 
 
 def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int = -1) -> None:

@@ -10,10 +10,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .arrays import Array, as_float, flat, same_shape
-from .fastmath import ERFC_P, ERFC_T, SQRT_HALF, exp, normal_cdf
-from .jit import jit, uses_numba
-from .parallel import parallel_for
+from offgrad.kernels.arrays import (
+    Array,
+    as_float,
+    flat,
+    same_shape,
+)
+from offgrad.kernels.fastmath import (
+    ERFC_P,
+    ERFC_T,
+    SQRT_HALF,
+    exp,
+    normal_cdf,
+)
+from offgrad.kernels.jit import jit, uses_numba
+from offgrad.kernels.parallel import parallel_for
 
 Approximation = Literal["none", "tanh"]
 

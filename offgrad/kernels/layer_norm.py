@@ -10,9 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, as_float, flat, rows, same_shape
-from .jit import jit, uses_numba
-from .parallel import block_items, parallel_for
+from offgrad.kernels.arrays import (
+    Array,
+    as_float,
+    flat,
+    rows,
+    same_shape,
+)
+from offgrad.kernels.jit import jit, uses_numba
+from offgrad.kernels.parallel import block_items, parallel_for
 
 
 def layer_norm(

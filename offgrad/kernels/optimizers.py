@@ -10,9 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, as_float, flat, same_shape
-from .jit import jit, uses_numba
-from .parallel import parallel_for
+from offgrad.kernels.arrays import (
+    Array,
+    as_float,
+    flat,
+    same_shape,
+)
+from offgrad.kernels.jit import jit, uses_numba
+from offgrad.kernels.parallel import parallel_for
 
 
 def adamw_step(

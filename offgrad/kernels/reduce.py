@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, as_float, rows
-from .jit import jit, uses_numba
-from .parallel import block_items, parallel_for
+from offgrad.kernels.arrays import Array, as_float, rows
+from offgrad.kernels.jit import jit, uses_numba
+from offgrad.kernels.parallel import block_items, parallel_for
 
 
 def sum_rows(x: Array, out: Array) -> None:

@@ -9,10 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array, as_float, rows, same_shape
-from .fastmath import exp, log_share, row_max
-from .jit import Kernel, jit, uses_numba
-from .parallel import parallel_for
+from offgrad.kernels.arrays import (
+    Array,
+    as_float,
+    rows,
+    same_shape,
+)
+from offgrad.kernels.fastmath import exp, log_share, row_max
+from offgrad.kernels.jit import Kernel, jit, uses_numba
+from offgrad.kernels.parallel import parallel_for
 
 
 def softmax(x: Array, out: Array) -> None:

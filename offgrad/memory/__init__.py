@@ -12,11 +12,16 @@ from offgrad.memory.allocator import (
     max_allocated,
     observe,
     pool,
-    register_borrower,
+    register_reclaimable,
     reset_peak,
     zeros,
 )
-from offgrad.memory.storage import Storage, holders, remember_saver, saved_by_module
+from offgrad.memory.storage import (
+    Storage,
+    memory_by_holder,
+    saved_by_module,
+    track_saver,
+)
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 __all__ = [
@@ -29,14 +34,14 @@ __all__ = [
     "empty",
     "fits",
     "format_nbytes",
-    "holders",
+    "memory_by_holder",
     "limit",
     "max_allocated",
     "observe",
     "parse_nbytes",
     "pool",
-    "register_borrower",
-    "remember_saver",
+    "register_reclaimable",
+    "track_saver",
     "saved_by_module",
     "reset_peak",
     "zeros",

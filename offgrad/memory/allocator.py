@@ -28,17 +28,17 @@ class OutOfMemoryError(MemoryError):
     """Tensor memory would exceed its limit, or the system has none left."""
 
 
-class Borrower(Protocol):
+class Reclaimable(Protocol):
     """Who holds tensor memory that is no tensor's, and can perhaps do without."""
 
-    def relieve(self) -> None:
+    def reclaim(self) -> None:
         """Give back what can be done without; may wait. The allocation is then tried once more.
 
         Raises:
             StoreError, MemoryError: not all of it can be; it is the cause of an `OutOfMemoryError`.
         """
 
-    def holdings(self) -> Mapping[str, int]:
+    def held_by_purpose(self) -> Mapping[str, int]:
         """Return the bytes held, by what for."""
 
 
@@ -53,7 +53,7 @@ class _Counter:
         self.limits: list[int] = []
         self.limit: int | None = None
         self.observers: tuple[Observer, ...] = ()
-        self.borrowers: WeakRegistry[Borrower] = WeakRegistry()
+        self.borrowers: WeakRegistry[Reclaimable] = WeakRegistry()
         self.describe: Callable[[], str] = str
 
     def change(self, delta: int, *, relieved: bool = False) -> None:
@@ -76,7 +76,7 @@ class _Counter:
             failure: Exception | None = None
             for borrower in self.borrowers:
                 try:
-                    borrower.relieve()
+                    borrower.reclaim()
                 except (StoreError, MemoryError) as error:
                     failure = error.with_traceback(None)  # which would keep memory
             try:
@@ -209,7 +209,7 @@ def observe(observer: Observer) -> Iterator[None]:
             counter.observers = tuple(each for each in counter.observers if each is not observer)
 
 
-def register_borrower(borrower: Borrower) -> None:
+def register_reclaimable(borrower: Reclaimable) -> None:
     """Ask `borrower`, while it lives, to give memory back before an allocation fails."""
     counter.borrowers.add(borrower)
 

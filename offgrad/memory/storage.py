@@ -23,7 +23,7 @@ class Saver(Protocol):
     def kept_storage(self) -> "Storage | None":
         """Return the storage it keeps, None once it has let go."""
 
-    def who(self) -> str:
+    def origin(self) -> str:
         """Return the node and slot, for an error message."""
 
     @property
@@ -31,7 +31,7 @@ class Saver(Protocol):
         """The name of the module that saved, as far as it is known."""
 
 
-class Writer(Protocol):
+class PendingWrite(Protocol):
     """A write of some memory to a store."""
 
     @property
@@ -42,10 +42,10 @@ class Writer(Protocol):
         """Wait until the memory may change."""
 
 
-class Heir(Writer, Protocol):
+class Adopter(PendingWrite, Protocol):
     """Who needs some memory as it is, and longer than its owner lives."""
 
-    def inherit(self, storage: "Storage") -> None:
+    def adopt(self, storage: "Storage") -> None:
         """Take over the memory, in a storage that only heirs have. Called by a finalizer."""
 
 
@@ -54,7 +54,7 @@ _writers_lock = threading.Lock()
 _savers: WeakRegistry[Saver] = WeakRegistry()
 # By the number of the storage. Not in the storage: the garbage collector, before it finalizes an
 # object, clears the weak references that only garbage holds.
-_heirs: dict[int, tuple[ref[Heir], ...]] = {}
+_heirs: dict[int, tuple[ref[Adopter], ...]] = {}
 
 
 class Storage:
@@ -68,7 +68,7 @@ class Storage:
         uid: a number no other storage of this process has or had.
         version: how many in-place operations changed the memory.
         inference: whether it is an inference tensor's, which autograd refuses.
-        foreign: whether it is the user's array, whose changes nobody announces.
+        external: whether it is the user's array, whose changes nobody announces.
         changed_by: the operation that changed it last.
         role: what the memory is for, in the words of an `OutOfMemoryError`.
         writers: pending writes of the memory to a store, which `write()` waits for.
@@ -78,19 +78,19 @@ class Storage:
     # Defaults are the class's: most storages are never changed and have no role.
     version = 0
     inference = False
-    foreign = False
+    external = False
     changed_by = ""
     role = "tensors"
-    writers: "tuple[ref[Writer], ...]" = ()
+    writers: "tuple[ref[PendingWrite], ...]" = ()
     has_heirs = False
     _counted = 0
 
-    def __init__(self, root: NDArray[Any], *, foreign: bool = False) -> None:
-        """Count `root` as tensor memory, unless the pool does or it is `foreign` (the user's)."""
+    def __init__(self, root: NDArray[Any], *, external: bool = False) -> None:
+        """Count `root` as tensor memory, unless the pool does or it is `external` (the user's)."""
         self.root = root
         self.uid = next(_uids)
-        if foreign:
-            self.foreign = True
+        if external:
+            self.external = True
             return
         nbytes: int = root.nbytes
         if nbytes >= POOL_THRESHOLD:
@@ -102,12 +102,12 @@ class Storage:
             self._counted = nbytes
 
     def __del__(self) -> None:
-        if self.has_heirs and self._bequeath():
+        if self.has_heirs and self._hand_over():
             return
         if self._counted:
             counter.change(-self._counted)
 
-    def _bequeath(self) -> bool:
+    def _hand_over(self) -> bool:
         """Leave the memory, counted as it is, to the heirs; False if there are none."""
         heirs = [heir for each in _heirs.pop(self.uid) if (heir := each()) is not None]
         if not heirs:
@@ -116,23 +116,23 @@ class Storage:
         left.root, left.uid, left._counted = self.root, next(_uids), self._counted
         left.role = "saved for backward, to be written"
         # Heirs may hand the memory out before they let go of it.
-        writers: list[ref[Writer]] = [ref(heir) for heir in heirs]
+        writers: list[ref[PendingWrite]] = [ref(heir) for heir in heirs]
         left.writers = (*self.writers, *writers)
         if left.root.nbytes >= POOL_THRESHOLD:
             _large.add(left)
         for heir in heirs:
-            heir.inherit(left)
+            heir.adopt(left)
         return True
 
-    def add_writer(self, writer: Writer) -> None:
+    def add_pending_write(self, writer: PendingWrite) -> None:
         """Have `write` wait for `writer`."""
         with _writers_lock:
             waiting = [each for each in self.writers if (one := each()) and not one.captured]
             self.writers = (*waiting, ref(writer))
 
-    def add_heir(self, heir: Heir) -> None:
+    def add_adopter(self, heir: Adopter) -> None:
         """Leave the memory to `heir`, if it is alive then; until then `write` waits for it."""
-        self.add_writer(heir)
+        self.add_pending_write(heir)
         with _writers_lock:
             known = [each for each in _heirs.get(self.uid, ()) if each() is not None]
             _heirs[self.uid] = (*known, ref(heir))
@@ -165,7 +165,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def remember_saver(saver: Saver, nbytes: int) -> bool:
+def track_saver(saver: Saver, nbytes: int) -> bool:
     """Have an `OutOfMemoryError` name `saver`, if what it keeps is large; return whether it is."""
     if nbytes < POOL_THRESHOLD:
         return False
@@ -173,7 +173,7 @@ def remember_saver(saver: Saver, nbytes: int) -> bool:
     return True
 
 
-def holders() -> dict[str, int]:
+def memory_by_holder() -> dict[str, int]:
     """Return the bytes held by each role, largest first.
 
     What is saved for backward goes by the node and slot that saved it.
@@ -182,12 +182,12 @@ def holders() -> dict[str, int]:
     for saver in _savers:
         storage = saver.kept_storage()
         if storage is not None:
-            saved_by[storage.uid] = f"saved for backward by {saver.who()}"
+            saved_by[storage.uid] = f"saved for backward by {saver.origin()}"
     held: Counter[str] = Counter()
     for storage in _large:
         held[saved_by.get(storage.uid, storage.role)] += storage.root.nbytes
     for borrower in counter.borrowers:
-        held.update(borrower.holdings())
+        held.update(borrower.held_by_purpose())
     rest = counter.allocated - held.total()
     if rest > 0:
         held["buffers in use, pending writes and small tensors"] += rest
@@ -213,7 +213,7 @@ def saved_by_module() -> dict[str, int]:
 
 def describe() -> str:
     """Return one sentence that says what holds tensor memory."""
-    held = holders()
+    held = memory_by_holder()
     saved = sum(n for role, n in held.items() if role.startswith("saved"))
     parts = [f"{format_nbytes(n)} {role}" for role, n in list(held.items())[:5]]
     total = f"{format_nbytes(saved)} of it saved for backward; largest: " if saved else ""

@@ -1,8 +1,15 @@
 """Modules: layers, containers, and what they are built from."""
 
-from offgrad.missing import missing
+from offgrad._missing import missing
 from offgrad.nn import functional, init, modules
-from offgrad.nn.activation import (
+from offgrad.nn.hooks.registry import (
+    register_module_backward_hook,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+)
+from offgrad.nn.modules.activation import (
     GELU,
     CrossEntropyLoss,
     Dropout,
@@ -14,16 +21,9 @@ from offgrad.nn.activation import (
     Softmax,
     Tanh,
 )
-from offgrad.nn.container import ModuleDict, ModuleList, Sequential
-from offgrad.nn.hooks import (
-    register_module_backward_hook,
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-    register_module_full_backward_hook,
-    register_module_full_backward_pre_hook,
-)
-from offgrad.nn.layers import Embedding, LayerNorm, Linear
-from offgrad.nn.module import Module
+from offgrad.nn.modules.container import ModuleDict, ModuleList, Sequential
+from offgrad.nn.modules.layers import Embedding, LayerNorm, Linear
+from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 
 __all__ = [

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from offgrad import ops
-from offgrad.missing import missing
+from offgrad._missing import missing
+from offgrad._tensor.inplace import in_place
 from offgrad.ops import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -48,10 +49,9 @@ from offgrad.ops import (
     tanhshrink,
     triplet_margin_loss,
 )
-from offgrad.tensor_inplace import in_place
 
 if TYPE_CHECKING:
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
 
 
 def with_inplace(operation: "Callable[..., Tensor]") -> "Callable[..., Tensor]":

@@ -3,11 +3,11 @@
 from math import prod, sqrt
 
 from offgrad import ops
+from offgrad._missing import missing
+from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.grad_mode import no_grad
 from offgrad.autograd.tensor_base import describe
-from offgrad.missing import missing
 from offgrad.ops import Generator
-from offgrad.tensor import Tensor
 
 _GAINS = {
     "linear": 1.0,

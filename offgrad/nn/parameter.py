@@ -3,8 +3,8 @@
 from typing import Any
 
 from offgrad import ops
+from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import TensorBase
-from offgrad.tensor import Tensor
 
 
 class Parameter(Tensor):

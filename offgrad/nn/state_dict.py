@@ -9,12 +9,12 @@ from offgrad import ops
 from offgrad.autograd import grad_mode
 from offgrad.autograd.handles import RemovableHandle
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.nn.hooks import Hook, HookMethods, WithModule
+from offgrad.nn.hooks.registry import Hook, HookMethods, WithModule
 from offgrad.nn.parameter import Parameter
 
 if TYPE_CHECKING:
-    from offgrad.nn.module import Module
-    from offgrad.tensor import Tensor
+    from offgrad._tensor.tensor import Tensor
+    from offgrad.nn.modules.module import Module
 
 EXTRA_STATE = "_extra_state"
 

@@ -1,6 +1,6 @@
 """Optimisers."""
 
-from offgrad.missing import missing
+from offgrad._missing import missing
 from offgrad.optim.adamw import Adam, AdamW
 from offgrad.optim.optimizer import Optimizer
 from offgrad.optim.sgd import SGD

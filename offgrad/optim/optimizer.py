@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from offgrad import ops
+from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.tensor import Tensor
 
 
 class Optimizer:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from offgrad import kernels
+from offgrad._tensor.tensor import Tensor
 from offgrad.memory import contiguous
 from offgrad.optim.optimizer import Optimizer, check_options, flat
-from offgrad.tensor import Tensor
 
 
 class SGD(Optimizer):

@@ -1,12 +1,6 @@
-"""Where tensors saved for backward are: policies decide, a session does."""
+"""Policies: pure decisions on where tensors saved for backward go."""
 
-from offgrad.policies.budget import Budget, Last
-from offgrad.policies.by_module import ByModule
-from offgrad.policies.cast import Cast
-from offgrad.policies.first import First
-from offgrad.policies.ledger import Ledger, LedgerRow
-from offgrad.policies.parse import parse_policy
-from offgrad.policies.policy import (
+from offgrad.policies.base import (
     POLICIES,
     Keep,
     Offload,
@@ -18,10 +12,12 @@ from offgrad.policies.policy import (
     Store,
     as_policy,
 )
-from offgrad.policies.session import OffloadSession
+from offgrad.policies.budget import Budget, Last
+from offgrad.policies.by_module import ByModule
+from offgrad.policies.cast import Cast
+from offgrad.policies.first import First
+from offgrad.policies.parse import parse_policy
 from offgrad.policies.when import When
-
-offload = OffloadSession
 
 __all__ = [
     "POLICIES",
@@ -31,10 +27,7 @@ __all__ = [
     "First",
     "Keep",
     "Last",
-    "Ledger",
-    "LedgerRow",
     "Offload",
-    "OffloadSession",
     "Placement",
     "Policy",
     "Recompute",
@@ -43,6 +36,5 @@ __all__ = [
     "Store",
     "When",
     "as_policy",
-    "offload",
     "parse_policy",
 ]

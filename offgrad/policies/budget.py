@@ -6,9 +6,15 @@ from typing import Any
 from offgrad_storage import AbstractArrayStore
 
 from offgrad.memory import format_nbytes
+from offgrad.policies.base import (
+    Placement,
+    Policy,
+    SaveContext,
+    Spill,
+    Store,
+)
 from offgrad.policies.combined import lossless, part, recomputes
-from offgrad.policies.known import as_nbytes
-from offgrad.policies.policy import Placement, Policy, SaveContext, Spill, Store
+from offgrad.policies.names import as_nbytes
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from offgrad.policies.base import (
+    Keep,
+    Placement,
+    Policy,
+    SaveContext,
+    as_policy,
+)
 from offgrad.policies.patterns import enclosing, matches
-from offgrad.policies.policy import Keep, Placement, Policy, SaveContext, as_policy
 
 
 class Rule(NamedTuple):
@@ -126,3 +132,6 @@ def _policy(policy: Any, pattern: str) -> Policy:
             f"use patterns such as '{pattern}.name' side by side"
         )
     return as_policy(policy)
+
+
+as_policy.register(Mapping, ByModule)

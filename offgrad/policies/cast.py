@@ -3,10 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
+from offgrad.policies.base import (
+    Keep,
+    Offload,
+    Placement,
+    Policy,
+    SaveContext,
+    Store,
+)
 from offgrad.policies.budget import Budget, Last
 from offgrad.policies.combined import part, recomputes
-from offgrad.policies.known import unknown
-from offgrad.policies.policy import Keep, Offload, Placement, Policy, SaveContext, Store
+from offgrad.policies.names import unknown
 from offgrad.policies.when import When, dtype_name
 
 _WIDE = ("float32", "float64", "complex64", "complex128")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from offgrad.policies.base import Policy, as_policy
 from offgrad.policies.by_module import ByModule
-from offgrad.policies.policy import Policy, as_policy
 
 
 def part(policy: Any) -> Policy:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from offgrad.policies.base import Placement, Policy, SaveContext, as_policy
 from offgrad.policies.combined import lossless, part, recomputes
-from offgrad.policies.policy import Placement, Policy, SaveContext
 
 
 @dataclass(frozen=True)
@@ -58,3 +58,6 @@ class First(Policy):
 
     def __str__(self) -> str:
         return f"first of ({'; '.join(map(str, self.policies))})"
+
+
+as_policy.register(list, First)

@@ -3,11 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
+from offgrad.policies.base import (
+    Keep,
+    Offload,
+    Policy,
+    Recompute,
+    as_policy,
+)
 from offgrad.policies.budget import Budget, Last
 from offgrad.policies.cast import Cast, in_memory
 from offgrad.policies.first import First
-from offgrad.policies.known import as_nbytes, unknown
-from offgrad.policies.policy import Keep, Offload, Policy, Recompute
+from offgrad.policies.names import as_nbytes, unknown
 from offgrad.policies.when import When
 
 Options = dict[str, str]
@@ -132,3 +138,5 @@ _KINDS: dict[str, tuple[Callable[[str, str | None, Options], Policy], tuple[str,
     "last": (_last, ("then", "min")),
 }
 """By name, what makes the policy, and the options it has."""
+
+as_policy.register(str, parse_policy)

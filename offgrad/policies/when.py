@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 
 from offgrad.memory import format_nbytes
+from offgrad.policies.base import (
+    Offload,
+    Placement,
+    Policy,
+    SaveContext,
+)
 from offgrad.policies.combined import lossless, part, recomputes
-from offgrad.policies.known import as_nbytes, unknown
+from offgrad.policies.names import as_nbytes, unknown
 from offgrad.policies.patterns import enclosing, matches
-from offgrad.policies.policy import Offload, Placement, Policy, SaveContext
 
 Patterns = str | Sequence[str] | None
 

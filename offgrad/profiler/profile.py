@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from offgrad import memory
 from offgrad.autograd import engine
-from offgrad.nn.hooks import unwatch_calls, watch_calls
+from offgrad.nn.hooks.registry import track_calls, untrack_calls
 from offgrad.profiler.recorder import Recorder, extremes
 
 if TYPE_CHECKING:
@@ -186,10 +186,10 @@ def profile_memory() -> Iterator[MemoryProfile]:
     recorder = Recorder()
     with memory.observe(recorder.changed):
         engine.observers.append(recorder.passed)
-        watch_calls()
+        track_calls()
         try:
             yield MemoryProfile(recorder)
         finally:
-            unwatch_calls()
+            untrack_calls()
             engine.observers.remove(recorder.passed)
             recorder.end()

@@ -1,6 +1,6 @@
 """What PyTorch keeps under utils."""
 
-from offgrad.missing import missing
+from offgrad._missing import missing
 from offgrad.utils import checkpoint, hooks
 
 __all__ = ["checkpoint", "hooks"]

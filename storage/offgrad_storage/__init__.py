@@ -14,14 +14,23 @@ Knows nothing of tensors or autograd. Needs NumPy and xxhash; numcodecs for some
 google-crc32c for what a ZarrStore keeps, publishes, or puts elsewhere than in a local folder.
 """
 
-from .backend import Backend
-from .base import AbstractArrayStore, Allocate, Handle, StoreStats
-from .buffers import BufferPool, BufferPoolStats
-from .codecs import Codec, codec
-from .directory import spill_directory, sweep
-from .disk import DiskStore
-from .entry import Entry, Pack, checksum, verify
-from .errors import (
+from offgrad_storage.backend import Backend
+from offgrad_storage.backend_store import BackendStore
+from offgrad_storage.base import (
+    AbstractArrayStore,
+    Allocate,
+    Handle,
+    StoreStats,
+)
+from offgrad_storage.codecs import Codec, codec
+from offgrad_storage.disk import DiskStore
+from offgrad_storage.entry import (
+    Entry,
+    Pack,
+    checksum,
+    verify,
+)
+from offgrad_storage.errors import (
     CorruptionError,
     ForkedStoreError,
     MissingDataError,
@@ -30,11 +39,12 @@ from .errors import (
     StoreError,
     StoreFullError,
 )
-from .pool import PoolStore
-from .store import BackendStore
-from .tiered import TieredStore
-from .zarr_groups import dequantize
-from .zarr_store import ZarrStore
+from offgrad_storage.files.spill_directory import spill_directory, sweep
+from offgrad_storage.memory.buffer_pool import BufferPool, BufferPoolStats
+from offgrad_storage.pool import PoolStore
+from offgrad_storage.tiered.store import TieredStore
+from offgrad_storage.zarr.groups import dequantize
+from offgrad_storage.zarr.store import ZarrStore
 
 __all__ = [
     "AbstractArrayStore",

@@ -8,9 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .arguments import check_count
-from .entry import Entry
-from .errors import QuotaExceededError
+from offgrad_storage.checks import check_count
+from offgrad_storage.entry import Entry
+from offgrad_storage.errors import QuotaExceededError
 
 Array = NDArray[Any]
 

@@ -11,8 +11,8 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .entry import Entry
-from .errors import StoreError, fresh
+from offgrad_storage.entry import Entry
+from offgrad_storage.errors import StoreError, fresh
 
 Array = NDArray[Any]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]

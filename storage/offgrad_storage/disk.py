@@ -6,16 +6,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from .arguments import check_count
-from .array_file import ArrayFile
-from .base import Allocate
-from .codecs import Codec
-from .direct_file import DirectFile
-from .directory import PathLike, spill_directory
-from .entry import Entry
-from .errors import as_store_error
-from .file_backend import FileBackend
-from .store import BackendStore
+from offgrad_storage.backend_store import BackendStore
+from offgrad_storage.base import Allocate
+from offgrad_storage.checks import check_count
+from offgrad_storage.codecs import Codec
+from offgrad_storage.entry import Entry
+from offgrad_storage.errors import as_store_error
+from offgrad_storage.files.array_file import ArrayFile
+from offgrad_storage.files.direct_file import DirectFile
+from offgrad_storage.files.file_backend import FileBackend
+from offgrad_storage.files.spill_directory import PathLike, spill_directory
 
 
 class DiskStore(BackendStore):

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from .errors import CorruptionError, StoreError
+from offgrad_storage.errors import CorruptionError, StoreError
 
 Array = NDArray[Any]
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import Backend
-from .base import Allocate
-from .buffers import BufferPool
-from .codecs import Codec
-from .entry import Entry
-from .store import BackendStore
+from offgrad_storage.backend import Backend
+from offgrad_storage.backend_store import BackendStore
+from offgrad_storage.base import Allocate
+from offgrad_storage.codecs import Codec
+from offgrad_storage.entry import Entry
+from offgrad_storage.memory.buffer_pool import BufferPool
 
 Array = NDArray[Any]
 

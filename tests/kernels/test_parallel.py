@@ -20,7 +20,12 @@ import pytest
 from offgrad import kernels
 from offgrad.kernels import parallel
 from offgrad.kernels.blas import _blas_libraries
-from offgrad.kernels.parallel import BLOCK, THREAD_NAME, block_items, parallel_for
+from offgrad.kernels.parallel import (
+    BLOCK,
+    THREAD_NAME,
+    block_items,
+    parallel_for,
+)
 
 Digests = Callable[[], dict[str, str]]
 

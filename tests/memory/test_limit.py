@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 import offgrad
-from offgrad import OutOfMemoryError, Tensor, memory, nn
+from offgrad import (
+    OutOfMemoryError,
+    Tensor,
+    memory,
+    nn,
+)
 
 MIB = 2**20
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import offgrad
-from offgrad.ops import contraction
+from offgrad.ops._linalg import contraction
 
 
 def of(m: Any, name: str) -> Any:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import activation_piecewise as piecewise
-from offgrad.ops import activation_smooth as smooth
+from offgrad.ops._nn import piecewise_activations as piecewise
+from offgrad.ops._nn import smooth_activations as smooth
 from tests.ops.calls import call
 from tests.ops.opspec import Array, OpSpec, between_integers
 

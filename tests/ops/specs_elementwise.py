@@ -4,8 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import activation, arithmetic, compare, convert, division, math, power
-from offgrad.ops.inplace import CopyBackwards
+from offgrad.ops._core import dtypes as convert
+from offgrad.ops._core.inplace_forms import CopyBackwards
+from offgrad.ops._elementwise import arithmetic, power
+from offgrad.ops._elementwise import arithmetic as division
+from offgrad.ops._elementwise import comparison as compare
+from offgrad.ops._elementwise import exponential as math
+from offgrad.ops._nn import activations as activation
 from tests.ops.opspec import OpSpec, between_integers, nonzero, positive
 
 ONE = [((2, 3),), ((),), ((0, 3),)]

@@ -3,10 +3,10 @@
 import numpy as np
 
 import offgrad.fft  # noqa: F401
-from offgrad.ops.convert import Cast
-from offgrad.ops.fft_arguments import ConstantPadNd
-from offgrad.ops.fourier import FftC2C, FftC2R, FftR2C
-from offgrad.ops.rearrange import Roll
+from offgrad.ops._core.dtypes import Cast
+from offgrad.ops._fft.arguments import ConstantPadNd
+from offgrad.ops._fft.nodes import FftC2C, FftC2R, FftR2C
+from offgrad.ops._shape.reordering import Roll
 from tests.ops.opspec import OpSpec
 
 # Odd and even lengths, and one element.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.autograd.mutation import CopySlices, TakeSlices
-from offgrad.ops.inplace import CopyBackwards
+from offgrad.ops._core.inplace_forms import CopyBackwards
 from tests.ops.opspec import OpSpec
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import loss, loss_pairs
+from offgrad.ops._nn import classification_losses as loss
+from offgrad.ops._nn import elementwise_losses as loss_pairs
 from tests.ops.calls import call
 from tests.ops.opspec import Array, OpSpec, positive
 

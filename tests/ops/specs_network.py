@@ -4,10 +4,21 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import affine, attention, linalg, loss, loss_pairs, random, shape
-from offgrad.ops.embedding import Embedding, EmbeddingBackward
-from offgrad.ops.norm import LayerNorm, LayerNormBackward
-from offgrad.ops.softmax import LogSoftmax, LogSoftmaxBackward, Softmax, SoftmaxBackward
+from offgrad.ops._linalg import affine
+from offgrad.ops._linalg import products as linalg
+from offgrad.ops._nn import attention
+from offgrad.ops._nn import classification_losses as loss
+from offgrad.ops._nn import elementwise_losses as loss_pairs
+from offgrad.ops._nn.embeddings import Embedding, EmbeddingBackward
+from offgrad.ops._nn.normalization import LayerNorm, LayerNormBackward
+from offgrad.ops._nn.probabilities import (
+    LogSoftmax,
+    LogSoftmaxBackward,
+    Softmax,
+    SoftmaxBackward,
+)
+from offgrad.ops._random import generators as random
+from offgrad.ops._shape import reshaping as shape
 from tests.ops import specs_activations, specs_losses, specs_products
 from tests.ops.opspec import OpSpec, positive
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import affine, contraction, linalg
+from offgrad.ops._linalg import affine, contraction
+from offgrad.ops._linalg import products as linalg
 from tests.ops.calls import call
 from tests.ops.opspec import OpSpec, apart
 

@@ -4,7 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import extreme, reduce, scan, statistics, vector_norm
+from offgrad.ops._reduction import cumulative as scan
+from offgrad.ops._reduction import extrema as extreme
+from offgrad.ops._reduction import norms as vector_norm
+from offgrad.ops._reduction import statistics
+from offgrad.ops._reduction import sums as reduce
 from tests.ops.opspec import OpSpec, apart, nonzero, positive
 
 MATRIX = [((2, 3),)]

@@ -4,8 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import index, index_along, mask
-from offgrad.ops.scatter import Gather, Put, Scatter, ScatterAdd, ScatterValue, Take
+from offgrad.ops._indexing import advanced as index
+from offgrad.ops._indexing import along_dim as index_along
+from offgrad.ops._indexing import masking as mask
+from offgrad.ops._indexing.scattering import (
+    Gather,
+    Put,
+    Scatter,
+    ScatterAdd,
+    ScatterValue,
+    Take,
+)
 from tests.ops.calls import call
 from tests.ops.opspec import OpSpec
 

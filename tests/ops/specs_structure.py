@@ -5,10 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.nn import backward_hook
-from offgrad.ops import diagonals, dims, index, index_along, join, mask, rearrange, shape
-from offgrad.ops.scatter import Gather, ScatterAdd
-from offgrad.ops.select import (
+from offgrad.nn.hooks import full_backward as backward_hook
+from offgrad.ops._indexing import advanced as index
+from offgrad.ops._indexing import along_dim as index_along
+from offgrad.ops._indexing import masking as mask
+from offgrad.ops._indexing.scattering import Gather, ScatterAdd
+from offgrad.ops._shape import diagonals
+from offgrad.ops._shape import joining as join
+from offgrad.ops._shape import permuting as dims
+from offgrad.ops._shape import reordering as rearrange
+from offgrad.ops._shape import reshaping as shape
+from offgrad.ops._shape.slicing import (
     Alias,
     CombinedSelect,
     CombinedSlice,
@@ -17,7 +24,7 @@ from offgrad.ops.select import (
     Select,
     Slice,
 )
-from offgrad.ops.split import Split, SplitWithSizes, Unbind
+from offgrad.ops._shape.splitting import Split, SplitWithSizes, Unbind
 from tests.ops import specs_scatter, specs_views
 from tests.ops.opspec import OpSpec
 

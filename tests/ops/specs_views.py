@@ -4,10 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops import diagonals, dims, join, rearrange, shape, strided, view_scatter
-from offgrad.ops.index_along import IndexSelect
-from offgrad.ops.select import Slice
-from offgrad.ops.split import SplitWithSizes, UnsafeSplit, UnsafeSplitWithSizes
+from offgrad.ops._indexing import view_scatter
+from offgrad.ops._indexing.along_dim import IndexSelect
+from offgrad.ops._shape import diagonals, strided
+from offgrad.ops._shape import joining as join
+from offgrad.ops._shape import permuting as dims
+from offgrad.ops._shape import reordering as rearrange
+from offgrad.ops._shape import reshaping as shape
+from offgrad.ops._shape.slicing import Slice
+from offgrad.ops._shape.splitting import SplitWithSizes, UnsafeSplit, UnsafeSplitWithSizes
 from tests.ops.calls import call
 from tests.ops.opspec import OpSpec
 

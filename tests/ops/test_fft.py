@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 import offgrad
-from offgrad import Tensor, fft, kernels, memory
+from offgrad import (
+    Tensor,
+    fft,
+    kernels,
+    memory,
+)
 from offgrad.autograd import graph
 from offgrad.autograd.gradcheck import gradcheck, gradgradcheck
 from tests.ops.opspec import Array

@@ -9,7 +9,12 @@ import pytest
 
 import offgrad
 from offgrad import Tensor, nn
-from offgrad.optim import SGD, Adam, AdamW, Optimizer
+from offgrad.optim import (
+    SGD,
+    Adam,
+    AdamW,
+    Optimizer,
+)
 
 KINDS: list[type[Optimizer]] = [SGD, Adam, AdamW]
 

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offgrad.policies import First, Keep, Offload, Recompute, When, parse_policy
+from offgrad.policies import (
+    First,
+    Keep,
+    Offload,
+    Recompute,
+    When,
+    parse_policy,
+)
 
 
 @pytest.mark.parametrize(

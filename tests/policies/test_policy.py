@@ -14,13 +14,13 @@ from offgrad.policies import (
     POLICIES,
     Keep,
     Offload,
-    OffloadSession,
     Placement,
     Policy,
     SaveContext,
     Store,
 )
-from offgrad.policies.policy import as_policy
+from offgrad.policies.base import as_policy
+from offgrad.session import OffloadSession
 
 
 def context(**changes: Any) -> SaveContext:

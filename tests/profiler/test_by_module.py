@@ -4,7 +4,7 @@ import pytest
 
 import offgrad
 from offgrad import memory, nn
-from offgrad.nn.hooks import HookMethods
+from offgrad.nn.hooks.registry import HookMethods
 from offgrad.profiler import profile_memory
 
 ROWS, WIDTH = 128, 256

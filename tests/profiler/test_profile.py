@@ -10,10 +10,10 @@ import pytest
 
 import offgrad
 from offgrad import memory, nn
+from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import engine
 from offgrad.memory import OutOfMemoryError
 from offgrad.profiler import MemoryProfile, profile_memory
-from offgrad.tensor import Tensor
 
 KIB = 1024
 
@@ -91,11 +91,11 @@ def test_offloading_shows_in_what_is_held() -> None:
     x = x.clone()
     with profile_memory() as kept:
         _step(model, x)
-    session = offgrad.policies.offload("disk", prefetch_nbytes=1)
+    session = offgrad.session.offload("disk", prefetch_nbytes=1)
     with profile_memory() as offloaded:
         with session:
             loss = model(x).square().mean()
-        session.relieve()
+        session.reclaim()
         loss.backward()
     assert kept.held_nbytes is not None
     assert offloaded.held_nbytes is not None

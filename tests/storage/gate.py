@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from offgrad_storage import Backend, BackendStore, BufferPool, Entry, Handle
+from offgrad_storage import (
+    Backend,
+    BackendStore,
+    BufferPool,
+    Entry,
+    Handle,
+)
 from offgrad_storage.testing import eventually
 
 Array = NDArray[Any]

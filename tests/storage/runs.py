@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from offgrad_storage import AbstractArrayStore, BufferPool, DiskStore, StoreError, ZarrStore
+from offgrad_storage import (
+    AbstractArrayStore,
+    BufferPool,
+    DiskStore,
+    StoreError,
+    ZarrStore,
+)
 from offgrad_storage.testing import assert_same
 
 from tests.storage.faults import Stored, assert_helpful

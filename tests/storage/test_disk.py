@@ -21,9 +21,15 @@ from offgrad_storage import (
     StoreError,
     StoreFullError,
 )
-from offgrad_storage.array_file import ArrayFile
-from offgrad_storage.direct_file import DirectFile
-from offgrad_storage.testing import MakeStore, StoreContract, assert_same, eventually, sample
+from offgrad_storage.files.array_file import ArrayFile
+from offgrad_storage.files.direct_file import DirectFile
+from offgrad_storage.testing import (
+    MakeStore,
+    StoreContract,
+    assert_same,
+    eventually,
+    sample,
+)
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
 

@@ -7,7 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from offgrad_storage import BufferPool, Handle, QuotaExceededError, StoreError, StoreFullError
+from offgrad_storage import (
+    BufferPool,
+    Handle,
+    QuotaExceededError,
+    StoreError,
+    StoreFullError,
+)
 from offgrad_storage.testing import assert_same, eventually
 
 from tests.storage.faults import (

@@ -15,8 +15,13 @@ from typing import Any
 import numpy as np
 import offgrad_storage
 import pytest
-from offgrad_storage import StoreError, ZarrStore, spill_directory, sweep
-from offgrad_storage import directory as directory_module
+from offgrad_storage import (
+    StoreError,
+    ZarrStore,
+    spill_directory,
+    sweep,
+)
+from offgrad_storage.files import spill_directory as directory_module
 
 from tests.storage.faults import (
     ON_DISK,

@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from offgrad_storage import AbstractArrayStore, BufferPool, Handle, TieredStore
+from offgrad_storage import (
+    AbstractArrayStore,
+    BufferPool,
+    Handle,
+    TieredStore,
+)
 from offgrad_storage.testing import assert_same, eventually
 
 from tests.storage.faults import ON_DISK, disk_nbytes, make

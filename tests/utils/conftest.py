@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from offgrad.autograd import saved_tensor
-from offgrad.ops import draws
-from tests.mechanics.conftest import _torch_as_it_was, lib, lib_name
-from tests.policies.conftest import eager_switching, named_stores
+from offgrad.ops._random import replay as draws
+from tests.parity.conftest import _torch_as_it_was, lib, lib_name
+from tests.session.conftest import eager_switching, named_stores
 
 __all__ = ["_torch_as_it_was", "eager_switching", "lib", "lib_name", "named_stores"]
 

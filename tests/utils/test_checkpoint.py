@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import offgrad
-from tests.mechanics.conftest import constant, leaf, lists, raises
+from tests.parity.conftest import constant, leaf, lists, raises
 
 
 def of(lib: Any) -> Any:

@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 import offgrad
-from offgrad.policies import Keep, Policy, SaveContext, Store
+from offgrad.policies import (
+    Keep,
+    Policy,
+    SaveContext,
+    Store,
+)
 from offgrad.utils.checkpoint import checkpoint, checkpoint_sequential
-from tests.policies.backends import MemoryBackend, RecordingStore, memory_store
-from tests.policies.bound import KIB64, Peaks, Program, away, budget, check_bound, measure
-from tests.policies.graphs import Bits, bits, gradient, normal
+from tests.session.backends import MemoryBackend, RecordingStore, memory_store
+from tests.session.bound import KIB64, Peaks, Program, away, budget, check_bound, measure
+from tests.session.graphs import Bits, bits, gradient, normal
 
 ckpt = partial(checkpoint, use_reentrant=False)
 

@@ -8,12 +8,8 @@ import pytest
 
 import offgrad
 from offgrad import Tensor, nn
-from offgrad.utils.checkpoint import (
-    CheckpointError,
-    checkpoint,
-    set_checkpoint_debug_enabled,
-)
-from tests.mechanics.conftest import leaf
+from offgrad.utils.checkpoint import CheckpointError, checkpoint, set_checkpoint_debug_enabled
+from tests.parity.conftest import leaf
 from tests.utils.test_checkpoint import checkpointed, of
 
 

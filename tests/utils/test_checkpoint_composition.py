@@ -7,15 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from offgrad_storage import DiskStore, Handle, PoolStore, ZarrStore
+from offgrad_storage import (
+    DiskStore,
+    Handle,
+    PoolStore,
+    ZarrStore,
+)
 
 import offgrad
 from offgrad import Tensor, memory, nn
 from offgrad.autograd import Function
 from offgrad.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
-from offgrad.policies import Keep, Offload, Policy, SaveContext
-from tests.mechanics.conftest import leaf, lists
-from tests.policies.helpers import in_threads
+from offgrad.policies import (
+    Keep,
+    Offload,
+    Policy,
+    SaveContext,
+)
+from tests.parity.conftest import leaf, lists
+from tests.session.helpers import in_threads
 from tests.utils.test_checkpoint import Counted, checkpointed, wave
 
 SIDE = 256

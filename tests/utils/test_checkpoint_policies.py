@@ -10,9 +10,9 @@ import pytest
 import offgrad
 from offgrad import nn
 from offgrad.policies import Budget, Policy
-from tests.policies import steps
-from tests.policies.footprint import footprint
-from tests.policies.graphs import Bits, bits, gradient, normal
+from tests.session import steps
+from tests.session.footprint import footprint
+from tests.session.graphs import Bits, bits, gradient, normal
 from tests.utils.ways import (
     WAYS,
     Block,

@@ -1,4 +1,4 @@
-"""PyTorch's names of the places where modules and the hooks of all modules are."""
+"""Layers, by family, where PyTorch has them."""
 
 from offgrad.nn.modules import module
 from offgrad.nn.modules.module import Module

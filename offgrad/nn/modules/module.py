@@ -1,6 +1,16 @@
-"""Module, and the hooks of all modules."""
+"""Module: layers that hold parameters and other modules, with hooks around their calls."""
 
-from offgrad.nn.hooks import (
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from offgrad import ops
+from offgrad._tensor.tensor import Tensor
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.nn.hooks.call import call_with_hooks
+from offgrad.nn.hooks.call_stack import structure
+from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
     register_module_buffer_registration_hook,
     register_module_forward_hook,
@@ -9,8 +19,10 @@ from offgrad.nn.hooks import (
     register_module_full_backward_pre_hook,
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
+    registered,
 )
-from offgrad.nn.module import Module
+from offgrad.nn.parameter import Parameter
+from offgrad.nn.state_dict import StateMethods
 
 __all__ = [
     "Module",
@@ -23,3 +35,295 @@ __all__ = [
     "register_module_module_registration_hook",
     "register_module_parameter_registration_hook",
 ]
+
+M = TypeVar("M", bound="Module")
+_UNSET = object()
+
+
+def _no_forward(self: "Module", *_: Any, **__: Any) -> Any:
+    raise NotImplementedError(f"{type(self).__name__} needs a method forward to be called")
+
+
+class Module(StateMethods):
+    """Base of all layers and models.
+
+    A subclass calls ``super().__init__()``, sets parameters and modules as attributes, and defines
+    ``forward``. Calling the module runs its hooks and `forward`.
+    """
+
+    training: bool
+    forward: Callable[..., Any] = _no_forward
+
+    def __init__(self) -> None:
+        put = super().__setattr__
+        put("training", True)
+        put("_parameters", {})
+        put("_buffers", {})
+        put("_non_persistent_buffers_set", set())
+        put("_modules", {})
+
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _modules: "dict[str, Module | None]"
+
+    # Calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run `forward`, with the hooks if there are any."""
+        if self._call_hooks is None:
+            return self.forward(*args, **kwargs)
+        return call_with_hooks(self, args, kwargs)
+
+    # Attributes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        registries = self.__dict__
+        if "_parameters" not in registries:
+            if isinstance(value, Parameter | Module):
+                raise AttributeError(
+                    "parameters and modules can be set only after super().__init__(), got "
+                    f"{name!r} of {type(self).__name__} before"
+                )
+            super().__setattr__(name, value)
+            return
+        for registry in ("_parameters", "_modules", "_buffers"):
+            if name in registries[registry]:
+                self._replace(registry, name, value)
+                return
+        if isinstance(value, Parameter | Module):
+            registries.pop(name, None)  # a plain attribute, such as None, until now
+        if isinstance(value, Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, Module):
+            self.add_module(name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _replace(self, registry: str, name: str, value: Any) -> None:
+        if isinstance(value, Parameter | Module) and not isinstance(value, _KINDS[registry]):
+            del self.__dict__[registry][name]
+            setattr(self, name, value)
+            return
+        self._put(registry, name, value)
+
+    def _put(self, registry: str, name: str, value: Any) -> None:
+        kind = registry[1:].removesuffix("s")
+        if value is not None and not isinstance(value, _KINDS[registry]):
+            raise TypeError(
+                f"the {kind} {name!r} of {type(self).__name__} must be a "
+                f"{_KINDS[registry].__name__.removesuffix('Base')} or None, got "
+                f"{type(value).__name__}; to set another kind of attribute, delete it first"
+            )
+        if value is not None or registry != "_parameters":
+            value = registered(kind, self, name, value)
+        self.__dict__[registry][name] = value
+        structure.changes += registry == "_modules"
+
+    def __getattr__(self, name: str) -> Any:
+        for registry in ("_parameters", "_buffers", "_modules"):
+            entries = self.__dict__.get(registry)
+            if entries is not None and name in entries:
+                return entries[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        for registry in (self._parameters, self._buffers, self._modules):
+            if name in registry:
+                del registry[name]
+                self._non_persistent_buffers_set.discard(name)
+                return
+        super().__delattr__(name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._parameters, *self._buffers, *self._modules]
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Add a parameter."""
+        self._check_name(name, self._parameters)
+        self._put("_parameters", name, param)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Add a tensor that is no parameter; it is part of the state dict if `persistent`."""
+        self._check_name(name, self._buffers)
+        self._put("_buffers", name, tensor)
+        names = self._non_persistent_buffers_set
+        (names.discard if persistent else names.add)(name)
+
+    def add_module(self, name: str, module: "Module | None") -> None:
+        """Add a module."""
+        self._check_name(name, self._modules)
+        self._put("_modules", name, module)
+
+    register_module = add_module
+
+    def _check_name(self, name: str, registry: Mapping[str, Any]) -> None:
+        if "." in name or not name:
+            raise KeyError(f"a name must not be empty or contain '.', got {name!r}")
+        if hasattr(self, name) and name not in registry:
+            raise KeyError(f"{type(self).__name__} has an attribute {name!r} already")
+
+    # Looking through
+
+    def named_modules(
+        self,
+        memo: "set[Module] | None" = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,
+    ) -> "Iterator[tuple[str, Module]]":
+        """Yield this module and all below, with qualified names; each once, unless
+        `remove_duplicate` is false.
+        """
+        memo = set() if memo is None else memo
+        if self in memo:
+            return
+        if remove_duplicate:
+            memo.add(self)
+        yield prefix, self
+        for name, module in self._modules.items():
+            if module is not None:
+                below = f"{prefix}.{name}" if prefix else name
+                yield from module.named_modules(memo, below, remove_duplicate)
+
+    def modules(self) -> "Iterator[Module]":
+        """Yield this module and all below, each once."""
+        for _, module in self.named_modules():
+            yield module
+
+    def named_children(self) -> "Iterator[tuple[str, Module]]":
+        """Yield the modules directly below."""
+        for name, module in self._modules.items():
+            if module is not None:
+                yield name, module
+
+    def children(self) -> "Iterator[Module]":
+        """Yield the modules directly below."""
+        for _, module in self.named_children():
+            yield module
+
+    def _named(self, registry: str, recurse: bool) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for prefix, module in self.named_modules() if recurse else [("", self)]:
+            for name, tensor in module.__dict__[registry].items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield f"{prefix}.{name}" if prefix else name, tensor
+
+    def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """Yield the parameters with qualified names, each once."""
+        return self._named("_parameters", recurse)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Yield the parameters, each once."""
+        for _, parameter in self.named_parameters(recurse):
+            yield parameter
+
+    def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Yield the buffers with qualified names, each once."""
+        return self._named("_buffers", recurse)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Yield the buffers, each once."""
+        for _, buffer in self.named_buffers(recurse):
+            yield buffer
+
+    def get_submodule(self, target: str) -> "Module":
+        """Return the module of a qualified name; ``""`` is this one."""
+        module: Module | None = self
+        for name in target.split(".") if target else ():
+            module = None if module is None else module._modules.get(name)
+        if module is None:
+            raise AttributeError(f"{type(self).__name__} has no module {target!r}")
+        return module
+
+    # Changing all
+
+    def apply(self: M, fn: "Callable[[Module], None]") -> M:
+        """Call `fn` with every module below and this one; return this one."""
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
+    def train(self: M, mode: bool = True) -> M:
+        """Set training mode, on which dropout depends, here and below."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self: M) -> M:
+        """Set evaluation mode."""
+        return self.train(False)
+
+    def requires_grad_(self: M, requires_grad: bool = True) -> M:
+        """Set whether gradients are computed for the parameters."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the parameters' gradients, or fill them with zeros."""
+        for parameter in self.parameters():
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.detach_().zero_()
+
+    def to(self: M, *target: Any, device: Any = None, dtype: Any = None) -> M:
+        """Convert floating point parameters and buffers to a dtype, in place.
+
+        The device ``"cpu"`` is accepted: there is no other.
+        """
+        dtype = ops.conversion(target, device, dtype)
+        if dtype is None:
+            return self
+        kind = np.dtype(dtype)
+        for _, tensor in (*self.named_parameters(), *self.named_buffers()):
+            if tensor.is_floating_point():
+                converted = ops.cast(tensor.detach(), kind)
+                tensor._array, tensor._storage = converted._array, converted._storage
+                if isinstance(tensor, Parameter):
+                    tensor._storage.role = "parameters"
+                if tensor.grad is not None:
+                    tensor.grad = ops.cast(tensor.grad, kind)
+        return self
+
+    def cpu(self: M) -> M:
+        """Return this module: it is there already."""
+        return self
+
+    def half(self: M) -> M:
+        """Convert to float16."""
+        return self.to(np.float16)
+
+    def bfloat16(self: M) -> M:
+        """Convert to bfloat16."""
+        return self.to("bfloat16")
+
+    def float(self: M) -> M:
+        """Convert to float32."""
+        return self.to(np.float32)
+
+    def double(self: M) -> M:
+        """Convert to float64."""
+        return self.to(np.float64)
+
+    # Printing
+
+    def extra_repr(self) -> str:
+        """Return what `repr` says besides the modules below."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = []
+        for name, module in self._modules.items():
+            text = repr(module).replace("\n", "\n  ")
+            lines.append(f"  ({name}): {text}")
+        head, extra = type(self).__name__, self.extra_repr()
+        if not lines:
+            return f"{head}({extra})"
+        if extra:
+            lines.insert(0, f"  {extra}")
+        return "\n".join([f"{head}(", *lines, ")"])
+
+
+_KINDS: dict[str, type] = {"_parameters": Parameter, "_modules": Module, "_buffers": TensorBase}

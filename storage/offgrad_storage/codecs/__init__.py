@@ -1,6 +1,6 @@
 """Codecs: an array to fewer bytes and back, by name."""
 
-from .base import Codec
-from .names import codec
+from offgrad_storage.codecs.base import Codec
+from offgrad_storage.codecs.names import codec
 
 __all__ = ["Codec", "codec"]

@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..entry import bytes_of
-from .base import Array, Bytes, Codec, blocks, flat
+from offgrad_storage.codecs.base import (
+    Array,
+    Bytes,
+    Codec,
+    blocks,
+    flat,
+)
+from offgrad_storage.entry import bytes_of
 
 
 class PackBits(Codec):

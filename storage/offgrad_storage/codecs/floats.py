@@ -8,7 +8,13 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Array, Bytes, Codec, blocks, flat
+from offgrad_storage.codecs.base import (
+    Array,
+    Bytes,
+    Codec,
+    blocks,
+    flat,
+)
 
 _BFLOAT16_LIMIT = (2 - 2**-8) * 2.0**127  # halfway from its largest number to infinity
 _FLOAT16_LIMIT = 65520.0  # likewise

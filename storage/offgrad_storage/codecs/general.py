@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..entry import bytes_of
-from .base import Array, Bytes, Codec, flat
+from offgrad_storage.codecs.base import (
+    Array,
+    Bytes,
+    Codec,
+    flat,
+)
+from offgrad_storage.entry import bytes_of
 
 BLOSC_NAMES = ("lz4", "lz4hc", "zstd", "zlib", "blosclz")
 BLOSC_SHUFFLES = ("shuffle", "bitshuffle", "noshuffle")

@@ -12,8 +12,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from .base import Array, Bytes, Codec, blocks, flat
-from .floats import real_numbers, round_bfloat16, widen_bfloat16
+from offgrad_storage.codecs.base import (
+    Array,
+    Bytes,
+    Codec,
+    blocks,
+    flat,
+)
+from offgrad_storage.codecs.floats import real_numbers, round_bfloat16, widen_bfloat16
 
 GROUP = 128
 """Numbers that share a scale."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from .base import Codec, Plain
-from .bits import Downcast, PackBits, Sparse
-from .floats import BFloat16, Float16
-from .general import BLOSC_NAMES, BLOSC_SHUFFLES, Blosc, Lz4, Zstd
-from .groups import GroupInt
+from offgrad_storage.codecs.base import Codec, Plain
+from offgrad_storage.codecs.bits import Downcast, PackBits, Sparse
+from offgrad_storage.codecs.floats import BFloat16, Float16
+from offgrad_storage.codecs.general import (
+    BLOSC_NAMES,
+    BLOSC_SHUFFLES,
+    Blosc,
+    Lz4,
+    Zstd,
+)
+from offgrad_storage.codecs.groups import GroupInt
 
 
 class Auto(PackBits):

@@ -17,9 +17,15 @@ from __future__ import annotations
 
 import pytest
 
-from .helpers import DTYPES, MakeStore, assert_same, eventually, sample
-from .lifetimes import LifetimeContract
-from .values import ValueContract
+from offgrad_storage.testing.helpers import (
+    DTYPES,
+    MakeStore,
+    assert_same,
+    eventually,
+    sample,
+)
+from offgrad_storage.testing.lifetimes import LifetimeContract
+from offgrad_storage.testing.values import ValueContract
 
 __all__ = ["DTYPES", "MakeStore", "StoreContract", "assert_same", "eventually", "sample"]
 
@@ -30,6 +36,6 @@ class StoreContract(ValueContract, LifetimeContract):
     def test_state_machine(self, make_store: MakeStore) -> None:
         """Any sequence of actions, against a dict."""
         pytest.importorskip("hypothesis")
-        from .machine import run_store_machine
+        from offgrad_storage.testing.machine import run_store_machine
 
         run_store_machine(make_store)

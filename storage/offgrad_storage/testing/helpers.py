@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ..backend import Backend
-from ..base import AbstractArrayStore, Allocate
-from ..store import BackendStore
-from ..tiered import TieredStore
+from offgrad_storage.backend import Backend
+from offgrad_storage.backend_store import BackendStore
+from offgrad_storage.base import AbstractArrayStore, Allocate
+from offgrad_storage.tiered.store import TieredStore
 
 Array = NDArray[Any]
 

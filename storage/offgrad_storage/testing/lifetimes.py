@@ -17,11 +17,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ..base import AbstractArrayStore, Handle
-from ..buffers import BufferPool
-from ..entry import Entry
-from ..errors import ForkedStoreError, StoreClosedError, StoreError
-from .helpers import MakeStore, StoreFixtures, assert_same, backends_of, eventually, sample
+from offgrad_storage.base import AbstractArrayStore, Handle
+from offgrad_storage.entry import Entry
+from offgrad_storage.errors import ForkedStoreError, StoreClosedError, StoreError
+from offgrad_storage.memory.buffer_pool import BufferPool
+from offgrad_storage.testing.helpers import (
+    MakeStore,
+    StoreFixtures,
+    assert_same,
+    backends_of,
+    eventually,
+    sample,
+)
 
 Array = NDArray[Any]
 

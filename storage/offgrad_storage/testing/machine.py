@@ -17,10 +17,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ..base import Handle
+from offgrad_storage.base import Handle
 
 if TYPE_CHECKING:
-    from .helpers import MakeStore
+    from offgrad_storage.testing.helpers import MakeStore
 
 _shapes = st.sampled_from([(), (0,), (1,), (5, 3), (1024,), (1025,), (30_000,)])
 _dtypes = st.sampled_from(["f4", "?", ">i2", "c16"])

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ..base import AbstractArrayStore
-from ..buffers import BufferPool
-from .helpers import DTYPES, MakeStore, StoreFixtures, assert_same, eventually, sample
+from offgrad_storage.base import AbstractArrayStore
+from offgrad_storage.memory.buffer_pool import BufferPool
+from offgrad_storage.testing.helpers import (
+    DTYPES,
+    MakeStore,
+    StoreFixtures,
+    assert_same,
+    eventually,
+    sample,
+)
 
 Array = NDArray[Any]
 

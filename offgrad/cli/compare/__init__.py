@@ -1,0 +1,1 @@
+"""`offgrad compare`: one model under several policies, side by side."""

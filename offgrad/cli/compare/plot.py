@@ -1,0 +1,106 @@
+"""The picture of a comparison: tensor memory within a step, one line per policy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from offgrad.cli.compare.runner import FINISHED, Run
+from offgrad.memory import format_nbytes
+from offgrad.profiler.plot import SHADES, style_axes
+
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart; and line styles.
+_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_STYLES = ("-", "-", "--", "-", "-.", ":")
+_HATCHES = {"forward": "", "backward": "///", "after": "..."}
+_LABELS = {"forward": "forward", "backward": "backward", "after": "update"}
+_MIB = 1024**2
+
+
+def save_comparison(runs: list[Run], limit: int | None, path: Path) -> None:
+    """Draw the profiled step of each run into a PNG file; `limit` bytes as a dashed line."""
+    shown = [run for run in runs if run.profile is not None]
+    figure = Figure(figsize=(10, 5 + 0.28 * len(shown)), layout="constrained")
+    axes, strips = figure.subplots(
+        2, 1, sharex=True, height_ratios=[4.6, 0.4 + 0.28 * max(1, len(shown))]
+    )
+    for index, run in enumerate(shown):
+        colour = _COLOURS[index % len(_COLOURS)]
+        style = _STYLES[index % len(_STYLES)]
+        _line(axes, run, colour, style)
+        _strip(strips, run, len(shown) - 1 - index)
+    if limit is not None:
+        axes.axhline(limit / _MIB, color="#444444", linestyle=(0, (6, 4)), linewidth=1.2)
+        axes.annotate(
+            f"limit {format_nbytes(limit)}",
+            (1.0, limit / _MIB),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(-4, 3),
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+        )
+    style_axes(axes, "")
+    axes.set_xlim(left=0)
+    axes.set_title("Tensor memory within a training step", loc="left")
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
+    strips.set_yticks(range(len(shown)), [run.name for run in reversed(shown)], fontsize=9)
+    strips.set_ylim(-0.6, len(shown) - 0.4)
+    strips.set_xlabel("seconds since the step began")
+    strips.spines[["top", "right", "left"]].set_visible(False)
+    strips.tick_params(axis="y", length=0)
+    phases = [
+        Patch(facecolor=SHADES[name], hatch=_HATCHES[name], edgecolor="#444444", label=label)
+        for name, label in _LABELS.items()
+    ]
+    marks = [
+        Line2D([], [], color="#444444", marker="v", linestyle="", label="backward begins"),
+        Line2D([], [], color="#444444", marker="X", linestyle="", label="out of memory"),
+    ]
+    figure.legend(
+        handles=phases + marks,
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+        fontsize=9,
+    )
+    figure.savefig(path, dpi=150, format="png")
+
+
+def _line(axes: Any, run: Run, colour: str, style: str) -> None:
+    assert run.profile is not None
+    seconds = np.array(run.profile["timeline"]["seconds"])
+    memory = np.array(run.profile["timeline"]["nbytes"]) / _MIB
+    label = f"{run.name}: peak {memory.max():.0f} MiB"
+    failed = run.status != FINISHED
+    if failed:
+        label = f"{run.name}: {run.error}"
+    axes.step(
+        seconds, memory, where="post", color=colour, linestyle=style, linewidth=1.5, label=label
+    )
+    for phase in run.profile["phases"]:
+        if phase["name"] == "backward":
+            axes.plot(phase["start"], phase["start_nbytes"] / _MIB, "v", color=colour, markersize=6)
+    if failed:
+        top = int(memory.argmax())
+        axes.plot(
+            seconds[top], memory[top], "X", color=colour, markersize=11, markeredgecolor="white"
+        )
+
+
+def _strip(axes: Any, run: Run, row: int) -> None:
+    assert run.profile is not None
+    for phase in run.profile["phases"]:
+        axes.barh(
+            row,
+            phase["end"] - phase["start"],
+            left=phase["start"],
+            height=0.6,
+            color=SHADES[phase["name"]],
+            hatch=_HATCHES[phase["name"]],
+            edgecolor="#444444",
+            linewidth=0.5,
+        )

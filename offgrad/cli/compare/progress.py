@@ -1,0 +1,138 @@
+"""What is to be seen while workers run: a live display on a terminal, plain lines elsewhere."""
+
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from offgrad.cli.compare.runner import FINISHED, OUT_OF_MEMORY, Run
+from offgrad.memory import format_nbytes
+
+
+class Display(Protocol):
+    """Shows runs as they go; a context manager around all of them."""
+
+    def __enter__(self) -> "Display": ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def begin(self, run: Run) -> None:
+        """Show that `run` starts."""
+
+    def update(self, run: Run) -> None:
+        """Show its latest step."""
+
+    def end(self, run: Run) -> None:
+        """Show how it ended."""
+
+
+def display(console: Console, names: list[str], steps: int) -> Display:
+    """Return the display that suits `console`, for runs of these names and so many steps each."""
+    kind = Live if console.is_terminal and not console.is_dumb_terminal else Lines
+    return kind(console, names, steps)
+
+
+class Live:
+    """A line for each run, with a bar, renewed in place."""
+
+    def __init__(self, console: Console, names: list[str], steps: int) -> None:
+        self._steps = steps
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.completed:>3.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[figures]}", markup=False),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {
+            name: self._progress.add_task(name, total=steps, start=False, figures="waiting")
+            for name in names
+        }
+
+    def __enter__(self) -> "Live":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, run: Run) -> None:
+        """Start the run's bar."""
+        self._progress.start_task(self._tasks[run.name])
+        self._progress.update(self._tasks[run.name], figures="starting")
+
+    def update(self, run: Run) -> None:
+        """Move the bar to the latest step."""
+        if run.steps:
+            task = self._tasks[run.name]
+            self._progress.update(task, completed=len(run.steps), figures=figures(run))
+
+    def end(self, run: Run) -> None:
+        """Leave the bar with the run's end."""
+        self._progress.update(self._tasks[run.name], figures=outcome(run))
+        self._progress.stop_task(self._tasks[run.name])
+
+
+class Lines:
+    """A line for the start, each step and the end of a run."""
+
+    def __init__(self, console: Console, names: list[str], steps: int) -> None:
+        self._console, self._steps = console, steps
+        self._shown = 0
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+    def begin(self, run: Run) -> None:
+        """Say that the run starts."""
+        self._shown = 0
+        self._say(f"{run.name}: starting")
+
+    def update(self, run: Run) -> None:
+        """Say what the latest step showed, once."""
+        if len(run.steps) > self._shown:
+            self._shown = len(run.steps)
+            self._say(f"{run.name}: step {self._shown}/{self._steps}  {figures(run)}")
+
+    def end(self, run: Run) -> None:
+        """Say how it ended."""
+        self._say(f"{run.name}: {outcome(run)}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.file.flush()
+
+
+def figures(run: Run) -> str:
+    """Return loss, time and memory of the latest step."""
+    step = run.steps[-1]
+    peak = format_nbytes(step["peak_nbytes"])
+    return f"loss {step['loss']:.4f}  {step['seconds']:6.2f} s  {peak:>9}"
+
+
+def outcome(run: Run) -> str:
+    """Return how `run` ended, in a few words."""
+    if run.status == FINISHED:
+        return f"{figures(run)}  done"
+    if run.status == OUT_OF_MEMORY:
+        return f"{run.error} in step {(run.failed_step or 0) + 1}"
+    return f"crashed ({run.error})"

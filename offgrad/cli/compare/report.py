@@ -1,0 +1,169 @@
+"""What a comparison leaves: tables on the terminal, and its figures as JSON."""
+
+import time
+from math import isfinite
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import offgrad
+from offgrad.cli.compare.config import Config
+from offgrad.cli.compare.environment import describe_machine
+from offgrad.cli.compare.runner import (
+    CRASHED,
+    FINISHED,
+    OUT_OF_MEMORY,
+    Run,
+)
+from offgrad.memory import format_nbytes
+
+NOTHING = "-"
+
+
+def print_tables(console: Console, runs: list[Run], reference: Run) -> None:
+    """Print two tables, of training and memory, each within 80 columns, and the failures."""
+    for table in (_training(runs, reference), _memory(runs, reference)):
+        console.print()
+        console.print(table, highlight=False)
+    for run in runs:
+        if run.status == OUT_OF_MEMORY:
+            text = f"{run.name}: {run.error} in step {(run.failed_step or 0) + 1}: {run.message}"
+            console.print(text + "\n", markup=False, highlight=False)
+        elif run.status == CRASHED:
+            text = f"{run.name}: the worker crashed ({run.error}):\n{run.message}\n"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("\npolicy", overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _training(runs: list[Run], reference: Run) -> Table:
+    table = _table(
+        "Training",
+        "\nresult",
+        "final\nloss",
+        "gradients\nvs keep",
+        "median\nstep",
+        "time vs\nkeep",
+        "I/O stall\na step",
+    )
+    for run in runs:
+        table.add_row(
+            Text(run.name),
+            run.status,
+            number(run.final_loss, "{:.5f}"),
+            _equal(run, reference),
+            number(run.median_seconds, "{:.3f} s"),
+            number(ratio(run.median_seconds, reference.median_seconds), "{:.2f}"),
+            number(run.per_step("stall_seconds"), "{:.3f} s"),
+        )
+    return table
+
+
+def _memory(runs: list[Run], reference: Run) -> Table:
+    table = _table(
+        "Memory",
+        "peak\ntensors",
+        "peak vs\nkeep",
+        "peak\nRSS",
+        "saved\na step",
+        "stored\na step",
+        "to disk\na step",
+    )
+    for run in runs:
+        # What ran out of memory had a peak below what it needed.
+        comparable = run.peak_nbytes if run.status == FINISHED else None
+        table.add_row(
+            Text(run.name),
+            nbytes(run.peak_nbytes),
+            number(ratio(comparable, reference.peak_nbytes), "{:.3f}"),
+            nbytes(run.peak_rss_nbytes),
+            nbytes(run.per_step("logical_nbytes")),
+            nbytes(run.per_step("stored_nbytes")),
+            nbytes(run.per_step("written_nbytes")),
+        )
+    return table
+
+
+def _equal(run: Run, reference: Run) -> str:
+    if run is reference:
+        return "reference"
+    other = "DIFFER" if run.lossless else "rounded"
+    return {None: "n.a.", True: "identical", False: other}[run.equal]
+
+
+def ratio(value: float | None, reference: float | None) -> float | None:
+    """Return one over the other; None if one is missing."""
+    return None if value is None or not reference else value / reference
+
+
+def number(value: float | None, pattern: str) -> str:
+    """Return a number in a pattern, or that there is none."""
+    return NOTHING if value is None else pattern.format(value)
+
+
+def nbytes(value: float | None) -> str:
+    """Return bytes for people, or that there are none."""
+    return NOTHING if value is None else format_nbytes(value)
+
+
+def as_json(config: Config, source: str, runs: list[Run], reference: Run) -> dict[str, Any]:
+    """Return all figures, the machine's description included. Bytes end in ``nbytes``."""
+    return {
+        "offgrad": offgrad.__version__,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": describe_machine(),
+        "config": config.as_dict(),
+        "text": source,
+        "reference": reference.name,
+        "runs": [_run(run, reference) for run in runs],
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    # JSON has no NaN.
+    return value if value is not None and isfinite(value) else None
+
+
+def _run(run: Run, reference: Run) -> dict[str, Any]:
+    comparable = run.peak_nbytes if run.status == FINISHED else None
+    return {
+        "name": run.name,
+        "policy": run.policy,
+        "limited": run.limited,
+        "lossless": run.lossless,
+        "status": run.status,
+        "error": run.error,
+        "message": run.message,
+        "failed_step": run.failed_step,
+        "final_loss": _finite(run.final_loss),
+        "identical_to_reference": run.equal,
+        "peak_tensor_nbytes": run.peak_nbytes,
+        "peak_tensor_ratio": ratio(comparable, reference.peak_nbytes),
+        "peak_rss_nbytes": run.peak_rss_nbytes,
+        "address_space_nbytes": run.address_space_nbytes,
+        "parameter_nbytes": run.parameter_nbytes,
+        "median_step_seconds": run.median_seconds,
+        "step_ratio": ratio(run.median_seconds, reference.median_seconds),
+        "saved_nbytes_per_step": run.per_step("logical_nbytes"),
+        "stored_nbytes_per_step": run.per_step("stored_nbytes"),
+        "written_nbytes_per_step": run.per_step("written_nbytes"),
+        "stall_seconds_per_step": run.per_step("stall_seconds"),
+        "ledger": run.ledger,
+        "steps": [{**step, "loss": _finite(step["loss"])} for step in run.steps],
+        "profile": run.profile,
+    }

@@ -1,0 +1,95 @@
+"""The training that every policy goes through, step by step, with what each step shows."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+import offgrad
+from offgrad import memory
+from offgrad.cli.compare.config import Config
+from offgrad.cli.compare.dataset import Bytes, batch
+from offgrad.cli.compare.gpt import GPT, GPTConfig
+from offgrad.optim import AdamW
+from offgrad.profiler import MemoryProfile, profile_memory
+from offgrad.session import OffloadSession
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step showed.
+
+    Attributes:
+        loss: of its batch, before the update.
+        seconds: of forward, backward and update.
+        peak_nbytes: the most bytes of tensors at any one time.
+        gradients: a digest of the bytes of all gradients.
+    """
+
+    loss: float
+    seconds: float
+    peak_nbytes: int
+    gradients: str
+
+
+class Training:
+    """A GPT on batches of a text, by AdamW, with what it saves for backward in a session.
+
+    Weights, batches and dropout depend on `config` alone.
+
+    Attributes:
+        profile: the memory of the latest step, a failed one included.
+        parameter_nbytes: bytes of all parameters.
+    """
+
+    def __init__(self, config: Config, text: Bytes, session: OffloadSession) -> None:
+        self._config, self._text, self._session = config, text, session
+        offgrad.manual_seed(config.seed)
+        sizes = GPTConfig(config.layers, config.width, config.heads, config.context, config.dropout)
+        self._model = GPT(sizes)
+        self._parameters = list(self._model.parameters())
+        self._optimizer = AdamW(self._parameters, lr=config.lr)
+        self.parameter_nbytes = sum(each.nbytes for each in self._parameters)
+        self.profile: MemoryProfile | None = None
+
+    def steps(self) -> Iterator[Step]:
+        """Train; yield after each step."""
+        for step in range(self._config.steps):
+            tokens, targets = batch(
+                self._text, step, self._config.batch, self._config.context, self._config.seed
+            )
+            memory.reset_peak()
+            with profile_memory() as self.profile:
+                result = self._step(tokens, targets)
+            yield result
+
+    def _step(self, tokens: Any, targets: Any) -> Step:
+        began = time.perf_counter()
+        with self._session:
+            loss = self._model.loss(offgrad.from_numpy(tokens), offgrad.from_numpy(targets))
+        loss.backward()
+        computed = time.perf_counter()
+        gradients = self._digest()
+        hashed = time.perf_counter()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        seconds = time.perf_counter() - hashed + computed - began
+        return Step(loss.item(), seconds, memory.max_allocated(), gradients)
+
+    def _digest(self) -> str:
+        digest = xxhash.xxh3_128()
+        for parameter in self._parameters:
+            assert parameter.grad is not None
+            digest.update(np.ascontiguousarray(parameter.grad.numpy()).data)
+        return digest.hexdigest()
+
+
+def warm_up(policy: Any) -> None:
+    """Run a step so small that it costs nothing, so that loops are compiled and threads started."""
+    config = Config(layers=1, width=64, heads=1, context=128, batch=8, steps=1, dropout=0.1)
+    text = np.arange(1000, dtype=np.uint8)
+    for _ in Training(config, text, OffloadSession(policy)).steps():
+        pass

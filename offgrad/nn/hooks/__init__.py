@@ -1,0 +1,1 @@
+"""The machinery of module hooks: what is registered, the running calls, backward hooks."""

@@ -1,0 +1,1 @@
+"""What all operations share: dtypes, devices, in-place forms, derivatives of fused kernels."""

@@ -1,0 +1,61 @@
+"""Derivatives of fused gradient kernels: those of the same gradient, written in plain operations.
+
+An op whose gradient is one fused kernel makes that gradient an op of its own. Its backward is
+`differentiate` of a reference that computes the same from differentiable operations, so that
+derivatives of any order are right without a second hand-written formula.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from offgrad.autograd import grad_mode
+from offgrad.autograd.gradients import grad as gradients
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+
+def differentiate(
+    reference: Callable[..., Any],
+    inputs: "Sequence[Tensor]",
+    grad_outputs: "Sequence[Tensor | None]",
+    needs: Sequence[bool],
+) -> "tuple[Tensor | None, ...]":
+    """Return the gradients of ``reference(*inputs)`` for those inputs that need one.
+
+    They are recorded if grad mode is on. Each input is seen through a view of its own, so that a
+    dependence of one input on another is not counted here: the engine follows it itself.
+    """
+    recorded = grad_mode.state.grad_enabled
+    with grad_mode.enable_grad():
+        local: list[Tensor] = []
+        for each, needed in zip(inputs, needs, strict=True):
+            if recorded:
+                local.append(each.view_as(each))
+            else:
+                local.append(each.detach().requires_grad_(needed))
+        result = reference(*local)
+        outputs = result if isinstance(result, tuple) else (result,)
+        pairs = [
+            (output, grad)
+            for output, grad in zip(outputs, grad_outputs, strict=True)
+            if output is not None and grad is not None and output.requires_grad
+        ]
+    wanted = [
+        each for each, needed in zip(local, needs, strict=True) if needed and each.requires_grad
+    ]
+    if not pairs or not wanted:
+        return (None,) * len(needs)
+    found = iter(
+        gradients(
+            [output for output, _ in pairs],
+            wanted,
+            [grad for _, grad in pairs],
+            create_graph=recorded,
+            allow_unused=True,
+        )
+    )
+    return tuple(
+        next(found) if needed and each.requires_grad else None
+        for each, needed in zip(local, needs, strict=True)
+    )

@@ -1,0 +1,230 @@
+"""From arguments to tensors: conversion and PyTorch's type promotion."""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offgrad import memory
+from offgrad.autograd.op import Op
+from offgrad.autograd.tensor_base import (
+    TensorBase,
+    describe,
+    is_differentiable,
+    wrap,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["cast", "get_default_dtype", "result_type", "set_default_dtype"]
+
+Scalar: TypeAlias = "bool | int | float | complex"
+TensorLike: TypeAlias = "Tensor | bool | int | float | complex"
+
+_default_dtype = np.dtype(np.float32)
+
+
+def get_default_dtype() -> np.dtype[Any]:
+    """Return the dtype of tensors made from Python floats."""
+    return _default_dtype
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """Set the dtype of tensors made from Python floats.
+
+    Raises:
+        TypeError: if `dtype` is not a floating point type.
+    """
+    global _default_dtype
+    dtype = np.dtype(dtype)
+    if dtype.kind == "c" or not is_differentiable(dtype):
+        raise TypeError(f"the default dtype must be a floating point type, got {dtype.name}")
+    _default_dtype = dtype
+
+
+def category(dtype: np.dtype[Any]) -> int:
+    """Return the promotion category: 0 bool, 1 integer, 2 floating point, 3 complex."""
+    kind = dtype.kind
+    if kind == "f" or dtype.name == "bfloat16":
+        return 2
+    return {"b": 0, "i": 1, "u": 1, "c": 3}[kind]
+
+
+def _promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
+    """Return what PyTorch computes two tensors of the same rank class in."""
+    if a == b:
+        return a
+    rank_a, rank_b = category(a), category(b)
+    if {rank_a, rank_b} == {2, 3}:
+        return np.promote_types(a, _complex_of(b)) if rank_a == 3 else _promote_dtypes(b, a)
+    if rank_a == rank_b:
+        if "bfloat16" in (a.name, b.name):
+            other = b if a.name == "bfloat16" else a
+            return np.dtype(np.float32) if other.itemsize <= 2 else other
+        return np.promote_types(a, b)
+    # Floating point beats integers whatever their width.
+    return a if rank_a > rank_b else b
+
+
+def _scalar_dtype(value: Any, like: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a Python number next to a tensor of dtype `like`."""
+    if isinstance(value, bool | np.bool_):
+        return like  # also next to bools
+    if isinstance(value, int | np.integer):
+        return like if category(like) >= 1 else np.dtype(np.int64)
+    if isinstance(value, float | np.floating):
+        return like if category(like) >= 2 else _default_dtype
+    return like if category(like) == 3 else _complex_of(like)
+
+
+def _complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the complex dtype with parts like `dtype`, or of the default dtype for integers."""
+    real = dtype if category(dtype) == 2 else _default_dtype
+    return np.dtype(np.complex128 if real == np.float64 else np.complex64)
+
+
+def result_type(*operands: Any) -> np.dtype[Any]:
+    """Return the dtype PyTorch promotes `operands` to: tensors first, then 0-dim ones, then
+    numbers.
+
+    A tensor without dimensions, or a number, changes the dtype only if its category is higher.
+    """
+    dimensioned: np.dtype[Any] | None = None
+    zero_dim: np.dtype[Any] | None = None
+    numbers = []
+    for each in operands:
+        if isinstance(each, TensorBase):
+            dtype = each._array.dtype
+            if each._array.ndim:
+                dimensioned = dtype if dimensioned is None else _promote_dtypes(dimensioned, dtype)
+            else:
+                zero_dim = dtype if zero_dim is None else _promote_dtypes(zero_dim, dtype)
+        else:
+            numbers.append(each)
+    result = dimensioned
+    if zero_dim is not None and (result is None or category(zero_dim) > category(result)):
+        floats = result is not None and category(result) == 2
+        result = _complex_of(result) if floats and result is not None else zero_dim
+    for number in numbers:
+        result = _scalar_dtype(number, np.dtype(np.bool_) if result is None else result)
+    assert result is not None
+    return result
+
+
+def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor":
+    """Return `value` as a tensor of `dtype`; the conversion of a tensor is recorded."""
+    if isinstance(value, TensorBase):
+        if value._array.dtype == dtype:
+            return value
+        return Cast.apply(value, dtype=dtype)
+    if isinstance(value, int) and dtype.kind in "iu":
+        return wrap(np.asarray(_wrapped(value, dtype), dtype))
+    if isinstance(value, bool | int | float | complex | np.generic):
+        return wrap(np.asarray(value, dtype))
+    raise TypeError(
+        f"{where} takes tensors and numbers, got {type(value).__name__}; convert it with "
+        "offgrad.tensor()"
+    )
+
+
+def _wrapped(value: int, dtype: np.dtype[Any]) -> int:
+    """Return `value` modulo the range of an integer dtype, as PyTorch computes."""
+    low, bits = int(np.iinfo(dtype).min), 8 * dtype.itemsize
+    return int((value - low) % 2**bits + low)
+
+
+def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
+    """Return both operands as tensors of their common dtype."""
+    if isinstance(a, TensorBase) and isinstance(b, TensorBase) and a._array.dtype == b._array.dtype:
+        return a, b
+    for each in (a, b):
+        if not isinstance(each, TensorBase | bool | int | float | complex | np.generic):
+            raise TypeError(
+                f"{where} takes tensors and numbers, got {type(each).__name__}; convert it with "
+                "offgrad.tensor()"
+            )
+    dtype = result_type(a, b)
+    return as_tensor_of(a, dtype, where), as_tensor_of(b, dtype, where)
+
+
+def floating(input: TensorLike, where: str) -> "Tensor":
+    """Return `input` as a floating point or complex tensor: integers become the default dtype."""
+    if not isinstance(input, TensorBase):
+        raise TypeError(f"{where} takes a tensor, got {type(input).__name__}")
+    if category(input._array.dtype) >= 2:
+        return input
+    return as_tensor_of(input, _default_dtype, where)
+
+
+def real_floating(input: TensorLike, where: str) -> "Tensor":
+    """Return `input`, which must be a tensor of real floating point numbers.
+
+    Raises:
+        NotImplementedError: if it holds something else.
+    """
+    tensor = check_tensor(input, where)
+    if category(tensor._array.dtype) != 2:
+        raise NotImplementedError(
+            f"{where} is defined for real floating point numbers, got a {describe(tensor)}; "
+            "convert with .float()"
+        )
+    return tensor
+
+
+def check_tensor(value: Any, where: str) -> "Tensor":
+    """Return `value`, which must be a tensor."""
+    if not isinstance(value, TensorBase):
+        raise TypeError(f"{where} takes a tensor, got {type(value).__name__}")
+    return value  # type: ignore[return-value]
+
+
+class Cast(Op):
+    """Conversion to another dtype; complex to real drops the imaginary part, in both directions."""
+
+    is_recomputable = True
+
+    torch_name = "ToCopyBackward0"
+
+    def forward(self, x: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a converted copy."""
+        self.dtype = x.dtype
+        if x.dtype.kind == "c" and dtype.kind not in "cb":
+            x = x.real
+        out = memory.empty(x.shape, dtype)
+        np.copyto(out, x, casting="unsafe")
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Convert back."""
+        return cast(grad, self.dtype)
+
+
+def cast(input: "Tensor", dtype: Any) -> "Tensor":
+    """Return `input` converted to `dtype`; `input` itself if it has it already."""
+    dtype = np.dtype(dtype)
+    if input._array.dtype == dtype:
+        return input
+    return Cast.apply(input, dtype=dtype)
+
+
+def check_ordered(tensor: TensorBase, where: str) -> None:
+    """Raise NotImplementedError for complex numbers, which have no order."""
+    if tensor._array.dtype.kind == "c":
+        raise NotImplementedError(
+            f"{where} needs an order, which complex numbers lack, got {describe(tensor)}"
+        )
+
+
+def check_broadcastable(where: str, *tensors: TensorBase) -> None:
+    """Raise RuntimeError unless the shapes broadcast."""
+    try:
+        np.broadcast_shapes(*(each._array.shape for each in tensors))
+    except ValueError:
+        rule = "shapes must be equal, or 1 where they differ, counted from the last dimension"
+        raise shape_error(where, rule, *tensors) from None
+
+
+def shape_error(where: str, rule: str, *tensors: TensorBase) -> RuntimeError:
+    """Return the error for shapes that do not fit."""
+    return RuntimeError(f"{where}: {rule}, got {' and '.join(describe(each) for each in tensors)}")

@@ -1,0 +1,154 @@
+"""In-place forms: compute out of place, write the result over the target, move its history."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd import grad_mode, saved_tensor
+from offgrad.autograd.mutation import check_history, check_mutable, rewrite_history
+from offgrad.autograd.node import gradient_edge
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.views import base_of, become
+from offgrad.ops._core.dtypes import as_tensor_of, category
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["copy_", "inplace", "inplace_view"]
+
+
+def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwargs: Any) -> "Tensor":
+    """Run ``operation(target, *args, **kwargs)`` and make `target` its result.
+
+    Raises:
+        RuntimeError: as `overwrite`; before anything changed.
+    """
+    name = f"{operation.__name__}_" if operation.__name__ != "apply" else "copy_"
+    check_mutable(target, name, recorded=False)
+    outer, saved_tensor.state.target = saved_tensor.state.target, target._storage
+    try:
+        result = operation(_as_operand(target), *args, **kwargs)
+    finally:
+        saved_tensor.state.target = outer
+    if target._requires_grad and not result._requires_grad and grad_mode.state.grad_enabled:
+        # Not differentiable, such as a comparison: the gradient is zero, as after a copy.
+        return copy_(target, result, name=name)
+    return overwrite(target, result, name)
+
+
+def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) -> "Tensor":
+    """Make `target` the view that ``operation(target, *args)`` returns.
+
+    Raises:
+        RuntimeError: if `target` must not be changed in place (see `check_mutable`).
+    """
+    name = f"{operation.__name__}_"
+    check_history(target, name, recorded=False)
+    # Recorded even under no_grad: a shape that changed belongs to the history of its values.
+    with grad_mode.enable_grad():
+        view: Tensor = operation(target, *args)
+    if view is target:
+        return target
+    # What was saved of it is not any more what it is.
+    target._storage.write(name)
+    if target._requires_grad and target._grad_fn is None:
+        target._array = view._array
+    else:
+        become(target, view)
+    return target
+
+
+def _as_operand(target: "Tensor") -> "Tensor":
+    """Return `target`; of a view with a history another one like it.
+
+    What was hooked to the view stays with the value it had, which nothing leads to any more.
+    """
+    base, view_chain = base_of(target), target._view_chain
+    if base is target or not (base._requires_grad and grad_mode.state.grad_enabled):
+        return target
+    assert view_chain is not None
+    return view_chain.take(base)
+
+
+def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
+    """Write `result` into the memory of `target`, which takes over its place in the graph.
+
+    Raises:
+        RuntimeError: if `target` must not be changed in place (see `check_mutable`); if the shapes
+            differ or the dtype of the result does not convert.
+    """
+    array = target._array
+    base = base_of(target)
+    recorded = grad_mode.state.grad_enabled and (result._requires_grad or base._requires_grad)
+    check_mutable(target, name, recorded)
+    if result._array.shape != array.shape:
+        raise RuntimeError(
+            f"{name}: the result must have the target's shape, got a {describe(result)} for a "
+            f"{describe(target)}"
+        )
+    if category(result._array.dtype) > category(array.dtype):
+        raise RuntimeError(
+            f"{name}: the result must convert to the target's dtype, got a {describe(result)} for "
+            f"a {describe(target)}; use the out-of-place form"
+        )
+    if recorded:
+        result = as_tensor_of(result, array.dtype, name)
+    target._storage.write(name)
+    np.copyto(array, result._array, casting="unsafe")
+    if recorded:
+        rewrite_history(target, gradient_edge(result))
+    return target
+
+
+class CopyBackwards(Op):
+    """A copy of the source in the target's shape and dtype; keeps nothing."""
+
+    suffix = ""
+
+    def forward(self, target: Array, source: Array) -> Array:
+        """Return the copy."""
+        self.shape = source.shape
+        out = memory.empty(target.shape, target.dtype)
+        np.copyto(out, source)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """What was overwritten gets zeros, the source the gradient."""
+        need_target, need_source = self.needs_input_grad
+        return (
+            grad.new_zeros(grad.shape) if need_target else None,
+            grad.sum_to_size(self.shape) if need_source else None,
+        )
+
+
+def copy_(
+    target: "Tensor", source: Any, non_blocking: bool = False, *, name: str = "copy_"
+) -> "Tensor":
+    """Write `source`, a tensor or a number, broadcast and converted, over `target`.
+
+    Raises:
+        RuntimeError: as `overwrite`, in the words of the operation `name`.
+    """
+    value = as_tensor_of(source, target._array.dtype, name)
+    try:
+        view = np.broadcast_to(value._array, target._array.shape)
+    except ValueError:
+        raise RuntimeError(
+            f"{name}: the source must broadcast to the target, got a {describe(value)} for a "
+            f"{describe(target)}"
+        ) from None
+    base = base_of(target)
+    if grad_mode.state.grad_enabled and (
+        target._requires_grad or base._requires_grad or value._requires_grad
+    ):
+        check_mutable(target, name, recorded=True)
+        # The view of a base gets no gradient: CopySlices gives it to the rest of the base.
+        overwritten = target if target._base is None else target.detach()
+        return overwrite(target, CopyBackwards.apply(overwritten, value), name)
+    check_mutable(target, name, recorded=False)
+    target._storage.write(name)
+    np.copyto(target._array, view)
+    return target

@@ -1,0 +1,269 @@
+"""Arithmetic of two tensors, broadcasting as NumPy does, promoting types as PyTorch does."""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from offgrad.autograd.op import Array
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.ops._core.broadcasting import Broadcasting, compute, conj, no_bools, operands
+from offgrad.ops._core.dtypes import (
+    TensorLike,
+    category,
+    get_default_dtype,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "floor_divide",
+    "fmod",
+    "remainder",
+    "add",
+    "div",
+    "divide",
+    "mul",
+    "multiply",
+    "rsub",
+    "sub",
+    "subtract",
+    "true_divide",
+]
+
+
+class Add(Broadcasting):
+    """a + alpha * b; keeps nothing."""
+
+    ufunc: ClassVar[Any] = np.add
+    sign: ClassVar[int] = 1
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any = 1) -> Array:
+        """Return the sum."""
+        a, b = self.operands(dtype, a, b)
+        self.alpha = alpha
+        if alpha != 1:
+            b = b * dtype.type(alpha)
+        return compute(self.ufunc, a, b)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Pass the gradient to a, and times the factor to b."""
+        need_a, need_b = self.needs_input_grad
+        return self.reduced(grad if need_a else None, self.scaled(grad) if need_b else None)
+
+    def scaled(self, grad: "Tensor") -> "Tensor":
+        """Return the gradient times the factor of b."""
+        factor = self.sign * self.alpha
+        if isinstance(factor, complex):
+            factor = factor.conjugate()
+        return grad if factor == 1 else grad * factor
+
+
+class Sub(Add):
+    """a - alpha * b; keeps nothing."""
+
+    ufunc = np.subtract
+    sign = -1
+
+
+class Rsub(Sub):
+    """b - alpha * a; keeps nothing."""
+
+    def forward(  # type: ignore[override]
+        self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any
+    ) -> Array:
+        """Return the difference."""
+        result = super().forward(b, a, dtype, alpha)
+        self.shapes = self.shapes[::-1]
+        self.dtypes = None if self.dtypes is None else self.dtypes[::-1]
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Pass the gradient to b, and times the factor to a."""
+        need_a, need_b = self.needs_input_grad
+        return self.reduced(self.scaled(grad) if need_a else None, grad if need_b else None)
+
+
+class Mul(Broadcasting):
+    """a * b; keeps each factor whose partner needs a gradient."""
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+        """Return the product."""
+        need_a, need_b = self.needs_input_grad
+        self.save(self=a if need_b else None, other=b if need_a else None)
+        return compute(np.multiply, *self.operands(dtype, a, b))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(ab) = b da + a db."""
+        need_a, need_b = self.needs_input_grad
+        grad_b = grad * conj(self.saved("self")) if need_b else None
+        grad_a = grad * conj(self.saved("other")) if need_a else None
+        return self.reduced(grad_a, grad_b)
+
+
+def _truncating_division(a: Array, b: Array, out: Array) -> None:
+    if a.dtype.kind in "iu":
+        # Exact for integers of any size, unlike the quotient of floats.
+        np.floor_divide(a, b, out=out)
+        np.add(out, 1, out=out, where=(out < 0) & (out * b != a), casting="unsafe")
+    else:
+        np.true_divide(a, b, out=out)
+        np.trunc(out, out=out)
+
+
+class Div(Broadcasting):
+    """a / b; keeps b, and a where b needs a gradient. Rounded it keeps nothing: gradient zero."""
+
+    def forward(
+        self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str | None = None
+    ) -> Array:
+        """Return the quotient."""
+        self.rounding_mode = rounding_mode
+        if rounding_mode is None:
+            self.save(self=a if self.needs_input_grad[1] else None, other=b)
+            return compute(np.true_divide, *self.operands(dtype, a, b))
+        ufunc = np.floor_divide if rounding_mode == "floor" else _truncating_division
+        return compute(ufunc, *self.operands(dtype, a, b))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a/b) = da / b - a / b^2 db."""
+        need_a, need_b = self.needs_input_grad
+        if self.rounding_mode is not None:
+            zero = grad.new_zeros(grad.shape)
+            return self.reduced(zero if need_a else None, zero if need_b else None)
+        other = conj(self.saved("other"))
+        quotient = grad / other
+        grad_b = -quotient * (conj(self.saved("self")) / other) if need_b else None
+        return self.reduced(quotient if need_a else None, grad_b)
+
+
+def _check_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> None:
+    if category(dtype) < 2 and not isinstance(alpha, int | np.integer):
+        raise RuntimeError(f"{where}: for {dtype.name} alpha must be an integer, got {alpha}")
+    if isinstance(alpha, complex) and category(dtype) != 3:
+        raise RuntimeError(f"{where}: for {dtype.name} alpha must be real, got {alpha}")
+
+
+def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
+    """Return ``input + alpha * other``."""
+    a, b, dtype = operands("add", input, other)
+    if alpha != 1:
+        _check_alpha(alpha, dtype, "add")
+    return Add.apply(a, b, dtype=dtype, alpha=alpha)
+
+
+def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
+    """Return ``input - alpha * other``.
+
+    Raises:
+        RuntimeError: for bools.
+    """
+    if not isinstance(input, TensorBase) and isinstance(other, TensorBase) and alpha == 1:
+        return rsub(other, input)
+    no_bools("sub", input, other)
+    a, b, dtype = operands("sub", input, other)
+    if alpha != 1:
+        _check_alpha(alpha, dtype, "sub")
+    return Sub.apply(a, b, dtype=dtype, alpha=alpha)
+
+
+def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":
+    """Return ``other - alpha * input``.
+
+    Raises:
+        RuntimeError: for bools.
+    """
+    no_bools("rsub", input, other)
+    a, b, dtype = operands("rsub", input, other)
+    if alpha != 1:
+        _check_alpha(alpha, dtype, "rsub")
+    number = 0 if isinstance(other, TensorBase) else 1
+    return Rsub.named(f"RsubBackward{number}").apply(a, b, dtype=dtype, alpha=alpha)
+
+
+def mul(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input * other``."""
+    a, b, dtype = operands("mul", input, other)
+    return Mul.apply(a, b, dtype=dtype)
+
+
+def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = None) -> "Tensor":
+    """Return ``input / other``: true division, or the quotient rounded down (`rounding_mode`
+    ``"floor"``) or towards zero (``"trunc"``) in the common dtype, whose gradient is zero.
+    """
+    if rounding_mode is not None:
+        return rounded_div(input, other, rounding_mode)
+    if not isinstance(input, TensorBase) and isinstance(other, TensorBase):
+        return mul(other.reciprocal(), input)  # as PyTorch, to the last bit
+    a, b, dtype = operands("div", input, other)
+    if category(dtype) < 2:
+        dtype = get_default_dtype()
+    return Div.apply(a, b, dtype=dtype)
+
+
+subtract, multiply, divide, true_divide = sub, mul, div, div
+
+
+class Remainder(Broadcasting):
+    """a - b * q, where q is a / b rounded; keeps both where b needs a gradient."""
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str) -> Array:
+        """Return the remainder."""
+        self.rounding_mode = rounding_mode
+        if self.needs_input_grad[1]:
+            self.save(self=a, other=b)
+        ufunc = np.remainder if rounding_mode == "floor" else np.fmod
+        return compute(ufunc, *self.operands(dtype, a, b))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a mod b) = da - q db: the rounded quotient is constant between its steps."""
+        need_a, need_b = self.needs_input_grad
+        grad_b = None
+        if need_b:
+            a, b = self.saved("self"), self.saved("other")
+            grad_b = -grad * rounded_div(a, b, self.rounding_mode)
+        return self.reduced(grad if need_a else None, grad_b)
+
+
+def _real_numbers(
+    where: str, input: TensorLike, other: TensorLike
+) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
+    """Return the operands and their dtype; raise for bools, complex numbers and integer zeros."""
+    a, b, dtype = operands(where, input, other)
+    if category(dtype) in (0, 3):
+        raise NotImplementedError(f"{where} is not defined for {dtype.name}; convert the operands")
+    if category(dtype) == 1 and not b._array.all():
+        raise RuntimeError(f"{where}: an integer was divided by zero; mask the zeros or use floats")
+    return a, b, dtype
+
+
+def rounded_div(input: TensorLike, other: TensorLike, rounding_mode: str) -> "Tensor":
+    """Return the quotient rounded, in the common dtype; its gradient is zero."""
+    if rounding_mode not in ("floor", "trunc"):
+        raise RuntimeError(
+            f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}"
+        )
+    a, b, dtype = _real_numbers("div", input, other)
+    return Div.named("DivBackward2").apply(a, b, dtype=dtype, rounding_mode=rounding_mode)
+
+
+def floor_divide(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``floor(input / other)`` in their common dtype; its gradient is zero."""
+    a, b, dtype = _real_numbers("floor_divide", input, other)
+    return Div.named("DivBackward2").apply(a, b, dtype=dtype, rounding_mode="floor")
+
+
+def remainder(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input - other * floor(input / other)``: the remainder with the sign of `other`."""
+    return _remainder("remainder", input, other, "floor")
+
+
+def fmod(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input - other * trunc(input / other)``: the remainder with the sign of `input`."""
+    return _remainder("fmod", input, other, "trunc")
+
+
+def _remainder(where: str, input: TensorLike, other: TensorLike, rounding_mode: str) -> "Tensor":
+    a, b, dtype = _real_numbers(where, input, other)
+    name = f"{where.capitalize()}Backward{1 if isinstance(other, TensorBase) else 0}"
+    return Remainder.named(name).apply(a, b, dtype=dtype, rounding_mode=rounding_mode)

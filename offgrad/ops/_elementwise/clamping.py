@@ -1,0 +1,257 @@
+"""The larger and the smaller of two, and values limited to a range."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.ops._core.broadcasting import (
+    Broadcasting,
+    compute,
+    converted,
+    operands,
+)
+from offgrad.ops._core.dtypes import (
+    TensorLike,
+    as_tensor_of,
+    cast,
+    check_broadcastable,
+    check_ordered,
+    check_tensor,
+    result_type,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "clip",
+    "fmax",
+    "fmin",
+    "maximum",
+    "minimum",
+    "nan_to_num",
+]
+
+
+class Extremum(Broadcasting):
+    """The larger or smaller of two; keeps both.
+
+    Where they are equal each gets half the gradient, and all of it where one is NaN. fmax and fmin
+    pass NaN over: their gradient goes to what they return, the first where both are equal.
+    """
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any], ufunc: Any) -> Array:
+        """Return the elementwise extremum."""
+        self.ufunc = ufunc
+        self.save(self=a, other=b)
+        return compute(ufunc, *self.operands(dtype, a, b))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give the gradient to the winner."""
+        a, b = self.saved("self")._array, self.saved("other")._array
+        need_a, need_b = self.needs_input_grad
+        if self.ufunc in (np.fmax, np.fmin):
+            first = (a >= b if self.ufunc is np.fmax else a <= b) | np.isnan(b)
+            loses_a, loses_b = ~first, first
+        else:
+            loses_a, loses_b = (a < b, a > b) if self.ufunc is np.maximum else (a > b, a < b)
+            tie = a == b
+            if tie.any():
+                grad = grad * wrap(np.where(tie, 0.5, 1.0).astype(grad.dtype))
+        return self.reduced(
+            grad.masked_fill(wrap(loses_a), 0) if need_a else None,
+            grad.masked_fill(wrap(loses_b), 0) if need_b else None,
+        )
+
+
+class Clamp(Op):
+    """x limited to numbers; keeps x. The gradient is 1 inside, bounds included, else 0."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array, min: Any, max: Any, dtype: np.dtype[Any]) -> Array:
+        """Return the limited values; NaN stays."""
+        self.min, self.max, self.dtype = min, max, x.dtype
+        self.save(self=x)
+        low = None if min is None else np.asarray(min, dtype)
+        high = None if max is None else np.asarray(max, dtype)
+        out = memory.empty(x.shape, dtype)
+        np.clip(converted(x, dtype), low, high, out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Mask."""
+        x = self.saved("self")._array
+        inside = np.ones(x.shape, np.bool_)
+        if self.min is not None:
+            inside &= x >= self.min
+        if self.max is not None:
+            inside &= x <= self.max
+        return cast(grad.masked_fill(wrap(~inside), 0), self.dtype)
+
+
+class ClampTensor(Broadcasting):
+    """x limited to tensors, one of which may be None; keeps all.
+
+    The gradient goes to x inside, bounds included, else to the bound that was reached.
+    """
+
+    def forward(
+        self,
+        x: Array,
+        low: Array | None,
+        high: Array | None,
+        dtype: np.dtype[Any],
+    ) -> Array:
+        """Return the limited values: `high` where the bounds contradict; NaN of any stays."""
+        self.save(self=x, min=low, max=high)
+        given = [each for each in (x, low, high) if each is not None]
+        arrays = iter(self.operands(dtype, *given))
+        out = next(arrays)
+        if low is not None:
+            out = compute(np.maximum, out, next(arrays))
+        return out if high is None else compute(np.minimum, out, next(arrays))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Mask."""
+        x = self.saved("self")._array
+        low = self.saved("min")._array if "min" in self._saved else None
+        high = self.saved("max")._array if "max" in self._saved else None
+        inside: Any = np.True_
+        masks = []
+        if low is not None:
+            inside = inside & (x >= low)
+            masks.append((x < low) & (True if high is None else low < high))
+        if high is not None:
+            inside = inside & (x <= high)
+            masks.append((x > high) | (False if low is None else high < low))
+        found = iter(self.reduced(*[grad.masked_fill(wrap(~mask), 0) for mask in (inside, *masks)]))
+        return (
+            next(found),
+            None if low is None else next(found),
+            None if high is None else next(found),
+        )
+
+
+class NanToNum(Op):
+    """x with numbers for NaN and the infinities; keeps x. Replaced elements get gradient 0."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array, nan: float, posinf: float | None, neginf: float | None) -> Array:
+        """Return the numbers."""
+        self.save(self=x)
+        out = memory.copy(x)
+        np.copyto(out, x.dtype.type(nan), where=np.isnan(x))
+        limits = None if x.dtype.kind in "biu" else _finite_limits(x.dtype)
+        if limits is not None:
+            low, high = limits
+            np.copyto(out, x.dtype.type(high if posinf is None else posinf), where=x == np.inf)
+            np.copyto(out, x.dtype.type(low if neginf is None else neginf), where=x == -np.inf)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Mask."""
+        return grad.masked_fill(wrap(~np.isfinite(self.saved("self")._array)), 0)
+
+
+def _finite_limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return the lowest and highest finite number of a floating point dtype."""
+    if dtype.kind == "f":
+        info = np.finfo(dtype)
+        return info.min, info.max
+    import ml_dtypes
+
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return info.min, info.max
+
+
+def _extremum(where: str, input: "Tensor", other: "Tensor", ufunc: Any) -> "Tensor":
+    a, b, dtype = operands(where, check_tensor(input, where), check_tensor(other, where))
+    check_ordered(a, where)
+    check_ordered(b, where)
+    name = f"{where.capitalize()}Backward0"
+    return Extremum.named(name).apply(a, b, dtype=dtype, ufunc=ufunc)
+
+
+def maximum(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the elementwise larger of two tensors; NaN if either is."""
+    return _extremum("maximum", input, other, np.maximum)
+
+
+def minimum(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the elementwise smaller of two tensors; NaN if either is."""
+    return _extremum("minimum", input, other, np.minimum)
+
+
+def fmax(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the elementwise larger of two tensors; a number where one is NaN."""
+    return _extremum("fmax", input, other, np.fmax)
+
+
+def fmin(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the elementwise smaller of two tensors; a number where one is NaN."""
+    return _extremum("fmin", input, other, np.fmin)
+
+
+def _clamp(where: str, input: "Tensor", low: Any, high: Any) -> "Tensor":
+    name = "".join(part.capitalize() for part in where.split("_"))
+    x = check_tensor(input, where)
+    bounds = [each for each in (low, high) if each is not None]
+    check_ordered(x, where)
+    dtype = result_type(x, *bounds)
+    if dtype.kind in "cb":
+        raise NotImplementedError(f"{where} is defined for integers and floats, got {dtype.name}")
+    if not any(isinstance(each, TensorBase) for each in bounds):
+        suffix = "Backward1" if where == "clamp" else "Backward0"
+        return Clamp.named(name + suffix).apply(x, min=low, max=high, dtype=dtype)
+    tensors: list[Any] = [
+        each if each is None or isinstance(each, TensorBase) else as_tensor_of(each, dtype, where)
+        for each in (low, high)
+    ]
+    check_broadcastable(where, x, *[each for each in tensors if each is not None])
+    suffix = "Backward0" if where == "clamp" else "Backward1"
+    return ClampTensor.named(name + suffix).apply(x, *tensors, dtype=dtype)
+
+
+def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
+    """Return `input` limited to `min` and `max`, numbers or tensors; one may be None.
+
+    Raises:
+        RuntimeError: if both are None.
+    """
+    if min is None and max is None:
+        raise RuntimeError("clamp needs min, max or both, got neither")
+    return _clamp("clamp", input, min, max)
+
+
+def clamp_min(input: "Tensor", min: TensorLike) -> "Tensor":
+    """Return `input`, `min` where it is less."""
+    return _clamp("clamp_min", input, min, None)
+
+
+def clamp_max(input: "Tensor", max: TensorLike) -> "Tensor":
+    """Return `input`, `max` where it is greater."""
+    return _clamp("clamp_max", input, None, max)
+
+
+def nan_to_num(
+    input: "Tensor",
+    nan: float | None = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> "Tensor":
+    """Return `input` with `nan` for NaN, and for the infinities `posinf` and `neginf`, by default
+    the largest and lowest finite number of the dtype.
+    """
+    check_ordered(check_tensor(input, "nan_to_num"), "nan_to_num")
+    return NanToNum.apply(input, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
+
+
+clip = clamp

@@ -1,0 +1,333 @@
+"""Exponentials, logarithms, roots and the logistic function, element by element."""
+
+from collections.abc import Callable
+from math import log as log_of
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.broadcasting import (
+    compute,
+    conj,
+)
+from offgrad.ops._core.dtypes import check_ordered, check_tensor, floating
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logit",
+    "neg",
+    "negative",
+    "positive",
+    "reciprocal",
+    "rsqrt",
+    "sigmoid",
+    "sqrt",
+]
+
+
+class Unary(Op):
+    """f(x) by a ufunc; keeps x, or the result where the derivative is simpler from it."""
+
+    is_recomputable = True
+
+    ufunc: ClassVar[Callable[..., Any]]
+    keeps: ClassVar[str] = "self"
+
+    def forward(self, x: Array) -> Array:
+        """Return f(x)."""
+        result = compute(type(self).ufunc, x)
+        self.save(**{self.keeps: x if self.keeps == "self" else result})
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the derivative."""
+        return grad * conj(self.derivative(self.saved(self.keeps)))
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return f'(x) from what was kept."""
+        raise NotImplementedError
+
+
+class Neg(Op):
+    """-x; keeps nothing."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array) -> Array:
+        """Return the negative."""
+        return compute(np.negative, x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Negate."""
+        return -grad
+
+
+class Exp(Unary):
+    """e^x; keeps the result, its own derivative."""
+
+    ufunc = np.exp
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return e^x."""
+        return saved
+
+
+def _exp2(x: Array, out: Array) -> None:
+    if x.dtype.kind == "c":
+        np.multiply(x, log_of(2), out=out)
+        np.exp(out, out=out)
+    else:
+        np.exp2(x, out=out)
+
+
+class Exp2(Unary):
+    """2^x; keeps the result."""
+
+    ufunc = _exp2
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 2^x log 2."""
+        return saved * log_of(2)
+
+
+class Expm1(Unary):
+    """e^x - 1; keeps the result."""
+
+    ufunc = np.expm1
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return e^x."""
+        return saved + 1
+
+
+class _Logarithm(Unary):
+    """A logarithm; keeps x."""
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Divide by the inverse of the derivative."""
+        return grad / conj(self.inverse_slope(self.saved("self")))
+
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return 1/f'(x)."""
+        raise NotImplementedError
+
+
+class Log(_Logarithm):
+    """log x; keeps x."""
+
+    ufunc = np.log
+
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return x."""
+        return x
+
+
+class Log1p(_Logarithm):
+    """log(1 + x); keeps x."""
+
+    ufunc = np.log1p
+
+    torch_name = "Log1PBackward0"
+
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return 1 + x."""
+        return x + 1
+
+
+class Log2(_Logarithm):
+    """log2 x; keeps x."""
+
+    ufunc = np.log2
+
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return x log 2."""
+        return x * log_of(2)
+
+
+class Log10(_Logarithm):
+    """log10 x; keeps x."""
+
+    ufunc = np.log10
+
+    def inverse_slope(self, x: "Tensor") -> "Tensor":
+        """Return x log 10."""
+        return x * log_of(10)
+
+
+class Sqrt(Unary):
+    """The square root; keeps the result."""
+
+    ufunc = np.sqrt
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 1/(2 sqrt x)."""
+        return reciprocal(saved * 2)
+
+
+def _rsqrt(x: Array, out: Array) -> None:
+    np.sqrt(x, out=out)
+    np.reciprocal(out, out=out)
+
+
+class Rsqrt(Unary):
+    """1/sqrt x; keeps the result."""
+
+    ufunc = _rsqrt
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return -x^(-3/2)/2."""
+        return saved**3 * -0.5
+
+
+class Reciprocal(Unary):
+    """1/x; keeps the result."""
+
+    ufunc = np.reciprocal
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return -1/x^2."""
+        return -(saved * saved)
+
+
+def _sigmoid(x: Array, out: Array) -> None:
+    # Through tanh nothing overflows: s(x) = (1 + tanh(x/2))/2.
+    np.multiply(x, x.dtype.type(0.5), out=out)
+    np.tanh(out, out=out)
+    np.add(out, x.dtype.type(1), out=out)
+    np.multiply(out, x.dtype.type(0.5), out=out)
+
+
+class Sigmoid(Unary):
+    """1/(1 + e^-x); keeps the result."""
+
+    ufunc = _sigmoid
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return s(x) (1 - s(x))."""
+        return saved * (1 - saved)
+
+
+class Logit(Op):
+    """log(x / (1 - x)), x limited to [eps, 1 - eps]; keeps x. The gradient beyond them is 0."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array, eps: float | None) -> Array:
+        """Return the logit."""
+        self.eps = eps
+        self.save(self=x)
+        out = memory.copy(x)
+        if eps is not None:
+            np.clip(x, eps, 1 - eps, out=out)
+        np.divide(out, 1 - out, out=out)
+        np.log(out, out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d logit(x) = dx / (x (1 - x)); NaN beyond [0, 1] without limits."""
+        x = self.saved("self")
+        low = 0 if self.eps is None else self.eps
+        outside = wrap(~((x._array >= low) & (x._array <= 1 - low)))
+        slope = grad / (x * (1 - x))
+        return slope.masked_fill(outside, float("nan") if self.eps is None else 0)
+
+
+def neg(input: "Tensor") -> "Tensor":
+    """Return ``-input``."""
+    if check_tensor(input, "neg")._array.dtype == np.bool_:
+        raise RuntimeError("neg is not defined for bool tensors; use ~ or logical_not()")
+    return Neg.apply(input)
+
+
+def positive(input: "Tensor") -> "Tensor":
+    """Return `input` itself.
+
+    Raises:
+        RuntimeError: for bools.
+    """
+    if check_tensor(input, "positive")._array.dtype == np.bool_:
+        raise RuntimeError("positive is not defined for bool tensors; convert to a number")
+    return input
+
+
+def exp(input: "Tensor") -> "Tensor":
+    """Return e to the power of `input`."""
+    return Exp.apply(floating(input, "exp"))
+
+
+def exp2(input: "Tensor") -> "Tensor":
+    """Return 2 to the power of `input`."""
+    return Exp2.apply(floating(input, "exp2"))
+
+
+def expm1(input: "Tensor") -> "Tensor":
+    """Return ``exp(input) - 1``, precise near 0."""
+    return Expm1.apply(floating(input, "expm1"))
+
+
+def log(input: "Tensor") -> "Tensor":
+    """Return the natural logarithm."""
+    return Log.apply(floating(input, "log"))
+
+
+def log1p(input: "Tensor") -> "Tensor":
+    """Return ``log(1 + input)``, precise near 0."""
+    return Log1p.apply(floating(input, "log1p"))
+
+
+def log2(input: "Tensor") -> "Tensor":
+    """Return the logarithm to base 2."""
+    return Log2.apply(floating(input, "log2"))
+
+
+def log10(input: "Tensor") -> "Tensor":
+    """Return the logarithm to base 10."""
+    return Log10.apply(floating(input, "log10"))
+
+
+def sqrt(input: "Tensor") -> "Tensor":
+    """Return the square root."""
+    return Sqrt.apply(floating(input, "sqrt"))
+
+
+def rsqrt(input: "Tensor") -> "Tensor":
+    """Return one over the square root."""
+    return Rsqrt.apply(floating(input, "rsqrt"))
+
+
+def reciprocal(input: "Tensor") -> "Tensor":
+    """Return ``1 / input``."""
+    return Reciprocal.apply(floating(input, "reciprocal"))
+
+
+def sigmoid(input: "Tensor") -> "Tensor":
+    """Return ``1 / (1 + exp(-input))``."""
+    return Sigmoid.apply(floating(input, "sigmoid"))
+
+
+def logit(input: "Tensor", eps: float | None = None) -> "Tensor":
+    """Return ``log(input / (1 - input))``, of `input` limited to ``[eps, 1 - eps]`` if given."""
+    check_ordered(check_tensor(input, "logit"), "logit")
+    return Logit.apply(floating(input, "logit"), eps=eps)
+
+
+negative = neg

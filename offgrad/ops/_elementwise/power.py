@@ -1,0 +1,164 @@
+"""Powers: of tensors to tensors, to numbers, and of numbers to tensors."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.ops._core.broadcasting import (
+    Broadcasting,
+    compute,
+    conj,
+    converted,
+    operands,
+)
+from offgrad.ops._core.dtypes import (
+    TensorLike,
+    cast,
+    category,
+    check_tensor,
+    result_type,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["float_power", "pow", "square"]
+
+
+class Pow(Broadcasting):
+    """a ** b for tensors; keeps a, b, and the result where b needs a gradient."""
+
+    suffix = "Backward1"
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+        """Return the power."""
+        result = compute(np.power, *self.operands(dtype, a, b))
+        self.save(self=a, exponent=b, result=result if self.needs_input_grad[1] else None)
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a^b) = b a^(b-1) da + a^b log(a) db; 0 where b is 0, and where a is 0 and b >= 0."""
+        need_a, need_b = self.needs_input_grad
+        base, exponent = self.saved("self"), self.saved("exponent")
+        grad_a = grad_b = None
+        if need_a:
+            slope = exponent * base ** (exponent - 1)
+            grad_a = grad.new_zeros(()).where(exponent == 0, grad * conj(slope))
+        if need_b:
+            grad_b = _to_exponent(grad, cast(base, grad.dtype), exponent, self.saved("result"))
+        return self.reduced(grad_a, grad_b)
+
+
+def _to_exponent(grad: "Tensor", base: "Tensor", exponent: "Tensor", result: "Tensor") -> "Tensor":
+    """Return the gradient of the exponent: 0 where base is 0 and the exponent not negative."""
+    power = exponent._array
+    settled = (base._array == 0) & (power.real >= 0)
+    if power.dtype.kind == "c":
+        settled &= power.imag == 0
+    return grad.new_zeros(()).where(wrap(settled), grad * conj(result * base.log()))
+
+
+class PowScalar(Op):
+    """x ** exponent for a number; keeps x unless the exponent is 0 or 1."""
+
+    is_recomputable = True
+
+    torch_name = "PowBackward0"
+
+    def forward(self, x: Array, exponent: Any, dtype: np.dtype[Any]) -> Array:
+        """Return the power."""
+        self.exponent, self.dtype = exponent, x.dtype
+        self.save(self=None if exponent in (0, 1) else x)
+        x = converted(x, dtype)
+        if exponent == 2:
+            return compute(np.multiply, x, x)
+        if exponent == 0.5:
+            return compute(np.sqrt, x)
+        return compute(np.power, x, np.asarray(exponent, dtype))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(x^n) = n x^(n-1) dx."""
+        if self.exponent == 0:
+            return cast(grad.new_zeros(grad.shape), self.dtype)
+        if self.exponent == 1:
+            return cast(grad, self.dtype)
+        x = self.saved("self")
+        slope = (
+            x * self.exponent if self.exponent == 2 else x ** (self.exponent - 1) * self.exponent
+        )
+        return cast(grad * conj(slope), self.dtype)
+
+
+class NumberPow(Op):
+    """A number ** x; keeps the result, and x where the number is 0."""
+
+    is_recomputable = True
+
+    torch_name = "PowBackward2"
+
+    def forward(self, x: Array, base: Any, dtype: np.dtype[Any]) -> Array:
+        """Return the power."""
+        self.dtype = x.dtype
+        self.self = base  # PyTorch's name for it: `_saved_self`
+        result = compute(np.power, np.asarray(base, dtype), converted(x, dtype))
+        self.save(exponent=x if base == 0 else None, result=result)
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a^x) = a^x log(a) dx; for a = 0 it is 0 where x is not negative."""
+        result = self.saved("result")
+        base = wrap(np.asarray(self.self, grad._array.dtype))
+        if self.self == 0:
+            return cast(_to_exponent(grad, base, self.saved("exponent"), result), self.dtype)
+        return cast(grad * conj(result * base.log()), self.dtype)
+
+
+def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
+    """Return ``input ** exponent``; one of them may be a number.
+
+    Raises:
+        RuntimeError: for integers to the power of a negative number.
+    """
+    if isinstance(exponent, TensorBase):
+        a, b, dtype = operands("pow", input, exponent)
+        if category(dtype) < 2:
+            return wrap(_integer_power(converted(a._array, dtype), converted(b._array, dtype)))
+        if not isinstance(input, TensorBase):
+            return NumberPow.apply(b, base=input, dtype=dtype)
+        return Pow.apply(a, b, dtype=dtype)
+    base, number, dtype = operands("pow", check_tensor(input, "pow"), exponent)
+    if category(dtype) == 1 and exponent < 0:  # type: ignore[operator]
+        raise RuntimeError(
+            f"pow: integers to a negative power are not integers, got {dtype.name} ** {exponent}; "
+            "convert to float"
+        )
+    if dtype == np.bool_:
+        return wrap(_integer_power(base._array, number._array))
+    return PowScalar.apply(base, exponent=exponent, dtype=dtype)
+
+
+def _integer_power(base: Array, exponent: Array) -> Array:
+    """Return a power of integers or bools; to a negative exponent only 1 and -1 are not 0."""
+    if base.dtype == np.bool_:
+        return np.asarray(base | ~exponent.astype(np.bool_))
+    magnitude = np.power(base, np.abs(exponent))
+    return np.asarray(np.where((exponent >= 0) | (np.abs(base) == 1), magnitude, 0)).astype(
+        base.dtype
+    )
+
+
+def square(input: "Tensor") -> "Tensor":
+    """Return the square."""
+    return pow(input, 2)
+
+
+def float_power(input: TensorLike, exponent: TensorLike) -> "Tensor":
+    """Return ``input ** exponent`` computed in float64, or complex128 if one is complex."""
+    dtype = np.dtype(np.complex128 if category(result_type(input, exponent)) == 3 else np.float64)
+    a, b = (
+        cast(each, dtype) if isinstance(each, TensorBase) else dtype.type(each).item()  # type: ignore[arg-type]
+        for each in (input, exponent)
+    )
+    return pow(a, b)

@@ -1,0 +1,268 @@
+"""The error function and its relatives, stable logarithms of sums, copysign, heaviside."""
+
+from math import erf as erf_of
+from math import erfc as erfc_of
+from math import log as log_of
+from math import pi, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.ops._core.broadcasting import (
+    Broadcasting,
+    compute,
+    conj,
+    operands,
+)
+from offgrad.ops._core.dtypes import (
+    TensorLike,
+    category,
+    check_ordered,
+    check_tensor,
+    floating,
+    get_default_dtype,
+)
+from offgrad.ops._elementwise.comparison import where
+from offgrad.ops._elementwise.exponential import (
+    Unary,
+    exp,
+    log,
+    reciprocal,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "copysign",
+    "erf",
+    "erfc",
+    "erfinv",
+    "heaviside",
+    "logaddexp",
+    "logaddexp2",
+    "xlogy",
+]
+
+_erf_of_array = np.vectorize(erf_of, otypes=[np.float64])
+_erfc_of_array = np.vectorize(erfc_of, otypes=[np.float64])
+
+
+def _erf(x: Array, out: Array) -> None:
+    out[...] = _erf_of_array(x)
+
+
+def _erfc(x: Array, out: Array) -> None:
+    out[...] = _erfc_of_array(x)
+
+
+def _erfinv(y: Array, out: Array) -> None:
+    """Invert erf: Winitzki's approximation, then Halley's steps on erf, or in the tails on erfc.
+
+    S. Winitzki, A handy approximation for the error function and its inverse (2008).
+    """
+    target = np.abs(y.astype(np.float64))
+    tail = 1 - target
+    a = 0.147
+    logarithm = np.log1p(-target * target)
+    half = 2 / (pi * a) + logarithm / 2
+    x = np.sqrt(np.sqrt(half * half - logarithm / a) - half)
+    for _ in range(3):
+        missed = np.where(target < 0.5, _erf_of_array(x) - target, tail - _erfc_of_array(x))
+        error = missed * (sqrt(pi) / 2) * np.exp(x * x)
+        x = x - error / (1 + x * error)
+    x = np.where(target == 1, np.inf, x)
+    out[...] = np.copysign(np.where(target > 1, np.nan, x), y)
+
+
+class Erf(Unary):
+    """The error function; keeps x."""
+
+    ufunc = _erf
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 2/sqrt(pi) e^(-x^2)."""
+        return exp(-(saved * saved)) * (2 / sqrt(pi))
+
+
+class Erfc(Unary):
+    """1 - erf(x); keeps x."""
+
+    ufunc = _erfc
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return -2/sqrt(pi) e^(-x^2)."""
+        return exp(-(saved * saved)) * (-2 / sqrt(pi))
+
+
+class Erfinv(Unary):
+    """The inverse of the error function; keeps x."""
+
+    ufunc = _erfinv
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return sqrt(pi)/2 e^(erfinv(x)^2)."""
+        inverse = erfinv(saved)
+        return exp(inverse * inverse) * (sqrt(pi) / 2)
+
+
+def log_add_exp(a: Array, b: Array, out: Array) -> None:
+    """Write ``log(exp(a) + exp(b))`` without overflow; complex numbers as well."""
+    if a.dtype.kind != "c":
+        np.logaddexp(a, b, out=out)
+        return
+    first = a.real >= b.real
+    high, low = np.where(first, a, b), np.where(first, b, a)
+    np.add(high, np.log1p(np.exp(low - high)), out=out)
+    # The difference of two equal infinities is no number.
+    same = np.isinf(high.real) & (high.real == low.real)
+    np.copyto(out, np.log(np.exp(high) + np.exp(low)), where=same)
+
+
+class LogAddExp(Broadcasting):
+    """log(base^a + base^b) to a base; keeps both."""
+
+    torch_name = "LogaddexpBackward0"
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any], log_base: float) -> Array:
+        """Return the logarithm of the sum."""
+        self.log_base = log_base
+        self.save(self=a, other=b)
+        ufunc = log_add_exp if log_base == 1 else np.logaddexp2
+        return compute(ufunc, *self.operands(dtype, a, b))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Share the gradient as base^a to base^b."""
+        need_a, need_b = self.needs_input_grad
+        difference = (self.saved("other") - self.saved("self")) * self.log_base
+        return self.reduced(
+            grad * conj(reciprocal(1 + exp(difference))) if need_a else None,
+            grad * conj(reciprocal(1 + exp(-difference))) if need_b else None,
+        )
+
+
+def _xlogy(a: Array, b: Array, out: Array) -> None:
+    np.log(b, out=out)
+    np.multiply(a, out, out=out)
+    np.copyto(out, 0, where=(a == 0) & ~np.isnan(b))
+
+
+class Xlogy(Broadcasting):
+    """a log b, and 0 where a is 0; keeps both as far as they are needed."""
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+        """Return the product."""
+        self.save(self=a, other=b)
+        return compute(_xlogy, *self.operands(dtype, a, b))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a log b) = log b da + a/b db."""
+        need_a, need_b = self.needs_input_grad
+        a, b = self.saved("self"), self.saved("other")
+        grad_a = None
+        if need_a:
+            undefined = wrap((a._array == 0) & (b._array <= 0))
+            grad_a = (grad * log(b)).masked_fill(undefined, 0)
+        return self.reduced(grad_a, grad * (a / b) if need_b else None)
+
+
+class Copysign(Broadcasting):
+    """|a| with the sign of b; keeps a and the result."""
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+        """Return the magnitudes with the signs."""
+        result = compute(np.copysign, *self.operands(dtype, a, b))
+        self.save(self=a, result=result)
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The gradient changes sign with a; 0 where a is 0. That of b is 0."""
+        need_a, need_b = self.needs_input_grad
+        a, result = self.saved("self")._array, self.saved("result")._array
+        grad_a = grad * wrap(np.sign(a) * np.sign(result)) if need_a else None
+        return self.reduced(grad_a, grad.new_zeros(grad.shape) if need_b else None)
+
+
+def erf(input: "Tensor") -> "Tensor":
+    """Return the error function."""
+    check_ordered(check_tensor(input, "erf"), "erf")
+    return Erf.apply(floating(input, "erf"))
+
+
+def erfc(input: "Tensor") -> "Tensor":
+    """Return ``1 - erf(input)``, precise where erf is near 1."""
+    check_ordered(check_tensor(input, "erfc"), "erfc")
+    return Erfc.apply(floating(input, "erfc"))
+
+
+def erfinv(input: "Tensor") -> "Tensor":
+    """Return the inverse of the error function; infinite at -1 and 1, NaN beyond."""
+    check_ordered(check_tensor(input, "erfinv"), "erfinv")
+    return Erfinv.apply(floating(input, "erfinv"))
+
+
+def _floats(
+    where: str, input: TensorLike, other: TensorLike
+) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
+    """Return the operands and their dtype, the default dtype for integers."""
+    a, b, dtype = operands(where, input, other)
+    check_ordered(a, where)
+    check_ordered(b, where)
+    return a, b, get_default_dtype() if category(dtype) < 2 else dtype
+
+
+def logaddexp(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return ``log(exp(input) + exp(other))`` without overflow, for floating point tensors."""
+    where = "logaddexp"
+    a, b, dtype = operands(where, check_tensor(input, where), check_tensor(other, where))
+    if category(dtype) < 2:
+        raise NotImplementedError(
+            f"{where} is defined for floating point tensors, got {dtype.name}; convert them"
+        )
+    return LogAddExp.apply(a, b, dtype=dtype, log_base=1)
+
+
+def logaddexp2(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return ``log2(2**input + 2**other)`` without overflow, for floating point tensors."""
+    where = "logaddexp2"
+    a, b, dtype = operands(where, check_tensor(input, where), check_tensor(other, where))
+    if category(dtype) != 2:
+        raise NotImplementedError(
+            f"{where} is defined for floating point tensors, got {dtype.name}; convert them"
+        )
+    return LogAddExp.named("Logaddexp2Backward0").apply(a, b, dtype=dtype, log_base=log_of(2))
+
+
+def xlogy(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input * log(other)``, 0 where `input` is 0."""
+    a, b, dtype = _floats("xlogy", input, other)
+    number = 1 if not isinstance(input, TensorBase) else 0 if isinstance(other, TensorBase) else 2
+    return Xlogy.named(f"XlogyBackward{number}").apply(a, b, dtype=dtype)
+
+
+def copysign(input: "Tensor", other: TensorLike) -> "Tensor":
+    """Return the magnitude of `input` with the sign of `other`, that of a zero included."""
+    a, b, dtype = _floats("copysign", check_tensor(input, "copysign"), other)
+    number = 0 if isinstance(other, TensorBase) else 1
+    return Copysign.named(f"CopysignBackward{number}").apply(a, b, dtype=dtype)
+
+
+def heaviside(input: "Tensor", values: "Tensor") -> "Tensor":
+    """Return 1 for positive elements, that of `values` for zeros, and 0 for the others.
+
+    The gradient goes to the values that were taken.
+
+    Raises:
+        RuntimeError: if the dtypes differ.
+    """
+    x, y = check_tensor(input, "heaviside"), check_tensor(values, "heaviside")
+    check_ordered(x, "heaviside")
+    if x._array.dtype != y._array.dtype:
+        raise RuntimeError(
+            f"heaviside needs two tensors of one dtype, got {x._array.dtype.name} and "
+            f"{y._array.dtype.name}; convert one"
+        )
+    array = x._array
+    return where(wrap(array == 0), y, wrap((array > 0).astype(array.dtype)))

@@ -1,0 +1,177 @@
+"""Operations on three tensors: interpolation, and products and quotients added."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.ops._core.broadcasting import (
+    Broadcasting,
+    compute,
+    conj,
+)
+from offgrad.ops._core.dtypes import (
+    TensorLike,
+    category,
+    check_broadcastable,
+    check_tensor,
+    result_type,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["addcdiv", "addcmul", "lerp"]
+
+
+class Lerp(Broadcasting):
+    """start + weight (end - start), the weight a number; keeps nothing."""
+
+    def forward(self, start: Array, end: Array, weight: Any) -> Array:
+        """Return the interpolation."""
+        self.weight = weight
+        start, end = self.operands(start.dtype, start, end)
+        return _interpolate(start, end, np.asarray(weight, start.dtype))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Share the gradient by the weight."""
+        need_start, need_end = self.needs_input_grad
+        weight = self.weight.conjugate() if isinstance(self.weight, complex) else self.weight
+        return self.reduced(
+            grad * (1 - weight) if need_start else None, grad * weight if need_end else None
+        )
+
+
+class LerpTensor(Broadcasting):
+    """start + weight (end - start); keeps the weight, and the ends where it needs a gradient."""
+
+    torch_name = "LerpBackward1"
+
+    def forward(self, start: Array, end: Array, weight: Array) -> Array:
+        """Return the interpolation."""
+        need_start, need_end, need_weight = self.needs_input_grad
+        self.save(
+            weight=weight if need_start or need_end else None,
+            self=start if need_weight else None,
+            end=end if need_weight else None,
+        )
+        return _interpolate(*self.operands(start.dtype, start, end, weight))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Share the gradient by the weight, whose own is the distance."""
+        need_start, need_end, need_weight = self.needs_input_grad
+        grad_start = grad_end = grad_weight = None
+        if need_start or need_end:
+            weight = conj(self.saved("weight"))
+            grad_start, grad_end = grad * (1 - weight), grad * weight
+        if need_weight:
+            grad_weight = grad * conj(self.saved("end") - self.saved("self"))
+        return self.reduced(
+            grad_start if need_start else None, grad_end if need_end else None, grad_weight
+        )
+
+
+def _interpolate(start: Array, end: Array, weight: Array) -> Array:
+    """Return start + weight (end - start), from the nearer end: exact at both."""
+    out = memory.empty(np.broadcast_shapes(start.shape, end.shape, weight.shape), start.dtype)
+    distance = end - start
+    near_start = np.abs(weight) < 0.5
+    np.multiply(distance, np.where(near_start, weight, weight - 1), out=out)
+    np.add(out, np.where(near_start, start, end), out=out)
+    return out
+
+
+class AddProduct(Broadcasting):
+    """a + value * b * c; keeps b and c as far as the other needs a gradient."""
+
+    torch_name = "AddcmulBackward0"
+
+    def forward(self, a: Array, b: Array, c: Array, dtype: np.dtype[Any], value: Any) -> Array:
+        """Return the sum."""
+        self.value = value
+        _, need_b, need_c = self.needs_input_grad
+        self.save(tensor1=b if need_c else None, tensor2=c if need_b else None)
+        a, b, c = self.operands(dtype, a, b, c)
+        return compute(np.add, a, np.multiply(b, c) * dtype.type(value))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a + v b c) = da + v c db + v b dc."""
+        need_a, need_b, need_c = self.needs_input_grad
+        scaled = grad * self.value.conjugate() if need_b or need_c else grad
+        return self.reduced(
+            grad if need_a else None,
+            scaled * conj(self.saved("tensor2")) if need_b else None,
+            scaled * conj(self.saved("tensor1")) if need_c else None,
+        )
+
+
+class AddQuotient(Broadcasting):
+    """a + value * b / c; keeps c, and b where c needs a gradient."""
+
+    torch_name = "AddcdivBackward0"
+
+    def forward(self, a: Array, b: Array, c: Array, dtype: np.dtype[Any], value: Any) -> Array:
+        """Return the sum."""
+        self.value = value
+        _, need_b, need_c = self.needs_input_grad
+        self.save(tensor1=b if need_c else None, tensor2=c if need_b or need_c else None)
+        a, b, c = self.operands(dtype, a, b, c)
+        return compute(np.add, a, np.true_divide(b, c) * dtype.type(value))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a + v b/c) = da + v/c db - v b/c^2 dc."""
+        need_a, need_b, need_c = self.needs_input_grad
+        grad_b = grad_c = None
+        if need_b or need_c:
+            divisor = conj(self.saved("tensor2"))
+            grad_b = grad * self.value.conjugate() / divisor
+            if need_c:
+                grad_c = -grad_b * (conj(self.saved("tensor1")) / divisor)
+        return self.reduced(grad if need_a else None, grad_b if need_b else None, grad_c)
+
+
+def lerp(input: "Tensor", end: "Tensor", weight: TensorLike) -> "Tensor":
+    """Return ``input + weight * (end - input)``, the weight a number or a tensor.
+
+    Raises:
+        RuntimeError: if the dtypes differ.
+    """
+    tensors = [check_tensor(input, "lerp"), check_tensor(end, "lerp")]
+    if isinstance(weight, TensorBase):
+        tensors.append(weight)
+    dtype = tensors[0]._array.dtype
+    if any(each._array.dtype != dtype for each in tensors):
+        raise RuntimeError(
+            "lerp needs tensors of one dtype, got "
+            f"{', '.join(each._array.dtype.name for each in tensors)}; convert them"
+        )
+    if category(dtype) < 2:
+        raise NotImplementedError(
+            f"lerp is defined for floating point tensors, got {dtype.name}; convert them"
+        )
+    check_broadcastable("lerp", *tensors)
+    if isinstance(weight, TensorBase):
+        return LerpTensor.apply(*tensors)
+    return Lerp.apply(*tensors, weight=weight)
+
+
+def addcmul(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any = 1) -> "Tensor":
+    """Return ``input + value * tensor1 * tensor2``."""
+    tensors = [check_tensor(each, "addcmul") for each in (input, tensor1, tensor2)]
+    check_broadcastable("addcmul", *tensors)
+    return AddProduct.apply(*tensors, dtype=result_type(*tensors), value=value)
+
+
+def addcdiv(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any = 1) -> "Tensor":
+    """Return ``input + value * tensor1 / tensor2``.
+
+    Raises:
+        RuntimeError: if both `tensor1` and `tensor2` are integers.
+    """
+    tensors = [check_tensor(each, "addcdiv") for each in (input, tensor1, tensor2)]
+    if all(category(each._array.dtype) < 2 for each in tensors[1:]):
+        raise RuntimeError("addcdiv divides floating point tensors, got integers; convert one")
+    check_broadcastable("addcdiv", *tensors)
+    return AddQuotient.apply(*tensors, dtype=result_type(*tensors), value=value)

@@ -1,0 +1,202 @@
+"""What the functions of `offgrad.fft` do with their arguments: checks, defaults, lengths."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import (
+    cast,
+    category,
+    check_tensor,
+    get_default_dtype,
+)
+from offgrad.ops._fft.nodes import SWAPPED
+from offgrad.ops._shape.slicing import narrow
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+Ints: TypeAlias = int | Sequence[int]
+
+
+class Geometry(NamedTuple):
+    """The dimensions to transform, counted from the front, and for each the length wanted.
+
+    None is the length that the input has, or that follows from it.
+    """
+
+    dim: tuple[int, ...]
+    lengths: tuple[int | None, ...]
+
+
+class ConstantPadNd(Op):
+    """x with zeros behind it along dimensions, up to a shape; keeps nothing."""
+
+    def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Return the padded copy."""
+        self.shape = x.shape
+        out = memory.zeros(shape, x.dtype)
+        out[tuple(slice(size) for size in x.shape)] = x
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Take what is not padding."""
+        return _cut(grad, self.shape)
+
+
+def _cut(input: "Tensor", shape: tuple[int, ...]) -> "Tensor":
+    """Return a view of the first elements along each dimension, at most as many as `shape` has."""
+    for axis, size in enumerate(shape):
+        if size < input._array.shape[axis]:
+            input = narrow(input, axis, 0, size)
+    return input
+
+
+def resize(input: "Tensor", geometry: Geometry, where: str) -> "Tensor":
+    """Return `input` cut, or padded with zeros, at the end to the lengths wanted.
+
+    Raises:
+        RuntimeError: if a signal would have no element.
+    """
+    shape = list(input._array.shape)
+    for axis, length in zip(*geometry, strict=True):
+        shape[axis] = shape[axis] if length is None else length
+        if shape[axis] < 1:
+            raise RuntimeError(
+                f"{where}: a signal must have at least 1 element, got {shape[axis]} along dim "
+                f"{axis} for a {describe(input)}; pass another length as n or s"
+            )
+    x = _cut(input, tuple(shape))
+    return x if x._array.shape == tuple(shape) else ConstantPadNd.apply(x, shape=tuple(shape))
+
+
+def integer(value: Any, where: str, what: str) -> int:
+    """Return `value`, an integer and no bool.
+
+    Raises:
+        TypeError: if it is anything else.
+    """
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise TypeError(f"{where}: {what} must be an integer, got {value!r}")
+    return int(value.__index__())
+
+
+def integers(value: Any, where: str, what: str) -> tuple[int, ...]:
+    """Return a list or tuple of integers, or an integer alone, as a tuple.
+
+    Raises:
+        TypeError: if it is anything else.
+    """
+    many = value if isinstance(value, list | tuple) else (value,)
+    return tuple(integer(each, where, what) for each in many)
+
+
+def dimensions(input: "Tensor", dim: Any, where: str) -> tuple[int, ...]:
+    """Return `dim`, one or several, counted from the front.
+
+    Raises:
+        IndexError: if there is no such dimension.
+    """
+    given = integers(dim, where, "dim")
+    if given and not input._array.ndim:
+        raise IndexError(f"{where}: a tensor without dimensions was given, and dim={dim}")
+    return tuple(normalize_dim(each, input._array.ndim, where) for each in given)
+
+
+def one(input: "Tensor", n: int | None, dim: int, where: str) -> Geometry:
+    """Return the geometry of a transform of one dimension."""
+    x = check_tensor(input, where)
+    lengths = (None if n is None else integer(n, where, "n"),)
+    return Geometry(dimensions(x, integer(dim, where, "dim"), where), lengths)
+
+
+def several(input: "Tensor", s: Ints | None, dim: Ints | None, where: str) -> Geometry:
+    """Return the geometry of a transform of `dim`, by default the last ones, as many as lengths
+    are given, or else all.
+
+    Raises:
+        RuntimeError: if a dimension is given twice, or there are not as many as lengths.
+    """
+    ndim = check_tensor(input, where)._array.ndim
+    lengths = None if s is None else integers(s, where, "s")
+    if dim is None:
+        axes = tuple(range(ndim))
+        if lengths is not None and len(lengths) <= ndim:
+            axes = axes[ndim - len(lengths) :]
+    else:
+        axes = dimensions(input, dim, where)
+    if len(set(axes)) != len(axes):
+        raise RuntimeError(f"{where}: a dimension must be given once, got dim={dim}")
+    if lengths is None:
+        return Geometry(axes, (None,) * len(axes))
+    if len(lengths) != len(axes):
+        raise RuntimeError(
+            f"{where}: s must have a length for each dimension to transform, got s={s} for dim="
+            f"{axes} of a {describe(input)}"
+        )
+    return Geometry(axes, tuple(None if length == -1 else length for length in lengths))
+
+
+def check_norm(norm: str | None, where: str) -> str:
+    """Return `norm`, ``"backward"`` for None.
+
+    Raises:
+        TypeError: if it is no string.
+        RuntimeError: if it is another one.
+    """
+    if norm is None:
+        return "backward"
+    if not isinstance(norm, str):
+        raise TypeError(f"{where}: norm must be a string or None, got {norm!r}")
+    if norm not in SWAPPED:
+        raise RuntimeError(f"{where}: norm must be one of {', '.join(SWAPPED)}, got {norm!r}")
+    return norm
+
+
+def _precise(input: "Tensor", where: str) -> np.dtype[Any]:
+    """Return the floating point or complex dtype of a transform of `input`."""
+    dtype = input._array.dtype
+    if category(dtype) < 2:
+        dtype = get_default_dtype()
+    if dtype.itemsize < 4:
+        raise RuntimeError(
+            f"{where} computes in single and double precision, got {dtype.name}; convert with "
+            ".float()"
+        )
+    return dtype
+
+
+def as_complex(input: "Tensor", where: str) -> "Tensor":
+    """Return `input` as a complex tensor of its precision, or the default dtype's for integers.
+
+    Raises:
+        RuntimeError: for 16-bit floats.
+    """
+    return cast(input, np.result_type(_precise(input, where), np.complex64))
+
+
+def as_real(input: "Tensor", where: str) -> "Tensor":
+    """Return `input`, which is not complex, as a floating point tensor.
+
+    Raises:
+        RuntimeError: for complex numbers and 16-bit floats.
+    """
+    if category(input._array.dtype) == 3:
+        raise RuntimeError(
+            f"{where} transforms real numbers, got a {describe(input)}; take its real part, or "
+            "transform it as complex"
+        )
+    return cast(input, _precise(input, where))
+
+
+def check_some(geometry: Geometry, where: str) -> None:
+    """Raise RuntimeError without a dimension to transform."""
+    if not geometry.dim:
+        raise RuntimeError(f"{where}: a dimension to transform is needed, got none; pass dim")

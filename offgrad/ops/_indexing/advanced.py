@@ -1,0 +1,280 @@
+"""Indexing by tensors and lists gathers copies; assigning by them scatters.
+
+An index has two parts: ints, slices, None and ``...`` come first and give a view; tensors and lists
+then index the view. So PyTorch does it, where NumPy takes an int beside an array for an array.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.dtypes import as_tensor_of, category
+from offgrad.ops._reduction.sums import sum_to_size
+from offgrad.ops._shape.slicing import ALL, basic, slice_of
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+    from offgrad.autograd.saved_tensor import SavedTensor
+
+__all__ = ["getitem", "index_put"]
+
+
+class _Place(int):
+    """Stands in an index for one of the index arrays, by its number."""
+
+
+class _Indexed(Op):
+    """An operation at an advanced index, given as a template and the arrays in its places.
+
+    The arrays are saved as any tensor is: offloaded by policies, and checked for later changes.
+    """
+
+    template: tuple[Any, ...]
+    count: int
+
+    def index(self, template: tuple[Any, ...], arrays: tuple[Array, ...]) -> tuple[Any, ...]:
+        """Save the index; return it for NumPy."""
+        self.template, self.count = template, len(arrays)
+        self.save(**{f"index_{number}": array for number, array in enumerate(arrays)})
+        return tuple([arrays[each] if type(each) is _Place else each for each in template])
+
+    def indices(self) -> "list[Tensor]":
+        """Return the index tensors."""
+        return [self.saved(f"index_{number}") for number in range(self.count)]
+
+    @property
+    def _saved_indices(self) -> "tuple[Tensor | None, ...]":
+        """What PyTorch calls the indices: for each dimension up to the last indexed, or None."""
+        return tuple(None if raw is None else raw.unpack() for raw in self._raw_saved_indices)
+
+    @property
+    def _raw_saved_indices(self) -> "tuple[SavedTensor | None, ...]":
+        """The same, as saved."""
+        return tuple(
+            self._saved[f"index_{each}"] if type(each) is _Place else None for each in self.template
+        )
+
+    def with_none(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
+        """Return the gradients, and None for each index."""
+        return *grads, *(None,) * self.count
+
+
+class Index(_Indexed):
+    """Elements at an advanced index, a copy; keeps the index."""
+
+    def forward(self, x: Array, *arrays: Array, template: tuple[Any, ...]) -> Array:
+        """Return the gathered copy."""
+        self.self_sym_sizes = x.shape
+        result = x[self.index(template, arrays)]
+        out = memory.empty(result.shape, result.dtype)
+        np.copyto(out, result)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Add each gradient to where it was taken from."""
+        options = {"template": self.template, "shape": self.self_sym_sizes}
+        return self.with_none(IndexBackward.apply(grad, *self.indices(), **options))
+
+
+class IndexBackward(_Indexed):
+    """Zeros with a tensor added at an advanced index, repeated indices summed; keeps the index."""
+
+    torch_name = "IndexPutImplBackward0"
+
+    def forward(
+        self, x: Array, *arrays: Array, template: tuple[Any, ...], shape: tuple[int, ...]
+    ) -> Array:
+        """Return the scattered sum."""
+        out = memory.zeros(shape, x.dtype)
+        np.add.at(out, self.index(template, arrays), x)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Gather."""
+        return self.with_none(Index.apply(grad, *self.indices(), template=self.template))
+
+
+class IndexPut(_Indexed):
+    """x with values put at an index, or added there; keeps the index.
+
+    `view` is the basic part of the index, `template` the advanced part; either may be empty.
+    """
+
+    def forward(
+        self,
+        x: Array,
+        values: Array,
+        *arrays: Array,
+        view: tuple[Any, ...],
+        template: tuple[Any, ...],
+        accumulate: bool,
+    ) -> Array:
+        """Return the changed copy."""
+        self.shape, self.view, self.accumulate = values.shape, view, accumulate
+        out = memory.copy(x)
+        part, index = out[view], self.index(template, arrays)
+        if accumulate and index:
+            np.add.at(part, index, values)
+        elif accumulate:
+            part += values
+        else:
+            part[index] = values
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Values get the gradient at the index; x gets it elsewhere, or everywhere if added to."""
+        need_x, need_values = self.needs_input_grad[:2]
+        indices = self.indices()
+        grad_x = grad_values = None
+        if need_x:
+            grad_x = grad
+            if not self.accumulate:
+                where: Any = {"view": self.view, "template": self.template, "accumulate": False}
+                grad_x = IndexPut.apply(grad, grad.new_zeros(()), *indices, **where)
+        if need_values:
+            taken = _at(grad, self.view, self.template, indices)
+            grad_values = sum_to_size(taken, self.shape)
+        return self.with_none(grad_x, grad_values)
+
+
+def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]":
+    """Return the two parts of an index, and the tensors of the second.
+
+    Returns:
+        An index that gives a view; a template for what then indexes the view, in which the tensors
+        have places, empty if there are none; the tensors.
+
+    Raises:
+        IndexError: for what is no index, and for tensors that are neither integer nor bool.
+        ValueError: for slices that go backwards.
+    """
+    view: list[Any] = []
+    template: list[Any] = []
+    arrays: list[Tensor] = []
+
+    def place(tensor: "Tensor") -> None:
+        # In the view, whole dimensions stand for those the tensor indexes.
+        is_mask = tensor._array.dtype == np.bool_
+        view.extend([ALL] * tensor._array.ndim if is_mask else [ALL])
+        template.append(_Place(len(arrays)))
+        arrays.append(tensor)
+
+    for item in index if isinstance(index, tuple) else (index,):
+        if isinstance(item, TensorBase):
+            array = item._array
+            if array.dtype.kind not in "biu":
+                raise IndexError(
+                    f"tensors used as indices must be integer or bool, got a {describe(item)}"
+                )
+            if array.dtype == np.uint8:
+                place(wrap(array.astype(np.bool_)))  # PyTorch's masks before it had bools
+            elif array.ndim == 0 and array.dtype != np.bool_:
+                view.append(int(array))
+            else:
+                place(item)  # type: ignore[arg-type]
+        elif isinstance(item, list | np.ndarray | bool):
+            # A copy: the caller may change it before backward.
+            array = np.array(item)
+            place(wrap(array if array.size else array.astype(np.int64)))
+        elif item is None or item is Ellipsis or isinstance(item, int | np.integer):
+            view.append(item)
+            if item is None or item is Ellipsis:
+                template.append(ALL if item is None else item)
+        elif isinstance(item, slice):
+            if item.step is not None and item.step <= 0:
+                raise ValueError(
+                    f"the step of a slice must be positive, got {item.step}; use flip()"
+                )
+            bounds = (item.start, item.stop, item.step)
+            view.append(slice(*(each if each is None else int(each) for each in bounds)))
+            template.append(ALL)
+        else:
+            raise IndexError(
+                "an index is made of ints, slices, None, ..., tensors and lists, got "
+                f"{type(item).__name__}"
+            )
+    if not arrays:
+        return tuple(view), (), []
+    return tuple(view), tuple(template), arrays
+
+
+def _at(
+    input: "Tensor", view: tuple[Any, ...], template: tuple[Any, ...], arrays: "list[Tensor]"
+) -> "Tensor":
+    if not arrays:
+        return basic(input, view)
+    if any(item is not ALL and item != ALL and item is not Ellipsis for item in view):
+        input = basic(input, view)
+    return Index.apply(input, *arrays, template=_written_out(template, arrays, input._array.ndim))
+
+
+def _written_out(template: tuple[Any, ...], arrays: "list[Tensor]", ndim: int) -> tuple[Any, ...]:
+    """Return `template` up to its last tensor, with ``...`` as the dimensions it stands for."""
+    masks = [each._array.ndim - 1 for each in arrays if each._array.dtype == np.bool_]
+    missing = ndim - (len(template) - (Ellipsis in template)) - sum(masks)
+    if missing < 0:
+        raise IndexError(f"too many indices: {ndim} dimensions can be indexed")
+    if Ellipsis in template:
+        at = template.index(Ellipsis)
+        template = (*template[:at], *[ALL] * missing, *template[at + 1 :])
+    end = max(place for place, item in enumerate(template) if type(item) is _Place)
+    return template[: end + 1]
+
+
+def getitem(input: "Tensor", index: Any) -> "Tensor":
+    """Return ``input[index]``: a view for ints, slices, None and ``...``; a copy for tensors and
+    lists.
+
+    Raises:
+        IndexError: if the index does not fit.
+    """
+    view, template, arrays = parse(index)
+    try:
+        if type(index) is slice:
+            return slice_of(input, 0, index)
+        return _at(input, view, template, arrays)
+    except IndexError as error:
+        raise IndexError(f"cannot index a {describe(input)}: {error}") from None
+
+
+def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = False) -> "Tensor":
+    """Return a copy of `input` with `values` at `indices`, broadcast to fit.
+
+    Args:
+        input: the tensor.
+        indices: a tuple of tensors, or anything that indexes a tensor.
+        values: a tensor or a number.
+        accumulate: add the values to what is there; repeated indices are summed.
+
+    Raises:
+        IndexError: if the index does not fit.
+        RuntimeError: if the values do not fit.
+    """
+    if isinstance(indices, list) and all(isinstance(each, TensorBase) for each in indices):
+        indices = tuple(indices)
+    view, template, arrays = parse(indices)
+    if isinstance(values, TensorBase) and category(values._array.dtype) == 3 != category(
+        input._array.dtype
+    ):
+        raise RuntimeError(
+            f"index_put: complex values need a complex tensor, got a {describe(values)} for a "
+            f"{describe(input)}; take their .real"
+        )
+    source = as_tensor_of(values, input._array.dtype, "index_put")
+    if Ellipsis not in view:
+        # Even a single element is an array then, and can be written to.
+        view = (*view, Ellipsis)
+    try:
+        if arrays:
+            template = _written_out(template, arrays, input._array[view].ndim)
+        parts: Any = {"view": view, "template": template, "accumulate": accumulate}
+        return IndexPut.apply(input, source, *arrays, **parts)
+    except IndexError as error:
+        raise IndexError(f"cannot index a {describe(input)}: {error}") from None
+    except ValueError as error:
+        raise RuntimeError(
+            f"cannot put a {describe(source)} into a {describe(input)}: {error}"
+        ) from None

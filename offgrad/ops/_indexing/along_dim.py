@@ -1,0 +1,216 @@
+"""Whole entries along a dimension, chosen by a vector of indices."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, shape_error
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["index_add", "index_copy", "index_fill", "index_select"]
+
+
+class _Along(Op):
+    """An operation on the entries a vector of indices chooses; keeps the index.
+
+    A tensor without dimensions has one entry, itself.
+    """
+
+    def entries(self, x: Array, index: Array, dim: int) -> tuple[Any, Any]:
+        """Save the index; return an array with dimensions over `x`, and the NumPy index for it."""
+        self.dim = dim
+        self.save(index=index)
+        return np.atleast_1d(x), (*(slice(None),) * dim, np.atleast_1d(index))
+
+
+class IndexSelect(_Along):
+    """The chosen entries; keeps the index."""
+
+    def forward(self, x: Array, index: Array, dim: int) -> Array:
+        """Return the copy."""
+        self.self_sym_sizes = x.shape
+        source, _ = self.entries(x, index, dim)
+        out = memory.empty((*x.shape[:dim], index.size, *x.shape[dim + 1 :]), x.dtype)
+        np.take(source, np.atleast_1d(index), axis=dim, out=out)
+        return out if x.ndim else out.reshape(())
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Add each gradient to where it was taken from."""
+        zeros = grad.new_zeros(self.self_sym_sizes)
+        return index_add(zeros, self.dim, self.saved("index"), grad), None
+
+
+class IndexAdd(_Along):
+    """x with a multiple of a source's entries added to the chosen ones; keeps the index."""
+
+    def forward(self, x: Array, index: Array, source: Array, dim: int, alpha: Any) -> Array:
+        """Return the sum."""
+        self.alpha, self.source_dim = alpha, source.ndim
+        out = memory.copy(x)
+        target, chosen = self.entries(out, index, dim)
+        values = source if alpha == 1 else source * source.dtype.type(alpha)
+        np.add.at(target, chosen, np.atleast_1d(values))
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """x gets the gradient; the source gets that of the entries it went to."""
+        need_x, _, need_source = self.needs_input_grad
+        found = None
+        if need_source:
+            found = index_select(grad, self.dim, self.saved("index"))
+            found = found if self.alpha == 1 else found * np.conj(self.alpha)
+        return grad if need_x else None, None, found
+
+
+class IndexCopy(_Along):
+    """x with a source's entries in place of the chosen ones; keeps the index."""
+
+    def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
+        """Return the changed copy."""
+        self.source_dim = source.ndim
+        out = memory.copy(x)
+        target, chosen = self.entries(out, index, dim)
+        target[chosen] = np.atleast_1d(source)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The source gets the gradient of its entries, x that of the others."""
+        need_x, _, need_source = self.needs_input_grad
+        index = self.saved("index")
+        return (
+            index_fill(grad, self.dim, index, 0) if need_x else None,
+            None,
+            index_select(grad, self.dim, index) if need_source else None,
+        )
+
+
+class IndexFill(_Along):
+    """x with a number in the chosen entries; keeps the index."""
+
+    def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
+        """Return the filled copy."""
+        out = memory.copy(x)
+        target, chosen = self.entries(out, index, dim)
+        target[chosen] = value
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """No gradient where it was filled."""
+        return index_fill(grad, self.dim, self.saved("index"), 0), None
+
+
+class IndexFillTensor(_Along):
+    """x with a tensor without dimensions in the chosen entries; keeps the index."""
+
+    torch_name = "IndexFillBackward1"
+
+    def forward(self, x: Array, index: Array, value: Array, dim: int) -> Array:
+        """Return the filled copy."""
+        out = memory.copy(x)
+        target, chosen = self.entries(out, index, dim)
+        target[chosen] = value
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """x gets no gradient where it was filled, the value all of it."""
+        need_x, _, need_value = self.needs_input_grad
+        index = self.saved("index")
+        return (
+            index_fill(grad, self.dim, index, 0) if need_x else None,
+            None,
+            index_select(grad, self.dim, index).sum() if need_value else None,
+        )
+
+
+def _along(input: "Tensor", dim: int, index: "Tensor", where: str) -> int:
+    """Return the dimension, counted from the front, if the index is a vector of its entries."""
+    axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
+    if check_tensor(index, where)._array.dtype not in (np.int64, np.int32):
+        raise RuntimeError(f"{where}: the index must be int32 or int64, got a {describe(index)}")
+    if index._array.ndim > 1:
+        raise IndexError(f"{where}: the index must be a vector, got a {describe(index)}")
+    size = input._array.shape[axis] if input._array.ndim else 1
+    if index._array.size and not (index._array.min() >= 0 and index._array.max() < size):
+        raise IndexError(
+            f"{where}: indices must be from 0 to {size - 1}, got {index._array.min()} to "
+            f"{index._array.max()}"
+        )
+    return axis
+
+
+def _check_source(
+    input: "Tensor", axis: int, index: "Tensor", source: "Tensor", where: str
+) -> "Tensor":
+    """Return `source`, an entry for each index."""
+    shape = input._array.shape
+    expected = (*shape[:axis], index._array.size, *shape[axis + 1 :]) if shape else ()
+    if check_tensor(source, where)._array.dtype != input._array.dtype:
+        raise shape_error(where, "dtypes must be equal", input, source)
+    if source._array.shape not in (expected, () if index._array.size == 1 else expected):
+        raise RuntimeError(
+            f"{where}: the source must have an entry for each index, shape {list(expected)}, got a "
+            f"{describe(source)}"
+        )
+    return source.expand(expected) if source._array.shape != expected else source
+
+
+def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
+    """Return the entries `index`, a vector, along `dim`.
+
+    Raises:
+        IndexError: if there is no such entry, or the index is no vector.
+    """
+    axis = _along(input, dim, index, "index_select")
+    if not input._array.ndim and index._array.size != 1:
+        raise IndexError(f"index_select: a scalar has one entry, got a {describe(index)}")
+    return IndexSelect.apply(input, index, dim=axis)
+
+
+def index_add(
+    input: "Tensor", dim: int, index: "Tensor", source: "Tensor", *, alpha: Any = 1
+) -> "Tensor":
+    """Return `input` with ``alpha * source`` added to the entries `index` along `dim`.
+
+    Raises:
+        IndexError: if there is no such entry.
+        RuntimeError: if the source does not fit.
+    """
+    axis = _along(input, dim, index, "index_add")
+    values = _check_source(input, axis, index, source, "index_add")
+    return IndexAdd.apply(input, index, values, dim=axis, alpha=alpha)
+
+
+def index_copy(input: "Tensor", dim: int, index: "Tensor", source: "Tensor") -> "Tensor":
+    """Return `input` with `source` in place of the entries `index` along `dim`.
+
+    Raises:
+        IndexError: if there is no such entry.
+        RuntimeError: if the source does not fit.
+    """
+    axis = _along(input, dim, index, "index_copy")
+    return IndexCopy.apply(
+        input, index, _check_source(input, axis, index, source, "index_copy"), dim=axis
+    )
+
+
+def index_fill(input: "Tensor", dim: int, index: "Tensor", value: Any) -> "Tensor":
+    """Return `input` with `value`, a number or a tensor of one, in the entries `index` along `dim`.
+
+    Raises:
+        IndexError: if there is no such entry.
+    """
+    axis = _along(input, dim, index, "index_fill")
+    if isinstance(value, TensorBase):
+        if value._array.ndim:
+            raise RuntimeError(f"index_fill: the value must be a scalar, got a {describe(value)}")
+        cast = as_tensor_of(value, input._array.dtype, "index_fill")  # type: ignore[arg-type]
+        return IndexFillTensor.apply(input, index, cast, dim=axis)
+    return IndexFill.apply(input, index, dim=axis, value=value)

@@ -1,0 +1,194 @@
+"""Where a mask holds: filling, taking, scattering; and where something is not zero."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.dtypes import (
+    as_tensor_of,
+    category,
+    check_broadcastable,
+    check_tensor,
+    shape_error,
+)
+from offgrad.ops._reduction.sums import sum_to_size
+from offgrad.ops._shape.joining import cat
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["argwhere", "masked_fill", "masked_scatter", "masked_select", "nonzero"]
+
+
+class MaskedFill(Op):
+    """x with a number where the mask holds; keeps the mask."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array, mask: Array, value: Any) -> Array:
+        """Return the filled copy."""
+        self.save(mask=mask)
+        self.shape = x.shape
+        return _filled(x, mask, value)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """No gradient where it was filled."""
+        return sum_to_size(masked_fill(grad, self.saved("mask"), 0), self.shape), None
+
+
+class MaskedFillTensor(Op):
+    """x with a tensor without dimensions where the mask holds; keeps the mask."""
+
+    is_recomputable = True
+
+    torch_name = "MaskedFillBackward1"
+
+    def forward(self, x: Array, mask: Array, value: Array) -> Array:
+        """Return the filled copy."""
+        self.save(mask=mask)
+        self.shape = x.shape
+        return _filled(x, mask, value)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """x gets no gradient where it was filled, the value all of it."""
+        need_x, _, need_value = self.needs_input_grad
+        mask = self.saved("mask")
+        return (
+            sum_to_size(masked_fill(grad, mask, 0), self.shape) if need_x else None,
+            None,
+            masked_fill(grad, ~mask, 0).sum() if need_value else None,
+        )
+
+
+def _filled(x: Array, mask: Array, value: Any) -> Array:
+    out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
+    np.copyto(out, x)
+    out[np.broadcast_to(mask, out.shape)] = value
+    return out
+
+
+class MaskedSelect(Op):
+    """The elements where the mask holds, as a vector; keeps the mask."""
+
+    def forward(self, x: Array, mask: Array) -> Array:
+        """Return the copy."""
+        self.save(mask=mask)
+        self.shape = x.shape
+        full = np.broadcast_shapes(x.shape, mask.shape)
+        found: Array = np.broadcast_to(x, full)[np.broadcast_to(mask, full)]
+        return found
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Put each gradient back."""
+        mask = self.saved("mask")
+        zeros = grad.new_zeros(np.broadcast_shapes(self.shape, mask.shape))
+        return sum_to_size(masked_scatter(zeros, mask, grad), self.shape), None
+
+
+class MaskedScatter(Op):
+    """x with the elements of a source, one after the other, where the mask holds; keeps it."""
+
+    def forward(self, x: Array, mask: Array, source: Array) -> Array:
+        """Return the changed copy."""
+        self.save(mask=mask)
+        self.shape, self.source_sym_sizes = x.shape, source.shape
+        out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
+        np.copyto(out, x)
+        chosen = np.broadcast_to(mask, out.shape)
+        out[chosen] = source.reshape(-1)[: np.count_nonzero(chosen)]
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The source gets the gradient of its elements, zeros for unused ones; x the others."""
+        need_x, _, need_source = self.needs_input_grad
+        mask = self.saved("mask")
+        found = None
+        if need_source:
+            taken = masked_select(grad, mask)
+            unused = int(np.prod(self.source_sym_sizes)) - taken._array.size
+            if unused:
+                taken = cat([taken, grad.new_zeros(unused)])
+            found = taken.reshape(self.source_sym_sizes)
+        return (
+            sum_to_size(masked_fill(grad, mask, 0), self.shape) if need_x else None,
+            None,
+            found,
+        )
+
+
+def _check_mask(input: "Tensor", mask: "Tensor", where: str) -> None:
+    if check_tensor(mask, where)._array.dtype != np.bool_:
+        raise RuntimeError(f"{where} needs a bool mask, got a {describe(mask)}")
+    check_broadcastable(where, check_tensor(input, where), mask)
+
+
+def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
+    """Return a copy of `input` with `value` where `mask`, a bool tensor, holds.
+
+    Args:
+        input: the tensor.
+        mask: broadcasts with `input`.
+        value: a number, or a tensor without dimensions.
+
+    Raises:
+        RuntimeError: if the mask is not bool, or the value does not convert to the dtype.
+    """
+    _check_mask(input, mask, "masked_fill")
+    dtype = input._array.dtype
+    if isinstance(value, TensorBase):
+        if value._array.ndim:
+            raise RuntimeError(f"masked_fill: the value must be a scalar, got a {describe(value)}")
+        kind = value._array.dtype
+    else:
+        kind = np.asarray(value).dtype
+    if category(kind) == 3 and category(dtype) != 3:
+        raise RuntimeError(f"masked_fill: a complex value does not fit into a {describe(input)}")
+    if isinstance(value, TensorBase):
+        cast = as_tensor_of(value, dtype, "masked_fill")  # type: ignore[arg-type]
+        return MaskedFillTensor.apply(input, mask, cast)
+    return MaskedFill.apply(input, mask, value=value)
+
+
+def masked_select(input: "Tensor", mask: "Tensor") -> "Tensor":
+    """Return the elements of `input` where `mask`, a bool tensor, holds, as a vector."""
+    _check_mask(input, mask, "masked_select")
+    return MaskedSelect.apply(input, mask)
+
+
+def masked_scatter(input: "Tensor", mask: "Tensor", source: "Tensor") -> "Tensor":
+    """Return a copy of `input` with the elements of `source`, in order, where `mask` holds.
+
+    Raises:
+        RuntimeError: if there are fewer elements than places, or the dtypes differ.
+    """
+    _check_mask(input, mask, "masked_scatter")
+    if check_tensor(source, "masked_scatter")._array.dtype != input._array.dtype:
+        raise shape_error("masked_scatter", "dtypes must be equal", input, source)
+    full = np.broadcast_shapes(input._array.shape, mask._array.shape)
+    places = np.count_nonzero(np.broadcast_to(mask._array, full))
+    if source._array.size < places:
+        raise RuntimeError(
+            f"masked_scatter: the source must have an element for each of {places} places, got a "
+            f"{describe(source)}"
+        )
+    return MaskedScatter.apply(input, mask, source)
+
+
+def nonzero(input: "Tensor", *, as_tuple: bool = False) -> Any:
+    """Return the indices of the elements that are not zero, [count, dimensions].
+
+    With `as_tuple`, a tuple of a vector for each dimension, with which `input` can be indexed.
+    """
+    array = check_tensor(input, "nonzero")._array
+    if as_tuple:
+        return tuple(wrap(each) for each in np.nonzero(np.atleast_1d(array)))
+    return wrap(np.argwhere(array))
+
+
+def argwhere(input: "Tensor") -> "Tensor":
+    """Return the indices of the elements that are not zero, [count, dimensions]."""
+    found: Tensor = nonzero(input)
+    return found

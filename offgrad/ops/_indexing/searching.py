@@ -1,0 +1,125 @@
+"""Finding and sorting out values: not differentiable in the values."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import check_tensor
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["bucketize", "searchsorted", "unique"]
+
+
+class Unique2(Op):
+    """The different elements; keeps nothing, for there is no derivative."""
+
+    def forward(self, x: Array, values: Array) -> Array:
+        """Return `values`, which were found already."""
+        return values
+
+    def backward(self, grad: "Tensor") -> Any:
+        """There is none.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "unique has no derivative; index the tensor with positions instead, or detach it"
+        )
+
+
+def _unordered(input: "Tensor", where: str) -> Array:
+    array = check_tensor(input, where)._array
+    if array.dtype.kind == "c":
+        raise NotImplementedError(f"{where} is not supported for complex numbers")
+    return array
+
+
+def unique(
+    input: "Tensor",
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """Return the different elements of `input`, or entries along `dim`, in ascending order.
+
+    Args:
+        input: the tensor.
+        sorted: always so here.
+        return_inverse: also return where each element of `input` is in the result.
+        return_counts: also return how often each is in `input`.
+        dim: the dimension of entries; without it, all elements.
+    """
+    array = _unordered(input, "unique")
+    axis = None if dim is None else normalize_dim(dim, array.ndim, "unique")
+    values, inverse, counts = np.unique(
+        array, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+    )
+    found = Unique2.apply(input, values=values)
+    inverse = inverse.reshape(array.shape if axis is None else -1)
+    extra = [wrap(inverse)] * return_inverse + [wrap(counts)] * return_counts
+    return (found, *extra) if extra else found
+
+
+def searchsorted(
+    sorted_sequence: "Tensor",
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: "Tensor | None" = None,
+) -> "Tensor":
+    """Return where each value would be inserted into an ascending sequence.
+
+    Args:
+        sorted_sequence: one vector, or a row of values for each row of `input`.
+        input: values, a tensor or a number.
+        out_int32: return int32 rather than int64.
+        right: behind equal values rather than before them.
+        side: ``"left"`` or ``"right"``, the same in words.
+        sorter: indices that sort the sequence.
+
+    Raises:
+        RuntimeError: if the rows do not fit, or `right` and `side` contradict each other.
+    """
+    rows = _unordered(sorted_sequence, "searchsorted")
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise RuntimeError(
+            f"searchsorted: side must be 'left' or 'right' and agree with right, got {side!r} and "
+            f"{right}"
+        )
+    values = _unordered(input, "searchsorted") if isinstance(input, TensorBase) else np.array(input)  # type: ignore[arg-type]
+    if not rows.ndim or (rows.ndim > 1 and rows.shape[:-1] != values.shape[:-1]):
+        raise RuntimeError(
+            "searchsorted: a vector, or a row for each row of values, is needed, got a "
+            f"{describe(sorted_sequence)} for values of shape {list(values.shape)}"
+        )
+    if sorter is not None:
+        rows = np.take_along_axis(rows, sorter._array, -1)
+    where: Any = "right" if right or side == "right" else "left"
+    if rows.ndim == 1:
+        found = np.asarray(np.searchsorted(rows, values, where))
+    else:
+        pairs = zip(
+            rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True
+        )
+        found = np.array([np.searchsorted(row, each, where) for row, each in pairs], np.int64)
+    return wrap(found.reshape(values.shape).astype(np.int32 if out_int32 else np.int64))
+
+
+def bucketize(
+    input: Any, boundaries: "Tensor", *, out_int32: bool = False, right: bool = False
+) -> "Tensor":
+    """Return the number of the bucket, between ascending boundaries, that each value falls into."""
+    if check_tensor(boundaries, "bucketize")._array.ndim != 1:
+        raise RuntimeError(f"bucketize: boundaries must be a vector, got a {describe(boundaries)}")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)

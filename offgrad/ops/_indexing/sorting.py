@@ -1,0 +1,136 @@
+"""Sorting, and what it finds: the largest k, the k-th, the median."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import check_ordered, check_tensor
+from offgrad.ops._reduction.extrema import (
+    Amax,
+    Extreme,
+    Selection,
+    not_empty,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["argsort", "kthvalue", "median", "msort", "sort", "topk"]
+
+
+def _sorted_indices(x: Array, axis: int, descending: bool) -> Array:
+    """Return indices that sort, equal elements in their order; NaN is larger than any number."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - backwards, axis)
+
+
+def _ordered(input: "Tensor", dim: int, where: str) -> int:
+    """Return the axis."""
+    check_ordered(check_tensor(input, where), where)
+    return normalize_dim(dim, input._array.ndim, where)
+
+
+def sort(
+    input: "Tensor", dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> Extreme:
+    """Return ``(values, indices)`` of the elements in order along `dim`.
+
+    Equal elements always keep their order; `stable` is accepted.
+    """
+    axis = _ordered(input, dim, "sort")
+    name = "SortBackward0" if stable is None else "SortBackward1"
+    find = lambda x, axis: _sorted_indices(x, axis, descending)
+    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find))
+
+
+def msort(input: "Tensor") -> "Tensor":
+    """Return the elements in order along the first dimension."""
+    return sort(input, 0).values
+
+
+def argsort(
+    input: "Tensor", dim: int = -1, descending: bool = False, *, stable: bool = False
+) -> "Tensor":
+    """Return the indices that sort along `dim`; equal elements keep their order in any case."""
+    axis = _ordered(input, dim, "argsort")
+    if not input._array.ndim:
+        return wrap(np.zeros((), np.int64))
+    return wrap(np.ascontiguousarray(_sorted_indices(input._array, axis, descending)))
+
+
+def topk(
+    input: "Tensor", k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Extreme:
+    """Return ``(values, indices)`` of the `k` largest or smallest along `dim`, always in order.
+
+    Raises:
+        RuntimeError: if there are fewer than `k`.
+    """
+    axis = _ordered(input, dim, "topk")
+    size = input._array.shape[axis] if input._array.ndim else 1
+    if not 0 <= k <= size:
+        raise RuntimeError(f"topk: k must be from 0 to {size}, the size of dim {dim}, got {k}")
+
+    def find(x: Array, axis: int) -> Array:
+        return _sorted_indices(x, axis, largest).take(np.arange(k), axis)
+
+    return Extreme(*Selection.named("TopkBackward0").apply_all(input, dim=axis, find=find))
+
+
+def _at_rank(rank: int) -> Any:
+    def find(x: Array, axis: int) -> Array:
+        return _sorted_indices(x, axis, False).take([rank], axis)
+
+    return find
+
+
+def kthvalue(input: "Tensor", k: int, dim: int = -1, keepdim: bool = False) -> Extreme:
+    """Return ``(values, indices)`` of the `k`-th smallest along `dim`, counted from 1.
+
+    Raises:
+        RuntimeError: if there is none.
+    """
+    axis = _ordered(input, dim, "kthvalue")
+    not_empty(input, (axis,) if input._array.ndim else (), "kthvalue", IndexError)
+    size = input._array.shape[axis] if input._array.ndim else 1
+    if not 1 <= k <= size:
+        raise RuntimeError(f"kthvalue: k must be from 1 to {size}, the size of dim {dim}, got {k}")
+    find, name = _at_rank(k - 1), "KthvalueBackward0"
+    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find, keepdim=keepdim))
+
+
+def _median_index(x: Array, axis: int) -> Array:
+    """Return the index of the lower median, or of the first NaN."""
+    order = _sorted_indices(x, axis, False)
+    middle = order.take([(x.shape[axis] - 1) // 2], axis)
+    nan = np.isnan(x)
+    return np.where(nan.any(axis, keepdims=True), np.argmax(nan, axis=axis, keepdims=True), middle)
+
+
+def _median(x: Array, axis: tuple[int, ...], keepdims: bool, out: Array) -> None:
+    flat = x.reshape(-1)
+    out[...] = flat[_median_index(flat, 0)[0]] if flat.size else np.nan
+
+
+def median(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> Any:
+    """Return the median of all elements, the lower one of two, NaN if one is; or, along `dim`,
+    ``(values, indices)``.
+
+    The median of all shares its gradient among equals, as PyTorch's; the one along `dim` does not.
+    """
+    check_ordered(check_tensor(input, "median"), "median")
+    if dim is None:
+        return Amax.named("MedianBackward0").apply(input, dim=(), keepdim=False, reduce=_median)
+    axis = normalize_dim(dim, input._array.ndim, "median")
+    not_empty(input, (axis,) if input._array.ndim else (), "median", IndexError)
+    name = "MedianBackward1"
+    return Extreme(
+        *Selection.named(name).apply_all(input, dim=axis, find=_median_index, keepdim=keepdim)
+    )

@@ -1,0 +1,194 @@
+"""Einstein's summation convention, reduced to permutations, sums and products of matrices."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._linalg.products import bmm, check_factors
+from offgrad.ops._shape.diagonals import diagonal
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["einsum"]
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def einsum(equation: Any, *operands: Any) -> "Tensor":
+    """Return the sum of products of the operands' elements that an equation describes.
+
+    Args:
+        equation: letters for the dimensions of each operand, ``...`` for those that broadcast, and
+            after ``->`` those of the result: ``"bij,bjk->bik"``. Without it, the letters that occur
+            once, in alphabetical order.
+        *operands: the tensors, or one sequence of them. Or, in place of an equation, operands and
+            lists of numbers for their dimensions in turn, then perhaps a list for the result.
+
+    Raises:
+        RuntimeError: if the equation is not understood or the operands do not fit it.
+    """
+    if not isinstance(equation, str):
+        equation, operands = _from_lists((equation, *operands))
+    elif len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    text = equation.replace(" ", "")
+    inputs, arrow, output = text.partition("->")
+    terms = inputs.split(",")
+    if len(terms) != len(operands):
+        raise RuntimeError(
+            f"einsum: an operand is needed for each term, got {len(operands)} for {equation!r}"
+        )
+    for each in operands:
+        check_tensor(each, "einsum")
+    check_factors("einsum", *operands)
+    ellipsis = max(_free(term, each) for term, each in zip(terms, operands, strict=True))
+    # Numbers stand for the broadcast dimensions, counted from the last.
+    labels = [_labels(term, each) for term, each in zip(terms, operands, strict=True)]
+    if arrow:
+        result = _output(output, ellipsis, labels, equation)
+    else:
+        seen = [label for each in labels for label in each if isinstance(label, str)]
+        result = [*range(ellipsis - 1, -1, -1), *sorted(x for x in set(seen) if seen.count(x) == 1)]
+    tensors = [_without_repeats(*each) for each in zip(operands, labels, strict=True)]
+    return _contract(tensors, result, equation)
+
+
+def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """Return the equation that operands and lists of numbers in turn mean, and the operands."""
+    count = len(arguments) // 2
+    operands, lists = arguments[: 2 * count : 2], arguments[1 : 2 * count : 2]
+    if not count or not all(isinstance(each, TensorBase) for each in operands):
+        raise ValueError("einsum: an equation, or tensors and lists of numbers in turn, are needed")
+
+    def term(numbers: Sequence[Any]) -> str:
+        if not all(each is Ellipsis or 0 <= each < len(_LETTERS) for each in numbers):
+            raise ValueError(f"einsum: numbers must be from 0 to 51, got {list(numbers)}")
+        return "".join("..." if each is Ellipsis else _LETTERS[each] for each in numbers)
+
+    equation = ",".join(term(each) for each in lists)
+    if len(arguments) % 2:
+        equation += "->" + term(arguments[-1])
+    return equation, operands
+
+
+def _free(term: str, operand: "Tensor") -> int:
+    """Return how many dimensions of the operand ``...`` stands for; check the term."""
+    letters = term.replace("...", "", 1)
+    if not all(each in _LETTERS for each in letters):
+        raise RuntimeError(f"einsum: a term is made of letters and one '...', got {term!r}")
+    free = operand._array.ndim - len(letters)
+    if free < 0 or (free and "..." not in term):
+        raise RuntimeError(
+            f"einsum: the term {term!r} must name each dimension of a {describe(operand)}"
+        )
+    return free
+
+
+def _labels(term: str, operand: "Tensor") -> list[Any]:
+    before, dots, after = term.partition("...")
+    free = _free(term, operand) if dots else 0
+    return [*before, *range(free - 1, -1, -1), *after]
+
+
+def _output(output: str, ellipsis: int, labels: list[list[Any]], equation: str) -> list[Any]:
+    before, dots, after = output.partition("...")
+    result = [*before, *(range(ellipsis - 1, -1, -1) if dots else ()), *after]
+    known = {label for each in labels for label in each}
+    if len(set(result)) != len(result) or not set(result) <= known:
+        raise RuntimeError(
+            f"einsum: the result must name dimensions of operands, each once, got {equation!r}"
+        )
+    return result
+
+
+def _without_repeats(tensor: "Tensor", labels: list[Any]) -> "tuple[Tensor, list[Any]]":
+    """Return the diagonal over dimensions with one label."""
+    while len(set(labels)) != len(labels):
+        label = next(each for each in labels if labels.count(each) > 1)
+        first = labels.index(label)
+        second = labels.index(label, first + 1)
+        if tensor._array.shape[first] != tensor._array.shape[second]:
+            raise RuntimeError(
+                f"einsum: the dimensions {label!r} of one operand must have one size, got a "
+                f"{describe(tensor)}"
+            )
+        tensor = diagonal(tensor, 0, first, second)
+        labels = [each for at, each in enumerate(labels) if at not in (first, second)] + [label]
+    return tensor, labels
+
+
+def _contract(
+    tensors: "list[tuple[Tensor, list[Any]]]", result: list[Any], equation: str
+) -> "Tensor":
+    """Multiply from left to right; sum each label as soon as nothing more needs it."""
+    sizes: dict[Any, int] = {}
+    for tensor, labels in tensors:
+        for label, size in zip(labels, tensor._array.shape, strict=True):
+            if sizes.setdefault(label, size) == 1:
+                sizes[label] = size
+            elif size not in (1, sizes[label]):
+                raise RuntimeError(
+                    f"einsum: the dimensions {label!r} of {equation!r} must have one size, got "
+                    f"{size} in a {describe(tensor)} and {sizes[label]} elsewhere"
+                )
+    tensor, labels = tensors[0]
+    for place in range(len(tensors)):
+        later = {label for _, each in tensors[place + 1 :] for label in each}
+        if place:
+            kept = later.union(result)
+            tensor, labels = _multiply(tensor, labels, *tensors[place], kept)
+        gone = [at for at, label in enumerate(labels) if label not in later.union(result)]
+        if gone:
+            tensor = tensor.sum(gone)
+            labels = [label for at, label in enumerate(labels) if at not in gone]
+    order = [labels.index(label) for label in result]
+    if order != sorted(order):
+        tensor = tensor.permute(order)
+    shape = tuple(sizes[label] for label in result)
+    return tensor if tensor._array.shape == shape else tensor.expand(shape)
+
+
+def _multiply(
+    a: "Tensor", labels_a: list[Any], b: "Tensor", labels_b: list[Any], kept: set[Any]
+) -> "tuple[Tensor, list[Any]]":
+    """Return the product of two, summed over what they share and nothing else keeps."""
+    shape_a = dict(zip(labels_a, a._array.shape, strict=True))
+    shape_b = dict(zip(labels_b, b._array.shape, strict=True))
+    shared = [label for label in labels_a if label in shape_b]
+    # A size of 1 is repeated, or where it would be summed over, the other is.
+    for label in shared:
+        if shape_a[label] != shape_b[label] and label not in kept:
+            if shape_a[label] == 1:
+                b = b.sum(labels_b.index(label), keepdim=True)
+            else:
+                a = a.sum(labels_a.index(label), keepdim=True)
+            shape_a[label] = shape_b[label] = 1
+    batch = [label for label in shared if label in kept]
+    inner = [label for label in shared if label not in kept]
+    only_a = [label for label in labels_a if label not in shape_b]
+    only_b = [label for label in labels_b if label not in shape_a]
+    common = [max(shape_a[label], shape_b[label]) for label in batch]
+    if any(0 in (shape_a[label], shape_b[label]) for label in batch):
+        common = [
+            0 if 0 in (shape_a[label], shape_b[label]) else size
+            for label, size in zip(batch, common, strict=True)
+        ]
+
+    def arranged(
+        tensor: "Tensor", labels: list[Any], sizes: dict[Any, int], *groups: list[Any]
+    ) -> "Tensor":
+        order = [label for group in groups for label in group]
+        moved = tensor.permute([labels.index(label) for label in order])
+        full = [*common, *(sizes[label] for group in groups[1:] for label in group)]
+        flat = [prod(common), *(prod(sizes[label] for label in group) for group in groups[1:])]
+        if moved._array.shape != tuple(full):
+            moved = moved.expand(full).contiguous()
+        return moved.reshape(flat)
+
+    left = arranged(a, labels_a, shape_a, batch, only_a, inner)
+    right = arranged(b, labels_b, shape_b, batch, inner, only_b)
+    shape = [*common, *(shape_a[label] for label in only_a), *(shape_b[label] for label in only_b)]
+    return bmm(left, right).reshape(shape), [*batch, *only_a, *only_b]

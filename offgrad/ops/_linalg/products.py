@@ -1,0 +1,249 @@
+"""Products of matrices and vectors."""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.ops._core.broadcasting import (
+    conj,
+)
+from offgrad.ops._core.dtypes import check_tensor, shape_error
+from offgrad.ops._reduction.sums import sum_to_size
+from offgrad.ops._shape.reshaping import UnsafeView
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "bmm",
+    "dot",
+    "ger",
+    "matmul",
+    "mm",
+    "mv",
+    "outer",
+    "vdot",
+]
+
+
+def for_blas(array: Array) -> Array:
+    """Return `array`, copied unless BLAS can read its matrices: the same bits whatever the
+    strides.
+    """
+    if array.ndim < 2:
+        return memory.contiguous(array)
+    rows, columns = array.strides[-2:]
+    item = array.itemsize
+    for inner, outer, size in (
+        (columns, rows, array.shape[-1]),
+        (rows, columns, array.shape[-2]),
+    ):
+        if inner == item and outer >= item * size and outer % item == 0:
+            return array
+    return memory.copy(array)
+
+
+def product(a: Array, b: Array) -> Array:
+    """Return ``a @ b`` of arrays of at least two dimensions, in tensor memory."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = memory.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
+    np.matmul(for_blas(a), for_blas(b), out=out)
+    return out
+
+
+class _Product(Op):
+    """A product of matrices; keeps each factor whose partner needs a gradient."""
+
+    def forward(self, a: Array, b: Array) -> Array:
+        """Return the product."""
+        need_a, need_b = self.needs_input_grad
+        self.save(self=a if need_b else None, mat2=b if need_a else None)
+        self.self_sym_sizes, self.mat2_sym_sizes = a.shape, b.shape
+        return product(a, b)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """dA = G B^H, dB = A^H G."""
+        need_a, need_b = self.needs_input_grad
+        grad_a = grad_b = None
+        if need_b:
+            grad_b = sum_to_size(conj(self.saved("self")).mT @ grad, self.mat2_sym_sizes)
+        if need_a:
+            grad_a = sum_to_size(grad @ conj(self.saved("mat2")).mT, self.self_sym_sizes)
+        return grad_a, grad_b
+
+
+class Mm(_Product):
+    """The product of two matrices; keeps each factor whose partner needs a gradient."""
+
+
+class Bmm(_Product):
+    """Products over broadcast batches; keeps each factor whose partner needs a gradient."""
+
+
+class Mv(Op):
+    """A matrix times a vector; keeps each factor whose partner needs a gradient."""
+
+    def forward(self, a: Array, vec: Array) -> Array:
+        """Return the product."""
+        need_a, need_vec = self.needs_input_grad
+        self.save(self=a if need_vec else None, vec=vec if need_a else None)
+        out = memory.empty(a.shape[0], a.dtype)
+        np.matmul(for_blas(a), memory.contiguous(vec), out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """dA = g v^H, dv = A^H g."""
+        need_a, need_vec = self.needs_input_grad
+        return (
+            outer(grad, conj(self.saved("vec"))) if need_a else None,
+            conj(self.saved("self")).mT @ grad if need_vec else None,
+        )
+
+
+class Dot(Op):
+    """The sum of the products of two vectors; keeps each whose partner needs a gradient."""
+
+    def forward(self, a: Array, b: Array) -> Array:
+        """Return the sum."""
+        need_a, need_b = self.needs_input_grad
+        self.save(self=a if need_b else None, tensor=b if need_a else None)
+        return np.asarray(np.dot(memory.contiguous(a), memory.contiguous(b)))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """da = g conj(b), db = g conj(a)."""
+        need_a, need_b = self.needs_input_grad
+        return (
+            grad * conj(self.saved("tensor")) if need_a else None,
+            grad * conj(self.saved("self")) if need_b else None,
+        )
+
+
+class Vdot(Op):
+    """The sum of conj(a) b over two vectors; keeps each whose partner needs a gradient."""
+
+    def forward(self, a: Array, b: Array) -> Array:
+        """Return the sum."""
+        need_a, need_b = self.needs_input_grad
+        self.save(self=a if need_b else None, other=b if need_a else None)
+        return np.asarray(np.vdot(a, b), a.dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """da = conj(g) b, db = g a."""
+        need_a, need_b = self.needs_input_grad
+        return (
+            conj(grad) * self.saved("other") if need_a else None,
+            grad * self.saved("self") if need_b else None,
+        )
+
+
+def check_factors(where: str, *tensors: "Tensor") -> None:
+    """Raise unless tensors may be multiplied as matrices: of one dtype, and numbers.
+
+    Raises:
+        RuntimeError: if the dtypes differ.
+        NotImplementedError: for bools.
+    """
+    first = check_tensor(tensors[0], where)._array.dtype
+    for each in tensors[1:]:
+        if check_tensor(each, where)._array.dtype != first:
+            raise shape_error(where, "dtypes must be equal", tensors[0], each)
+    if first == np.bool_:
+        raise NotImplementedError(f"{where} is not defined for bools; convert to a number")
+
+
+def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the matrix product, over batches of matrices; a vector counts as a row or a column.
+
+    Raises:
+        RuntimeError: if the inner sizes or the dtypes differ.
+    """
+    check_factors("matmul", input, other)
+    a, b = input, other
+    if not a._array.ndim or not b._array.ndim:
+        raise shape_error("matmul", "both need at least one dimension", a, b)
+    row, column = a._array.ndim == 1, b._array.ndim == 1
+    if a._array.shape[-1] != b._array.shape[0 if column else -2]:
+        raise shape_error("matmul", "the inner sizes must be equal", a, b)
+    if row and column:
+        return Dot.apply(a, b)
+    if column:
+        if a._array.ndim == 2:
+            return Mv.apply(a, b)
+        lead = a._array.shape[:-1]
+        flat = Mv.apply(a.reshape(prod(lead), a._array.shape[-1]), b)
+        return UnsafeView.apply(flat, shape=lead)
+    left = a.unsqueeze(0) if row else a
+    try:
+        np.broadcast_shapes(left._array.shape[:-2], b._array.shape[:-2])
+    except ValueError:
+        raise shape_error("matmul", "the batch sizes must broadcast", a, b) from None
+    result: Tensor
+    if b._array.ndim > 2:
+        result = Bmm.apply(left, b)
+    elif left._array.ndim == 2:
+        result = Mm.apply(left, b)
+    else:
+        # One large product beats many small ones, and its gradient needs no sum over batches.
+        lead, inner = left._array.shape[:-1], left._array.shape[-1]
+        flat = Mm.apply(left.reshape(prod(lead), inner), b)
+        result = UnsafeView.apply(flat, shape=(*lead, b._array.shape[-1]))
+    return result.squeeze(-2) if row else result
+
+
+def _of_dims(where: str, rule: str, a: "Tensor", b: "Tensor", *ndims: int) -> None:
+    for each, ndim in zip((a, b), ndims, strict=True):
+        if not isinstance(each, TensorBase):
+            raise TypeError(f"{where} takes tensors, got {type(each).__name__}")
+        if each._array.ndim != ndim:
+            raise shape_error(where, rule, a, b)
+
+
+def mm(input: "Tensor", mat2: "Tensor") -> "Tensor":
+    """Return the product of two matrices."""
+    _of_dims("mm", "two matrices are needed; use matmul() for batches", input, mat2, 2, 2)
+    return matmul(input, mat2)
+
+
+def bmm(input: "Tensor", mat2: "Tensor") -> "Tensor":
+    """Return the products of two equal batches of matrices."""
+    rule = "two batches [b, n, m] and [b, m, p] are needed"
+    _of_dims("bmm", rule, input, mat2, 3, 3)
+    if input._array.shape[0] != mat2._array.shape[0]:
+        raise shape_error("bmm", rule, input, mat2)
+    return matmul(input, mat2)
+
+
+def mv(input: "Tensor", vec: "Tensor") -> "Tensor":
+    """Return the product of a matrix and a vector."""
+    _of_dims("mv", "a matrix and a vector are needed", input, vec, 2, 1)
+    return matmul(input, vec)
+
+
+def dot(input: "Tensor", tensor: "Tensor") -> "Tensor":
+    """Return the sum of the products of two vectors, neither conjugated."""
+    _of_dims("dot", "two vectors are needed", input, tensor, 1, 1)
+    return matmul(input, tensor)
+
+
+def vdot(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the inner product of two vectors, the first conjugated."""
+    _of_dims("vdot", "two vectors are needed", input, other, 1, 1)
+    check_factors("vdot", input, other)
+    if input._array.shape != other._array.shape:
+        raise shape_error("vdot", "the sizes must be equal", input, other)
+    return Vdot.apply(input, other)
+
+
+def outer(input: "Tensor", vec2: "Tensor") -> "Tensor":
+    """Return the outer product of two vectors."""
+    _of_dims("outer", "two vectors are needed", input, vec2, 1, 1)
+    return input.reshape(input._array.size, 1) * vec2
+
+
+def ger(input: "Tensor", vec2: "Tensor") -> "Tensor":
+    """Return the outer product of two vectors; another name for `outer`."""
+    return outer(input, vec2)

@@ -1,0 +1,408 @@
+"""Losses of classification: cross-entropy and negative log-likelihood."""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import kernels, memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.derivatives import differentiate
+from offgrad.ops._core.dtypes import (
+    category,
+    check_tensor,
+    real_floating,
+    shape_error,
+)
+from offgrad.ops._nn.probabilities import log_softmax, softmax
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["cross_entropy", "nll_loss"]
+
+REDUCTIONS = ("none", "mean", "sum")
+"""PyTorch's names; their places are the numbers its nodes know them by."""
+
+
+def check_reduction(reduction: str, where: str) -> int:
+    """Return the number of a reduction.
+
+    Raises:
+        ValueError: unless it is mean, sum or none.
+    """
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{where}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    return REDUCTIONS.index(reduction)
+
+
+def reduce(losses: "Tensor", reduction: str) -> "Tensor":
+    """Return the mean or sum of the losses, or the losses."""
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def rows_of(x: Array) -> Array:
+    """Return [C], [N, C] or [N, C, d1, ...] as contiguous rows [rows, C]."""
+    if x.ndim > 2:
+        x = np.moveaxis(x, 1, -1)
+    return memory.contiguous(x).reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+def from_rows(rows: Array, shape: tuple[int, ...]) -> Array:
+    """Return rows in the shape that `rows_of` had them from."""
+    if len(shape) < 3:
+        return rows.reshape(shape)
+    return memory.contiguous(np.moveaxis(rows.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
+
+
+class _Classification(Op):
+    """A loss for each row of classes, perhaps reduced over the rows."""
+
+    reduction: int
+    total: float
+    shape: tuple[int, ...]
+
+    def reduced(self, losses: Array, x: Array, target: Array) -> Array:
+        """Return the losses in the shape of the targets, their sum, or that over the total
+        weight.
+        """
+        if self.reduction == 0:
+            return losses.reshape(target.shape)
+        total = losses.sum(keepdims=True).reshape(())
+        return total if self.reduction == 2 else np.asarray(total / x.dtype.type(self.total))
+
+    def spread(self, grad: Array, rows: int) -> Array:
+        """Return the gradient of each row's loss."""
+        if self.reduction == 0:
+            return memory.contiguous(grad).reshape(rows)
+        return np.full(rows, grad / grad.dtype.type(self.total if self.reduction == 1 else 1))
+
+    @property
+    def _saved_total_weight(self) -> "Tensor":
+        """What a mean divides by."""
+        return wrap(np.asarray(self.total, self.dtype))
+
+    dtype: Any
+
+
+def _named(cls: Any, x: "Tensor") -> Any:
+    # PyTorch's name tells whether there is more than a class dimension.
+    return cls if x._array.ndim < 3 else cls.named("NllLoss2DBackward0")
+
+
+class CrossEntropy(_Classification):
+    """-log softmax(logits) at the targets; keeps logits, targets and log-sum-exps.
+
+    PyTorch records a log-softmax and this name after it; here one operation is both.
+    """
+
+    torch_name = "NllLossBackward0"
+
+    def forward(
+        self,
+        logits: Array,
+        target: Array,
+        weight: Array | None,
+        ignore_index: int,
+        label_smoothing: float,
+        reduction: int,
+    ) -> Array:
+        """Return the losses, or their mean or sum."""
+        rows, classes = rows_of(logits), target.reshape(-1)
+        losses = memory.empty(rows.shape[0], logits.dtype)
+        lse = memory.empty(rows.shape[0], logits.dtype)
+        self.options: dict[str, Any] = {
+            "ignore_index": ignore_index,
+            "label_smoothing": label_smoothing,
+        }
+        kernels.cross_entropy(rows, classes, losses, lse, weight, **self.options)
+        self.shape, self.dtype = logits.shape, logits.dtype
+        self.reduction, self.ignore_index = reduction, ignore_index
+        self.total = kernels.cross_entropy_total_weight(classes, weight, ignore_index)
+        self.save(self=logits, target=target, weight=weight, lse=lse)
+        return self.reduced(losses, logits, target)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """softmax(logits) minus the targets, in one kernel."""
+        weight = self.saved("weight") if "weight" in self._saved else None
+        result = CrossEntropyBackward.apply(
+            grad,
+            self.saved("self"),
+            self.saved("target"),
+            weight,
+            lse=self.saved("lse")._array,
+            options=self.options,
+            reduction=self.reduction,
+            total=self.total,
+        )
+        return result, None, None
+
+
+class CrossEntropyBackward(_Classification):
+    """The gradient of the logits; keeps the incoming gradient, logits and targets."""
+
+    def forward(
+        self,
+        grad: Array,
+        logits: Array,
+        target: Array,
+        weight: Array | None,
+        lse: Array,
+        options: dict[str, Any],
+        reduction: int,
+        total: float,
+    ) -> Array:
+        """Return the gradient, of the shape of the logits."""
+        self.options, self.reduction, self.total = options, reduction, total
+        self.save(grad=grad, self=logits, target=target, weight=weight)
+        rows = rows_of(logits)
+        out = memory.empty(rows.shape, rows.dtype)
+        spread = self.spread(grad, rows.shape[0])
+        kernels.cross_entropy_backward(
+            spread, rows, target.reshape(-1), lse, out, weight, **options
+        )
+        return from_rows(out, logits.shape)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Differentiate the formula: softmax times a constant, minus another."""
+        logits, target = self.saved("self"), self.saved("target")._array
+        dim = 1 if logits.ndim > 1 else 0
+        classes = logits.shape[dim]
+        weight = np.ones(classes, logits.dtype)
+        if "weight" in self._saved:
+            weight = self.saved("weight")._array
+        smoothing = self.options["label_smoothing"]
+        kept = target != self.options["ignore_index"]
+        classes_of = np.expand_dims(np.where(kept, target, 0), dim)
+        spread = smoothing / classes * weight
+        at_target = (1 - smoothing) * weight[classes_of]
+        subtracted = np.zeros(logits.shape)
+        subtracted += spread.reshape(-1, *(1,) * (logits.ndim - dim - 1))
+        shares = np.take_along_axis(subtracted, classes_of, dim) + at_target
+        np.put_along_axis(subtracted, classes_of, shares, dim)
+        mask = np.expand_dims(kept, dim)
+        scale = 1 / np.float64(self.total) if self.reduction == 1 else 1.0
+        factor = wrap(((at_target + spread.sum()) * mask * scale).astype(logits.dtype))
+        constant = wrap((subtracted * mask * scale).astype(logits.dtype))
+
+        def reference(g: "Tensor", x: "Tensor") -> "Tensor":
+            each = g.unsqueeze(dim) if self.reduction == 0 else g
+            return each * (softmax(x, dim) * factor - constant)
+
+        found = differentiate(
+            reference, (self.saved("grad"), logits), (grad,), self.needs_input_grad[:2]
+        )
+        return *found, None, None
+
+
+class NllLoss(_Classification):
+    """Minus the log-probabilities at the targets, weighted; keeps the targets and the weight."""
+
+    def forward(
+        self,
+        x: Array,
+        target: Array,
+        weight: Array | None,
+        ignore_index: int,
+        reduction: int,
+    ) -> Array:
+        """Return the losses, or their mean or sum."""
+        self.shape, self.dtype = x.shape, x.dtype
+        self.reduction, self.ignore_index = reduction, ignore_index
+        rows, classes = rows_of(x), target.reshape(-1)
+        self.total = kernels.cross_entropy_total_weight(classes, weight, ignore_index)
+        self.save(target=target, weight=weight)
+        scale, at = _scale_and_classes(classes, weight, ignore_index, x.dtype)
+        # Not a product: an ignored -inf counts for nothing.
+        found = rows[np.arange(at.size), at] if at.size else rows[:, 0] if rows.shape[1] else scale
+        return self.reduced(np.where(scale == 0, 0, -found * scale), x, target)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give each target its share."""
+        result = NllLossBackward.apply(
+            grad,
+            self.saved("target"),
+            self.saved("weight") if "weight" in self._saved else None,
+            shape=self.shape,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            total=self.total,
+        )
+        return result, None, None
+
+
+class NllLossBackward(_Classification):
+    """Zeros with minus the weighted gradient at the targets; keeps the targets and the weight."""
+
+    def forward(
+        self,
+        grad: Array,
+        target: Array,
+        weight: Array | None,
+        shape: tuple[int, ...],
+        ignore_index: int,
+        reduction: int,
+        total: float,
+    ) -> Array:
+        """Return the gradient of the log-probabilities."""
+        self.shape, self.dtype = shape, grad.dtype
+        self.reduction, self.ignore_index, self.total = reduction, ignore_index, total
+        self.save(target=target, weight=weight)
+        classes = target.reshape(-1)
+        scale, at = _scale_and_classes(classes, weight, ignore_index, grad.dtype)
+        out = memory.zeros((at.size, shape[1] if len(shape) > 1 else shape[0]), grad.dtype)
+        shares = -self.spread(grad, at.size) * scale
+        out[np.arange(at.size), at] = np.where(scale == 0, 0, shares)
+        return from_rows(out, shape)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The loss itself: it is linear."""
+        weight = self.saved("weight") if "weight" in self._saved else None
+        options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
+        loss = _named(NllLoss, grad).apply(grad, self.saved("target"), weight, **options)
+        return loss, None, None
+
+
+def _scale_and_classes(
+    target: Array, weight: Array | None, ignore_index: int, dtype: Any
+) -> tuple[Array, Array]:
+    """Return each row's factor, 0 where it is ignored, and its class, 0 where it is ignored."""
+    kept = target != ignore_index
+    at = np.where(kept, target, 0)
+    scale = kept.astype(dtype)
+    return (scale if weight is None else scale * weight[at]), at
+
+
+def _check_classes(
+    where: str, input: "Tensor", target: "Tensor", weight: "Tensor | None"
+) -> "tuple[Tensor, Tensor | None]":
+    """Return the targets as contiguous int64 and the weight contiguous, if they fit the input."""
+    shape = input._array.shape
+    class_dim = 0 if len(shape) == 1 else 1
+    expected = shape[:class_dim] + shape[class_dim + 1 :]
+    if target._array.shape != expected:
+        # PyTorch's class of error depends on what differs.
+        batch = target._array.shape[:1] != expected[:1]
+        raise (ValueError if batch else RuntimeError)(
+            f"{where}: classes must have shape {list(expected)}, the input's without its "
+            f"dimension of classes, got a {describe(target)} for a {describe(input)}"
+        )
+    if weight is not None and weight._array.shape != (shape[class_dim],):
+        raise RuntimeError(
+            f"{where}: the weight must have shape [{shape[class_dim]}], one for each class, got a "
+            f"{describe(weight)}"
+        )
+    if weight is not None and weight._array.dtype != input._array.dtype:
+        raise shape_error(where, "the weight must have the dtype of the input", weight, input)
+    return target.to(np.int64).contiguous(), None if weight is None else weight.contiguous()
+
+
+def cross_entropy(
+    input: "Tensor",
+    target: "Tensor",
+    weight: "Tensor | None" = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> "Tensor":
+    """Return the cross-entropy between logits and targets.
+
+    Args:
+        input: logits of shape [C], [N, C] or [N, C, d1, ...].
+        target: classes as integers of shape [], [N] or [N, d1, ...], or probabilities of the shape
+            of `input`.
+        weight: a factor for each class, shape [C].
+        ignore_index: the target that contributes nothing, also not to the mean.
+        reduction: ``"mean"`` (over the targets' weights), ``"sum"`` or ``"none"``.
+        label_smoothing: how much of each target is spread evenly over the classes, 0 to 1.
+
+    Raises:
+        RuntimeError, ValueError: if the shapes do not fit.
+        IndexError: if a target is no class.
+    """
+    number = check_reduction(reduction, "cross_entropy")
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise RuntimeError(
+            f"cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}"
+        )
+    logits = real_floating(input, "cross_entropy")
+    if not logits._array.ndim:
+        raise RuntimeError("cross_entropy: logits need a dimension of classes, got a scalar")
+    if category(check_tensor(target, "cross_entropy")._array.dtype) >= 2:
+        return _soft_cross_entropy(logits, target, weight, reduction, label_smoothing)
+    classes, factors = _check_classes("cross_entropy", logits, target, weight)
+    loss: Tensor = _named(CrossEntropy, logits).apply(
+        logits,
+        classes,
+        factors,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction=number,
+    )
+    return loss
+
+
+def _soft_cross_entropy(
+    logits: "Tensor",
+    target: "Tensor",
+    weight: "Tensor | None",
+    reduction: str,
+    label_smoothing: float,
+) -> "Tensor":
+    if target._array.shape != logits._array.shape:
+        raise shape_error(
+            "cross_entropy", "probabilities must have the shape of the logits", logits, target
+        )
+    class_dim = 0 if logits._array.ndim == 1 else 1
+    classes = logits._array.shape[class_dim]
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + label_smoothing / classes
+    weighted = target
+    if weight is not None:
+        shape = [classes if axis == class_dim else 1 for axis in range(logits._array.ndim)]
+        weighted = target * weight.reshape(shape)
+    losses = -(weighted * log_softmax(logits, class_dim)).sum(class_dim)
+    if reduction == "mean":
+        return losses.sum() / max(losses._array.size, 1)
+    return reduce(losses, reduction)
+
+
+def nll_loss(
+    input: "Tensor",
+    target: "Tensor",
+    weight: "Tensor | None" = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> "Tensor":
+    """Return minus the log-probabilities at the classes `target`.
+
+    Args:
+        input: log-probabilities [C], [N, C] or [N, C, d1, ...].
+        target: classes as integers of shape [], [N] or [N, d1, ...].
+        weight: a factor for each class, shape [C].
+        ignore_index: the target that contributes nothing, also not to the mean.
+        reduction: ``"mean"`` (over the targets' weights), ``"sum"`` or ``"none"``.
+
+    Raises:
+        RuntimeError, ValueError: if the shapes do not fit.
+        IndexError: if a target is no class.
+    """
+    number = check_reduction(reduction, "nll_loss")
+    x = real_floating(input, "nll_loss")
+    if not x._array.ndim or check_tensor(target, "nll_loss")._array.dtype.kind not in "iu":
+        raise shape_error("nll_loss", "log-probabilities and integer classes", input, target)
+    classes, factors = _check_classes("nll_loss", x, target, weight)
+    count = x._array.shape[1 if x._array.ndim > 1 else 0]
+    given = classes._array[classes._array != ignore_index]
+    if given.size and not (given.min() >= 0 and given.max() < count):
+        raise IndexError(
+            f"nll_loss: targets must be from 0 to {count - 1}, or ignore_index ({ignore_index}), "
+            f"got {given.min()} to {given.max()}"
+        )
+    loss: Tensor = _named(NllLoss, x).apply(
+        x, classes, factors, ignore_index=ignore_index, reduction=number
+    )
+    return loss

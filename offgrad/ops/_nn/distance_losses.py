@@ -1,0 +1,187 @@
+"""Losses of distances and margins, and the distances themselves."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.dtypes import category, check_tensor, result_type
+from offgrad.ops._elementwise.clamping import clamp
+from offgrad.ops._elementwise.comparison import where
+from offgrad.ops._elementwise.exponential import sqrt
+from offgrad.ops._indexing.scattering import scatter
+from offgrad.ops._nn.classification_losses import check_reduction, reduce
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "cosine_embedding_loss",
+    "cosine_similarity",
+    "hinge_embedding_loss",
+    "margin_ranking_loss",
+    "multi_margin_loss",
+    "normalize",
+    "pairwise_distance",
+    "triplet_margin_loss",
+]
+
+
+def normalize(input: "Tensor", p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> "Tensor":
+    """Return `input` over its p-norm along `dim`, of which `eps` is the least."""
+    length = check_tensor(input, "normalize").norm(p, dim, keepdim=True)
+    return input / clamp(length, min=eps).expand(input.shape)
+
+
+def cosine_similarity(x1: "Tensor", x2: "Tensor", dim: int = 1, eps: float = 1e-8) -> "Tensor":
+    """Return the cosine of the angle between vectors along `dim`; each length is at least `eps`.
+
+    Raises:
+        RuntimeError: if they are not floating point.
+    """
+    dtype = result_type(
+        check_tensor(x1, "cosine_similarity"), check_tensor(x2, "cosine_similarity")
+    )
+    if category(dtype) != 2:
+        raise RuntimeError(
+            f"cosine_similarity is defined for real floating point numbers, got {dtype.name}"
+        )
+    a, b = x1.to(dtype), x2.to(dtype)
+    shape = np.broadcast_shapes(a._array.shape, b._array.shape)
+    a, b = a.expand(shape), b.expand(shape)
+    parts = [each / clamp(each.norm(2, dim, keepdim=True), min=eps) for each in (a, b)]
+    return (parts[0] * parts[1]).sum(dim)
+
+
+def pairwise_distance(
+    x1: "Tensor", x2: "Tensor", p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> "Tensor":
+    """Return the p-norm of ``x1 - x2 + eps`` along the last dimension."""
+    return (check_tensor(x1, "pairwise_distance") - x2 + eps).norm(p, -1, keepdim=keepdim)
+
+
+def hinge_embedding_loss(
+    input: "Tensor", target: "Tensor", margin: float = 1.0, reduction: str = "mean"
+) -> "Tensor":
+    """Return distances where the target is 1, and what they lack to the margin where it is -1."""
+    check_reduction(reduction, "hinge_embedding_loss")
+    zero = check_tensor(input, "hinge_embedding_loss").new_zeros(())
+    apart = where(target != 1, clamp(margin - input, min=0), zero)
+    return reduce(apart + where(target != -1, input, zero), reduction)
+
+
+def margin_ranking_loss(
+    input1: "Tensor",
+    input2: "Tensor",
+    target: "Tensor",
+    margin: float = 0.0,
+    reduction: str = "mean",
+) -> "Tensor":
+    """Return what ``target * (input1 - input2)``, target 1 or -1, lacks to the margin.
+
+    Raises:
+        RuntimeError: if the numbers of dimensions differ.
+    """
+    check_reduction(reduction, "margin_ranking_loss")
+    for each in (input2, target):
+        if each._array.ndim != input1._array.ndim:
+            raise RuntimeError(
+                f"margin_ranking_loss: as many dimensions are needed, got a {describe(input1)} and "
+                f"a {describe(each)}"
+            )
+    return reduce(clamp(-target * (input1 - input2) + margin, min=0), reduction)
+
+
+def cosine_embedding_loss(
+    input1: "Tensor",
+    input2: "Tensor",
+    target: "Tensor",
+    margin: float = 0.0,
+    reduction: str = "mean",
+) -> "Tensor":
+    """Return 1 - cosine where the target is 1, and what the cosine exceeds the margin by where it
+    is -1.
+
+    Raises:
+        RuntimeError: if the target is not one number for each pair of vectors.
+    """
+    check_reduction(reduction, "cosine_embedding_loss")
+    ndim = check_tensor(target, "cosine_embedding_loss")._array.ndim
+    if ndim > 1 or input1._array.ndim != ndim + 1 or input2._array.ndim != ndim + 1:
+        raise RuntimeError(
+            "cosine_embedding_loss: vectors [N, D] with targets [N], or [D] with [], are needed, "
+            f"got a {describe(input1)} with a {describe(target)}"
+        )
+    # As PyTorch: the lengths are never 0, but by an addition, which does not bend the gradient.
+    product = (input1 * input2).sum(ndim)
+    squares = [(each * each).sum(ndim) + 1e-12 for each in (input1, input2)]
+    cosine = product / sqrt(squares[0] * squares[1])
+    zero = cosine.new_zeros(())
+    near = where(target == 1, 1 - cosine, zero)
+    return reduce(near + where(target == -1, clamp(cosine - margin, min=0), zero), reduction)
+
+
+def triplet_margin_loss(
+    anchor: "Tensor",
+    positive: "Tensor",
+    negative: "Tensor",
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> "Tensor":
+    """Return what the negative's distance from the anchor lacks to the positive's plus the margin.
+
+    With `swap` the negative's distance is the lesser of those from anchor and positive.
+
+    Raises:
+        ValueError: if the margin is not positive.
+    """
+    check_reduction(reduction, "triplet_margin_loss")
+    if margin <= 0:
+        raise ValueError(f"triplet_margin_loss: the margin must be positive, got {margin}")
+    near = pairwise_distance(anchor, positive, p, eps)
+    far = pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = far.minimum(pairwise_distance(positive, negative, p, eps))
+    return reduce(clamp(near - far + margin, min=0), reduction)
+
+
+def multi_margin_loss(
+    input: "Tensor",
+    target: "Tensor",
+    p: int = 1,
+    margin: float = 1.0,
+    weight: "Tensor | None" = None,
+    reduction: str = "mean",
+) -> "Tensor":
+    """Return what the target's score lacks to each other plus the margin, to the power `p`, over
+    the number of classes.
+
+    Args:
+        input: scores [N, C] or [C].
+        target: classes [N] or [].
+        p: 1 or 2.
+        margin: the margin.
+        weight: a factor for each class [C].
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Raises:
+        ValueError, RuntimeError: if `p`, shapes or classes do not fit.
+    """
+    check_reduction(reduction, "multi_margin_loss")
+    if p not in (1, 2):
+        raise ValueError(f"multi_margin_loss: p must be 1 or 2, got {p}")
+    scores = input if input._array.ndim == 2 else input.unsqueeze(0)
+    at = target.reshape(-1, 1)
+    if at._array.shape[0] != scores._array.shape[0]:
+        raise RuntimeError(
+            f"multi_margin_loss: a class for each row is needed, got a {describe(target)} for a "
+            f"{describe(input)}"
+        )
+    lacking = clamp(scores - scores.gather(1, at) + margin, min=0) ** p
+    if weight is not None:
+        lacking = lacking * weight[at]
+    losses = scatter(lacking, 1, at, 0.0).sum(1) / scores._array.shape[1]
+    return reduce(losses if input._array.ndim == 2 else losses.squeeze(0), reduction)

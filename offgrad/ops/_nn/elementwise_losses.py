@@ -1,0 +1,422 @@
+"""Losses of pairs of elements: regression, and probabilities against targets."""
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.dtypes import (
+    check_tensor,
+    real_floating,
+    result_type,
+    shape_error,
+)
+from offgrad.ops._elementwise.clamping import clamp
+from offgrad.ops._elementwise.comparison import where
+from offgrad.ops._elementwise.exponential import (
+    exp,
+    log,
+    log1p,
+    sigmoid,
+)
+from offgrad.ops._nn.classification_losses import check_reduction, reduce
+from offgrad.ops._shape.permuting import broadcast_tensors
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "gaussian_nll_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+]
+
+
+class PairLoss(Op):
+    """A function of each pair of elements, perhaps reduced; keeps both. Parameters become
+    attributes.
+    """
+
+    reduction: int
+    count: int
+
+    def forward(self, x: Array, target: Array, reduction: int, **parameters: Any) -> Array:
+        """Return the losses, or their mean or sum."""
+        self.reduction, self.count = reduction, x.size
+        self.__dict__.update(parameters)
+        self.save(self=x, target=target)
+        losses = np.asarray(self.value(x, target), x.dtype)
+        if reduction == 0:
+            return losses
+        return np.asarray(losses.mean() if reduction == 1 else losses.sum(), x.dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the derivatives."""
+        need_x, need_target = self.needs_input_grad
+        x, target = self.saved("self"), self.saved("target")
+        each = grad / self.count if self.reduction == 1 else grad
+        return (
+            each * self.slope(x, target) if need_x else None,
+            each * self.target_slope(x, target) if need_target else None,
+        )
+
+    def value(self, x: Array, target: Array) -> Any:
+        """Return the losses."""
+        raise NotImplementedError
+
+    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """Return the derivative by x, in differentiable operations."""
+        raise NotImplementedError
+
+    def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """Return the derivative by the target: where the loss is even, minus that by x."""
+        return -self.slope(x, target)
+
+
+class MseLoss(PairLoss):
+    """(x - target)^2; keeps both."""
+
+    def value(self, x: Array, target: Array) -> Any:
+        """Return the losses."""
+        return np.square(x - target)
+
+    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """2 (x - target)."""
+        return (x - target) * 2
+
+
+class SmoothL1Loss(PairLoss):
+    """|d|, near 0 a parabola of the same slope at beta, d = x - target; keeps both."""
+
+    beta: float
+
+    def value(self, x: Array, target: Array) -> Any:
+        """Return the losses."""
+        far = np.abs(x - target)
+        return np.where(far < self.beta, far * far / (2 * self.beta), far - self.beta / 2)
+
+    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """d / beta, limited to -1 and 1."""
+        d = x - target
+        return where(d.abs() < self.beta, d / self.beta, d.sign())
+
+
+class HuberLoss(PairLoss):
+    """d^2 / 2, away from 0 delta (|d| - delta / 2), d = x - target; keeps both."""
+
+    delta: float
+
+    def value(self, x: Array, target: Array) -> Any:
+        """Return the losses."""
+        far = np.abs(x - target)
+        return np.where(far <= self.delta, far * far / 2, (far - self.delta / 2) * self.delta)
+
+    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """d, limited to -delta and delta."""
+        d = x - target
+        return where(d.abs() < self.delta, d, d.sign() * self.delta)
+
+
+class SoftMarginLoss(PairLoss):
+    """log(1 + e^(-target x)); keeps both."""
+
+    def value(self, x: Array, target: Array) -> Any:
+        """Return the losses."""
+        return np.logaddexp(np.zeros((), x.dtype), -target * x)
+
+    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """-target sigmoid(-target x)."""
+        return -target * sigmoid(-target * x)
+
+    def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """-x sigmoid(-target x)."""
+        return -x * sigmoid(-target * x)
+
+
+class BinaryCrossEntropy(PairLoss):
+    """-target log x - (1 - target) log(1 - x), logarithms at least -100; keeps both."""
+
+    def value(self, x: Array, target: Array) -> Any:
+        """Return the losses."""
+        low = x.dtype.type(-100)
+        return (target - 1) * np.maximum(np.log1p(-x), low) - target * np.maximum(np.log(x), low)
+
+    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """(x - target) / (x (1 - x))."""
+        return (x - target) / clamp((1 - x) * x, min=1e-12)
+
+    def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """log(1 - x) - log x."""
+        return clamp(log1p(-x), min=-100) - clamp(log(x), min=-100)
+
+
+class BinaryCrossEntropyWithLogits(PairLoss):
+    """The binary cross-entropy of sigmoid(x), precisely; keeps both."""
+
+    def value(self, x: Array, target: Array) -> Any:
+        """Return the losses."""
+        return np.logaddexp(np.zeros((), x.dtype), x) - target * x
+
+    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """sigmoid(x) - target."""
+        return sigmoid(x) - target
+
+    def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
+        """-x."""
+        return -x
+
+
+def _broadcast(input: "Tensor", target: "Tensor", where: str) -> "tuple[Tensor, Tensor]":
+    """Return both in one shape and dtype; say so if the shapes differed."""
+    a, b = check_tensor(input, where), check_tensor(target, where)
+    if a._array.dtype != b._array.dtype:
+        dtype = result_type(a, b)
+        a, b = a.to(dtype), b.to(dtype)
+    if a._array.shape == b._array.shape:
+        return a, b
+    warnings.warn(
+        f"{where}: input and target are broadcast, which is rarely meant: got a {describe(input)} "
+        f"and a {describe(target)}",
+        stacklevel=3,
+    )
+    a, b = broadcast_tensors(a, b)
+    return a, b
+
+
+def _pair(
+    op: type[PairLoss],
+    input: "Tensor",
+    target: "Tensor",
+    reduction: str,
+    where: str,
+    **options: Any,
+) -> "Tensor":
+    number = check_reduction(reduction, where)
+    a, b = _broadcast(input, target, where)
+    return op.apply(real_floating(a, where), b, reduction=number, **options)
+
+
+def mse_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tensor":
+    """Return the squared differences, their mean or their sum."""
+    return _pair(MseLoss, input, target, reduction, "mse_loss")
+
+
+def l1_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tensor":
+    """Return the absolute differences, their mean or their sum."""
+    check_reduction(reduction, "l1_loss")
+    a, b = _broadcast(input, target, "l1_loss")
+    return reduce((a - b).abs(), reduction)
+
+
+def smooth_l1_loss(
+    input: "Tensor", target: "Tensor", reduction: str = "mean", beta: float = 1.0
+) -> "Tensor":
+    """Return the absolute differences, squared over ``2 * beta`` where they are below `beta`.
+
+    Raises:
+        RuntimeError: if `beta` is negative.
+    """
+    if beta < 0:
+        raise RuntimeError(f"smooth_l1_loss: beta must not be negative, got {beta}")
+    if not beta:
+        return l1_loss(input, target, reduction)
+    return _pair(SmoothL1Loss, input, target, reduction, "smooth_l1_loss", beta=float(beta))
+
+
+def huber_loss(
+    input: "Tensor", target: "Tensor", reduction: str = "mean", delta: float = 1.0
+) -> "Tensor":
+    """Return half the squared differences, beyond `delta` a straight line.
+
+    Raises:
+        RuntimeError: if `delta` is not positive.
+    """
+    if delta <= 0:
+        raise RuntimeError(f"huber_loss: delta must be positive, got {delta}")
+    return _pair(HuberLoss, input, target, reduction, "huber_loss", delta=float(delta))
+
+
+def soft_margin_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tensor":
+    """Return ``log(1 + exp(-target * input))`` for targets -1 and 1."""
+    return _pair(SoftMarginLoss, input, target, reduction, "soft_margin_loss")
+
+
+def binary_cross_entropy(
+    input: "Tensor", target: "Tensor", weight: "Tensor | None" = None, reduction: str = "mean"
+) -> "Tensor":
+    """Return the binary cross-entropy between probabilities and targets, times a weight.
+
+    Raises:
+        ValueError: if the shapes differ.
+        RuntimeError: if a probability is not from 0 to 1.
+    """
+    x = real_floating(input, "binary_cross_entropy")
+    number = check_reduction(reduction, "binary_cross_entropy")
+    if check_tensor(target, "binary_cross_entropy")._array.shape != x._array.shape:
+        raise ValueError(
+            "binary_cross_entropy: input and target must have one shape, got a "
+            f"{describe(x)} and a {describe(target)}"
+        )
+    if target._array.dtype != x._array.dtype:
+        raise shape_error("binary_cross_entropy", "dtypes must be equal", x, target)
+    if x._array.size and not (x._array.min() >= 0 and x._array.max() <= 1):
+        raise RuntimeError(
+            f"binary_cross_entropy: probabilities must be from 0 to 1, got a {describe(x)} outside"
+        )
+    if weight is None:
+        return BinaryCrossEntropy.apply(x, target, reduction=number)
+    losses: Tensor = BinaryCrossEntropy.apply(x, target, reduction=0)
+    return reduce(losses * weight.expand(x.shape), reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: "Tensor",
+    target: "Tensor",
+    weight: "Tensor | None" = None,
+    reduction: str = "mean",
+    pos_weight: "Tensor | None" = None,
+) -> "Tensor":
+    """Return the binary cross-entropy between sigmoid(`input`) and targets, precisely.
+
+    Args:
+        input: logits.
+        target: of the same shape.
+        weight: a factor of each loss.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        pos_weight: a factor of the targets' part.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    name = "binary_cross_entropy_with_logits"
+    number = check_reduction(reduction, name)
+    x = real_floating(input, name)
+    if check_tensor(target, name)._array.shape != x._array.shape:
+        raise ValueError(
+            f"{name}: input and target must have one shape, got a {describe(x)} and a "
+            f"{describe(target)}"
+        )
+    target = target.to(x._array.dtype)
+    if weight is None and pos_weight is None:
+        return BinaryCrossEntropyWithLogits.apply(x, target, reduction=number)
+    if pos_weight is None:
+        losses: Tensor = BinaryCrossEntropyWithLogits.apply(x, target, reduction=0)
+    else:
+        # softplus(-x) is the loss for the target 1.
+        positive = BinaryCrossEntropyWithLogits.apply(x, target.new_ones(x.shape), reduction=0)
+        losses = (1 - target) * x + ((pos_weight - 1) * target + 1) * positive
+    return reduce(losses if weight is None else losses * weight, reduction)
+
+
+def kl_div(
+    input: "Tensor", target: "Tensor", reduction: str = "mean", log_target: bool = False
+) -> "Tensor":
+    """Return the Kullback-Leibler divergence ``target * (log(target) - input)``.
+
+    Args:
+        input: log-probabilities.
+        target: probabilities, or their logarithms with `log_target`.
+        reduction: ``"mean"``, ``"sum"``, ``"none"``, or ``"batchmean"``: the sum over the
+            first size.
+        log_target: whether `target` is logarithmic.
+    """
+    if reduction != "batchmean":
+        check_reduction(reduction, "kl_div")
+    for each in (check_tensor(input, "kl_div"), check_tensor(target, "kl_div")):
+        if each._array.dtype.kind == "c":
+            raise RuntimeError(f"kl_div is defined for real numbers, got a {describe(each)}")
+    if log_target:
+        losses = exp(target) * (target - input)
+    else:
+        # 0 log 0 is 0.
+        safe = where(target == 0, target.new_ones(()), target)
+        losses = target * log(safe) - target * input
+    if reduction == "batchmean":
+        mean: Tensor = losses.sum() / input._array.shape[0]
+        return mean
+    return reduce(losses, reduction)
+
+
+def poisson_nll_loss(
+    input: "Tensor",
+    target: "Tensor",
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> "Tensor":
+    """Return the negative log-likelihood of counts `target` under Poisson rates.
+
+    Args:
+        input: the rates' logarithms, or the rates.
+        target: the counts.
+        log_input: whether `input` is logarithmic.
+        full: add Stirling's approximation of log(target!) where the target exceeds 1.
+        eps: added to rates before the logarithm.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+    """
+    check_reduction(reduction, "poisson_nll_loss")
+    if log_input:
+        losses = exp(input) - target * input
+    else:
+        losses = input - target * log(input + eps)
+    if full:
+        many = target > 1
+        safe = where(many, target, target.new_ones(()))
+        stirling = safe * log(safe) - safe + log(safe * (2 * np.pi)) * 0.5
+        losses = losses + where(many, stirling, stirling.new_zeros(()))
+    return reduce(losses, reduction)
+
+
+def gaussian_nll_loss(
+    input: "Tensor",
+    target: "Tensor",
+    var: "Tensor | float",
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> "Tensor":
+    """Return the negative log-likelihood of `target` under normal distributions.
+
+    Args:
+        input: the means.
+        target: the observations.
+        var: the variances, of the shape of `input`, without its last dimension, or with size 1
+            there.
+        full: add the constant.
+        eps: the least variance; the limit has no gradient.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Raises:
+        ValueError: if a variance is negative or the shapes do not fit.
+    """
+    check_reduction(reduction, "gaussian_nll_loss")
+    shape = real_floating(input, "gaussian_nll_loss")._array.shape
+    if isinstance(var, int | float):
+        var = input.new_full(shape, var)
+    if var._array.shape != shape:
+        if var._array.shape == shape[:-1]:
+            var = var.unsqueeze(-1)
+        elif var._array.shape[:-1] != shape[:-1] or var._array.shape[-1:] != (1,):
+            raise ValueError(
+                "gaussian_nll_loss: variances must fit the means, got a "
+                f"{describe(var)} for a {describe(input)}"
+            )
+    if (var._array < 0).any():
+        raise ValueError("gaussian_nll_loss: variances must not be negative")
+    # The limit changes values, not gradients.
+    lift = np.maximum(var._array, eps) - var._array
+    var = var + wrap(lift.astype(var._array.dtype))
+    losses = (log(var) + (input - target) ** 2 / var) * 0.5
+    if full:
+        losses = losses + 0.5 * float(np.log(2 * np.pi))
+    return reduce(losses, reduction)

@@ -1,0 +1,197 @@
+"""Normalisation."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import kernels, memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.derivatives import differentiate
+from offgrad.ops._core.dtypes import real_floating
+from offgrad.ops._reduction.sums import sum_to_size
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["layer_norm", "rms_norm"]
+
+
+class LayerNorm(Op):
+    """(x - mean) / sqrt(var + eps) * weight + bias over rows (Ba, Kiros and Hinton, 2016).
+
+    Keeps x, the weight, and each row's mean and 1/sqrt(var + eps).
+    """
+
+    is_recomputable = True
+
+    torch_name = "NativeLayerNormBackward0"
+
+    def forward(
+        self,
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        normalized_shape: tuple[int, ...],
+        eps: float,
+    ) -> Array:
+        """Return x [..., *normalized_shape] with normalised rows."""
+        self.normalized_shape, self.eps = normalized_shape, eps
+        ndim = len(normalized_shape)
+        lead = (*x.shape[:-ndim], *(1,) * ndim)
+        out = memory.empty(x.shape, x.dtype)
+        mean, rstd = memory.empty(lead, x.dtype), memory.empty(lead, x.dtype)
+        rows = prod(lead), prod(normalized_shape)
+        kernels.layer_norm(
+            memory.contiguous(x).reshape(rows),
+            None if weight is None else weight.reshape(-1),
+            None if bias is None else bias.reshape(-1),
+            eps,
+            out.reshape(rows),
+            mean.reshape(-1),
+            rstd.reshape(-1),
+        )
+        self.save(input=x, weight=weight, result1=mean, result2=rstd)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """All three gradients, in one kernel."""
+        return LayerNormBackward.apply_all(
+            grad,
+            self.saved("input"),
+            self.saved("weight") if "weight" in self._saved else None,
+            mean=self.saved("result1")._array,
+            rstd=self.saved("result2")._array,
+            normalized_shape=self.normalized_shape,
+            eps=self.eps,
+            needs=self.needs_input_grad,
+        )
+
+
+class LayerNormBackward(Op):
+    """The gradients of x, weight and bias; keeps the incoming gradient, x and the weight."""
+
+    torch_name = "NativeLayerNormBackwardBackward0"
+
+    def forward(
+        self,
+        grad: Array,
+        x: Array,
+        weight: Array | None,
+        mean: Array,
+        rstd: Array,
+        normalized_shape: tuple[int, ...],
+        eps: float,
+        needs: tuple[bool, ...],
+    ) -> tuple[Array | None, ...]:
+        """Return those that are needed."""
+        self.normalized_shape, self.eps, self.needs = normalized_shape, eps, needs
+        self.save(grad_out=grad, input=x, weight=weight)
+        rows = mean.size, prod(normalized_shape)
+        dx = memory.empty(x.shape, x.dtype) if needs[0] else None
+        dweight = memory.empty(normalized_shape, x.dtype) if needs[1] else None
+        dbias = memory.empty(normalized_shape, x.dtype) if needs[2] else None
+        kernels.layer_norm_backward(
+            memory.contiguous(grad).reshape(rows),
+            memory.contiguous(x).reshape(rows),
+            None if weight is None else weight.reshape(-1),
+            mean.reshape(-1),
+            rstd.reshape(-1),
+            None if dx is None else dx.reshape(rows),
+            None if dweight is None else dweight.reshape(-1),
+            None if dbias is None else dbias.reshape(-1),
+        )
+        return dx, dweight, dbias
+
+    def backward(self, *grads: "Tensor | None") -> Any:
+        """Differentiate the formula, the row statistics included."""
+        has_weight = "weight" in self._saved
+        inputs = [self.saved("grad_out"), self.saved("input")]
+        if has_weight:
+            inputs.append(self.saved("weight"))
+        shape = self.normalized_shape
+        dims = tuple(range(-len(shape), 0))
+
+        def reference(g: "Tensor", x: "Tensor", weight: "Tensor | None" = None) -> Any:
+            centred = x - x.mean(dims, keepdim=True)
+            rstd = ((centred * centred).mean(dims, keepdim=True) + self.eps).rsqrt()
+            normal = centred * rstd
+            scaled = g if weight is None else g * weight
+            along = (scaled * normal).mean(dims, keepdim=True)
+            dx = (scaled - scaled.mean(dims, keepdim=True) - normal * along) * rstd
+            results = dx, sum_to_size(g * normal, shape), sum_to_size(g, shape)
+            return tuple(
+                each if needed else None for each, needed in zip(results, self.needs, strict=True)
+            )
+
+        needs = self.needs_input_grad if has_weight else self.needs_input_grad[:2]
+        found = differentiate(reference, inputs, grads, needs)
+        return found if has_weight else (*found, None)
+
+
+def layer_norm(
+    input: "Tensor",
+    normalized_shape: Sequence[int],
+    weight: "Tensor | None" = None,
+    bias: "Tensor | None" = None,
+    eps: float = 1e-5,
+) -> "Tensor":
+    """Return `input` with mean 0 and variance 1 over its last dimensions, times weight, plus bias.
+
+    Args:
+        input: shape [..., *normalized_shape].
+        normalized_shape: the last sizes.
+        weight: of that shape, or None for 1.
+        bias: of that shape, or None for 0.
+        eps: added to the variance.
+
+    Raises:
+        RuntimeError: if shapes or dtypes do not fit.
+        NotImplementedError: if `input` does not hold real floating point numbers.
+    """
+    x = real_floating(input, "layer_norm")
+    shape = tuple(normalized_shape)
+    if not shape or x._array.shape[-len(shape) :] != shape:
+        raise RuntimeError(
+            f"layer_norm: normalized_shape must be the last sizes of the input, got {list(shape)} "
+            f"for a {describe(x)}"
+        )
+    for each in (weight, bias):
+        if each is not None and (each._array.shape != shape or each._array.dtype != x._array.dtype):
+            raise RuntimeError(
+                f"layer_norm: weight and bias must be {x._array.dtype.name} of shape "
+                f"{list(shape)}, got a {describe(each)}"
+            )
+    return LayerNorm.apply(x, weight, bias, normalized_shape=shape, eps=eps)
+
+
+def rms_norm(
+    input: "Tensor",
+    normalized_shape: Sequence[int],
+    weight: "Tensor | None" = None,
+    eps: float | None = None,
+) -> "Tensor":
+    """Return `input` over the root of its mean square over its last dimensions, times weight.
+
+    Args:
+        input: shape [..., *normalized_shape].
+        normalized_shape: the last sizes.
+        weight: of that shape, or None for 1.
+        eps: added to the mean square; the dtype's resolution if None.
+
+    Raises:
+        RuntimeError: if the shapes do not fit.
+    """
+    x = real_floating(input, "rms_norm")
+    shape = tuple(normalized_shape)
+    if not shape or x._array.shape[-len(shape) :] != shape:
+        raise RuntimeError(
+            f"rms_norm: normalized_shape must be the last sizes of the input, got {list(shape)} "
+            f"for a {describe(x)}"
+        )
+    small = float(np.finfo(x._array.dtype).eps) if eps is None else eps
+    mean_square = (x * x).mean(tuple(range(-len(shape), 0)), keepdim=True)
+    result = x * (mean_square + small).rsqrt()
+    return result if weight is None else result * weight

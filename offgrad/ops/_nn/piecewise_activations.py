@@ -1,0 +1,253 @@
+"""Activation functions with kinks, each one operation that keeps its input."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.dtypes import (
+    category,
+    check_tensor,
+    real_floating,
+    shape_error,
+)
+from offgrad.ops._elementwise.comparison import where
+from offgrad.ops._nn.smooth_activations import Activation
+from offgrad.ops._random.generators import rand_like
+from offgrad.ops._reduction.sums import sum_to_size
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "prelu",
+    "relu6",
+    "rrelu",
+    "softshrink",
+    "threshold",
+]
+
+
+def _choose(condition: "Tensor", yes: Any, no: Any, like: "Tensor") -> "Tensor":
+    """Return one of two numbers for each element."""
+    return where(condition, like.new_full((), yes), like.new_full((), no))
+
+
+class LeakyRelu(Activation):
+    """x, up to 0 negative_slope x; keeps x. The derivative at 0 is the slope."""
+
+    negative_slope: float
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return np.where(x > 0, x, x * self.negative_slope)
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """1 or the slope."""
+        return _choose(x > 0, 1, self.negative_slope, x)
+
+
+class Hardtanh(Activation):
+    """x limited to a range; keeps x. The derivative at the limits is 0."""
+
+    min_val: float
+    max_val: float
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return np.clip(x, x.dtype.type(self.min_val), x.dtype.type(self.max_val))
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """1 within the range."""
+        return _choose((x <= self.min_val) | (x >= self.max_val), 0, 1, x)
+
+
+class Hardsigmoid(Activation):
+    """(x + 3) / 6 limited to 0 and 1; keeps x. The derivative at the limits is 0."""
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return np.clip(x + 3, 0, 6) / 6
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """1/6 within the limits."""
+        return _choose((x > -3) & (x < 3), 1 / 6, 0, x)
+
+
+class Hardswish(Activation):
+    """x times hardsigmoid(x) (Howard et al., 2019); keeps x."""
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return x * np.clip(x + 3, 0, 6) / 6
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """x / 3 + 1/2 between -3 and 3, 0 up to there and 1 from there on."""
+        middle = where(x < 3, x / 3 + 0.5, x.new_ones(()))
+        return where(x <= -3, x.new_zeros(()), middle)
+
+
+class Threshold(Activation):
+    """x, up to the threshold a value; keeps x."""
+
+    threshold: float
+    replacement: float
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return np.where(x <= self.threshold, np.asarray(self.replacement, x.dtype), x)
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """1 above the threshold."""
+        return _choose(x <= self.threshold, 0, 1, x)
+
+
+class Softshrink(Activation):
+    """x moved by lambd towards 0, and 0 if it is nearer; keeps x."""
+
+    lambd: float
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        small = np.abs(x) <= self.lambd
+        return np.where(small, 0, x - np.copysign(self.lambd, x))
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """1 where something is left."""
+        return _choose((x >= -self.lambd) & (x <= self.lambd), 0, 1, x)
+
+
+class Hardshrink(Activation):
+    """x, and 0 where it is not beyond lambd from 0; keeps x."""
+
+    lambd: float
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return np.where(np.abs(x) <= self.lambd, 0, x)
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """1 where something is left."""
+        return _choose((x >= -self.lambd) & (x <= self.lambd), 0, 1, x)
+
+
+class PreluKernel(Op):
+    """x, up to 0 a learned weight times x; keeps both."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array, weight: Array) -> Array:
+        """Return the values; the weight broadcasts to x."""
+        self.save(self=x, weight=weight if self.needs_input_grad[0] else None)
+        self.shape = weight.shape
+        return np.asarray(np.where(x > 0, x, x * weight), x.dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """dx = g or g w, dw = the sum of g x where x is up to 0."""
+        need_x, need_weight = self.needs_input_grad
+        x = self.saved("self")
+        grad_x = grad_weight = None
+        if need_x:
+            grad_x = where(x > 0, grad, grad * self.saved("weight"))
+        if need_weight:
+            grad_weight = sum_to_size(where(x > 0, x.new_zeros(()), grad * x), self.shape)
+        return grad_x, grad_weight
+
+
+def _real(input: "Tensor", where: str) -> "Tensor":
+    if category(check_tensor(input, where)._array.dtype) not in (1, 2):
+        raise NotImplementedError(f"{where} is defined for real numbers, got a {describe(input)}")
+    return input
+
+
+def leaky_relu(input: "Tensor", negative_slope: float = 0.01) -> "Tensor":
+    """Return `input`, and ``negative_slope * input`` below 0."""
+    x = real_floating(input, "leaky_relu")
+    return LeakyRelu.apply(x, negative_slope=float(negative_slope))
+
+
+def rrelu(
+    input: "Tensor", lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False
+) -> "Tensor":
+    """Return `input`, and below 0 a multiple of it: random from `lower` to `upper` in training,
+    else their mean.
+
+    Raises:
+        RuntimeError: if `lower` exceeds `upper`.
+    """
+    x = real_floating(input, "rrelu")
+    if lower > upper:
+        raise RuntimeError(f"rrelu: lower must not exceed upper, got {lower} and {upper}")
+    if not training:
+        return leaky_relu(x, (lower + upper) / 2)
+    return x * where(x > 0, x.new_ones(()), rand_like(x) * (upper - lower) + lower)
+
+
+def prelu(input: "Tensor", weight: "Tensor") -> "Tensor":
+    """Return `input`, and ``weight * input`` below 0, with one weight or one for each channel.
+
+    Raises:
+        RuntimeError: if there are not as many weights as channels: dimension 1.
+    """
+    x = real_floating(input, "prelu")
+    channels = x._array.shape[1] if x._array.ndim > 1 else 1
+    if check_tensor(weight, "prelu")._array.ndim > 1 or weight._array.size not in (1, channels):
+        raise RuntimeError(
+            f"prelu: one weight, or one for each of {channels} channels, is needed, got a "
+            f"{describe(weight)}"
+        )
+    if weight._array.dtype != x._array.dtype:
+        raise shape_error("prelu", "dtypes must be equal", x, weight)
+    if x._array.ndim:
+        shape = [weight._array.size if axis == 1 else 1 for axis in range(x._array.ndim)]
+        weight = weight.reshape(shape)
+    return PreluKernel.apply(x, weight)
+
+
+def hardtanh(input: "Tensor", min_val: float = -1.0, max_val: float = 1.0) -> "Tensor":
+    """Return `input` limited to a range; the gradient at its ends is 0."""
+    if min_val > max_val:
+        raise ValueError(f"hardtanh: min_val must not exceed max_val, got {min_val}, {max_val}")
+    return Hardtanh.apply(_real(input, "hardtanh"), min_val=min_val, max_val=max_val)
+
+
+def relu6(input: "Tensor") -> "Tensor":
+    """Return `input` limited to 0 and 6."""
+    return hardtanh(input, 0, 6)
+
+
+def hardsigmoid(input: "Tensor") -> "Tensor":
+    """Return ``(input + 3) / 6`` limited to 0 and 1."""
+    return Hardsigmoid.apply(real_floating(input, "hardsigmoid"))
+
+
+def hardswish(input: "Tensor") -> "Tensor":
+    """Return ``input * hardsigmoid(input)``."""
+    return Hardswish.apply(real_floating(input, "hardswish"))
+
+
+def threshold(input: "Tensor", threshold: float, value: float) -> "Tensor":
+    """Return `input`, and `value` where it is not above the threshold."""
+    return Threshold.apply(_real(input, "threshold"), threshold=threshold, replacement=value)
+
+
+def softshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
+    """Return `input` moved towards 0 by `lambd`, and 0 if it is nearer.
+
+    Raises:
+        RuntimeError: if `lambd` is negative.
+    """
+    if lambd < 0:
+        raise RuntimeError(f"softshrink: lambd must not be negative, got {lambd}")
+    return Softshrink.apply(real_floating(input, "softshrink"), lambd=lambd)
+
+
+def hardshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
+    """Return `input`, and 0 where it is not beyond `lambd` from 0."""
+    return Hardshrink.apply(real_floating(input, "hardshrink"), lambd=lambd)

@@ -1,0 +1,129 @@
+"""Softmax and its logarithm, by kernels over the last dimension."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import kernels, memory
+from offgrad.autograd.op import Array, Op
+from offgrad.ops._core.derivatives import differentiate
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import cast, real_floating
+from offgrad.ops._elementwise.exponential import exp
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["log_softmax", "softmax", "softmin"]
+
+
+def _along(kernel: Callable[..., Any], dim: int, *arrays: Array) -> Array:
+    """Return what a kernel over the last dimension computes along `dim`."""
+    first = arrays[0]
+    out = memory.empty(first.shape, first.dtype)
+    if dim % max(first.ndim, 1) >= first.ndim - 1:
+        kernel(*(memory.contiguous(each) for each in arrays), out)
+        return out
+    moved = [memory.copy(np.moveaxis(each, dim, -1)) for each in arrays]
+    result = memory.empty(moved[0].shape, first.dtype)
+    kernel(*moved, result)
+    np.copyto(out, np.moveaxis(result, -1, dim))
+    return out
+
+
+class Softmax(Op):
+    """e^x over its sum along a dimension; keeps the result."""
+
+    def forward(self, x: Array, dim: int) -> Array:
+        """Return the probabilities."""
+        self.dim = dim
+        out = _along(kernels.softmax, dim, x)
+        self.save(result=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """(g - sum(g p)) p, in one kernel."""
+        return SoftmaxBackward.apply(grad, self.saved("result"), dim=self.dim)
+
+
+class SoftmaxBackward(Op):
+    """(g - sum(g p)) p along a dimension; keeps g and p."""
+
+    torch_name = "SoftmaxBackwardDataBackward0"
+
+    def forward(self, grad: Array, result: Array, dim: int) -> Array:
+        """Return the gradient of the logits."""
+        self.dim = dim
+        self.save(grad_output=grad, output=result)
+        return _along(kernels.softmax_backward, dim, grad, result)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Differentiate the formula."""
+        inputs = (self.saved("grad_output"), self.saved("output"))
+        return differentiate(
+            lambda g, p: (g - (g * p).sum(self.dim, keepdim=True)) * p,
+            inputs,
+            (grad,),
+            self.needs_input_grad,
+        )
+
+
+class LogSoftmax(Op):
+    """x - log sum e^x along a dimension; keeps the result."""
+
+    def forward(self, x: Array, dim: int) -> Array:
+        """Return the log-probabilities."""
+        self.dim = dim
+        out = _along(kernels.log_softmax, dim, x)
+        self.save(result=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """g - e^result sum(g), in one kernel."""
+        return LogSoftmaxBackward.apply(grad, self.saved("result"), dim=self.dim)
+
+
+class LogSoftmaxBackward(Op):
+    """g - e^result sum(g) along a dimension; keeps g and the result."""
+
+    torch_name = "LogSoftmaxBackwardDataBackward0"
+
+    def forward(self, grad: Array, result: Array, dim: int) -> Array:
+        """Return the gradient of the logits."""
+        self.dim = dim
+        self.save(grad_output=grad, output=result)
+        return _along(kernels.log_softmax_backward, dim, grad, result)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Differentiate the formula."""
+        inputs = (self.saved("grad_output"), self.saved("output"))
+        return differentiate(
+            lambda g, logp: g - exp(logp) * g.sum(self.dim, keepdim=True),
+            inputs,
+            (grad,),
+            self.needs_input_grad,
+        )
+
+
+def _prepared(input: "Tensor", dim: int, dtype: Any, where: str) -> "Tensor":
+    x = real_floating(input if dtype is None else cast(input, dtype), where)
+    normalize_dim(dim, x._array.ndim, where)
+    return x
+
+
+def softmax(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
+    """Return ``exp(input)`` over its sum along `dim`, computed without overflow."""
+    return Softmax.apply(_prepared(input, dim, dtype, "softmax"), dim=dim)
+
+
+def softmin(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
+    """Return the `softmax` of ``-input`` along `dim`."""
+    return softmax(-input, dim, dtype=dtype)
+
+
+def log_softmax(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
+    """Return the logarithm of `softmax` along `dim`, precisely."""
+    return LogSoftmax.apply(_prepared(input, dim, dtype, "log_softmax"), dim=dim)

@@ -1,0 +1,248 @@
+"""Smooth activation functions, each one operation that keeps its input."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.broadcasting import (
+    conj,
+)
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import category, check_tensor, real_floating
+from offgrad.ops._elementwise.comparison import where
+from offgrad.ops._elementwise.exponential import exp, sigmoid
+from offgrad.ops._elementwise.trigonometry import tanh
+from offgrad.ops._shape.joining import cat
+from offgrad.ops._shape.splitting import chunk
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "celu",
+    "elu",
+    "glu",
+    "logsigmoid",
+    "mish",
+    "selu",
+    "silu",
+    "softplus",
+    "softsign",
+    "tanhshrink",
+]
+
+
+class Activation(Op):
+    """A function of each element; keeps the input. Parameters become attributes."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array, **parameters: Any) -> Array:
+        """Return the function's values."""
+        self.__dict__.update(parameters)
+        self.save(self=x)
+        return np.asarray(self.value(x), x.dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the derivative."""
+        return grad * conj(self.slope(self.saved("self")))
+
+    def value(self, x: Array) -> Any:
+        """Return the function's values."""
+        raise NotImplementedError
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """Return the derivative, in differentiable operations."""
+        raise NotImplementedError
+
+
+def _sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + e^-x), without overflow for real x."""
+    if x.dtype.kind == "c":
+        return np.asarray(1 / (1 + np.exp(-x)))
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, e, x.dtype.type(1)) / (1 + e))
+
+
+class Silu(Activation):
+    """x sigmoid(x) (Elfwing, Uchibe and Doya, 2018); keeps x."""
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return np.multiply(x, _sigmoid(x))
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """s (1 + x (1 - s)), s = sigmoid(x)."""
+        s = sigmoid(x)
+        return s * (x * (1 - s) + 1)
+
+
+class Elu(Activation):
+    """scale x, below 0 scale alpha (e^(input_scale x) - 1) (Clevert et al., 2016); keeps x."""
+
+    alpha: float
+    scale: float
+    input_scale: float
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        bent = np.expm1(np.minimum(x, 0) * self.input_scale) * (self.alpha * self.scale)
+        return np.where(x <= 0, bent, x * self.scale)
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """The scale; up to 0 scale alpha input_scale e^(input_scale x)."""
+        # Above 0 the exponential is not used and must not overflow.
+        low = where(x < 0, x, x.new_zeros(()))
+        bent = exp(low * self.input_scale) * (self.alpha * self.scale * self.input_scale)
+        return where(x <= 0, bent, x.new_full((), self.scale))
+
+
+class Celu(Activation):
+    """x, below 0 alpha (e^(x / alpha) - 1) (Barron, 2017); keeps x."""
+
+    alpha: float
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return np.where(x <= 0, np.expm1(np.minimum(x, 0) / self.alpha) * self.alpha, x)
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """1; up to 0 e^(x / alpha)."""
+        low = where(x < 0, x, x.new_zeros(()))
+        return where(x <= 0, exp(low / self.alpha), x.new_ones(()))
+
+
+class Softplus(Activation):
+    """log(1 + e^(beta x)) / beta, and x where beta x exceeds the threshold; keeps x."""
+
+    beta: float
+    threshold: float
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        scaled = x * self.beta
+        return np.where(scaled > self.threshold, x, np.logaddexp(0, scaled) / self.beta)
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """sigmoid(beta x), and 1 beyond the threshold."""
+        scaled = x * self.beta
+        return where(scaled > self.threshold, x.new_ones(()), sigmoid(scaled))
+
+
+class Mish(Activation):
+    """x tanh(log(1 + e^x)) (Misra, 2019); keeps x."""
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return x * np.tanh(np.logaddexp(np.zeros((), x.dtype), x))
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """t + x sigmoid(x) (1 - t^2), t = tanh(log(1 + e^x))."""
+        t = tanh(softplus(x))
+        return t + x * sigmoid(x) * (1 - t * t)
+
+
+class LogSigmoid(Activation):
+    """log sigmoid(x); keeps x."""
+
+    def value(self, x: Array) -> Any:
+        """Return the values."""
+        return -np.logaddexp(np.zeros((), x.dtype), -x)
+
+    def slope(self, x: "Tensor") -> "Tensor":
+        """sigmoid(-x)."""
+        return sigmoid(-x)
+
+
+class Glu(Op):
+    """The first half along a dimension times sigmoid of the second; keeps both."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array, dim: int) -> Array:
+        """Return the product."""
+        self.dim = dim
+        self.save(self=x)
+        first, second = np.split(x, 2, dim)
+        return np.asarray(first * _sigmoid(second), x.dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """da = g s, db = g a s (1 - s)."""
+        first, second = chunk(self.saved("self"), 2, self.dim)
+        s = sigmoid(second)
+        return cat([grad * s, grad * first * s * (1 - s)], self.dim)
+
+
+def silu(input: "Tensor") -> "Tensor":
+    """Return ``input * sigmoid(input)``."""
+    if category(check_tensor(input, "silu")._array.dtype) < 2:
+        raise NotImplementedError(f"silu is defined for floating point, got a {describe(input)}")
+    return Silu.apply(input)
+
+
+def elu(input: "Tensor", alpha: float = 1.0) -> "Tensor":
+    """Return `input`, and below 0 ``alpha * (exp(input) - 1)``."""
+    return Elu.apply(real_floating(input, "elu"), alpha=float(alpha), scale=1, input_scale=1)
+
+
+def selu(input: "Tensor") -> "Tensor":
+    """Return the scaled exponential linear unit (Klambauer et al., 2017)."""
+    x = real_floating(input, "selu")
+    return Elu.apply(x, alpha=1.6732632423543772, scale=1.0507009873554805, input_scale=1)
+
+
+def celu(input: "Tensor", alpha: float = 1.0) -> "Tensor":
+    """Return `input`, and below 0 ``alpha * (exp(input / alpha) - 1)``.
+
+    Raises:
+        RuntimeError: if `alpha` is 0.
+    """
+    if not alpha:
+        raise RuntimeError("celu: alpha must not be 0")
+    return Celu.apply(real_floating(input, "celu"), alpha=float(alpha))
+
+
+def softplus(input: "Tensor", beta: float = 1, threshold: float = 20) -> "Tensor":
+    """Return ``log(1 + exp(beta * input)) / beta``; `input` where the exponent is beyond the
+    threshold.
+    """
+    return Softplus.apply(real_floating(input, "softplus"), beta=beta, threshold=threshold)
+
+
+def mish(input: "Tensor") -> "Tensor":
+    """Return ``input * tanh(softplus(input))``."""
+    return Mish.apply(real_floating(input, "mish"))
+
+
+def logsigmoid(input: "Tensor") -> "Tensor":
+    """Return the logarithm of the logistic function, precisely."""
+    return LogSigmoid.apply(real_floating(input, "logsigmoid"))
+
+
+def softsign(input: "Tensor") -> "Tensor":
+    """Return ``input / (1 + abs(input))``."""
+    return input / (check_tensor(input, "softsign").abs() + 1)
+
+
+def tanhshrink(input: "Tensor") -> "Tensor":
+    """Return ``input - tanh(input)``."""
+    return check_tensor(input, "tanhshrink") - tanh(input)
+
+
+def glu(input: "Tensor", dim: int = -1) -> "Tensor":
+    """Return the first half along `dim` times the logistic function of the second.
+
+    Raises:
+        RuntimeError: if the size is odd.
+    """
+    x = real_floating(input, "glu")
+    if not x._array.ndim:
+        raise RuntimeError("glu: at least one dimension is needed, got a scalar")
+    axis = normalize_dim(dim, x._array.ndim, "glu")
+    if x._array.shape[axis] % 2:
+        raise RuntimeError(f"glu: the size of dim {axis} must be even, got a {describe(x)}")
+    return Glu.apply(x, dim=dim)

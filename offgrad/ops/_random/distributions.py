@@ -1,0 +1,198 @@
+"""Samples from distributions whose parameters are tensors: not differentiable in them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.device import check_device
+from offgrad.ops._core.dtypes import category, real_floating
+from offgrad.ops._random.generators import Generator, default_generator, randn
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["bernoulli", "multinomial", "normal", "poisson"]
+
+
+class _Sampled(Op):
+    """A sample, drawn already, from a distribution with these parameters; keeps nothing.
+
+    It is not a function of them: their gradient is 0.
+    """
+
+    def forward(self, *arrays: Array, sample: Array) -> Array:
+        """Return the sample."""
+        self.shapes = [each.shape for each in arrays]
+        return np.asarray(sample, arrays[0].dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Zeros."""
+        return tuple(
+            grad.new_zeros(shape) if needed else None
+            for shape, needed in zip(self.shapes, self.needs_input_grad, strict=True)
+        )
+
+
+class Bernoulli(_Sampled):
+    """Ones with given probabilities; keeps nothing."""
+
+
+class Poisson(_Sampled):
+    """Counts of given rates; keeps nothing."""
+
+
+class NormalMean(_Sampled):
+    """Normal numbers of given means; keeps nothing."""
+
+    torch_name = "NormalBackward1"
+
+
+class NormalStd(_Sampled):
+    """Normal numbers of given standard deviations; keeps nothing."""
+
+    torch_name = "NormalBackward2"
+
+
+class NormalBoth(_Sampled):
+    """Normal numbers of given means and standard deviations; keeps nothing."""
+
+    torch_name = "NormalBackward3"
+
+
+class NotDifferentiable(Op):
+    """A value that depends on a tensor in a way that has no derivative; keeps nothing."""
+
+    torch_name = "NotImplemented"
+
+    def forward(self, x: Array, value: Array, of: str) -> Array:
+        """Return the value."""
+        self.of = of
+        return np.asarray(value, x.dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """There is none.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(f"{self.of} has no derivative; call it on a detached tensor")
+
+
+def bernoulli(
+    input: "Tensor", p: float | None = None, *, generator: Generator | None = None
+) -> "Tensor":
+    """Return 1 with the probabilities `input`, or everywhere `p`, else 0; the gradient is 0.
+
+    With `p` there is none: backward raises.
+
+    Raises:
+        RuntimeError: if a probability is not from 0 to 1.
+        NotImplementedError: if `input` does not hold real floating point numbers.
+    """
+    if p is not None:
+        if not 0 <= p <= 1:
+            raise RuntimeError(f"bernoulli: p must be from 0 to 1, got {p}")
+        stream = (generator or default_generator).stream(input._array.size)
+        return NotDifferentiable.apply(
+            input, of="bernoulli", value=stream.random(input._array.shape) < p
+        )
+    probabilities = real_floating(input, "bernoulli")._array
+    if probabilities.size and not (probabilities.min() >= 0 and probabilities.max() <= 1):
+        raise RuntimeError(
+            f"bernoulli: probabilities must be from 0 to 1, got a {describe(input)} outside"
+        )
+    stream = (generator or default_generator).stream(probabilities.size)
+    return Bernoulli.apply(input, sample=stream.random(probabilities.shape) < probabilities)
+
+
+def normal(
+    mean: Any,
+    std: Any = 1.0,
+    size: Sequence[int] | None = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    generator: Generator | None = None,
+) -> "Tensor":
+    """Return normal numbers of mean `mean` and standard deviation `std`; their gradients are 0.
+
+    Args:
+        mean: a number, or a tensor of means.
+        std: a number, or a tensor of deviations as large as the means.
+        size: the shape, where both are numbers.
+        dtype: of the result, where both are numbers.
+        device: the CPU.
+        requires_grad: whether the result requires grad, where both are numbers.
+        generator: the source; the default generator if None.
+
+    Raises:
+        RuntimeError: if a deviation is negative.
+        TypeError: if both are numbers and `size` is missing.
+    """
+    check_device(device)
+    given = [each for each in (mean, std) if isinstance(each, TensorBase)]
+    deviations = std._array if isinstance(std, TensorBase) else np.asarray(std)
+    if deviations.size and not deviations.min() >= 0:
+        raise RuntimeError(f"normal: std must not be negative, got {deviations.min()}")
+    if not given:
+        if size is None:
+            raise TypeError("normal: a size is needed where mean and std are numbers")
+        sample = randn(size, dtype=dtype, generator=generator)._array
+        np.multiply(sample, sample.dtype.type(std), out=sample)
+        np.add(sample, sample.dtype.type(mean), out=sample)
+        return wrap(sample, requires_grad=requires_grad)
+    first = given[0]._array
+    shape = np.broadcast_shapes(*(each._array.shape for each in given))
+    noise = randn(shape, dtype=first.dtype, generator=generator)._array
+    centre = mean._array if isinstance(mean, TensorBase) else mean
+    if len(given) == 2:
+        kind: type[_Sampled] = NormalBoth
+    else:
+        kind = NormalMean if isinstance(mean, TensorBase) else NormalStd
+    sample = noise * deviations + centre
+    return kind.apply(*given, sample=sample.astype(first.dtype))  # type: ignore[arg-type]
+
+
+def poisson(input: "Tensor", *, generator: Generator | None = None) -> "Tensor":
+    """Return counts of the rates `input`; the gradient is 0.
+
+    Raises:
+        RuntimeError: if a rate is negative.
+        NotImplementedError: if `input` does not hold real floating point numbers.
+    """
+    rates = real_floating(input, "poisson")._array
+    if rates.size and not rates.min() >= 0:
+        raise RuntimeError(f"poisson: rates must not be negative, got {rates.min()}")
+    # A count may take many uniform numbers.
+    stream = (generator or default_generator).stream(16 * rates.size)
+    return Poisson.apply(input, sample=stream.poisson(rates.astype(np.float64)))
+
+
+def multinomial(
+    input: "Tensor",
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: Generator | None = None,
+) -> "Tensor":
+    """Return indices drawn by the weights `input` [C] or [N, C]: shape [num_samples] or [N,
+    num_samples].
+    """
+    if not isinstance(input, TensorBase) or input._array.ndim not in (1, 2):
+        raise RuntimeError("multinomial: weights [C] or [N, C] are needed")
+    if category(input._array.dtype) != 2:
+        raise RuntimeError(
+            f"multinomial: weights must be real floating point numbers, got a {describe(input)}"
+        )
+    weights = np.atleast_2d(input._array.astype(np.float64))
+    if not np.isfinite(weights).all() or (weights < 0).any() or (weights.sum(1) <= 0).any():
+        raise RuntimeError("multinomial: weights must be finite, not negative, and not all zero")
+    stream = (generator or default_generator).stream(weights.shape[0] * num_samples)
+    drawn = np.stack(
+        [stream.choice(row.size, num_samples, replacement, row / row.sum()) for row in weights]
+    )
+    return wrap(drawn if input._array.ndim == 2 else drawn[0])

@@ -1,0 +1,223 @@
+"""Running sums, products and extremes along a dimension, and differences."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import (
+    cast,
+    category,
+    check_ordered,
+    check_tensor,
+)
+from offgrad.ops._elementwise.comparison import logical_xor
+from offgrad.ops._elementwise.special import log_add_exp
+from offgrad.ops._reduction.extrema import Extreme, Selection
+from offgrad.ops._reduction.sums import (
+    accumulation_dtype,
+)
+from offgrad.ops._shape.joining import cat
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
+
+
+class Cumsum(Op):
+    """The running sum along a dimension; keeps nothing."""
+
+    def forward(self, x: Array, dim: int) -> Array:
+        """Return the running sum."""
+        self.dim = dim
+        out = memory.empty(x.shape, x.dtype)
+        np.cumsum(x, axis=dim, out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Sum from the other end."""
+        return grad.flip(self.dim).cumsum(self.dim).flip(self.dim)
+
+
+class Cumprod(Op):
+    """The running product along a dimension; keeps x and the result."""
+
+    def forward(self, x: Array, dim: int) -> Array:
+        """Return the running product."""
+        self.dim = dim
+        out = memory.empty(x.shape, x.dtype)
+        np.cumprod(x, axis=dim, out=out)
+        self.save(self=x, result=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """An element's gradient is the product before it, times the sum of what follows:
+        ``s[j] = grad[j] + x[j+1] s[j+1]``, which zeros do not disturb.
+        """
+        x = self.saved("self").conj()
+        dim = self.dim
+        if np.all(x._array):
+            weighted = (grad * self.saved("result").conj()).flip(dim).cumsum(dim).flip(dim)
+            return weighted / x
+        follows = _recur_backwards(grad, x, dim)
+        return _shifted(self.saved("result").conj(), dim, 1, first=1) * follows
+
+
+class Recurrence(Op):
+    """s[j] = b[j] + a[j] s[j-1] along a dimension, s[-1] = 0; keeps a and the result."""
+
+    def forward(self, b: Array, a: Array, dim: int) -> Array:
+        """Return s."""
+        self.dim = dim
+        out = memory.empty(b.shape, b.dtype)
+        s, steps, factors = (np.moveaxis(each, dim, 0) for each in (out, b, a))
+        for index in range(len(s)):
+            s[index] = steps[index] + (factors[index] * s[index - 1] if index else 0)
+        self.save(factor=a, result=out if self.needs_input_grad[1] else None)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The same from the other end: ``t[j] = grad[j] + a[j+1] t[j+1]``."""
+        grad_b = _recur_backwards(grad, self.saved("factor").conj(), self.dim)
+        grad_a = None
+        if self.needs_input_grad[1]:
+            grad_a = grad_b * _shifted(self.saved("result").conj(), self.dim, 1, first=0)
+        return grad_b, grad_a
+
+
+def _shifted(x: "Tensor", dim: int, step: int, first: float) -> "Tensor":
+    """Return `x` moved by one along `dim`, `first` in the gap."""
+    if not x.shape[dim]:
+        return x
+    gap = x.narrow(dim, 0, 1).detach() * 0
+    gap = gap.new_full(gap.shape, first)
+    return cat([gap, x.narrow(dim, 0, x.shape[dim] - 1)], dim)
+
+
+def _recur_backwards(b: "Tensor", a: "Tensor", dim: int) -> "Tensor":
+    """Return ``s[j] = b[j] + a[j+1] s[j+1]``."""
+    factors = _shifted(a.flip(dim), dim, 1, first=0)
+    return Recurrence.apply(b.flip(dim), factors, dim=dim).flip(dim)
+
+
+class Logcumsumexp(Op):
+    """The logarithm of the running sum of exponentials; keeps x and the result."""
+
+    def forward(self, x: Array, dim: int) -> Array:
+        """Return the logarithms, without overflow."""
+        self.dim = dim
+        out = memory.empty(x.shape, x.dtype)
+        sums, terms = np.moveaxis(out, dim, 0), np.moveaxis(x, dim, 0)
+        for index in range(len(sums)):
+            if index:
+                log_add_exp(sums[index - 1], terms[index], sums[index, ...])
+            else:
+                sums[0] = terms[0]
+        self.save(self=x, result=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """An element's gradient is ``sum over k >= j of grad[k] exp(x[j] - result[k])``: in terms
+        of ``s[j] = grad[j] + exp(result[j] - result[j+1]) s[j+1]`` nothing overflows.
+        """
+        x, result = self.saved("self"), self.saved("result")
+        before = _shifted(result, self.dim, 1, first=0)
+        ratios = (before - result).exp().conj()
+        return _recur_backwards(grad, ratios, self.dim) * (x - result).exp().conj()
+
+
+def _running_index(ufunc: Any) -> Any:
+    """Return a function that finds the latest position of the running extreme; NaN wins."""
+
+    def find(x: Array, axis: int) -> Array:
+        running = ufunc.accumulate(x, axis=axis)
+        attained = (x == running) | (np.isnan(x) & np.isnan(running))
+        shape = [1] * x.ndim
+        shape[axis] = -1
+        positions = np.arange(x.shape[axis]).reshape(shape)
+        return np.maximum.accumulate(np.where(attained, positions, 0), axis=axis)
+
+    return find
+
+
+def cumsum(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
+    """Return the running sum along `dim`; of integers and bools as int64."""
+    axis = normalize_dim(dim, check_tensor(input, "cumsum")._array.ndim, "cumsum")
+    input = cast(input, accumulation_dtype(input, dtype))
+    if not input._array.ndim:
+        return input.clone()
+    return Cumsum.apply(input, dim=axis)
+
+
+def cumprod(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
+    """Return the running product along `dim`; of integers and bools as int64."""
+    axis = normalize_dim(dim, check_tensor(input, "cumprod")._array.ndim, "cumprod")
+    input = cast(input, accumulation_dtype(input, dtype))
+    if not input._array.ndim:
+        return input.clone()
+    return Cumprod.apply(input, dim=axis)
+
+
+def logcumsumexp(input: "Tensor", dim: int) -> "Tensor":
+    """Return the logarithm of the running sum of exponentials along `dim`, without overflow."""
+    axis = normalize_dim(dim, check_tensor(input, "logcumsumexp")._array.ndim, "logcumsumexp")
+    if category(input._array.dtype) < 2:
+        raise NotImplementedError(
+            f"logcumsumexp is defined for floating point tensors, got {input._array.dtype.name}"
+        )
+    x = input
+    if not x._array.ndim:
+        return x.clone()
+    return Logcumsumexp.apply(x, dim=axis)
+
+
+def _running(input: "Tensor", dim: int, ufunc: Any, where: str) -> Extreme:
+    axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
+    check_ordered(input, where)
+    name = f"{where.capitalize()}Backward0"
+    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=_running_index(ufunc)))
+
+
+def cummax(input: "Tensor", dim: int) -> Extreme:
+    """Return ``(values, indices)`` of the running maximum along `dim`; the latest of equals."""
+    return _running(input, dim, np.maximum, "cummax")
+
+
+def cummin(input: "Tensor", dim: int) -> Extreme:
+    """Return ``(values, indices)`` of the running minimum along `dim`; the latest of equals."""
+    return _running(input, dim, np.minimum, "cummin")
+
+
+def diff(
+    input: "Tensor",
+    n: int = 1,
+    dim: int = -1,
+    prepend: "Tensor | None" = None,
+    append: "Tensor | None" = None,
+) -> "Tensor":
+    """Return the differences of neighbours along `dim`, taken `n` times; bools differ by xor.
+
+    Raises:
+        RuntimeError: for a tensor without dimensions, or a negative `n`.
+    """
+    if not check_tensor(input, "diff")._array.ndim:
+        raise RuntimeError("diff needs at least one dimension, got none")
+    if n < 0:
+        raise RuntimeError(f"diff: n must not be negative, got {n}")
+    axis = normalize_dim(dim, input._array.ndim, "diff")
+    ends = [each for each in (prepend, input, append) if each is not None]
+    if n == 0:
+        return input.clone()
+    result = cat(ends, axis) if len(ends) > 1 else input
+    for _ in range(min(n, result.shape[axis])):
+        size = result.shape[axis]
+        if not size:
+            break
+        later, earlier = result.narrow(axis, 1, size - 1), result.narrow(axis, 0, size - 1)
+        result = logical_xor(later, earlier) if result.dtype == np.bool_ else later - earlier
+    return result

@@ -1,0 +1,204 @@
+"""The largest and smallest over dimensions, with or without their indices."""
+
+import builtins
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.ops._core.dims import (
+    Dim,
+    normalize_dim,
+    normalize_dims,
+)
+from offgrad.ops._core.dtypes import check_ordered, check_tensor
+from offgrad.ops._reduction.sums import (
+    Reduction,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "amax",
+    "amin",
+    "aminmax",
+    "argmax",
+    "argmin",
+    "max",
+    "min",
+]
+
+
+class Extreme(NamedTuple):
+    """Values and their indices along a dimension."""
+
+    values: "Tensor"
+    indices: "Tensor"
+
+
+class Range(NamedTuple):
+    """The smallest and the largest."""
+
+    min: "Tensor"
+    max: "Tensor"
+
+
+class Amax(Reduction):
+    """The largest, smallest or median over dimensions; keeps x and the result.
+
+    Ties share the gradient. A NaN result of max, min and median has its gradient shared by the
+    NaNs; amax and amin give NaN to all, as PyTorch's.
+    """
+
+    def forward(
+        self,
+        x: Array,
+        dim: tuple[int, ...],
+        keepdim: bool,
+        reduce: Callable[..., Any],
+    ) -> Array:
+        """Return the extremum."""
+        shape = self.reduced_shape(x, dim or tuple(range(x.ndim)), keepdim)
+        self.dim = dim
+        out = memory.empty(shape, x.dtype)
+        reduce(x, axis=self.dims, keepdims=keepdim, out=out)
+        self.save(self=x, result=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Share the gradient among those that attain the extremum."""
+        x, result = self.saved("self")._array, self.kept(self.saved("result"))._array
+        mask = x == result
+        if not self.name().startswith("Am"):
+            mask |= np.isnan(x) & np.isnan(result)
+        ties = np.count_nonzero(mask, axis=self.dims, keepdims=True) if self.dims else mask
+        with np.errstate(invalid="ignore"):
+            shares = mask / np.asarray(ties)
+        return self.expanded(grad) * wrap(shares.astype(grad._array.dtype))
+
+
+class Selection(Op):
+    """Elements picked along one dimension, and their indices; keeps the indices."""
+
+    def forward(
+        self,
+        x: Array,
+        dim: int,
+        find: Callable[[Array, int], Array],
+        keepdim: bool = True,
+    ) -> tuple[Array, Array]:
+        """Return the elements at the indices ``find(x, dim)``, and those indices.
+
+        Without `keepdim` the dimension, then of size 1, is dropped.
+        """
+        self.dim, self.keepdim = dim, keepdim
+        self.self_sym_sizes = x.shape
+        if not x.ndim:
+            return memory.copy(x), np.zeros((), np.int64)
+        indices = np.asarray(find(x, dim), np.int64)
+        values = memory.empty(indices.shape, x.dtype)
+        values[...] = np.take_along_axis(x, indices, dim)
+        if not keepdim:
+            values, indices = values.squeeze(dim), indices.squeeze(dim)
+        self.save(indices=indices)
+        return values, indices
+
+    def backward(self, grad: "Tensor | None", _: Any = None) -> Any:
+        """Give the gradient to the elements picked."""
+        if grad is None or not self.self_sym_sizes:
+            return grad
+        indices = self.saved("indices")
+        if not self.keepdim:
+            grad, indices = grad.unsqueeze(self.dim), indices.unsqueeze(self.dim)
+        return grad.new_zeros(self.self_sym_sizes).scatter_add(self.dim, indices, grad)
+
+
+def not_empty(input: "Tensor", dims: tuple[int, ...], where: str, kind: type[Exception]) -> None:
+    """Raise `kind` if there is nothing to choose from over `dims`."""
+    if builtins.any(input._array.shape[axis] == 0 for axis in dims):
+        raise kind(f"{where}: there is none of no elements, got shape {list(input.shape)}")
+
+
+def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -> "Tensor":
+    dims = normalize_dims(dim, check_tensor(input, where)._array.ndim, where)
+    check_ordered(input, where)
+    not_empty(input, dims, where, RuntimeError if dim is None else IndexError)
+    name = where.capitalize() + ("Backward0" if where.startswith("a") else "Backward1")
+    return Amax.named(name).apply(
+        input,
+        dim=dims if dim is not None else (),
+        keepdim=keepdim,
+        reduce=ufunc.reduce,
+    )
+
+
+def amax(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
+    """Return the largest over `dim`, all dimensions by default; ties share the gradient."""
+    return _extreme(input, dim, keepdim, np.maximum, "amax")
+
+
+def amin(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
+    """Return the smallest over `dim`, all dimensions by default; ties share the gradient."""
+    return _extreme(input, dim, keepdim, np.minimum, "amin")
+
+
+def aminmax(input: "Tensor", *, dim: int | None = None, keepdim: bool = False) -> Range:
+    """Return ``(min, max)`` along `dim`, of all elements by default; ties share the gradient."""
+    return Range(amin(input, dim, keepdim), amax(input, dim, keepdim))
+
+
+def _argmax(x: Array, axis: int) -> Array:
+    return np.asarray(np.argmax(x, axis=axis, keepdims=True))
+
+
+def _argmin(x: Array, axis: int) -> Array:
+    return np.asarray(np.argmin(x, axis=axis, keepdims=True))
+
+
+def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor | Extreme":
+    largest = where == "max"
+    if dim is None:
+        return _extreme(input, None, False, np.maximum if largest else np.minimum, where)
+    if isinstance(dim, TensorBase):
+        return input.maximum(dim) if largest else input.minimum(dim)  # type: ignore[arg-type]
+    axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
+    check_ordered(input, where)
+    not_empty(input, (axis,) if input._array.ndim else (), where, IndexError)
+    find = _argmax if largest else _argmin
+    name = f"{where.capitalize()}Backward0"
+    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find, keepdim=keepdim))
+
+
+def max(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the largest element; or, along `dim`, ``(values, indices)``; or of two tensors."""
+    return _max_or_min(input, dim, keepdim, "max")
+
+
+def min(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the smallest element; or, along `dim`, ``(values, indices)``; or of two tensors."""
+    return _max_or_min(input, dim, keepdim, "min")
+
+
+def _arg_extreme(
+    find: Any, input: "Tensor", dim: int | None, keepdim: bool, where: str
+) -> "Tensor":
+    array = check_tensor(input, where)._array
+    check_ordered(input, where)
+    axis = None if dim is None else normalize_dim(dim, array.ndim, where)
+    if not (array.size if axis is None or not array.ndim else array.shape[axis]):
+        raise IndexError(f"{where}: there is none of no elements, got shape {list(array.shape)}")
+    return wrap(np.asarray(find(array, axis=axis if array.ndim else None, keepdims=keepdim)))
+
+
+def argmax(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
+    """Return the index of the largest element along `dim`, or in the flattened tensor."""
+    return _arg_extreme(np.argmax, input, dim, keepdim, "argmax")
+
+
+def argmin(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
+    """Return the index of the smallest element along `dim`, or in the flattened tensor."""
+    return _arg_extreme(np.argmin, input, dim, keepdim, "argmin")

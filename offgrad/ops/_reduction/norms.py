@@ -1,0 +1,123 @@
+"""Norms of vectors: the elements over dimensions."""
+
+from math import inf, isinf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.dims import (
+    Dim,
+    normalize_dims,
+)
+from offgrad.ops._core.dtypes import cast, category, check_tensor
+from offgrad.ops._reduction.extrema import not_empty
+from offgrad.ops._reduction.statistics import real_dtype
+from offgrad.ops._reduction.sums import (
+    Reduction,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["dist", "norm"]
+
+
+class VectorNorm(Reduction):
+    """The p-norm over dimensions; keeps x and the result. The gradient of a zero norm is 0."""
+
+    torch_name = "LinalgVectorNormBackward0"
+
+    def forward(self, x: Array, ord: float, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
+        """Return the norm: the number of nonzero elements for 0, the largest or smallest for
+        infinities.
+        """
+        self.ord = ord
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), real_dtype(x.dtype))
+        wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+        size = np.abs(wide)
+        options: Any = {"axis": self.dims, "keepdims": keepdim}
+        if ord == 0:
+            out[...] = np.count_nonzero(size, **options)
+        elif ord == inf:
+            out[...] = np.max(size, **options)
+        elif ord == -inf:
+            out[...] = np.min(size, **options)
+        elif ord == 1:
+            out[...] = np.sum(size, **options)
+        elif ord == 2:
+            out[...] = np.sqrt(np.sum(size * size, **options))
+        else:
+            out[...] = np.sum(size**ord, **options) ** (1 / ord)
+        self.save(self=None if ord == 0 else x, result=None if ord in (0, 1) else out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d|x|_p = sum of sgn(x) |x|^(p-1) dx/|x|_p^(p-1), and 0 where a factor is not defined."""
+        if self.ord == 0:
+            return None
+        x = self.saved("self")
+        if self.ord == 1:
+            return self.expanded(grad) * x.sgn()
+        norm, grad = self.kept(self.saved("result")), self.kept(grad)
+        if isinf(self.ord):
+            return self._to_extremes(x, norm, grad)
+        zero = wrap(norm._array == 0)
+        if self.ord == 2:
+            return x * (grad / norm).masked_fill(zero, 0)
+        scale = (grad / norm ** (self.ord - 1)).masked_fill(zero, 0)
+        if self.ord > 2:
+            return x * x.abs() ** (self.ord - 2) * scale
+        power = (x.abs() ** (self.ord - 1)).masked_fill(wrap(x._array == 0), 0)
+        return x.sgn() * power * scale
+
+    def _to_extremes(self, x: "Tensor", norm: "Tensor", grad: "Tensor") -> "Tensor":
+        """Share the gradient among the elements that attain the norm."""
+        size = np.abs(x._array)
+        attained = (size == norm._array) | (np.isnan(size) & np.isnan(norm._array))
+        ties = np.count_nonzero(attained, axis=self.dims, keepdims=True)
+        return x.sgn() * (grad * wrap((attained / np.asarray(ties)).astype(grad._array.dtype)))
+
+
+def norm(
+    input: "Tensor",
+    p: float | str | None = 2,
+    dim: Dim = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> "Tensor":
+    """Return the p-norm of the elements over `dim`; the gradient of a zero norm is 0.
+
+    Args:
+        input: floating point or complex.
+        p: a number, infinity or minus infinity; ``"fro"`` and None mean 2.
+        dim: one dimension, several, or None for all.
+        keepdim: keep the dimensions, of size 1.
+        dtype: convert to it first.
+
+    Raises:
+        RuntimeError: for integers and bools.
+    """
+    if dtype is not None:
+        input = cast(check_tensor(input, "norm"), dtype)
+    if category(check_tensor(input, "norm")._array.dtype) < 2:
+        raise RuntimeError(
+            "norm is defined for floating point and complex tensors, got "
+            f"{input._array.dtype.name}; pass dtype=offgrad.float32"
+        )
+    ord = 2 if p is None or p == "fro" else p
+    if not isinstance(ord, int | float):
+        raise RuntimeError(f"norm: p must be a number, 'fro' or inf, got {p!r}")
+    dims = None if dim is None else normalize_dims(dim, input._array.ndim, "norm")
+    if ord < 0 or ord == inf:
+        axes = range(input._array.ndim) if dims is None else dims
+        not_empty(input, tuple(axes), f"norm with p={ord}", RuntimeError)
+    return VectorNorm.apply(input, ord=ord, dim=dims, keepdim=keepdim)
+
+
+def dist(input: "Tensor", other: "Tensor", p: float = 2) -> "Tensor":
+    """Return the p-norm of ``input - other``."""
+    return norm(input - other, p)

@@ -1,0 +1,202 @@
+"""Variance, standard deviation and log-sum-exp over dimensions."""
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.broadcasting import (
+    conj,
+)
+from offgrad.ops._core.dims import (
+    Dim,
+    normalize_dims,
+)
+from offgrad.ops._core.dtypes import category, check_tensor, floating
+from offgrad.ops._reduction.sums import (
+    Reduction,
+    mean,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["logsumexp", "std", "std_mean", "var", "var_mean"]
+
+Dims = tuple[int, ...] | None
+
+
+def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the parts of a complex dtype; a real dtype itself."""
+    parts: dict[str, np.dtype[Any]] = {
+        "complex64": np.dtype(np.float32),
+        "complex128": np.dtype(np.float64),
+    }
+    return parts.get(dtype.name, dtype)
+
+
+class Var(Reduction):
+    """The variance over dimensions; keeps x."""
+
+    root = False
+
+    def forward(self, x: Array, dim: Dims, keepdim: bool, correction: float | None) -> Array:
+        """Return the squared distances from the mean over ``n - correction``."""
+        self.correction = correction
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), real_dtype(x.dtype))
+        wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+        total = np.empty(out.shape, real_dtype(wide.dtype))
+        if self.count:
+            wide = wide - np.mean(wide, axis=self.dims, keepdims=True)
+        squares = wide.real**2 + wide.imag**2 if wide.dtype.kind == "c" else wide * wide
+        np.sum(squares, axis=self.dims, keepdims=keepdim, out=total)
+        np.divide(total, max(self.freedom, 0), out=total)
+        if self.root:
+            np.sqrt(total, out=total)
+        out[...] = total
+        self.save(self=x, result=out if self.root else None)
+        return out
+
+    @property
+    def freedom(self) -> float:
+        """The degrees of freedom."""
+        return self.count - (1 if self.correction is None else self.correction)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d var = 2/(n - correction) (x - mean) dx."""
+        x = self.saved("self")
+        factor = 2 / self.freedom if self.freedom else inf
+        return self.expanded(grad) * factor * (x - mean(x, self.dims or None, keepdim=True))
+
+
+class Std(Var):
+    """The standard deviation over dimensions; keeps x and the result."""
+
+    root = True
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d std = d var/(2 std), and 0 where std is 0."""
+        std = self.saved("result")
+        return super().backward((grad / (std * 2)).masked_fill(wrap(std._array == 0), 0))
+
+
+class Logsumexp(Reduction):
+    """log(sum(exp(x))) over dimensions; keeps x and the result."""
+
+    def forward(self, x: Array, dim: Dims, keepdim: bool) -> Array:
+        """Return the logarithm, without overflow."""
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
+        wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+        top = np.max(wide.real, axis=self.dims, keepdims=True, initial=-inf)
+        top = np.where(np.isfinite(top), top, 0)
+        total = np.sum(np.exp(wide - top), axis=self.dims, keepdims=True)
+        out[...] = (np.log(total) + top).reshape(out.shape)
+        self.save(self=x, result=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Share the gradient as exp(x)."""
+        shares = (self.saved("self") - self.kept(self.saved("result"))).exp()
+        return self.expanded(grad) * conj(shares)
+
+
+def _dims(input: "Tensor", dim: Any, where: str) -> Dims:
+    if dim is None or (not isinstance(dim, int) and not tuple(dim)):
+        return None
+    return normalize_dims(dim, input._array.ndim, where)
+
+
+def _spread(
+    cls: type[Var],
+    where: str,
+    input: "Tensor",
+    dim: Any,
+    unbiased: bool | None,
+    keepdim: bool,
+    correction: float | None,
+) -> "Tensor":
+    if category(check_tensor(input, where)._array.dtype) < 2:
+        raise RuntimeError(
+            f"{where} is defined for floating point and complex tensors, got "
+            f"{input._array.dtype.name}; convert to float"
+        )
+    if isinstance(dim, bool):  # PyTorch's other signature: var(unbiased)
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        correction = float(unbiased) if correction is None else correction
+    elif correction is None and dim is not None:
+        correction = 1
+    return cls.apply(input, dim=_dims(input, dim, where), keepdim=keepdim, correction=correction)
+
+
+def var(
+    input: "Tensor",
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> "Tensor":
+    """Return the variance over `dim`, all dimensions by default: squared distances from the mean
+    over ``n - correction``.
+
+    Args:
+        input: floating point or complex.
+        dim: one dimension, several, or None.
+        unbiased: the older way to say ``correction=1`` (True) or 0 (False).
+        keepdim: keep the dimensions, of size 1.
+        correction: 1 by default.
+
+    Raises:
+        RuntimeError: for integers and bools.
+    """
+    return _spread(Var, "var", input, dim, unbiased, keepdim, correction)
+
+
+def std(
+    input: "Tensor",
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> "Tensor":
+    """Return the standard deviation over `dim`, the square root of `var`; its gradient is 0 where
+    it is 0.
+    """
+    return _spread(Std, "std", input, dim, unbiased, keepdim, correction)
+
+
+def var_mean(
+    input: "Tensor",
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> "tuple[Tensor, Tensor]":
+    """Return the variance and the mean over `dim`, as `var` and `mean`."""
+    spread = var(input, dim, unbiased, keepdim, correction=correction)
+    return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
+
+
+def std_mean(
+    input: "Tensor",
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> "tuple[Tensor, Tensor]":
+    """Return the standard deviation and the mean over `dim`, as `std` and `mean`."""
+    spread = std(input, dim, unbiased, keepdim, correction=correction)
+    return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
+
+
+def logsumexp(input: "Tensor", dim: Dim, keepdim: bool = False) -> "Tensor":
+    """Return ``log(sum(exp(input)))`` over `dim`, without overflow."""
+    x = floating(input, "logsumexp")
+    return Logsumexp.apply(x, dim=_dims(x, dim, "logsumexp"), keepdim=keepdim)

@@ -1,0 +1,291 @@
+"""Sums, means and products over dimensions."""
+
+from math import prod as product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.dims import Dim, normalize_dims
+from offgrad.ops._core.dtypes import (
+    cast,
+    category,
+    check_ordered,
+    check_tensor,
+)
+from offgrad.ops._shape.joining import cat
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "all",
+    "any",
+    "count_nonzero",
+    "mean",
+    "nanmean",
+    "nansum",
+    "prod",
+    "sum",
+    "sum_to_size",
+]
+
+
+class Reduction(Op):
+    """A reduction over dimensions."""
+
+    # What PyTorch calls the sizes of the input and the dimensions; None: all, without being asked.
+    self_sym_sizes: tuple[int, ...]
+    dim: tuple[int, ...] | int | None
+    keepdim: bool
+    dims: tuple[int, ...]
+
+    def reduced_shape(
+        self, x: Array, dim: tuple[int, ...] | None, keepdim: bool
+    ) -> tuple[int, ...]:
+        """Remember the geometry; return the shape of the result."""
+        self.self_sym_sizes, self.dim, self.keepdim = x.shape, dim, keepdim
+        self.dims = tuple(range(x.ndim)) if dim is None else dim
+        if keepdim:
+            return tuple([1 if axis in self.dims else size for axis, size in enumerate(x.shape)])
+        if dim is None:
+            return ()
+        return tuple([size for axis, size in enumerate(x.shape) if axis not in dim])
+
+    def kept(self, reduced: "Tensor") -> "Tensor":
+        """Return a tensor of the result's shape with the reduced dimensions, of size 1."""
+        if self.keepdim:
+            return reduced
+        return reduced.reshape(
+            [1 if axis in self.dims else size for axis, size in enumerate(self.self_sym_sizes)]
+        )
+
+    def expanded(self, reduced: "Tensor") -> "Tensor":
+        """Return a tensor of the result's shape as a view that broadcasts to the input's."""
+        return self.kept(reduced).expand(self.self_sym_sizes)
+
+    @property
+    def count(self) -> int:
+        """How many elements go into one."""
+        return product(self.self_sym_sizes[axis] for axis in self.dims)
+
+
+def sum_into(out: Array, x: Array, dims: tuple[int, ...], keepdim: bool) -> None:
+    """Write the sum over `dims` into `out`; of 16-bit floats after adding up in float32."""
+    if out.dtype.itemsize == 2 and category(out.dtype) == 2:
+        out[...] = np.sum(x, axis=dims, keepdims=keepdim, dtype=np.float32)
+    else:
+        np.sum(x, axis=dims, keepdims=keepdim, dtype=out.dtype, out=out)
+
+
+class Sum(Reduction):
+    """The sum over dimensions; keeps nothing."""
+
+    def forward(
+        self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return the sum."""
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
+        sum_into(out, x, self.dims, keepdim)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give every summand the gradient."""
+        return self.expanded(grad)
+
+
+class Nansum(Reduction):
+    """The sum over dimensions of what is not NaN; keeps x."""
+
+    def forward(
+        self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return the sum."""
+        self.save(self=x)
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
+        sum_into(out, np.where(np.isnan(x), x.dtype.type(0), x), self.dims, keepdim)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give every summand the gradient, NaN none."""
+        return self.expanded(grad).masked_fill(wrap(np.isnan(self.saved("self")._array)), 0)
+
+
+class Mean(Reduction):
+    """The mean over dimensions; keeps nothing."""
+
+    def forward(self, x: Array, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
+        """Return the mean; NaN over nothing."""
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
+        self.self_sym_numel = x.size
+        if out.dtype.itemsize == 2:
+            total = np.sum(x, axis=self.dims, keepdims=keepdim, dtype=np.float32)
+            out[...] = total / np.float32(self.count)
+            return out
+        sum_into(out, x, self.dims, keepdim)
+        np.divide(out, x.dtype.type(self.count), out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give every element its share."""
+        return self.expanded(grad / self.count)
+
+
+class Prod(Reduction):
+    """The product over dimensions; keeps x and the result."""
+
+    def forward(
+        self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return the product."""
+        out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
+        self.dim = dim[0] if dim is not None and len(dim) == 1 else dim  # as PyTorch shows it
+        np.prod(x, axis=self.dims, keepdims=keepdim, dtype=dtype, out=out)
+        self.save(self=x, result=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the product of the others."""
+        x = self.saved("self")
+        if np.all(x._array):
+            return self.expanded(grad * self.saved("result").conj()) / x.conj()
+        return self.expanded(grad) * self._others(x).conj()
+
+    def _others(self, x: "Tensor") -> "Tensor":
+        """Return for each element the product of those before and after it, zeros or not."""
+        order = [axis for axis in range(x.ndim) if axis not in self.dims] + list(self.dims)
+        moved = x.permute(order)
+        flat = moved.reshape(-1, self.count)
+        one = flat.new_ones(flat.shape[0], 1)
+        before = cat([one, flat[:, :-1]], 1).cumprod(1)
+        after = cat([one, flat[:, 1:].flip(1)], 1).cumprod(1).flip(1)
+        return (before * after).reshape(moved.shape).permute(np.argsort(order).tolist())
+
+
+def _dims(dim: Dim, input: "Tensor", where: str) -> tuple[int, ...] | None:
+    """Return the dimensions counted from the front, None if none is given."""
+    return None if dim is None else normalize_dims(dim, input._array.ndim, where)
+
+
+def accumulation_dtype(input: "Tensor", dtype: Any) -> np.dtype[Any]:
+    """Return the dtype to add up and multiply in: `dtype`, else int64 for integers and bools."""
+    if dtype is not None:
+        chosen: np.dtype[Any] = np.dtype(dtype)
+        return chosen
+    return input._array.dtype if category(input._array.dtype) >= 2 else np.dtype(np.int64)
+
+
+def _named(cls: Any, dims: tuple[int, ...] | None) -> Any:
+    # PyTorch's names tell whether dimensions were given.
+    return cls if dims is None or cls is Nansum else cls.named(cls.__name__.replace("0", "1"))
+
+
+def _accumulate(
+    cls: Any, where: str, input: "Tensor", dim: Dim, keepdim: bool, dtype: Any
+) -> "Tensor":
+    check_tensor(input, where)
+    result = accumulation_dtype(input, dtype)
+    if result != input._array.dtype and category(result) >= 2:
+        input = cast(input, result)
+    dims = _dims(dim, input, where)
+    tensor: Tensor = _named(cls, dims).apply(input, dim=dims, keepdim=keepdim, dtype=result)
+    return tensor
+
+
+def sum(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
+    """Return the sum over `dim`, all dimensions by default; of integers and bools as int64."""
+    return _accumulate(Sum, "sum", input, dim, keepdim, dtype)
+
+
+def nansum(
+    input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
+) -> "Tensor":
+    """Return the sum over `dim`, all dimensions by default, of what is not NaN."""
+    check_ordered(check_tensor(input, "nansum"), "nansum")
+    cls = Nansum if category(input._array.dtype) == 2 else Sum
+    return _accumulate(cls, "nansum", input, dim, keepdim, dtype)
+
+
+def prod(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
+    """Return the product over `dim`, all dimensions by default; of integers and bools as int64."""
+    return _accumulate(Prod, "prod", input, dim, keepdim, dtype)
+
+
+def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
+    """Return the mean over `dim`, all dimensions by default.
+
+    Raises:
+        RuntimeError: for integers and bools without a floating point `dtype`.
+    """
+    if dtype is not None:
+        input = cast(check_tensor(input, "mean"), dtype)
+    if category(check_tensor(input, "mean")._array.dtype) < 2:
+        raise RuntimeError(
+            "mean is defined for floating point and complex tensors, got "
+            f"{input._array.dtype.name}; pass dtype=offgrad.float32"
+        )
+    dims = _dims(dim, input, "mean")
+    tensor: Tensor = _named(Mean, dims).apply(input, dim=dims, keepdim=keepdim)
+    return tensor
+
+
+def nanmean(
+    input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
+) -> "Tensor":
+    """Return the mean over `dim`, all dimensions by default, of what is not NaN.
+
+    Raises:
+        RuntimeError: for integers, bools and complex numbers.
+    """
+    if category(check_tensor(input, "nanmean")._array.dtype) != 2:
+        raise RuntimeError(
+            f"nanmean is defined for floating point tensors, got {input._array.dtype.name}"
+        )
+    numbers = sum(wrap(~np.isnan(input._array)), dim, keepdim)
+    return nansum(input, dim, keepdim, dtype=dtype) / numbers
+
+
+def count_nonzero(input: "Tensor", dim: Dim = None) -> "Tensor":
+    """Return how many elements over `dim`, all dimensions by default, are not zero."""
+    axes = normalize_dims(dim, check_tensor(input, "count_nonzero")._array.ndim, "count_nonzero")
+    return wrap(np.asarray(np.count_nonzero(input._array, axis=axes), np.int64))
+
+
+def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) -> "Tensor":
+    array = check_tensor(input, where)._array
+    result = np.asarray(
+        reduce(array, axis=normalize_dims(dim, array.ndim, where), keepdims=keepdim)
+    )
+    # PyTorch's answer for uint8, which were its bools once.
+    return wrap(result.astype(np.uint8) if array.dtype == np.uint8 else result)
+
+
+def all(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
+    """Return whether all elements over `dim` are nonzero, as bool."""
+    return _truth(np.all, input, dim, keepdim, "all")
+
+
+def any(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
+    """Return whether any element over `dim` is nonzero, as bool."""
+    return _truth(np.any, input, dim, keepdim, "any")
+
+
+def sum_to_size(input: "Tensor", *size: Any) -> "Tensor":
+    """Return `input` summed to a shape, which must broadcast to its own."""
+    shape = tuple(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    given = input._array.shape
+    if given == shape:
+        return input
+    lead = len(given) - len(shape)
+    dims = tuple(range(lead)) + tuple(
+        lead + axis for axis, size in enumerate(shape) if size == 1 and given[lead + axis] != 1
+    )
+    if lead < 0 or not np.broadcast_shapes(shape, given) == given:
+        raise RuntimeError(
+            f"sum_to_size: the size must broadcast to the tensor's shape {list(given)}, "
+            f"got {list(shape)}"
+        )
+    result = sum(input, dims, keepdim=True) if dims else input
+    return result if result._array.shape == shape else result.reshape(shape)

@@ -1,0 +1,232 @@
+"""Diagonals and triangles of matrices."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.device import check_device
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._shape.reshaping import reshape
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "diag",
+    "diag_embed",
+    "diagflat",
+    "diagonal",
+    "trace",
+    "tril",
+    "tril_indices",
+    "triu",
+    "triu_indices",
+]
+
+
+def diagonal_view(x: Array, offset: int, dim1: int, dim2: int) -> Array:
+    """Return the diagonal of `x` between two dimensions as a last dimension, a writable view."""
+    view = x.diagonal(offset, dim1, dim2)
+    # NumPy gives a read-only view; PyTorch's can be written to.
+    view.flags.writeable = x.flags.writeable
+    return view
+
+
+class Diagonal(Op):
+    """The diagonal between two dimensions, a view; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, offset: int, dim1: int, dim2: int) -> Array:
+        """Return the view."""
+        self.self_sym_sizes, self.offset, self.dim1, self.dim2 = x.shape, offset, dim1, dim2
+        return diagonal_view(x, offset, dim1, dim2)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Put the gradient on the diagonal."""
+        where = {"offset": self.offset, "dim1": self.dim1, "dim2": self.dim2}
+        return DiagonalBackward.apply(grad, shape=self.self_sym_sizes, **where)
+
+
+class DiagonalCopy(Op):
+    """The diagonal of a matrix, a copy; keeps nothing."""
+
+    torch_name = "DiagonalBackward0_copy"
+
+    def forward(self, x: Array, offset: int, dim1: int, dim2: int) -> Array:
+        """Return the copy."""
+        self.self_sym_sizes, self.offset, self.dim1, self.dim2 = x.shape, offset, dim1, dim2
+        return memory.copy(x.diagonal(offset, dim1, dim2))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Put the gradient on the diagonal."""
+        where = {"offset": self.offset, "dim1": self.dim1, "dim2": self.dim2}
+        return DiagonalBackward.apply(grad, shape=self.self_sym_sizes, **where)
+
+
+class DiagonalBackward(Op):
+    """Zeros with a tensor on the diagonal; keeps nothing."""
+
+    def forward(self, x: Array, shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> Array:
+        """Return the padded copy."""
+        self.offset, self.dim1, self.dim2 = offset, dim1, dim2
+        out = memory.zeros(shape, x.dtype)
+        diagonal_view(out, offset, dim1, dim2)[...] = x
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Take the diagonal."""
+        return diagonal(grad, self.offset, self.dim1, self.dim2)
+
+
+class DiagEmbed(Op):
+    """Matrices with a tensor's last dimension on a diagonal; keeps nothing."""
+
+    def forward(self, x: Array, offset: int, dim1: int, dim2: int) -> Array:
+        """Return the matrices."""
+        self.offset, self.dim1, self.dim2 = offset, dim1, dim2
+        size = x.shape[-1] + abs(offset)
+        first, second = dim1 % (x.ndim + 1), dim2 % (x.ndim + 1)
+        shape = list(x.shape[:-1])
+        for axis in sorted((first, second)):
+            shape.insert(axis, size)
+        out = memory.zeros(tuple(shape), x.dtype)
+        diagonal_view(out, offset, first, second)[...] = x
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Take the diagonal."""
+        return diagonal(grad, self.offset, self.dim1, self.dim2)
+
+
+class Trace(Op):
+    """The sum of the diagonal of a matrix; keeps nothing."""
+
+    def forward(self, x: Array) -> Array:
+        """Return the sum."""
+        self.self_sym_sizes = x.shape
+        return np.asarray(np.trace(x))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Every element of the diagonal gets the gradient."""
+        shape = self.self_sym_sizes
+        return DiagonalBackward.apply(
+            grad.expand(min(shape)), shape=shape, offset=0, dim1=0, dim2=1
+        )
+
+
+class Tril(Op):
+    """The lower triangle of matrices, the rest zero; keeps nothing."""
+
+    def forward(self, x: Array, diagonal: int) -> Array:
+        """Return the triangle."""
+        self.diagonal = diagonal
+        return np.tril(x, diagonal)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The gradient's triangle."""
+        return tril(grad, self.diagonal)
+
+
+class Triu(Op):
+    """The upper triangle of matrices, the rest zero; keeps nothing."""
+
+    def forward(self, x: Array, diagonal: int) -> Array:
+        """Return the triangle."""
+        self.diagonal = diagonal
+        return np.triu(x, diagonal)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The gradient's triangle."""
+        return triu(grad, self.diagonal)
+
+
+def _two_dims(ndim: int, dim1: int, dim2: int, where: str) -> None:
+    if normalize_dim(dim1, ndim, where) == normalize_dim(dim2, ndim, where):
+        raise RuntimeError(f"{where}: dim1 and dim2 must differ, got {dim1} and {dim2}")
+
+
+def diagonal(input: "Tensor", offset: int = 0, dim1: int = 0, dim2: int = 1) -> "Tensor":
+    """Return a view of the diagonal between two dimensions, which becomes the last dimension.
+
+    Args:
+        input: at least two dimensions.
+        offset: how far above (positive) or below the main diagonal.
+        dim1: the dimension of rows.
+        dim2: the dimension of columns.
+
+    Raises:
+        IndexError: if there is no such dimension.
+        RuntimeError: if both are the same.
+    """
+    _two_dims(check_tensor(input, "diagonal")._array.ndim, dim1, dim2, "diagonal")
+    return Diagonal.apply(input, offset=offset, dim1=dim1, dim2=dim2)
+
+
+def diag_embed(input: "Tensor", offset: int = 0, dim1: int = -2, dim2: int = -1) -> "Tensor":
+    """Return matrices with the last dimension of `input` on a diagonal, zero elsewhere."""
+    ndim = check_tensor(input, "diag_embed")._array.ndim
+    if not ndim:
+        raise IndexError("diag_embed: at least one dimension is needed, got a scalar")
+    _two_dims(ndim + 1, dim1, dim2, "diag_embed")
+    return DiagEmbed.apply(input, offset=offset, dim1=dim1, dim2=dim2)
+
+
+def diag(input: "Tensor", diagonal: int = 0) -> "Tensor":
+    """Return the matrix with the vector `input` on a diagonal, or a copy of a matrix's diagonal."""
+    ndim = check_tensor(input, "diag")._array.ndim
+    if ndim == 1:
+        return diag_embed(input, diagonal)
+    if ndim != 2:
+        raise RuntimeError(f"diag: a vector or a matrix is needed, got a {describe(input)}")
+    return DiagonalCopy.apply(input, offset=diagonal, dim1=0, dim2=1)
+
+
+def diagflat(input: "Tensor", offset: int = 0) -> "Tensor":
+    """Return the matrix with the elements of `input` on a diagonal."""
+    return diag_embed(reshape(check_tensor(input, "diagflat"), input._array.size), offset)
+
+
+def trace(input: "Tensor") -> "Tensor":
+    """Return the sum of the diagonal of a matrix."""
+    if check_tensor(input, "trace")._array.ndim != 2:
+        raise RuntimeError(f"trace: a matrix is needed, got a {describe(input)}")
+    return Trace.apply(input)
+
+
+def _matrices(input: "Tensor", where: str) -> "Tensor":
+    if check_tensor(input, where)._array.ndim < 2:
+        raise RuntimeError(f"{where}: at least 2 dimensions are needed, got a {describe(input)}")
+    return input
+
+
+def tril(input: "Tensor", diagonal: int = 0) -> "Tensor":
+    """Return the lower triangle of matrices, zero above `diagonal`."""
+    return Tril.apply(_matrices(input, "tril"), diagonal=diagonal)
+
+
+def triu(input: "Tensor", diagonal: int = 0) -> "Tensor":
+    """Return the upper triangle of matrices, zero below `diagonal`."""
+    return Triu.apply(_matrices(input, "triu"), diagonal=diagonal)
+
+
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None
+) -> "Tensor":
+    """Return the rows and columns of a lower triangle, shape [2, count]."""
+    check_device(device)
+    return wrap(np.stack(np.tril_indices(row, offset, col)).astype(dtype))
+
+
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None
+) -> "Tensor":
+    """Return the rows and columns of an upper triangle, shape [2, count]."""
+    check_device(device)
+    return wrap(np.stack(np.triu_indices(row, offset, col)).astype(dtype))

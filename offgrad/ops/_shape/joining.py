@@ -1,0 +1,226 @@
+"""Joining tensors, which copies."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import check_tensor, result_type
+from offgrad.ops._shape.permuting import broadcast_to
+from offgrad.ops._shape.reshaping import (
+    atleast_1d,
+    atleast_2d,
+    atleast_3d,
+    reshape,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "block_diag",
+    "cat",
+    "column_stack",
+    "concat",
+    "concatenate",
+    "dstack",
+    "hstack",
+    "meshgrid",
+    "row_stack",
+    "stack",
+    "vstack",
+]
+
+
+class Cat(Op):
+    """Tensors one after the other along a dimension; keeps nothing."""
+
+    def forward(self, *arrays: Array, dim: int) -> Array:
+        """Return the joined copy."""
+        self.dim = dim
+        self.lengths = tuple(array.shape[dim] for array in arrays)
+        shape = list(arrays[0].shape)
+        shape[dim] = sum(self.lengths)
+        out = memory.empty(tuple(shape), arrays[0].dtype)
+        np.concatenate(arrays, axis=dim, out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give each its piece."""
+        return tuple(grad.split(self.lengths, self.dim))
+
+
+class Stack(Op):
+    """Tensors side by side along a new dimension; keeps nothing."""
+
+    def forward(self, *arrays: Array, dim: int) -> Array:
+        """Return the joined copy."""
+        self.dim = dim
+        shape = arrays[0].shape
+        out = memory.empty((*shape[:dim], len(arrays), *shape[dim:]), arrays[0].dtype)
+        np.stack(arrays, axis=dim, out=out)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give each its entry."""
+        return grad.unbind(self.dim)
+
+
+class BlockDiag(Op):
+    """Matrices along the diagonal of one that is else zero; keeps nothing."""
+
+    def forward(self, *arrays: Array) -> Array:
+        """Return the block-diagonal matrix."""
+        self.shapes = [each.shape for each in arrays]
+        blocks = [np.atleast_2d(each) for each in arrays]
+        shape = tuple(sum(each.shape[axis] for each in blocks) for axis in (0, 1))
+        out = memory.zeros(shape, arrays[0].dtype)
+        for block, place in zip(blocks, self._places(), strict=True):
+            out[place] = block
+        return out
+
+    def _places(self) -> list[tuple[slice, slice]]:
+        row = column = 0
+        places = []
+        for shape in self.shapes:
+            rows, columns = (1,) * (2 - len(shape)) + shape
+            places.append((slice(row, row + rows), slice(column, column + columns)))
+            row, column = row + rows, column + columns
+        return places
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Give each its block."""
+        return tuple(
+            grad[place].reshape(shape) if needed else None
+            for place, shape, needed in zip(
+                self._places(), self.shapes, self.needs_input_grad, strict=True
+            )
+        )
+
+
+def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
+    """Return tensors joined along `dim`; their other sizes must be equal."""
+    tensors = [check_tensor(each, "cat") for each in tensors]
+    if not tensors:
+        raise ValueError("cat needs at least one tensor, got none")
+    dtype = result_type(*tensors)
+    if len(tensors) > 1:
+        # PyTorch lets an empty vector join anything.
+        tensors = [each for each in tensors if each._array.shape != (0,)] or tensors[:1]
+    first = tensors[0]._array.shape
+    if not first:
+        raise RuntimeError("cat: tensors without dimensions cannot be joined; use stack()")
+    axis = normalize_dim(dim, len(first), "cat")
+    for index, each in enumerate(tensors):
+        shape = each._array.shape
+        if len(shape) != len(first) or any(
+            m != n for at, (m, n) in enumerate(zip(shape, first, strict=True)) if at != axis
+        ):
+            raise RuntimeError(
+                f"cat: sizes must be equal except along dim {axis}, but tensor {index} is a "
+                f"{describe(each)} and tensor 0 a {describe(tensors[0])}"
+            )
+    return Cat.apply(*(each.to(dtype) for each in tensors), dim=axis)
+
+
+def concat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
+    """Return tensors joined along `dim`; another name for `cat`."""
+    return cat(tensors, dim)
+
+
+def concatenate(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
+    """Return tensors joined along `dim`; another name for `cat`."""
+    return cat(tensors, dim)
+
+
+def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
+    """Return tensors of one shape joined along a new dimension `dim`."""
+    tensors = [check_tensor(each, "stack") for each in tensors]
+    if not tensors:
+        raise RuntimeError("stack needs at least one tensor, got none")
+    for index, each in enumerate(tensors):
+        if each._array.shape != tensors[0]._array.shape:
+            raise RuntimeError(
+                f"stack: shapes must be equal, but tensor {index} is a {describe(each)} and "
+                f"tensor 0 a {describe(tensors[0])}"
+            )
+    axis = normalize_dim(dim, tensors[0]._array.ndim + 1, "stack")
+    dtype = result_type(*tensors)
+    return Stack.apply(*(each.to(dtype) for each in tensors), dim=axis)
+
+
+def hstack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined beside each other: along dimension 1, of vectors 0."""
+    pieces = atleast_1d(list(tensors))
+    return cat(pieces, 0 if pieces and pieces[0].ndim == 1 else 1)
+
+
+def vstack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined below each other; vectors are rows."""
+    return cat(atleast_2d(list(tensors)), 0)
+
+
+def row_stack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined below each other; another name for `vstack`."""
+    return vstack(tensors)
+
+
+def dstack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined along dimension 2, which they get if they lack it."""
+    return cat(atleast_3d(list(tensors)), 2)
+
+
+def column_stack(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return tensors joined beside each other; vectors are columns."""
+    return hstack(
+        [each if each.ndim > 1 else reshape(each, each._array.size, 1) for each in tensors]
+    )
+
+
+def block_diag(*tensors: "Tensor") -> "Tensor":
+    """Return the matrix with `tensors` along its diagonal; scalars and vectors count as rows.
+
+    Raises:
+        RuntimeError: for more than two dimensions.
+    """
+    for each in tensors:
+        if check_tensor(each, "block_diag")._array.ndim > 2:
+            raise RuntimeError(f"block_diag: at most 2 dimensions, got a {describe(each)}")
+    dtype = result_type(*tensors)
+    return BlockDiag.apply(*(each.to(dtype) for each in tensors))
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> "tuple[Tensor, ...]":
+    """Return for each vector a view of the grid that all span, in which its coordinate is given.
+
+    Args:
+        *tensors: vectors or scalars, or one sequence of them.
+        indexing: ``"ij"``, or ``"xy"``, which swaps the first two dimensions.
+
+    Raises:
+        RuntimeError: for more than one dimension, or another `indexing`.
+    """
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    vectors = [check_tensor(each, "meshgrid") for each in given]
+    if indexing not in ("ij", "xy"):
+        raise RuntimeError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
+    for each in vectors:
+        if each._array.ndim > 1:
+            raise RuntimeError(f"meshgrid: vectors are needed, got a {describe(each)}")
+    swap = indexing == "xy" and len(vectors) > 1
+    if swap:
+        vectors[:2] = vectors[1], vectors[0]
+    shape = [each._array.size for each in vectors]
+    grids = []
+    for axis, each in enumerate(vectors):
+        place = [size if at == axis else 1 for at, size in enumerate(shape)]
+        grids.append(broadcast_to(reshape(each, place), shape))
+    if swap:
+        grids[:2] = grids[1], grids[0]
+    return tuple(grids)

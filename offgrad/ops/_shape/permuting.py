@@ -1,0 +1,212 @@
+"""Dimensions in another order, and dimensions repeated: views."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._shape.reshaping import sizes
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "broadcast_tensors",
+    "broadcast_to",
+    "expand",
+    "moveaxis",
+    "movedim",
+    "permute",
+    "swapaxes",
+    "swapdims",
+    "t",
+    "transpose",
+]
+
+
+class Permute(Op):
+    """Dimensions in another order; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dims: tuple[int, ...]) -> Array:
+        """Return the view."""
+        self.dims = dims
+        return x.transpose(dims)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Reorder back."""
+        return permute(grad, np.argsort(self.dims).tolist())
+
+
+class Transpose(Op):
+    """Two dimensions swapped; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dim0: int, dim1: int) -> Array:
+        """Return the view."""
+        self.dim0, self.dim1 = dim0, dim1
+        # A view of its own, also where there is nothing to swap.
+        return x.swapaxes(dim0, dim1) if x.ndim else x[...]
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Swap back."""
+        return transpose(grad, self.dim0, self.dim1)
+
+
+class T(Op):
+    """A matrix transposed; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array) -> Array:
+        """Return the view."""
+        return x.T
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Transpose back."""
+        return t(grad)
+
+
+class Expand(Op):
+    """Dimensions of size 1 repeated without copying; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Return the view."""
+        self.self_sym_sizes = x.shape
+        # Writable as PyTorch's; the memory is the base's and in-place operations refuse overlaps.
+        strides = (0,) * (len(shape) - x.ndim) + tuple(
+            0 if have == 1 and want != 1 else stride
+            for have, want, stride in zip(
+                x.shape, shape[len(shape) - x.ndim :], x.strides, strict=True
+            )
+        )
+        return np.lib.stride_tricks.as_strided(x, shape, strides)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Sum what was repeated."""
+        return grad.sum_to_size(self.self_sym_sizes)
+
+
+def permute(input: "Tensor", *dims: Any) -> "Tensor":
+    """Return a view with the dimensions in the order `dims`."""
+    ndim = check_tensor(input, "permute")._array.ndim
+    order = tuple(normalize_dim(dim, ndim, "permute") for dim in sizes(dims))
+    if sorted(order) != list(range(ndim)):
+        raise RuntimeError(
+            f"permute: dims must name each of {ndim} dimensions once, got {list(sizes(dims))}"
+        )
+    return Permute.apply(input, dims=order)
+
+
+def transpose(input: "Tensor", dim0: int, dim1: int) -> "Tensor":
+    """Return a view with two dimensions swapped."""
+    ndim = check_tensor(input, "transpose")._array.ndim
+    for dim in (dim0, dim1):
+        normalize_dim(dim, ndim, "transpose")
+    return Transpose.apply(input, dim0=dim0, dim1=dim1)
+
+
+def swapaxes(input: "Tensor", axis0: int, axis1: int) -> "Tensor":
+    """Return a view with two dimensions swapped; NumPy's name for `transpose`."""
+    return transpose(input, axis0, axis1)
+
+
+def swapdims(input: "Tensor", dim0: int, dim1: int) -> "Tensor":
+    """Return a view with two dimensions swapped; another name for `transpose`."""
+    return transpose(input, dim0, dim1)
+
+
+def movedim(
+    input: "Tensor", source: int | Sequence[int], destination: int | Sequence[int]
+) -> "Tensor":
+    """Return a view with dimensions moved from `source` to `destination`, the others in order.
+
+    Raises:
+        RuntimeError: if there are not as many of both, or one is given twice.
+    """
+    ndim = check_tensor(input, "movedim")._array.ndim
+    places = []
+    for each in (source, destination):
+        dims = (each,) if isinstance(each, int | np.integer) else tuple(each)
+        places.append([normalize_dim(int(dim), ndim, "movedim") for dim in dims])
+    old, new = places
+    if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
+        raise RuntimeError(
+            f"movedim: source and destination must name as many dimensions, each once, got "
+            f"{source} and {destination}"
+        )
+    if not ndim:
+        return permute(input, ())
+    order = [axis for axis in range(ndim) if axis not in old]
+    for place, axis in sorted(zip(new, old, strict=True)):
+        order.insert(place, axis)
+    return permute(input, order)
+
+
+def moveaxis(
+    input: "Tensor", source: int | Sequence[int], destination: int | Sequence[int]
+) -> "Tensor":
+    """Return a view with dimensions moved; NumPy's name for `movedim`."""
+    return movedim(input, source, destination)
+
+
+def t(input: "Tensor") -> "Tensor":
+    """Return the transposed matrix; vectors and scalars as they are."""
+    if check_tensor(input, "t")._array.ndim > 2:
+        raise RuntimeError(
+            f"t: a tensor of at most 2 dimensions is needed, got a {describe(input)}"
+        )
+    return T.apply(input)
+
+
+def expand(input: "Tensor", *shape: Any) -> "Tensor":
+    """Return a view that repeats dimensions of size 1; -1 keeps a size."""
+    given = check_tensor(input, "expand")._array.shape
+    target = list(sizes(shape))
+    lead = len(target) - len(given)
+    for axis, size in enumerate(target):
+        have = given[axis - lead] if axis >= lead >= 0 else None
+        if size == -1 and have is not None:
+            target[axis] = have
+        elif lead < 0 or size < 0 or (have not in (None, 1) and have != size):
+            raise RuntimeError(
+                "expand: only dimensions of size 1 (and new ones in front) can be expanded, got "
+                f"size {list(sizes(shape))} for a {describe(input)}"
+            )
+    if lead < 0:
+        raise RuntimeError(
+            f"expand: dimensions cannot go, got size {target} for a {describe(input)}"
+        )
+    return Expand.apply(input, shape=tuple(target))
+
+
+def broadcast_to(input: "Tensor", shape: Sequence[int]) -> "Tensor":
+    """Return a view broadcast to `shape`."""
+    return expand(input, shape)
+
+
+def broadcast_tensors(*tensors: "Tensor") -> "tuple[Tensor, ...]":
+    """Return a view of each tensor, all broadcast to one shape.
+
+    Raises:
+        RuntimeError: if their shapes do not broadcast.
+    """
+    shapes = [check_tensor(each, "broadcast_tensors")._array.shape for each in tensors]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise RuntimeError(
+            "broadcast_tensors: sizes must be equal or 1 where they differ, got shapes "
+            f"{[list(each) for each in shapes]}"
+        ) from None
+    return tuple(expand(each, shape) for each in tensors)

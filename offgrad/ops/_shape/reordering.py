@@ -1,0 +1,232 @@
+"""Copies with the elements in another order, or several times."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.dims import (
+    normalize_dim,
+    normalize_dims,
+)
+from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._shape.permuting import expand
+from offgrad.ops._shape.reshaping import (
+    clone,
+    reshape,
+    sizes,
+    unsqueeze,
+    view,
+)
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "flip",
+    "fliplr",
+    "flipud",
+    "repeat",
+    "repeat_interleave",
+    "roll",
+    "rot90",
+    "tile",
+]
+
+
+class Flip(Op):
+    """The order along dimensions reversed, a copy; keeps nothing."""
+
+    def forward(self, x: Array, dims: tuple[int, ...]) -> Array:
+        """Return the reversed copy."""
+        self.dims = dims
+        return memory.copy(np.flip(x, dims))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Reverse back."""
+        return flip(grad, self.dims)
+
+
+class Roll(Op):
+    """Elements moved along dimensions, the last ones to the front; keeps nothing."""
+
+    def forward(self, x: Array, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Array:
+        """Return the rolled copy."""
+        self.shifts, self.dims = shifts, dims
+        return np.roll(x, shifts, dims) if dims else np.roll(x, shifts[0])
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Roll back."""
+        return roll(grad, [-shift for shift in self.shifts], self.dims)
+
+
+class Rot90(Op):
+    """A quarter turn, or several, in a plane of two dimensions; keeps nothing."""
+
+    def forward(self, x: Array, k: int, dims: tuple[int, int]) -> Array:
+        """Return the turned copy."""
+        self.k, self.dims = k, dims
+        return memory.copy(np.rot90(x, k, dims))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Turn back."""
+        return rot90(grad, -self.k, self.dims)
+
+
+class Repeat(Op):
+    """Copies of a tensor beside each other along its dimensions; keeps nothing."""
+
+    def forward(self, x: Array, repeats: tuple[int, ...]) -> Array:
+        """Return the tiles."""
+        self.self_sym_sizes, self.repeats = x.shape, repeats
+        shape = (1,) * (len(repeats) - x.ndim) + x.shape
+        out = memory.empty(tuple(n * size for n, size in zip(repeats, shape, strict=True)), x.dtype)
+        out.reshape(self._apart(shape))[...] = x.reshape(
+            [each for size in shape for each in (1, size)]
+        )
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Sum over the copies."""
+        lead = len(self.repeats) - len(self.self_sym_sizes)
+        shape = (1,) * lead + self.self_sym_sizes
+        if not shape:
+            return grad
+        apart = grad.reshape(self._apart(shape))
+        return apart.sum(tuple(range(0, 2 * len(shape), 2))).reshape(self.self_sym_sizes)
+
+    def _apart(self, shape: tuple[int, ...]) -> list[int]:
+        """Return the result's shape with a dimension of copies before each of elements."""
+        pairs = zip(self.repeats, shape, strict=True)
+        return [each for n, size in pairs for each in (n, size)]
+
+
+def flip(input: "Tensor", *dims: Any) -> "Tensor":
+    """Return a copy with the order along `dims` reversed."""
+    given = sizes(dims)
+    ndim = check_tensor(input, "flip")._array.ndim
+    axes = normalize_dims(given, ndim, "flip") if given else ()
+    return Flip.apply(input, dims=axes)
+
+
+def fliplr(input: "Tensor") -> "Tensor":
+    """Return a copy with the columns in reverse order: dimension 1."""
+    if check_tensor(input, "fliplr")._array.ndim < 2:
+        raise RuntimeError(f"fliplr: at least 2 dimensions are needed, got a {describe(input)}")
+    return flip(input, 1)
+
+
+def flipud(input: "Tensor") -> "Tensor":
+    """Return a copy with the rows in reverse order: dimension 0."""
+    if not check_tensor(input, "flipud")._array.ndim:
+        raise RuntimeError("flipud: at least one dimension is needed, got a scalar")
+    return flip(input, 0)
+
+
+def roll(
+    input: "Tensor", shifts: int | Sequence[int], dims: int | Sequence[int] | None = None
+) -> "Tensor":
+    """Return a copy with elements moved by `shifts` along `dims`, around the end.
+
+    Without `dims` the elements move as if they were in one row.
+
+    Raises:
+        RuntimeError: if there are not as many shifts as dimensions.
+    """
+    moves = (shifts,) if isinstance(shifts, int | np.integer) else tuple(shifts)
+    given: tuple[Any, ...] = () if dims is None else dims if not isinstance(dims, int) else (dims,)  # type: ignore[assignment]
+    ndim = check_tensor(input, "roll")._array.ndim
+    if not moves or len(moves) != (len(given) or 1):
+        raise RuntimeError(
+            f"roll: there must be a shift for each dimension, got shifts {list(moves)} and dims "
+            f"{list(given)}"
+        )
+    axes = tuple(normalize_dim(int(dim), ndim, "roll") for dim in given)
+    return Roll.apply(input, shifts=tuple(int(each) for each in moves), dims=axes if ndim else ())
+
+
+def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor":
+    """Return a copy turned by `k` quarters from the first of two dimensions to the second.
+
+    Raises:
+        RuntimeError: if `dims` are not two different dimensions.
+    """
+    ndim = check_tensor(input, "rot90")._array.ndim
+    if len(dims) != 2 or ndim < 2 or dims[0] % ndim == dims[1] % ndim:
+        raise RuntimeError(
+            f"rot90: dims must be two different dimensions, got {list(dims)} for a "
+            f"{describe(input)}"
+        )
+    axes = tuple(normalize_dim(int(dim), ndim, "rot90") for dim in dims)
+    return Rot90.apply(input, k=int(k), dims=axes)
+
+
+def repeat(input: "Tensor", *repeats: Any) -> "Tensor":
+    """Return copies of `input` beside each other: `repeats` along each dimension, new ones first.
+
+    Raises:
+        RuntimeError: if there are fewer numbers than dimensions, or a negative one.
+    """
+    counts = sizes(repeats)
+    if len(counts) < check_tensor(input, "repeat")._array.ndim or min(counts, default=0) < 0:
+        raise RuntimeError(
+            "repeat: a number that is not negative is needed for each dimension, got "
+            f"{list(counts)} for a {describe(input)}"
+        )
+    return Repeat.apply(input, repeats=counts)
+
+
+def tile(input: "Tensor", *dims: Any) -> "Tensor":
+    """Return copies of `input` beside each other, as `repeat`; numbers left out in front are 1."""
+    counts = sizes(dims)
+    ndim = check_tensor(input, "tile")._array.ndim
+    return repeat(input, (1,) * (ndim - len(counts)) + counts)
+
+
+def repeat_interleave(
+    input: "Tensor",
+    repeats: Any,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> "Tensor":
+    """Return each element along `dim` several times in a row; without `dim`, of the vector of all.
+
+    Args:
+        input: the tensor.
+        repeats: a number, or a tensor of one number for each entry of the dimension.
+        dim: the dimension.
+        output_size: the sum of `repeats`, not needed.
+
+    Raises:
+        RuntimeError: if a number is negative or there is not one for each entry.
+    """
+    x = check_tensor(input, "repeat_interleave")
+    if dim is None:
+        x, dim = reshape(x, x._array.size), 0
+    axis = normalize_dim(dim, x._array.ndim, "repeat_interleave")
+    x = x if x._array.ndim else reshape(x, 1)
+    length = x._array.shape[axis]
+    if isinstance(repeats, TensorBase):
+        counts = repeats._array
+        if counts.dtype.kind not in "iu" or counts.ndim > 1 or counts.size not in (1, length):
+            raise RuntimeError(
+                f"repeat_interleave: repeats must be integers, one or {length}, got a "
+                f"{describe(repeats)}"
+            )
+        if counts.size and counts.min() < 0:
+            raise RuntimeError(
+                f"repeat_interleave: repeats must not be negative, got {counts.min()}"
+            )
+        return x.index_select(
+            axis, wrap(np.repeat(np.arange(length), np.broadcast_to(counts, (length,))))
+        )
+    count = int(repeats)
+    if count < 0:
+        raise RuntimeError(f"repeat_interleave: repeats must not be negative, got {count}")
+    shape = x._array.shape
+    copies = expand(unsqueeze(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
+    return view(clone(copies), (*shape[:axis], length * count, *shape[axis + 1 :]))

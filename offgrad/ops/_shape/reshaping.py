@@ -1,0 +1,296 @@
+"""Other shapes: views where memory allows, else copies."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.dims import (
+    normalize_dim,
+    normalize_dims,
+)
+from offgrad.ops._core.dtypes import check_tensor
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "clone",
+    "contiguous",
+    "detach",
+    "flatten",
+    "ravel",
+    "reshape",
+    "squeeze",
+    "unflatten",
+    "unsqueeze",
+    "view",
+]
+
+
+def sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the sizes given one by one, or as one sequence."""
+    if len(args) == 1 and not isinstance(args[0], int | np.integer):
+        return tuple(int(size) for size in args[0])
+    return tuple(int(size) for size in args)
+
+
+class View(Op):
+    """Another shape over the same memory; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Return the view."""
+        self.self_sym_sizes = x.shape
+        return np.reshape(x, shape, copy=False)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Shape back."""
+        return grad.reshape(self.self_sym_sizes)
+
+
+class UnsafeView(Op):
+    """The elements in another shape, a copy unless x is contiguous; keeps nothing.
+
+    The result is no view to autograd: what is contiguous must be a result nobody else has or saved.
+    """
+
+    def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Return the elements."""
+        self.self_sym_sizes = x.shape
+        return memory.contiguous(x).reshape(shape)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Shape back."""
+        return grad.reshape(self.self_sym_sizes)
+
+
+class _WithoutOnes(Op):
+    """A view without some dimensions of size 1; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dim: Any = None) -> Array:
+        """Return the view."""
+        self.self_sym_sizes = x.shape
+        self.dim = dim
+        dims = normalize_dims(dim, x.ndim, "squeeze") if dim != () else ()
+        return np.squeeze(x, tuple(axis for axis in dims if x.shape[axis] == 1))
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Shape back."""
+        return grad.reshape(self.self_sym_sizes)
+
+
+class Squeeze(_WithoutOnes):
+    """A view without dimensions of size 1; keeps nothing."""
+
+
+class SqueezeDim(_WithoutOnes):
+    """A view without a dimension, if its size is 1; keeps nothing."""
+
+    torch_name = "SqueezeBackward1"
+
+
+class SqueezeDims(_WithoutOnes):
+    """A view without those of some dimensions whose size is 1; keeps nothing."""
+
+    torch_name = "SqueezeBackward2"
+
+
+class Unsqueeze(Op):
+    """A view with a dimension of size 1 inserted; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dim: int) -> Array:
+        """Return the view."""
+        self.dim = dim
+        return np.expand_dims(x, dim)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Shape back."""
+        return squeeze(grad, self.dim)
+
+
+class Clone(Op):
+    """A copy in memory of its own, C-ordered; keeps nothing."""
+
+    def forward(self, x: Array) -> Array:
+        """Return the copy."""
+        return memory.copy(x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Pass the gradient."""
+        return grad
+
+
+def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, ...]:
+    """Return `shape` with its -1 worked out."""
+    size = input._array.size
+    if shape.count(-1) == 1:
+        rest = prod(each for each in shape if each != -1)
+        if rest and size % rest == 0:
+            shape = tuple(size // rest if each == -1 else each for each in shape)
+    if min(shape, default=0) < 0 or prod(shape) != size:
+        raise RuntimeError(
+            f"{where}: the shape must hold exactly the tensor's {size} elements (one size may be "
+            f"-1), got shape {list(shape)} for a {describe(input)}"
+        )
+    return shape
+
+
+def view(input: "Tensor", *shape: Any) -> "Tensor":
+    """Return a view of another shape; one size may be -1.
+
+    Raises:
+        RuntimeError: if the elements do not fit, or the memory layout needs a copy (use `reshape`).
+    """
+    if len(shape) == 1 and isinstance(shape[0], np.dtype | type):
+        raise NotImplementedError("view(dtype) is not supported; use to(dtype), which converts")
+    target = _resolve(sizes(shape), check_tensor(input, "view"), "view")
+    result = _try_view(input, target)
+    if result is None:
+        raise RuntimeError(
+            f"view: shape {list(target)} needs a copy, because the memory of this "
+            f"{describe(input)} with strides {input.stride()} is not laid out so; use reshape()"
+        )
+    return result
+
+
+def _try_view(input: "Tensor", shape: tuple[int, ...]) -> "Tensor | None":
+    if not input._array.flags.c_contiguous:
+        try:
+            np.reshape(input._array, shape, copy=False)
+        except ValueError:
+            return None
+    return View.apply(input, shape=shape)
+
+
+def reshape(input: "Tensor", *shape: Any) -> "Tensor":
+    """Return the elements in another shape: a view where possible, else a copy."""
+    target = _resolve(sizes(shape), check_tensor(input, "reshape"), "reshape")
+    result = _try_view(input, target)
+    return UnsafeView.apply(input, shape=target) if result is None else result
+
+
+def flatten(input: "Tensor", start_dim: int = 0, end_dim: int = -1) -> "Tensor":
+    """Return `input` with dimensions `start_dim` to `end_dim` made one; itself if that is one."""
+    shape = check_tensor(input, "flatten")._array.shape
+    if not shape:
+        return reshape(input, 1)
+    first = normalize_dim(start_dim, len(shape), "flatten")
+    last = normalize_dim(end_dim, len(shape), "flatten")
+    if last < first:
+        raise RuntimeError(
+            f"flatten: start_dim must not come after end_dim, got {first} and {last}"
+        )
+    if first == last:
+        return input
+    return reshape(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
+
+
+def ravel(input: "Tensor") -> "Tensor":
+    """Return the elements as a vector: a view where possible, else a copy."""
+    return reshape(input, -1 if check_tensor(input, "ravel")._array.size else 0)
+
+
+def unflatten(input: "Tensor", dim: int, sizes: Sequence[int]) -> "Tensor":
+    """Return a view with dimension `dim` split into several of `sizes`; one may be -1.
+
+    Raises:
+        RuntimeError: if the sizes do not multiply to that of the dimension.
+    """
+    shape = check_tensor(input, "unflatten")._array.shape
+    axis = normalize_dim(dim, len(shape), "unflatten")
+    given = tuple(int(size) for size in sizes)
+    if not given or not shape:
+        raise RuntimeError(
+            f"unflatten: a dimension and at least one size are needed, got sizes {list(given)} for "
+            f"a {describe(input)}"
+        )
+    rest = prod(size for size in given if size != -1)
+    if given.count(-1) == 1 and rest > 0 and shape[axis] % rest == 0:
+        given = tuple(shape[axis] // rest if size == -1 else size for size in given)
+    if min(given) < 0 or prod(given) != shape[axis]:
+        raise RuntimeError(
+            f"unflatten: sizes must multiply to the size {shape[axis]} of dim {axis} (one may be "
+            f"-1), got {list(given)}"
+        )
+    return view(input, *shape[:axis], *given, *shape[axis + 1 :])
+
+
+def squeeze(input: "Tensor", dim: int | Sequence[int] | None = None) -> "Tensor":
+    """Return a view without dimensions of size 1: all of them, or those of `dim` that have it."""
+    ndim = check_tensor(input, "squeeze")._array.ndim
+    if dim is None:
+        return Squeeze.apply(input)
+    if isinstance(dim, int | np.integer):
+        return SqueezeDim.apply(input, dim=normalize_dim(int(dim), ndim, "squeeze"))
+    dims = normalize_dims(dim, ndim, "squeeze") if len(dim) else ()
+    return SqueezeDims.apply(input, dim=dims)
+
+
+def unsqueeze(input: "Tensor", dim: int) -> "Tensor":
+    """Return a view with a dimension of size 1 inserted at `dim`."""
+    ndim = check_tensor(input, "unsqueeze")._array.ndim
+    return Unsqueeze.apply(input, dim=normalize_dim(dim, ndim + 1, "unsqueeze"))
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """Return each tensor with at least one dimension."""
+    return _each(lambda x: x if x.ndim else reshape(x, 1), tensors)
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """Return each tensor with at least two dimensions; a vector becomes a row."""
+    return _each(
+        lambda x: x if x.ndim > 1 else unsqueeze(x, 0) if x.ndim else reshape(x, 1, 1), tensors
+    )
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """Return each tensor with at least three dimensions; new ones come last, and before a
+    vector.
+    """
+
+    def raised(x: "Tensor") -> "Tensor":
+        if x.ndim > 2:
+            return x
+        if x.ndim == 2:
+            return unsqueeze(x, -1)
+        return unsqueeze(unsqueeze(x, 0), -1) if x.ndim else reshape(x, 1, 1, 1)
+
+    return _each(raised, tensors)
+
+
+def _each(function: Any, tensors: tuple[Any, ...]) -> Any:
+    """Return what `function` makes of one tensor, or a tuple for a sequence of them."""
+    if len(tensors) == 1:
+        if isinstance(tensors[0], TensorBase):
+            return function(tensors[0])
+        tensors = tuple(tensors[0])
+    return tuple(function(check_tensor(each, "atleast")) for each in tensors)
+
+
+def contiguous(input: "Tensor") -> "Tensor":
+    """Return `input` itself if its memory is C-ordered without gaps, else a copy that is."""
+    return input if check_tensor(input, "contiguous")._array.flags.c_contiguous else clone(input)
+
+
+def clone(input: "Tensor") -> "Tensor":
+    """Return a copy in memory of its own, C-ordered."""
+    return Clone.apply(check_tensor(input, "clone"))
+
+
+def detach(input: "Tensor") -> "Tensor":
+    """Return a tensor over the same memory that no gradient flows through."""
+    return wrap(check_tensor(input, "detach")._array, input._storage)

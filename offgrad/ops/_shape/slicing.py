@@ -1,0 +1,234 @@
+"""Basic indexing: views of one entry, of a slice, or of both at once; and their inverse."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._shape.reshaping import Unsqueeze
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["narrow", "select"]
+
+ALL = slice(None)
+END = sys.maxsize
+"""What PyTorch writes for the end of a slice that goes to the end."""
+
+
+def place_of(dim: int, *entries: Any) -> tuple[Any, ...]:
+    """Return the NumPy index of `entries` at dimension `dim`; its result is always a view."""
+    return (*(ALL,) * dim, *entries, Ellipsis)
+
+
+class Select(Op):
+    """One entry along a dimension, a view; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dim: int, index: int) -> Array:
+        """Return the view."""
+        self.self_sym_sizes, self.dim, self.index = x.shape, dim, index
+        view: Array = x[place_of(dim, index)]
+        return view
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Put the gradient where the entry was."""
+        index = place_of(self.dim, self.index)
+        return Embed.named("SelectBackwardBackward0").apply(
+            grad, index=index, shape=self.self_sym_sizes
+        )
+
+
+class Slice(Op):
+    """Entries from `start` to before `end` by `step` along a dimension, a view; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dim: int, start: int, end: int, step: int) -> Array:
+        """Return the view."""
+        self.self_sym_sizes = x.shape
+        self.dim, self.start, self.end, self.step = dim, start, end, step
+        view: Array = x[place_of(dim, slice(start, end, step))]
+        return view
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Put the gradient where the slice was."""
+        index = place_of(self.dim, slice(self.start, self.end, self.step))
+        return Embed.apply(grad, index=index, shape=self.self_sym_sizes)
+
+
+class Alias(Op):
+    """A view of everything; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array) -> Array:
+        """Return the view."""
+        return x[...]
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Pass the gradient."""
+        return grad
+
+
+class _Combined(Op):
+    """A basic index of several steps at once, a view; keeps nothing. Named after the last step."""
+
+    is_view = True
+
+    def forward(self, x: Array, index: tuple[Any, ...]) -> Array:
+        """Return the view."""
+        self.key, self.shape = index, x.shape
+        view: Array = x[index]
+        return view
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Put the gradient where the view was."""
+        name = self.name().replace("Backward0", "BackwardBackward0")
+        return Embed.named(name).apply(grad, index=self.key, shape=self.shape)
+
+
+class CombinedSelect(_Combined):
+    """A basic index whose last step selects an entry; keeps nothing."""
+
+    torch_name = "SelectBackward0"
+
+
+class CombinedSlice(_Combined):
+    """A basic index whose last step is a slice; keeps nothing."""
+
+    torch_name = "SliceBackward0"
+
+
+class CombinedUnsqueeze(_Combined):
+    """A basic index whose last step inserts a dimension; keeps nothing."""
+
+    torch_name = "UnsqueezeBackward0"
+
+
+class Embed(Op):
+    """Zeros with a tensor put at a basic index; keeps nothing."""
+
+    torch_name = "SliceBackwardBackward0"
+
+    def forward(self, x: Array, index: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
+        """Return the padded copy."""
+        self.key = index
+        out = memory.zeros(shape, x.dtype)
+        out[index] = x
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Take the view."""
+        return basic(grad, self.key)
+
+
+def basic(input: "Tensor", index: tuple[Any, ...]) -> "Tensor":
+    """Return the view at an index of ints, slices, None and ``...``.
+
+    It is recorded as one operation: PyTorch's, where that has one for it, else a combination.
+
+    Raises:
+        IndexError: if the index does not fit.
+    """
+    index = _written_out(index, input._array.ndim)
+    steps = []
+    axis = 0
+    for place, item in enumerate(index):
+        if item is None:
+            steps.append((place, item))
+            continue
+        if not _is_whole(item, input._array.shape[axis]):
+            steps.append((place, item))
+        axis += 1
+    if not steps:
+        return Alias.apply(input)
+    place, item = steps[-1]
+    if len(steps) == 1:
+        # What stands before are whole dimensions.
+        if item is None:
+            return Unsqueeze.apply(input, dim=place)
+        if isinstance(item, slice):
+            return slice_of(input, place, item)
+        return Select.apply(input, dim=place, index=int(item))
+    kind: type[_Combined] = CombinedSelect
+    if item is None or isinstance(item, slice):
+        kind = CombinedUnsqueeze if item is None else CombinedSlice
+    return kind.apply(input, index=(*index, Ellipsis))
+
+
+def _written_out(index: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """Return `index` with whole dimensions in the place of ``...``."""
+    missing = ndim - (len(index) - index.count(None) - index.count(Ellipsis))
+    if missing < 0 or index.count(Ellipsis) > 1:
+        raise IndexError(f"too many indices: {ndim} dimensions and one ... can be indexed")
+    if Ellipsis not in index:
+        return index
+    at = index.index(Ellipsis)
+    return (*index[:at], *[ALL] * missing, *index[at + 1 :])
+
+
+def _is_whole(item: Any, size: int) -> bool:
+    return (
+        isinstance(item, slice)
+        and item.start in (None, 0)
+        and (item.stop is None or item.stop >= size)
+        and item.step in (None, 1)
+    )
+
+
+def slice_of(input: "Tensor", dim: int, item: slice) -> "Tensor":
+    """Return the view of a slice along a dimension.
+
+    Raises:
+        IndexError: if there is no such dimension.
+    """
+    if dim >= input._array.ndim:
+        raise IndexError(f"a slice needs a dimension {dim}, of {input._array.ndim} there are")
+    start = 0 if item.start is None else item.start
+    end = END if item.stop is None else item.stop
+    return Slice.apply(input, dim=dim, start=start, end=end, step=item.step or 1)
+
+
+def narrow(input: "Tensor", dim: int, start: Any, length: int) -> "Tensor":
+    """Return a view of `length` entries along `dim` from `start`.
+
+    Raises:
+        RuntimeError: if they do not lie within the dimension.
+        IndexError: if there is no such dimension, or `start` lies outside.
+    """
+    if not check_tensor(input, "narrow")._array.ndim:
+        raise RuntimeError("narrow: at least one dimension is needed, got a scalar")
+    axis = normalize_dim(dim, input._array.ndim, "narrow")
+    size = input._array.shape[axis]
+    first = int(start)
+    if not -size <= first <= size:
+        raise IndexError(f"narrow: start must be from {-size} to {size}, got {first}")
+    first += size if first < 0 else 0
+    if length < 0 or first > size - length:
+        raise RuntimeError(
+            f"narrow: start and length must lie within the size {size} of dim {axis}, got {start} "
+            f"and {length}"
+        )
+    return Slice.apply(input, dim=axis, start=first, end=first + int(length), step=1)
+
+
+def select(input: "Tensor", dim: int, index: Any) -> "Tensor":
+    """Return a view of entry `index` along `dim`, without that dimension.
+
+    Raises:
+        IndexError: if there is no such entry.
+    """
+    if not check_tensor(input, "select")._array.ndim:
+        raise IndexError("select: at least one dimension is needed, got a scalar")
+    axis = normalize_dim(dim, input._array.ndim, "select")
+    size = input._array.shape[axis]
+    if not -size <= int(index) < size:
+        raise IndexError(f"select: index must be from {-size} to {size - 1}, got {index}")
+    return Select.apply(input, dim=axis, index=int(index))

@@ -1,0 +1,293 @@
+"""Splitting tensors: views, several of one operation."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._shape.joining import cat, stack
+from offgrad.ops._shape.slicing import Slice, place_of
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "chunk",
+    "dsplit",
+    "hsplit",
+    "split",
+    "split_with_sizes",
+    "tensor_split",
+    "unbind",
+    "unsafe_chunk",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+    "vsplit",
+]
+
+
+def _pieces(x: Array, lengths: Sequence[int], dim: int) -> tuple[Array, ...]:
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    return tuple(
+        x[place_of(dim, slice(end - length, end))]
+        for end, length in zip(ends, lengths, strict=True)
+    )
+
+
+class _Split(Op):
+    """Consecutive pieces along a dimension; keeps nothing."""
+
+    self_sym_sizes: tuple[int, ...]
+    dim: int
+    lengths: tuple[int, ...]
+
+    def pieces(self, x: Array, lengths: tuple[int, ...], dim: int) -> tuple[Array, ...]:
+        """Remember the geometry; return the pieces."""
+        self.self_sym_sizes, self.dim, self.lengths = x.shape, dim, lengths
+        return _pieces(x, lengths, dim)
+
+    def backward(self, *grads: "Tensor | None") -> Any:
+        """Join the gradients, with zeros for pieces without one."""
+        like = next(grad for grad in grads if grad is not None)
+        shape = self.self_sym_sizes
+        return cat(
+            [
+                like.new_zeros((*shape[: self.dim], length, *shape[self.dim + 1 :]))
+                if grad is None
+                else grad
+                for grad, length in zip(grads, self.lengths, strict=True)
+            ],
+            self.dim,
+        )
+
+
+class Split(_Split):
+    """Pieces of one size, views; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, split_size: int, dim: int) -> tuple[Array, ...]:
+        """Return the pieces."""
+        self.split_size = split_size
+        return self.pieces(x, _equal_lengths(x.shape[dim], split_size), dim)
+
+
+class SplitWithSizes(_Split):
+    """Pieces of several sizes, views; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, split_sizes: tuple[int, ...], dim: int) -> tuple[Array, ...]:
+        """Return the pieces."""
+        self.split_sizes = split_sizes
+        return self.pieces(x, split_sizes, dim)
+
+
+class UnsafeSplit(_Split):
+    """Pieces of one size, copies; keeps nothing."""
+
+    def forward(self, x: Array, split_size: int, dim: int) -> tuple[Array, ...]:
+        """Return the pieces."""
+        self.split_size = split_size
+        lengths = _equal_lengths(x.shape[dim], split_size)
+        return tuple(memory.copy(each) for each in self.pieces(x, lengths, dim))
+
+
+class UnsafeSplitWithSizes(_Split):
+    """Pieces of several sizes, copies; keeps nothing."""
+
+    def forward(self, x: Array, split_sizes: tuple[int, ...], dim: int) -> tuple[Array, ...]:
+        """Return the pieces."""
+        self.split_sizes = split_sizes
+        return tuple(memory.copy(each) for each in self.pieces(x, split_sizes, dim))
+
+
+class Unbind(Op):
+    """The entries along a dimension, views; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dim: int) -> tuple[Array, ...]:
+        """Return the entries."""
+        self.dim = dim
+        return tuple(x[place_of(dim, index)] for index in range(x.shape[dim]))
+
+    def backward(self, *grads: "Tensor | None") -> Any:
+        """Stack the gradients, with zeros for entries without one."""
+        like = next(grad for grad in grads if grad is not None)
+        zeros = None
+        if any(grad is None for grad in grads):
+            zeros = like.new_zeros(like.shape)
+        return stack([zeros if grad is None else grad for grad in grads], self.dim)  # type: ignore[misc]
+
+
+def _equal_lengths(length: int, size: int) -> tuple[int, ...]:
+    return tuple(min(size, length - start) for start in range(0, length, size or 1)) or (0,)
+
+
+def _axis(tensor: "Tensor", dim: int, where: str) -> int:
+    if not check_tensor(tensor, where)._array.ndim:
+        raise RuntimeError(
+            f"{where}: a tensor without dimensions has no pieces; use reshape(1) first"
+        )
+    return normalize_dim(dim, tensor._array.ndim, where)
+
+
+def _checked_size(tensor: "Tensor", axis: int, size: int, where: str) -> int:
+    length = tensor._array.shape[axis]
+    if size < 0 or (size == 0 and length):
+        raise RuntimeError(f"{where}: the size of a piece must be positive, got {size}")
+    return int(size)
+
+
+def _checked_sizes(
+    tensor: "Tensor", axis: int, sizes: Sequence[int], where: str
+) -> tuple[int, ...]:
+    pieces = tuple(int(each) for each in sizes)
+    length = tensor._array.shape[axis]
+    if sum(pieces) != length or min(pieces, default=0) < 0:
+        raise RuntimeError(
+            f"{where}: sections must add up to the size {length} of dim {axis}, got {list(pieces)}"
+        )
+    return pieces
+
+
+def split(
+    tensor: "Tensor", split_size_or_sections: int | Sequence[int], dim: int = 0
+) -> "tuple[Tensor, ...]":
+    """Return views of consecutive pieces along `dim`, of one size (the last may be less) or of
+    several.
+    """
+    if not isinstance(split_size_or_sections, int | np.integer):
+        return split_with_sizes(tensor, split_size_or_sections, dim)
+    axis = _axis(tensor, dim, "split")
+    size = _checked_size(tensor, axis, int(split_size_or_sections), "split")
+    return Split.apply_all(tensor, split_size=size, dim=axis)
+
+
+def split_with_sizes(
+    input: "Tensor", split_sizes: Sequence[int], dim: int = 0
+) -> "tuple[Tensor, ...]":
+    """Return views of consecutive pieces along `dim`, of the sizes given."""
+    axis = _axis(input, dim, "split_with_sizes")
+    sizes = _checked_sizes(input, axis, split_sizes, "split_with_sizes")
+    return SplitWithSizes.apply_all(input, split_sizes=sizes, dim=axis)
+
+
+def chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, ...]":
+    """Return at most `chunks` views of equal length along `dim` (the last may be less)."""
+    axis, size = _chunks(input, chunks, dim, "chunk")
+    if not size:
+        return split_with_sizes(input, (0,) * chunks, axis)
+    return split(input, size, axis)
+
+
+def _chunks(input: "Tensor", chunks: int, dim: int, where: str) -> tuple[int, int]:
+    """Return the dimension and the length of a chunk."""
+    axis = _axis(input, dim, where)
+    if chunks <= 0:
+        raise RuntimeError(f"{where}: the number of chunks must be positive, got {chunks}")
+    return axis, -(-input._array.shape[axis] // chunks)
+
+
+def unsafe_split(input: "Tensor", split_size: int, dim: int = 0) -> "tuple[Tensor, ...]":
+    """Return copies of the pieces that `split` gives, free of each other: each may be changed in
+    place.
+    """
+    axis = _axis(input, dim, "unsafe_split")
+    size = _checked_size(input, axis, split_size, "unsafe_split")
+    return UnsafeSplit.apply_all(input, split_size=size, dim=axis)
+
+
+def unsafe_split_with_sizes(
+    input: "Tensor", split_sizes: Sequence[int], dim: int = 0
+) -> "tuple[Tensor, ...]":
+    """Return copies of the pieces that `split_with_sizes` gives."""
+    axis = _axis(input, dim, "unsafe_split_with_sizes")
+    sizes = _checked_sizes(input, axis, split_sizes, "unsafe_split_with_sizes")
+    return UnsafeSplitWithSizes.apply_all(input, split_sizes=sizes, dim=axis)
+
+
+def unsafe_chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, ...]":
+    """Return copies of the pieces that `chunk` gives."""
+    axis, size = _chunks(input, chunks, dim, "unsafe_chunk")
+    if not size:
+        return unsafe_split_with_sizes(input, (0,) * chunks, axis)
+    return unsafe_split(input, size, axis)
+
+
+def tensor_split(input: "Tensor", indices_or_sections: Any, dim: int = 0) -> "tuple[Tensor, ...]":
+    """Return views of consecutive pieces along `dim`: so many nearly equal ones, or cut at indices.
+
+    Each is a slice of its own, so that it may be changed in place.
+    """
+    axis = _axis(input, dim, "tensor_split")
+    length = input._array.shape[axis]
+    if isinstance(indices_or_sections, TensorBase):
+        array = indices_or_sections._array
+        if array.dtype != np.int64 or array.ndim > 1:
+            raise RuntimeError(
+                f"tensor_split: indices must be int64, got a {describe(indices_or_sections)}"
+            )
+        indices_or_sections = array.tolist()
+    if isinstance(indices_or_sections, int | np.integer):
+        count = int(indices_or_sections)
+        if count <= 0:
+            raise RuntimeError(f"tensor_split: the number of pieces must be positive, got {count}")
+        small, larger = divmod(length, count)
+        ends = np.cumsum([small + (place < larger) for place in range(count)]).tolist()
+        cuts = ends[:-1]
+    else:
+        cuts = [int(each) for each in indices_or_sections]
+    starts, stops = [0, *cuts], [*cuts, length]
+    return tuple(
+        Slice.apply(input, dim=axis, start=start, end=stop, step=1)
+        for start, stop in zip(starts, stops, strict=True)
+    )
+
+
+def _numpy_split(input: "Tensor", parts: Any, dim: int, ndim: int, where: str) -> Any:
+    if check_tensor(input, where)._array.ndim < ndim:
+        raise RuntimeError(
+            f"{where}: at least {ndim} dimensions are needed, got a {describe(input)}"
+        )
+    if isinstance(parts, int | np.integer) and (parts <= 0 or input._array.shape[dim] % parts):
+        raise RuntimeError(
+            f"{where}: the size {input._array.shape[dim]} of dim {dim} must be divisible by the "
+            f"number of pieces, got {parts}"
+        )
+    return tensor_split(input, parts, dim)
+
+
+def hsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
+    """Return `tensor_split` along the columns: dimension 1, of a vector 0."""
+    dim = 0 if check_tensor(input, "hsplit")._array.ndim == 1 else 1
+    found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, dim, 1, "hsplit")
+    return found
+
+
+def vsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
+    """Return `tensor_split` along the rows: dimension 0 of at least two."""
+    found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, 0, 2, "vsplit")
+    return found
+
+
+def dsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
+    """Return `tensor_split` along dimension 2 of at least three."""
+    found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, 2, 3, "dsplit")
+    return found
+
+
+def unbind(input: "Tensor", dim: int = 0) -> "tuple[Tensor, ...]":
+    """Return a view of each index along `dim`, without that dimension."""
+    if not check_tensor(input, "unbind")._array.ndim:
+        raise IndexError("unbind: a tensor without dimensions has no entries")
+    axis = normalize_dim(dim, input._array.ndim, "unbind")
+    return Unbind.apply_all(input, dim=axis)

@@ -1,0 +1,193 @@
+"""Views by strides: windows, and any geometry at all."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.dims import (
+    normalize_dim,
+)
+from offgrad.ops._core.dtypes import check_tensor
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["as_strided", "unfold"]
+
+
+class _Memory:
+    """What NumPy needs to know to make an array elsewhere in the memory of another."""
+
+    def __init__(self, base: Array, shape: tuple[int, ...], strides: Any, shift: int) -> None:
+        self.base = base
+        start = base.__array_interface__["data"][0] + shift
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (start, not base.flags.writeable),
+            "typestr": base.dtype.str,
+            "shape": shape,
+            "strides": strides,
+        }
+
+
+def _positions(shape: Sequence[int], stride: Sequence[int]) -> Array:
+    """Return how far each element of a geometry is from the first, in elements."""
+    total = np.zeros(tuple(shape), np.int64)
+    for axis, (size, step) in enumerate(zip(shape, stride, strict=True)):
+        lead = (1,) * (len(shape) - axis - 1)
+        total += (np.arange(size) * step).reshape(-1, *lead)
+    return total
+
+
+class AsStrided(Op):
+    """Any geometry over the memory of a tensor, a view; keeps nothing.
+
+    `offset` counts elements from the tensor's first, so that the same parameters mean the same
+    view of another array of its geometry.
+    """
+
+    is_view = True
+    reaches_outside = True
+
+    def forward(
+        self,
+        x: Array,
+        size: tuple[int, ...],
+        stride: tuple[int, ...],
+        offset: int,
+        storage_offset: int | None,
+    ) -> Array:
+        """Return the view."""
+        self.size, self.stride, self.storage_offset = size, stride, storage_offset
+        self.offset = offset
+        self.shape = x.shape
+        self.own_stride = tuple(step // x.itemsize for step in x.strides)
+        strides = tuple(step * x.itemsize for step in stride)
+        view = np.asarray(_Memory(x, size, strides, offset * x.itemsize))
+        # NumPy's protocol has no word for some dtypes.
+        return view.view(x.dtype)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Add up what each place of the memory got; elements that share one, share it alike."""
+        there = _positions(self.size, self.stride) + self.offset
+        here = _positions(self.shape, self.own_stride)
+        low = min((each.min() for each in (there, here) if each.size), default=0)
+        high = max((each.max() for each in (there, here) if each.size), default=-1)
+        places = grad.new_zeros(int(high - low + 1))
+        flat = wrap((there - low).reshape(-1))
+        total = places.index_put((flat,), grad.reshape(there.size), accumulate=True)
+        found = total[wrap(here - low)] if here.size else grad.new_zeros(self.shape)
+        shared = np.bincount((here - low).reshape(-1))[here - low] if here.size else here
+        return found / wrap(shared.astype(grad._array.dtype)) if (shared > 1).any() else found
+
+
+class Unfold(Op):
+    """Windows along a dimension, a view; keeps nothing."""
+
+    is_view = True
+
+    def forward(self, x: Array, dimension: int, size: int, step: int) -> Array:
+        """Return the view; the position in the window is the last dimension."""
+        self.self_sym_sizes = x.shape
+        self.dimension, self.size, self.step = dimension, size, step
+        return windows(x, dimension, size, step)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Add up what each element got in its windows."""
+        where = {"dim": self.dimension, "size": self.size, "step": self.step}
+        return UnfoldBackward.apply(grad, shape=self.self_sym_sizes, **where)
+
+
+class UnfoldBackward(Op):
+    """The sum of windows at their places; keeps nothing."""
+
+    def forward(self, grad: Array, shape: tuple[int, ...], dim: int, size: int, step: int) -> Array:
+        """Return the sum."""
+        self.dim, self.size, self.step = dim, size, step
+        out = memory.zeros(shape, grad.dtype)
+        places = windows(out, dim, size, step)
+        for position in range(size):
+            # One position of all windows: no element is there twice.
+            places[..., position] += grad[..., position]
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Take the windows."""
+        return unfold(grad, self.dim, self.size, self.step)
+
+
+def windows(x: Array, dim: int, size: int, step: int) -> Array:
+    """Return the windows of `size` along `dim`, one each `step`, as a last dimension: a view."""
+    count = (x.shape[dim] - size) // step + 1
+    shape = (*x.shape[:dim], count, *x.shape[dim + 1 :], size)
+    strides = (
+        *x.strides[:dim],
+        x.strides[dim] * step,
+        *x.strides[dim + 1 :],
+        x.strides[dim],
+    )
+    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=x.flags.writeable)
+
+
+def unfold(input: "Tensor", dimension: int, size: int, step: int) -> "Tensor":
+    """Return a view of the windows of `size` elements along `dimension`, one each `step`.
+
+    Returns:
+        The windows replace the dimension; the place in a window is a new last dimension.
+
+    Raises:
+        RuntimeError: if no window fits, or `step` is not positive.
+    """
+    ndim = check_tensor(input, "unfold")._array.ndim
+    axis = normalize_dim(dimension, ndim, "unfold")
+    length = input._array.shape[axis] if ndim else 1
+    if size < 0 or size > length or step <= 0:
+        raise RuntimeError(
+            f"unfold: windows must fit into the size {length} of dim {axis} and step must be "
+            f"positive, got size {size} and step {step}"
+        )
+    if not ndim:
+        return input.reshape(1)[:size]
+    return Unfold.apply(input, dimension=axis, size=int(size), step=int(step))
+
+
+def as_strided(
+    input: "Tensor", size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> "Tensor":
+    """Return a view of the memory of `input` with any sizes and strides.
+
+    Args:
+        input: the tensor whose memory is seen.
+        size: the sizes of the view.
+        stride: its steps, in elements; not negative.
+        storage_offset: where it begins, in elements from the start of the memory; by default where
+            `input` does.
+
+    Raises:
+        RuntimeError: if sizes and strides do not fit each other or the view leaves the memory.
+    """
+    x = check_tensor(input, "as_strided")._array
+    shape, steps = tuple(int(each) for each in size), tuple(int(each) for each in stride)
+    if len(shape) != len(steps) or min((*shape, *steps), default=0) < 0:
+        raise RuntimeError(
+            "as_strided: there must be a stride for each size, none negative, got size "
+            f"{list(shape)} and stride {list(steps)}"
+        )
+    root = input._storage.root
+    low, high = np.lib.array_utils.byte_bounds(root)
+    start = x.__array_interface__["data"][0]
+    offset = 0 if storage_offset is None else storage_offset - (start - low) // x.itemsize
+    first = start + offset * x.itemsize
+    reach = sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+    if 0 not in shape and not low <= first <= first + reach * x.itemsize <= high - x.itemsize:
+        raise RuntimeError(
+            f"as_strided: size {list(shape)} with stride {list(steps)} and storage_offset "
+            f"{storage_offset} leaves the memory of this {describe(input)}"
+        )
+    return AsStrided.apply(
+        input, size=shape, stride=steps, offset=offset, storage_offset=storage_offset
+    )

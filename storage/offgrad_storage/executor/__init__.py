@@ -1,0 +1,1 @@
+"""Write-behind and prefetch on I/O threads."""

@@ -1,0 +1,317 @@
+"""Write-behind and prefetch: moves stored arrays through their states, on I/O threads.
+
+An array put is queued, written, and then stored; until then it is read from the array itself.
+Reads that someone waits for run at once in the waiting thread; the I/O threads do prefetches, then
+what freeing takes, then writes, except that a write someone waits for goes first.
+
+The threads know the executor and its backend but not the store, so a store can die unclosed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401  (see the end of this file)
+import contextlib
+import dataclasses
+import threading
+import weakref
+from typing import Any
+
+from numpy.typing import NDArray
+
+from offgrad_storage.backend import Backend
+from offgrad_storage.base import StoreStats
+from offgrad_storage.checks import check_count
+from offgrad_storage.codecs import Codec
+from offgrad_storage.entry import Entry, Fetch
+from offgrad_storage.errors import StoreError
+from offgrad_storage.executor.jobs import Jobs
+from offgrad_storage.executor.workers import Workers
+
+Array = NDArray[Any]
+
+
+class Executor(Jobs):
+    """Does what a store is asked for, and keeps its figures.
+
+    Args:
+        backend: moves the bytes.
+        threads: most I/O threads; with 0, writes happen in the calling thread.
+        inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
+        codec: what arrays are encoded with, in the I/O threads if there are any.
+        seed: of what the codec rounds at random.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        threads: int,
+        inflight_nbytes: int,
+        codec: Codec | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_count("threads", threads)
+        super().__init__(backend, inflight_nbytes, codec, seed)
+        self._published = False
+        self._closing = threading.Lock()  # whoever closes second waits for the first
+        self._workers = Workers(self._step, self._last_step, threads, backend.name)
+        _executors.add(self)
+
+    # ---- what a store asks for
+
+    def write(self, entry: Entry, array: Array) -> None:
+        """Take ``array`` as the value of ``entry``; wait while too much is in flight."""
+        self.check(entry)
+        if self._failed:
+            with self._lock:
+                self._tell_of_packs(entry)
+        if not self._workers.limit:
+            data = self.encode(entry, array)
+        try:
+            self._with_room(lambda: self.backend.prepare(entry))
+        except OSError as error:
+            raise self._store_error(error, "making room", entry) from error
+        if self._gathers(array) and not self._may_encode(array):
+            self.put_gathered(entry, array)
+            return
+        with self._lock:
+            self._grow(entry)
+            while self._workers and not self._fits(entry):
+                self._wait_for_write(entry)
+            self._reserve(entry)
+            entry.source = array
+            self._register(entry)
+            self._figures.inflight_nbytes += entry.nbytes
+            self._arrays_pending += 1
+            if self._workers:
+                self._writes[entry] = None
+                self._workers.wake()
+                return
+            self._begin_write(entry)
+        self._write(entry, data)
+        if entry.error is not None:
+            raise self._deliver(entry.error)
+
+    def prefetch(self, entry: Entry, out: Array | None) -> bool:
+        """Have a thread fill the C-contiguous ``out``; False if a prefetch is under way already.
+
+        Of a gathered array only the pack is read ahead: ``get`` fills ``out``, or what it gets.
+        """
+        self._check_process(entry)
+        with self._lock:
+            self._check_open(entry)
+            if entry.fetch is not None:
+                return False
+            entry.fetch = Fetch(out, gathered=entry.pack is not None)
+            if entry.pack is not None:
+                self._want(entry.pack)
+            else:
+                self._grow(entry)
+                self._reads[entry] = None
+                self._workers.wake()
+            return True
+
+    def take(self, entry: Entry, since: float | None = None) -> tuple[Array | None, bool]:
+        """The array of the prefetch under way, if any, and whether it is filled; waits for it.
+
+        If it is filled, that ends a get that began at ``since``.
+        """
+        self._check_process(entry)
+        with self._lock:
+            self._check_open(entry)
+            fetch = entry.fetch
+            if fetch is None:
+                return None, False
+            if fetch.gathered:
+                self._take_gathered(entry)
+                return fetch.array, False
+            if self._reads.pop(entry, self) is not None:
+                while not fetch.done:
+                    self._lock.wait()
+                if entry.fetch is not fetch:  # another thread has taken it
+                    return None, False
+                self._figures.prefetch_hits += 1
+            entry.fetch = None
+            array, fetch.array = fetch.array, None  # the thread that read it may hold the fetch
+            if fetch.error is not None:
+                raise self._deliver(fetch.error)
+            if fetch.done and since is not None:
+                self._got(entry, since)
+            return array, fetch.done
+
+    def cancel_prefetch(self, entry: Entry) -> None:
+        """Forget the prefetch under way, if any; wait while a thread fills its array."""
+        self._check_process(entry)
+        with self._lock:
+            fetch = entry.fetch
+            if fetch is None:
+                return
+            if fetch.gathered:
+                self._unwant(entry)
+                return
+            if self._reads.pop(entry, self) is not None:
+                while not fetch.done:
+                    self._lock.wait()
+            if entry.fetch is fetch:
+                entry.fetch = fetch.array = None
+            # An error of reading comes again when somebody wants the array.
+            if fetch.error is not entry.error and fetch.error in self._undelivered:
+                self._undelivered.remove(fetch.error)
+
+    def wait_captured(self, entry: Entry) -> None:
+        """Wait until the source of ``entry`` may change; its write goes first."""
+        if self._forked():
+            return  # a fork has memory of its own, which nobody is reading from
+        with self._lock:
+            if entry in self._writes:
+                self._writes.move_to_end(entry, last=False)
+            while not entry.captured:
+                self._wait_for_write(entry)
+
+    def check_written(self, entry: Entry) -> None:
+        """Raise the error of the write of ``entry``, if it has failed."""
+        if entry.error is not None:
+            self._check_process(entry)
+            with self._lock:
+                raise self._deliver(entry.error)
+
+    def drop(self, entry: Entry) -> None:
+        """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
+        if self._closed or self._forked():
+            return
+        if not self._lock.post(entry) and self._workers:
+            self._workers.wake()
+
+    def stats(self) -> StoreStats:
+        """The figures so far."""
+        self._check_process(None)
+        with self._lock:
+            return dataclasses.replace(self._figures)
+
+    def check(self, entry: Entry | None = None) -> None:
+        """Raise unless the store may be used, by this process."""
+        self._check_process(entry)
+        self._check_open(entry)
+
+    def close(self) -> None:
+        """End all work, join the threads and close the backend; raise what nobody was told."""
+        if self._forked():
+            return
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                if not self.backend.keeps:
+                    self._cancel_all()
+                self._workers.stop()
+                self._lock.notify_all()
+        with self._closing:
+            self._workers.join()
+            self._end_packs()
+            with self._lock:
+                while self._active:  # reads in the threads of callers
+                    self._lock.wait()
+            self._publish_for_good()
+            self.backend.close()
+        self._figures.live_handles = self._figures.logical_nbytes = 0
+        if not self.backend.keeps:
+            self.backend.used_nbytes = self._figures.stored_nbytes = 0
+        errors, self._undelivered = self._undelivered, []
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"also: {other}")
+            raise errors[0]
+
+    def flush(self) -> None:
+        """Write what is pending, and wait for it."""
+        self.check()
+        with self._lock:
+            while True:
+                if not self._arrays_pending:  # each may yet go into an open pack
+                    self._seal_all()
+                if not (self._writes or self._copying or self._figures.inflight_nbytes):
+                    return
+                self._wait_for_write(None)
+
+    def publish(self) -> None:
+        """Have the backend make what is stored readable for others."""
+        self.flush()
+        with self._lock:
+            entries = _in_order(self._entries)
+            placed = [entry if entry.pack is None else entry.pack for entry in entries]
+            for entry in placed:  # its handle may die meanwhile
+                entry.busy += 1
+        try:
+            self.backend.publish(entries)
+        except Exception as error:
+            failure = self._store_error(error, "writing metadata", None)
+            raise failure from failure.__cause__
+        finally:
+            with self._lock:
+                for entry in placed:
+                    entry.busy -= 1
+                    self._free_if_unused(entry)
+
+    def abandon(self) -> None:
+        """The store has died unclosed. Never waits: the last thread closes the backend."""
+        if self._closed or self._forked():
+            return
+        self._closed = self._abandoned = True
+        self._workers.stop()
+        if not self._workers:
+            self.backend.close()
+
+    # ---- the I/O threads
+
+    def _step(self) -> None:
+        with self._lock:
+            if self._abandoned and not self.backend.keeps:
+                self._cancel_all()
+        job = self._next_job()
+        if job is not None:
+            job()
+
+    def _last_step(self) -> None:
+        if self._abandoned:
+            self._end_packs()
+            self._publish_for_good()
+            self.backend.close()
+
+    def _publish_for_good(self) -> None:
+        if self.backend.lists and self.backend.keeps and not self._published:
+            self._published = True
+            try:
+                self.backend.publish(_in_order(self._entries))
+            except Exception as error:
+                self._undelivered.append(self._store_error(error, "writing metadata", None))
+
+    def _end_packs(self) -> None:
+        """With no I/O thread left: write the open packs if they are to last; forget them all."""
+        if self.backend.keeps:
+            with self._lock:
+                while self._copying:  # in the threads of callers
+                    self._lock.wait()
+                self._seal_all()
+            while (job := self._next_job()) is not None:
+                job()
+        with self._lock:
+            self._forget_packs()
+
+
+def _in_order(entries: dict[int, Entry]) -> list[Entry]:
+    return [entries[serial] for serial in sorted(entries)]
+
+
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def _close_at_exit() -> None:
+    for executor in list(_executors):
+        # Nobody is left to read what a store that keeps nothing failed to write.
+        ignored = () if executor.backend.keeps else (StoreError,)
+        with contextlib.suppress(*ignored):
+            executor.close()
+
+
+# At exit, a backend may still need threads of others, as zarr does. These end before atexit runs,
+# but after what is registered here, later than theirs: so concurrent.futures.thread comes first.
+getattr(threading, "_register_atexit", atexit.register)(_close_at_exit)

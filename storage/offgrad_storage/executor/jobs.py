@@ -1,0 +1,276 @@
+"""What the threads of a store do with its arrays: read, write, read ahead, free.
+
+Arrays that lie beside each other in a file, and are next anyway, go together: a call for several MB
+is faster than a call for each.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from offgrad_storage.backend import Backend
+from offgrad_storage.codecs import Codec
+from offgrad_storage.entry import (
+    Entry,
+    Fetch,
+    Pack,
+    State,
+)
+from offgrad_storage.errors import StoreClosedError, StoreError
+from offgrad_storage.executor.packs import Gathering
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+_RUN_NBYTES = 16 << 20  # most bytes of arrays that go together
+_RUN_LENGTH = 64  # and most of them
+_SPENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+@dataclass(slots=True)
+class _Written:
+    """What came of a write: bytes taken, or the pack that has the array now, or a failure."""
+
+    stored_nbytes: int = 0
+    pack: Pack | None = None
+    failure: StoreError | None = None
+    interrupt: BaseException | None = None
+    seconds: float = 0.0
+
+
+class Jobs(Gathering):
+    """The jobs of the threads, and which is next."""
+
+    def __init__(
+        self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None, seed: int = 0
+    ) -> None:
+        super().__init__(backend, inflight_nbytes, codec, seed)
+        # Were a run all that may be in flight, puts would wait until all of it is written.
+        self._run_nbytes = min(_RUN_NBYTES, inflight_nbytes // 4)
+
+    def _next_job(self) -> Callable[[], object] | None:
+        with self._lock:
+            if not (self._write_waiters and self._writes):
+                if self._reads:
+                    return self._next_read()
+                if self._chores:
+                    self._active += 1
+                    return functools.partial(self._do_chore, self._chores.popleft())
+            if self._writes:
+                run = self._pop_run(self._writes, self._writes_plain)
+                for entry in run:
+                    self._begin_write(entry)
+                return functools.partial(self._write_run, run)
+            return None
+
+    def _next_read(self) -> Callable[[], object]:
+        run = self._pop_run(self._reads, _reads_plain)
+        self._active += len(run)
+        if isinstance(run[0], Pack):
+            return functools.partial(self.load_ahead, run[0])
+        fetches: list[tuple[Entry, Fetch]] = []
+        for entry in run:
+            assert entry.fetch is not None
+            entry.busy += 1
+            fetches.append((entry, entry.fetch))
+        return functools.partial(self._fetch_run, fetches)
+
+    def _pop_run(
+        self, queue: OrderedDict[Entry, None], plain: Callable[[Entry], bool]
+    ) -> list[Entry]:
+        """The first of ``queue`` and those behind it that lie beside it, in the order of places."""
+        entry, _ = queue.popitem(last=False)
+        run, nbytes = [entry], entry.nbytes
+        while queue and plain(entry) and len(run) < _RUN_LENGTH:
+            entry = next(iter(queue))
+            nbytes += entry.nbytes
+            if nbytes > self._run_nbytes or not plain(entry):
+                break
+            if self.backend.adjoin(run[-1], entry):
+                run.append(entry)
+            elif self.backend.adjoin(entry, run[0]):  # backward reads what was written last first
+                run.insert(0, entry)
+            else:
+                break
+            del queue[entry]
+        return run
+
+    def _writes_plain(self, entry: Entry) -> bool:
+        """Whether the place of ``entry`` is to have just what its source is."""
+        return not (isinstance(entry, Pack) or self._may_encode(_source_of(entry)))
+
+    def read(self, entry: Entry, out: Array, since: float | None = None) -> None:
+        """Fill the C-contiguous ``out`` in the calling thread; ``since`` is when its get began."""
+        self._check_process(entry)
+        with self._lock:
+            self._check_open(entry)
+            self._take_gathered(entry)
+            source = self._begin_read(entry)
+            loaded = None if entry.pack is None else self._in_memory(entry.pack)
+        pinned = source is not None
+        failure: StoreError | None = None
+        try:
+            if source is not None:
+                self.copy_as_stored(entry, source, out)
+            else:
+                self.read_stored(entry, out, loaded)
+        except Exception as error:
+            failure = self._store_error(error, "reading", entry)
+        finally:
+            source = None
+            with self._lock:
+                self._end_read(entry, pinned)
+                if since is not None and failure is None:
+                    self._got(entry, since)
+        if failure is not None:
+            raise failure
+
+    def _gathers(self, data: Array) -> bool:
+        return bool(self._workers.limit) and 0 < data.nbytes < self.backend.gathers_below
+
+    def _may_encode(self, array: Array) -> bool:
+        return self.codec is not None and self.codec.applies(array)
+
+    def _write_run(self, run: list[Entry]) -> None:
+        if len(run) == 1 or not self._write_together(run):
+            for entry in run:
+                self._encode_and_write(entry)
+
+    def _write_together(self, run: list[Entry]) -> bool:
+        began = time.perf_counter()
+        try:
+            sizes = self.backend.write_run(run, [_source_of(entry) for entry in run])
+        except Exception:  # what is wrong, and with which of them, shows when each goes alone
+            return False
+        with self._lock:
+            self._figures.write_seconds += time.perf_counter() - began
+            for entry, stored_nbytes in zip(run, sizes, strict=True):
+                self._settle(entry, stored_nbytes)
+                self._end_write(entry, None)
+        return True
+
+    def _encode_and_write(self, entry: Entry) -> None:
+        try:
+            # No name for what is written: nothing may hold it once anyone is told.
+            written = self._try_to_write(entry, self.encode(entry, _source_of(entry)))
+        except Exception as error:
+            written = _Written(failure=self._store_error(error, "encoding", entry))
+        self._end_of_write(entry, written)
+
+    def _write(self, entry: Entry, data: Array) -> None:
+        self._end_of_write(entry, self._try_to_write(entry, data))
+
+    def _try_to_write(self, entry: Entry, data: Array) -> _Written:
+        began = time.perf_counter()
+        written = _Written()
+        try:
+            if self._gathers(data) and not isinstance(entry, Pack):
+                written.pack = self.gather(entry, data)
+            if written.pack is None:
+                written.stored_nbytes = self._with_room(lambda: self.backend.write(entry, data))
+        except BaseException as error:
+            written.failure = self._store_error(error, "writing", entry)
+            if not isinstance(error, Exception):
+                written.interrupt = error
+        written.seconds = time.perf_counter() - began
+        return written
+
+    def _end_of_write(self, entry: Entry, written: _Written) -> None:
+        with self._lock:
+            self._figures.write_seconds += written.seconds
+            if written.pack is not None:
+                self._move_into(entry, written.pack)
+            elif written.failure is None:
+                self._settle(entry, written.stored_nbytes)
+            self._end_write(entry, written.failure)
+        if written.interrupt is not None:
+            raise written.interrupt
+
+    def _with_room(self, action: Callable[[], T]) -> T:
+        """Do ``action``; if the disk is full, once more after some was given back."""
+        try:
+            return action()
+        except OSError as error:
+            if error.errno not in _SPENT:
+                raise
+            with self._lock:
+                if not self.backend.release_free():
+                    raise
+        return action()
+
+    def _fetch_run(self, run: list[tuple[Entry, Fetch]]) -> None:
+        if len(run) == 1 or not self._fetch_together(run):
+            for entry, fetch in run:
+                self._fetch(entry, fetch)
+
+    def _fetch_together(self, run: list[tuple[Entry, Fetch]]) -> bool:
+        began = time.perf_counter()
+        try:
+            self.backend.read_run(
+                [entry for entry, _ in run], [_target_of(each) for _, each in run]
+            )
+        except Exception:
+            return False
+        with self._lock:
+            self._figures.read_seconds += time.perf_counter() - began
+            for entry, fetch in run:
+                self._end_fetch(entry, fetch)
+        return True
+
+    def _fetch(self, entry: Entry, fetch: Fetch) -> None:
+        began = time.perf_counter()
+        fetch.error = entry.error
+        try:
+            if fetch.error is None:
+                self.read(entry, _target_of(fetch))
+        except Exception as error:
+            fetch.error = self._store_error(error, "prefetching", entry)
+        with self._lock:
+            self._figures.read_seconds += time.perf_counter() - began
+            self._end_fetch(entry, fetch)
+
+    def _end_fetch(self, entry: Entry, fetch: Fetch) -> None:
+        self._active -= 1
+        entry.busy -= 1
+        fetch.done = True
+        if entry.fetch is not fetch or entry.dropped:
+            fetch.array = None
+        wanted = not (entry.dropped or isinstance(fetch.error, StoreClosedError))
+        if fetch.error is not None and fetch.error is not entry.error and wanted:
+            self._undelivered.append(fetch.error)
+        self._free_if_unused(entry)
+        self._lock.notify_all()
+
+    def _do_chore(self, chore: Callable[[], object]) -> None:
+        try:
+            chore()
+        except Exception as error:
+            self._undelivered.append(self._store_error(error, "freeing space", None))
+        with self._lock:
+            self._active -= 1
+            self._lock.notify_all()
+
+
+def _reads_plain(entry: Entry) -> bool:
+    """Whether what is to be read is just what is at the place of ``entry``."""
+    if isinstance(entry, Pack) or entry.state is not State.STORED:
+        return False
+    return entry.pack is None and entry.encoded_nbytes is None
+
+
+def _source_of(entry: Entry) -> Array:
+    assert entry.source is not None
+    return entry.source
+
+
+def _target_of(fetch: Fetch) -> Array:
+    assert fetch.array is not None
+    return fetch.array

@@ -1,0 +1,304 @@
+"""The states of stored arrays, and every change between them.
+
+An array put is queued, being written, and then stored, or failed or cancelled. Its source is
+released once it is out of the first two and no read is served from it. Its place is freed once its
+handle is dead and nothing is under way there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from offgrad_storage.backend import Backend
+from offgrad_storage.base import StoreStats
+from offgrad_storage.checks import check_count
+from offgrad_storage.codecs import Codec
+from offgrad_storage.entry import Entry, Pack, State
+from offgrad_storage.errors import (
+    ForkedStoreError,
+    QuotaExceededError,
+    StoreClosedError,
+    StoreError,
+    as_store_error,
+    fresh,
+)
+from offgrad_storage.executor.finalizer_lock import Letterbox
+from offgrad_storage.executor.workers import Workers
+
+Array = NDArray[Any]
+
+
+class _Process:
+    """How many forks lie between this process and the first: cheaper to ask than its number."""
+
+    forks = 0
+
+    def count_fork(self) -> None:
+        self.forks += 1
+
+
+process = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=process.count_fork)
+
+
+class States:
+    """What is known of all entries of a store. Its methods are called with the lock held.
+
+    Args:
+        backend: moves the bytes.
+        inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
+        codec: what arrays are encoded with; None for none.
+        seed: of what the codec rounds at random.
+    """
+
+    _workers: Workers
+
+    def _leave(self, entry: Entry, pack: Pack) -> None:
+        raise NotImplementedError
+
+    def _seal_all(self) -> None:
+        raise NotImplementedError
+
+    def __init__(
+        self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None, seed: int = 0
+    ) -> None:
+        check_count("inflight_nbytes", inflight_nbytes)
+        check_count("seed", seed)
+        self.backend = backend
+        self.codec = codec
+        self.seed = seed
+        self._limit = inflight_nbytes
+        self._process = process.forks
+        self._pid = os.getpid()
+        self._lock = Letterbox(self._handle_died)
+        self._writes: OrderedDict[Entry, None] = OrderedDict()
+        self._reads: OrderedDict[Entry, None] = OrderedDict()
+        self._chores: deque[Callable[[], object]] = deque()
+        self._write_waiters = 0
+        self._active = 0
+        self._arrays_pending = 0  # those with a write of their own
+        self._closed = self._abandoned = False
+        self._undelivered: list[StoreError] = []
+        self._entries: dict[int, Entry] = {}  # by serial, if the backend wants to know
+        self._figures = StoreStats()
+
+    def _register(self, entry: Entry) -> None:
+        """``entry`` is in the store from now on."""
+        figures = self._figures
+        figures.puts += 1
+        figures.live_handles += 1
+        figures.logical_nbytes += entry.nbytes
+        if self.backend.lists:
+            self._entries[entry.serial] = entry
+
+    def _unregister(self, entry: Entry) -> None:
+        """The handle of ``entry`` has died."""
+        self._figures.live_handles -= 1
+        self._figures.logical_nbytes -= entry.nbytes
+
+    def _got(self, entry: Entry, since: float) -> None:
+        """A get of ``entry`` that began at ``since`` has ended."""
+        figures = self._figures
+        figures.gets += 1
+        figures.read_nbytes += entry.nbytes
+        figures.get_stall_seconds += time.perf_counter() - since
+
+    def _grow(self, entry: Entry) -> None:
+        self._check_open(entry)
+        try:
+            self._workers.grow()
+        except RuntimeError as error:
+            raise self._store_error(error, "starting an I/O thread", entry) from error
+
+    def _fits(self, entry: Entry) -> bool:
+        inflight = self._figures.inflight_nbytes
+        return not inflight or inflight + entry.nbytes <= self._limit
+
+    def _wait_for_write(self, entry: Entry | None) -> None:
+        began = time.perf_counter()
+        self._write_waiters += 1
+        try:
+            self._lock.wait()
+        finally:
+            self._write_waiters -= 1
+            self._figures.put_stall_seconds += time.perf_counter() - began
+        if self._closed and (entry is None or (entry.source is None and not entry.captured)):
+            raise self._closed_error(entry)
+
+    def _reserve(self, entry: Entry) -> None:
+        """Have the backend make room, as soon as there may be some."""
+        while True:
+            try:
+                self._admit(entry)
+            except QuotaExceededError:
+                self._seal_all()
+                # Estimates shrink when writes end, and chores give space back.
+                if not (self._writes or self._chores or self._active) or not self._workers:
+                    raise
+            else:
+                return
+            self._wait_for_write(entry)
+            self._check_open(entry)
+
+    def _admit(self, entry: Entry) -> None:
+        try:
+            stored_nbytes = self.backend.reserve(entry)
+        except OSError as error:
+            raise self._store_error(error, "making room", entry) from error
+        entry.reserved = True
+        self._account(entry, stored_nbytes)
+
+    def _account(self, entry: Entry, stored_nbytes: int) -> None:
+        """Note what ``entry`` takes in the backend now."""
+        self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
+        if not isinstance(entry, Pack):  # the arrays in it are counted
+            self._figures.stored_nbytes += stored_nbytes - entry.stored_nbytes
+        entry.stored_nbytes = stored_nbytes
+
+    def _begin_write(self, entry: Entry) -> None:
+        entry.state = State.WRITING
+        entry.busy += 1
+        self._active += 1
+
+    def _settle(self, entry: Entry, stored_nbytes: int) -> None:
+        """The backend has taken ``entry``, in so many bytes."""
+        try:
+            self.backend.settle(entry, stored_nbytes)
+        except Exception as error:  # the array itself is stored
+            self._undelivered.append(self._store_error(error, "freeing space", entry))
+        self._account(entry, stored_nbytes)
+        if not isinstance(entry, Pack):
+            self._figures.written_nbytes += stored_nbytes
+
+    def _end_write(self, entry: Entry, error: StoreError | None) -> None:
+        self._active -= 1
+        entry.busy -= 1
+        entry.state = State.STORED if error is None else State.FAILED
+        entry.error = error
+        if error is not None and not isinstance(error, StoreClosedError):
+            self._undelivered.append(error)
+        self._release_source(entry)
+        self._free_if_unused(entry)
+        self._lock.notify_all()
+
+    def _begin_read(self, entry: Entry) -> Array | None:
+        """The array to read from, pinned; None if it is in the backend."""
+        if entry.error is not None:
+            raise self._deliver(entry.error)
+        self._active += 1
+        if entry.source is not None:
+            entry.pins += 1
+        else:
+            entry.busy += 1
+        return entry.source
+
+    def _end_read(self, entry: Entry, pinned: bool) -> None:
+        self._active -= 1
+        if pinned:
+            entry.pins -= 1
+            self._release_source(entry)
+        else:
+            entry.busy -= 1
+        self._free_if_unused(entry)
+        self._lock.notify_all()
+
+    def _release_source(self, entry: Entry) -> None:
+        if entry.captured or entry.pins or entry.state in (State.QUEUED, State.WRITING):
+            return
+        entry.source = None  # before anyone is told
+        entry.captured = True
+        self._figures.inflight_nbytes -= entry.nbytes
+        self._arrays_pending -= not isinstance(entry, Pack)
+        self._lock.notify_all()
+
+    def _cancel_write(self, entry: Entry) -> None:
+        if self._writes.pop(entry, self) is None:
+            entry.state = State.CANCELLED
+            self._release_source(entry)
+
+    def _cancel_all(self) -> None:
+        for entry in list(self._writes):
+            self._cancel_write(entry)
+        self._reads.clear()
+        self._chores.clear()
+
+    def _handle_died(self, entry: Entry) -> None:
+        entry.dropped = True
+        if not self.backend.keeps:
+            self._entries.pop(entry.serial, None)
+        if entry.pack is not None:
+            self._reads.pop(entry, None)  # of a prefetch from before it was gathered
+            self._unregister(entry)
+            self._leave(entry, entry.pack)
+            return
+        if not entry.reserved:
+            return
+        self._unregister(entry)
+        if self._reads.pop(entry, self) is None:
+            entry.fetch = None
+        if not self.backend.keeps:
+            self._cancel_write(entry)
+            self._free_if_unused(entry)
+
+    def _free_if_unused(self, entry: Entry) -> None:
+        if not (entry.dropped and entry.reserved) or entry.busy or entry.pins:
+            return
+        if self.backend.keeps or self._closed:
+            return
+        self._give_up_place(entry)
+        self._lock.notify_all()
+
+    def _give_up_place(self, entry: Entry) -> None:
+        """Nobody can be told of an error now: the garbage collector may be calling."""
+        entry.reserved = False
+        self._account(entry, 0)
+        try:
+            chore = self.backend.free(entry)
+        except Exception as error:
+            self._undelivered.append(self._store_error(error, "freeing space", entry))
+            return
+        if chore is not None:
+            self._chores.append(chore)
+            self._workers.wake()
+
+    # ---- errors; these need no lock
+
+    def _forked(self) -> bool:
+        return self._process != process.forks
+
+    def _check_process(self, entry: Entry | None) -> None:
+        if self._forked():
+            raise ForkedStoreError(
+                f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
+                store=self.backend.name,
+                handle=str(entry or ""),
+                fix="Make a store of its own in the child, or use it in the parent only",
+            )
+
+    def _check_open(self, entry: Entry | None) -> None:
+        if self._closed:
+            raise self._closed_error(entry)
+
+    def _closed_error(self, entry: Entry | None) -> StoreClosedError:
+        return StoreClosedError(
+            "the store is closed",
+            store=self.backend.name,
+            handle=str(entry or ""),
+            fix="Close a store after the last use of its handles",
+        )
+
+    def _store_error(self, error: BaseException, action: str, entry: Entry | None) -> StoreError:
+        handle = "" if entry is None else str(entry)
+        return as_store_error(error, action, store=self.backend.name, handle=handle)
+
+    def _deliver(self, error: StoreError) -> StoreError:
+        if error in self._undelivered:
+            self._undelivered.remove(error)
+        return fresh(error)

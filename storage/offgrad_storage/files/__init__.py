@@ -1,0 +1,1 @@
+"""Files that arrays are written to directly."""

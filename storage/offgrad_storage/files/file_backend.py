@@ -1,0 +1,135 @@
+"""FileBackend: what backends that keep arrays in extents of files have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from offgrad_storage.backend import Backend
+from offgrad_storage.entry import Entry
+from offgrad_storage.errors import QuotaExceededError, StoreFullError
+from offgrad_storage.files.array_file import ArrayFile
+from offgrad_storage.memory.buffer_pool import PAGE, BufferPool, round_up
+
+Array = NDArray[Any]
+
+
+class FileBackend(Backend):
+    """The place of an entry is a file and its extent there: start and length, whole pages.
+
+    Attributes:
+        files: all of them, with the bytes of the extents in use.
+    """
+
+    def __init__(self, name: str, quota: int | None) -> None:
+        super().__init__(name, quota)
+        self.files: dict[ArrayFile, int] = {}
+        self.buffers = BufferPool()
+
+    def allocate(self, entry: Entry, nbytes: int, files: list[ArrayFile]) -> int:
+        """Give ``entry`` an extent in the first of ``files`` that can; return its length.
+
+        Raises:
+            QuotaExceededError: all files together would pass the quota.
+            StoreFullError: no file system has the room.
+        """
+        length = round_up(nbytes)
+        if self.quota is not None and sum([*self.files.values()]) + length > self.quota:
+            raise self.over_quota(entry, length)
+        try:
+            return self._allocate(entry, length, files, within_quota=True)
+        # What is free in other places, or in pieces too small, still takes room on the disk.
+        except StoreFullError:
+            self.release_free()
+            return self._allocate(entry, length, files, within_quota=True)
+        except QuotaExceededError:
+            if not all(self.release_each()):
+                raise
+            return self._allocate(entry, length, files, within_quota=False)
+
+    def settle(self, entry: Entry, stored_nbytes: int) -> None:
+        """Give back the end of the extent."""
+        file, start, length = entry.place
+        entry.place = (file, start, stored_nbytes)
+        self._give_back(file, start + stored_nbytes, length - stored_nbytes)
+
+    def taken_nbytes(self, entry: Entry, array: Array) -> int:
+        """Bytes of the extent of ``entry`` that it takes to hold ``array``."""
+        return round_up(array.nbytes)
+
+    def write(self, entry: Entry, array: Array) -> int:
+        """Write ``array`` into the extent; return the bytes it takes."""
+        file, start, _ = entry.place
+        file.write(entry, array, start)
+        return self.taken_nbytes(entry, array)
+
+    def adjoin(self, entry: Entry, following: Entry) -> bool:
+        """Whether one extent begins where the other ends."""
+        file, start, length = entry.place
+        other, begin, _ = following.place
+        return file is other and start + length == begin
+
+    def write_run(self, entries: Sequence[Entry], arrays: Sequence[Array]) -> list[int]:
+        """Write arrays into extents that adjoin; return the bytes that each takes."""
+        file: ArrayFile = entries[0].place[0]
+        file.write_run(entries, arrays, [entry.place[1] for entry in entries])
+        return [self.taken_nbytes(*each) for each in zip(entries, arrays, strict=True)]
+
+    def read_run(self, entries: Sequence[Entry], outs: Sequence[Array]) -> None:
+        """Fill arrays from extents that adjoin."""
+        file: ArrayFile = entries[0].place[0]
+        file.read_run(entries, outs, [entry.place[1] for entry in entries])
+
+    def read(self, entry: Entry, out: Array) -> None:
+        """Fill ``out`` from the extent."""
+        file, start, _ = entry.place
+        file.read(entry, out, start)
+
+    def read_part(self, pack: Entry, out: Array, offset: int, nbytes: int) -> None:
+        """Fill the pages of ``out`` that hold so many bytes from ``offset`` on."""
+        file, start, _ = pack.place
+        begin, end = offset - offset % PAGE, offset + nbytes
+        file.read_part(pack, out[begin : round_up(end)], start + begin, end - begin)
+
+    def release_free(self) -> bool:
+        """Give the blocks of free extents back to the file systems."""
+        return any(self.release_each())
+
+    def release_each(self) -> list[bool]:
+        """Do so; whether the file system has taken all, for each file."""
+        return [file.release_free() for file in [*self.files]]
+
+    def free(self, entry: Entry) -> None:
+        """Give the extent back."""
+        self._give_back(*entry.place)
+        entry.place = None
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self.files:
+            file.close()
+
+    def _allocate(
+        self, entry: Entry, length: int, files: list[ArrayFile], within_quota: bool
+    ) -> int:
+        full: StoreFullError | None = None
+        for file in files:
+            others = sum(each.end for each in [*self.files] if each is not file)
+            limit = self.quota - others if within_quota and self.quota is not None else None
+            try:
+                start = file.allocate(entry, length, limit)
+            except StoreFullError as error:
+                full = error
+                continue
+            if start is not None:
+                entry.place = (file, start, length)
+                self.files[file] += length
+                return length
+        raise full or self.over_quota(entry, length)
+
+    def _give_back(self, file: ArrayFile, start: int, length: int) -> None:
+        if length:
+            file.free(start, length)
+            self.files[file] -= length

@@ -1,0 +1,1 @@
+"""Reusable page-aligned memory."""

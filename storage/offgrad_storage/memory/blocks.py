@@ -1,0 +1,160 @@
+"""Blocks: the memory under a BufferPool, in huge pages where the kernel gives them.
+
+A direct write or read from 4 KiB pages is a quarter slower than from huge ones, and needs three
+times the CPU time. So blocks of less than a huge page are cut from slabs of several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+
+import numpy as np
+
+from offgrad_storage.memory.extents import Extents
+
+_HUGE_PAGE = 2 << 20
+_SLAB = 8 << 20
+_MOST_SLABS = 16  # that are asked for room before a new one is made
+_HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
+
+
+class Block:
+    """A range of memory that starts at a page boundary.
+
+    Attributes:
+        address: where it starts.
+        nbytes: its length, whole pages.
+        returned: when it was last given back, in the counting of its pool.
+    """
+
+    __slots__ = ("_mapping", "_start", "address", "nbytes", "returned")
+
+    def __init__(self, mapping: _Mapping, start: int, nbytes: int) -> None:
+        self._mapping = mapping
+        self._start = start
+        self.address = mapping.address + start
+        self.nbytes = nbytes
+        self.returned = 0
+
+    def unmap(self) -> None:
+        """Give the memory back to the system."""
+        self._mapping.free(self._start, self.nbytes)
+
+
+class Blocks:
+    """Makes blocks. For one thread at a time, as is ``Block.unmap``."""
+
+    def __init__(self) -> None:
+        self._slabs: dict[int, _Mapping] = {}  # the last that had room
+
+    def __del__(self) -> None:
+        self._slabs.clear()  # they refer to it: else they would wait for the garbage collector
+
+    def make(self, nbytes: int) -> Block:
+        """A new block of whole pages.
+
+        Raises:
+            OSError, OverflowError, ValueError, MemoryError: the system gives no memory.
+        """
+        if nbytes >= _HUGE_PAGE or not _HAS_HUGE_PAGES:
+            return _first_of(_Mapping(nbytes), nbytes)
+        for slab in list(self._slabs.values()):
+            start = slab.take(nbytes)
+            if start is not None:
+                return Block(slab, start, nbytes)
+        try:
+            slab = _Mapping(_SLAB, self._slabs)
+        except OSError:  # there is hardly any memory left
+            return _first_of(_Mapping(nbytes), nbytes)
+        block = _first_of(slab, nbytes)
+        for key in list(self._slabs)[: 1 - _MOST_SLABS]:
+            self._slabs.pop(key, None)
+        self._slabs[id(slab)] = slab
+        return block
+
+
+class _Mapping:
+    """One private anonymous mapping. Only its address is kept, so it can always be unmapped.
+
+    Given back in part, it is among ``with_room`` again, if that is given.
+
+    A finalizer or signal may come in the middle of ``take`` and ``free`` and call them in turn, and
+    a fork leaves the child with what it was in the middle of: then the mapping is left alone.
+    """
+
+    def __init__(self, nbytes: int, with_room: dict[int, _Mapping] | None = None) -> None:
+        self.nbytes = nbytes
+        self._with_room = with_room
+        self._used = Extents()
+        self._freed: list[tuple[int, int]] = []  # ranges, before they are free in _used
+        self._busy = False
+        self._map = _map(nbytes)
+        self.address = _address(self._map)
+        # Aligning takes address space, a quarter of it at most, on kernels that do not align.
+        if nbytes >= _SLAB and self.address % _HUGE_PAGE:
+            self._map.close()
+            self._map = _map(nbytes + _HUGE_PAGE - mmap.PAGESIZE)
+            self.address = _address(self._map)
+            self.address += -self.address % _HUGE_PAGE
+        if nbytes >= _HUGE_PAGE and _HAS_HUGE_PAGES:
+            with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
+                self._map.madvise(mmap.MADV_HUGEPAGE)
+
+    @property
+    def closed(self) -> bool:
+        return self._map.closed
+
+    def take(self, nbytes: int) -> int | None:
+        """Where a range begins that is in use from now on; None if there is none."""
+        if self._busy:
+            return None
+        self._busy = True
+        start = None if self.closed else self._used.allocate(nbytes, self.nbytes)
+        self._busy = False
+        self._settle()
+        return start
+
+    def free(self, start: int, nbytes: int) -> None:
+        """Give a range back; if it was the last, everything."""
+        self._freed.append((start, nbytes))
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._freed and not self._busy:
+            self._busy = True
+            if self._freed:
+                self._give_back(*self._freed.pop())
+            self._busy = False
+
+    def _give_back(self, start: int, nbytes: int) -> None:
+        self._used.free(start, nbytes)
+        if self._used.free_nbytes == self._used.end:
+            self._map.close()
+            if self._with_room is not None:
+                self._with_room.pop(id(self), None)
+            return
+        if self._with_room is not None:
+            self._with_room[id(self)] = self
+        offset = self.address - _address(self._map) + start
+        with contextlib.suppress(OSError):  # locked memory stays until all of it goes
+            self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)
+
+
+def _first_of(mapping: _Mapping, nbytes: int) -> Block:
+    """The first block of a new mapping."""
+    start = mapping.take(nbytes)
+    assert start is not None
+    return Block(mapping, start, nbytes)
+
+
+def _map(nbytes: int) -> mmap.mmap:
+    if os.name == "nt":
+        return mmap.mmap(-1, nbytes)
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _address(mapping: mmap.mmap) -> int:
+    address: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+    return address

@@ -1,0 +1,1 @@
+"""Arrays in RAM first, then in slower stores."""

@@ -1,0 +1,241 @@
+"""TieredStore: arrays in RAM up to a budget, and in slower stores from there on."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from offgrad_storage.base import (
+    AbstractArrayStore,
+    Allocate,
+    Handle,
+    StoreStats,
+)
+from offgrad_storage.checks import check_count
+from offgrad_storage.entry import Entry, check_out, check_plain
+from offgrad_storage.errors import StoreError
+from offgrad_storage.memory.buffer_pool import BufferPool
+from offgrad_storage.tiered.ram import TierEntry
+from offgrad_storage.tiered.transfers import Tiers
+
+Array = NDArray[Any]
+
+
+class TieredStore(AbstractArrayStore):
+    """Keeps arrays in RAM up to ``nbytes``, and moves them to the stores below when that is spent.
+
+        with TieredStore(512 << 20, DiskStore(), ZarrStore("activations.zarr")) as store:
+            handles = [store.put(array) for array in arrays]
+            store.plan(handles[::-1])
+
+    What moves is the array whose next use is furthest away once ``plan`` has told the order, and
+    the oldest until then; the new array itself, if its use is. An array larger than ``nbytes`` goes
+    below at once. ``put`` waits for a write only where that makes its room; once one has had to be
+    waited for, each put begins the writes that the next one like it would wait for.
+
+    A tier that is full is passed over for the next; when all are, ``put`` raises the error of the
+    last. An array stays in RAM until its write is done, so a failed write loses no array that was
+    there; the next ``put`` that needs the room raises it.
+
+    A prefetch reads an array ahead into memory of the store, for the next ``get`` to take, if there
+    is room or something used later can make way; else ``get`` reads it.
+
+    It has neither a codec nor a quota: give those to the tiers below. In RAM, arrays are plain.
+
+    Args:
+        nbytes: most bytes of RAM: arrays kept, on their way down, and read ahead and not yet got.
+        below: the tiers below, the fastest first. They belong to this store, which closes them.
+        allocate: where arrays that are read back come from; None for a BufferPool of its own.
+        hold: where the arrays kept in RAM live; None for a BufferPool of its own.
+
+    Raises, besides StoreErrors, the MemoryError of ``hold`` and ``allocate``.
+    """
+
+    def __init__(
+        self,
+        nbytes: int,
+        *below: AbstractArrayStore,
+        allocate: Allocate | None = None,
+        hold: Allocate | None = None,
+    ) -> None:
+        check_count("nbytes", nbytes)
+        self._allocate = BufferPool().empty if allocate is None else allocate
+        hold = BufferPool().empty if hold is None else hold
+        self._tiers = Tiers(nbytes, below, self._allocate, hold)
+        self._serial = itertools.count()
+
+    @property
+    def below(self) -> Sequence[AbstractArrayStore]:
+        """The tiers below, the fastest first."""
+        return self._tiers.below
+
+    def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
+        """Store ``array``: see ``AbstractArrayStore.put``.
+
+        Raises:
+            QuotaExceededError, StoreFullError: neither RAM nor any tier below has room. Everything
+                stored stays.
+        """
+        tiers = self._tiers
+        array = np.asarray(array)
+        check_plain(array, tiers.name)
+        entry = TierEntry(next(self._serial), array, dict(attributes or {}))
+        handle = _TieredHandle(self, entry)
+        tiers.check_open(entry)
+        tiers.add(entry, array)
+        return handle
+
+    def get(self, handle: Handle, out: Array | None = None) -> Array:
+        """The stored array: see ``AbstractArrayStore.get``."""
+        entry, tiers = self._entry_of(handle), self._tiers
+        if out is not None:
+            check_out(entry, out)
+        began = time.perf_counter()
+        tiers.check_process(entry)
+        with tiers.lock:
+            target, hit = tiers.take(entry, out)
+            held, lower = entry.array, entry.lower
+        if target is None:
+            target = self._allocate(entry.shape, entry.dtype)
+        failure = None
+        if held is not None:
+            np.copyto(target, held)
+        else:
+            assert lower is not None
+            try:
+                lower.get(target)
+            except StoreError as error:
+                failure = tiers.stripped(error)
+        if failure is not None:
+            raise tiers.named(failure, entry)
+        seconds = time.perf_counter() - began
+        with tiers.lock:
+            tiers.count(
+                gets=1, prefetch_hits=hit, read_nbytes=entry.nbytes, get_stall_seconds=seconds
+            )
+        return target
+
+    def prefetch(self, handle: Handle, out: Array | None = None) -> None:
+        """Start reading: see ``AbstractArrayStore.prefetch``.
+
+        An array in RAM is left to ``get``, but moves down after those not prefetched nor planned.
+        """
+        entry = self._entry_of(handle)
+        if out is not None:
+            check_out(entry, out, contiguous=True)
+        self._tiers.check_process(entry)
+        self._tiers.read_ahead(entry, out)
+
+    def cancel_prefetch(self, handle: Handle) -> None:
+        """Forget a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
+        entry = self._entry_of(handle)
+        self._tiers.check_process(entry)
+        self._tiers.cancel(entry)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether all tiers below are."""
+        return all(store.lossless for store in self.below)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether any tier below reads ahead."""
+        return any(store.reads_ahead for store in self.below)
+
+    def plan(self, order: Sequence[Handle]) -> None:
+        """Learn the order in which handles will be wanted next: see ``AbstractArrayStore.plan``.
+
+        A handle may occur several times; each ``get`` of it uses up one. Takes time in proportion
+        to the length of ``order`` and the number of arrays in RAM.
+
+        Raises:
+            ValueError: a handle is of another store.
+        """
+        serials = [self._entry_of(handle).serial for handle in order]
+        self._tiers.check_process()
+        with self._tiers.lock:
+            self._tiers.check_open()
+            self._tiers.ram.order.plan(serials)
+
+    def flush(self) -> None:
+        """Wait until all that was put, or has moved, below is written, or has failed to be.
+
+        What is in RAM stays there.
+        """
+        self._tiers.flush()
+
+    def stats(self) -> StoreStats:
+        """The figures so far; those of stored, written and pending bytes are over all tiers."""
+        tiers = self._tiers
+        tiers.check_process()
+        below = [store.stats() for store in self.below]
+        with tiers.lock:
+            figures = tiers.figures | {"stored_nbytes": tiers.ram.kept_nbytes}
+        for each in below:
+            for name in ("stored_nbytes", "written_nbytes", "inflight_nbytes"):
+                figures[name] += getattr(each, name)
+        return StoreStats(**figures)
+
+    def close(self) -> None:
+        """Free everything, and close the tiers below: see ``AbstractArrayStore.close``."""
+        self._tiers.close()
+
+    def _entry_of(self, handle: Handle) -> TierEntry:
+        if handle.store is not self:
+            raise ValueError(f"{handle} belongs to another store than {self}")
+        return _tier_entry(handle._entry)
+
+    def _check_open(self) -> None:
+        self._tiers.check_open()
+
+    def _wait_captured(self, entry: Entry) -> None:
+        lower = _tier_entry(entry).lower
+        # A fork has memory of its own, which nobody is reading from.
+        if not (self._tiers.is_forked() or entry.captured or lower is None):
+            lower.wait_captured()
+
+    def _check_written(self, entry: Entry) -> None:
+        self._tiers.check_written(_tier_entry(entry))
+
+    def _drop(self, entry: Entry) -> None:
+        self._tiers.drop(_tier_entry(entry))
+
+    def __repr__(self) -> str:
+        return f"<{self._tiers.name} of {self._tiers.ram.nbytes} bytes over {list(self.below)}>"
+
+
+class _TieredHandle(Handle):
+    """Asks the tier below for what only that knows."""
+
+    __slots__ = ()
+
+    @property
+    def encoded_nbytes(self) -> int:
+        """Bytes that the codec of the tier below makes of it; its own while it is in RAM alone."""
+        lower = _tier_entry(self._entry).lower
+        return self.nbytes if lower is None else lower.encoded_nbytes
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes it takes in all tiers; an upper estimate until it is written."""
+        entry = _tier_entry(self._entry)
+        lower = entry.lower
+        kept_nbytes = 0 if entry.array is None else entry.nbytes
+        return kept_nbytes + (0 if lower is None else lower.stored_nbytes)
+
+    @property
+    def captured(self) -> bool:
+        """Whether the store is done with the array given to put, so that it may change."""
+        entry = _tier_entry(self._entry)
+        lower = entry.lower
+        return entry.captured or (lower is not None and lower.captured)
+
+
+def _tier_entry(entry: Entry) -> TierEntry:
+    assert isinstance(entry, TierEntry)
+    return entry

@@ -1,0 +1,302 @@
+"""The folder of a ZarrStore: arrays of one kind in one shard, written like a spill file.
+
+zarr itself is needed only where the folder is to be read by others: it writes the metadata then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offgrad_storage.entry import Entry, Pack, State
+from offgrad_storage.files.array_file import ArrayFile
+from offgrad_storage.files.direct_file import DirectFile, create
+from offgrad_storage.files.file_backend import FileBackend
+from offgrad_storage.files.spill_directory import SpillFolder
+from offgrad_storage.memory.buffer_pool import round_up
+from offgrad_storage.zarr.codec import ZarrCodec
+from offgrad_storage.zarr.format import create as create_array
+from offgrad_storage.zarr.format import layout, shard_index
+from offgrad_storage.zarr.groups import Groups, remove_beside
+
+_GATHERS_BELOW = 1 << 20
+_SLACK_NBYTES = 1 << 30  # of files, that may be free besides what was once in use
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+DType = np.dtype[Any]
+
+
+class _Kind:
+    """Arrays of one shape, dtype and codec: the slots of one Zarr array, in one shard.
+
+    Attributes:
+        name: of the Zarr array.
+        slot_nbytes: bytes of one that is not encoded, padded to whole chunks.
+        padded_nbytes: the same in whole pages, where there are several chunks; else 0.
+        groups: how they become integers and scales, if they do.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: Shape,
+        dtype: DType,
+        codec: str,
+        groups: Groups | None,
+        file: ArrayFile,
+    ) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.codec = codec
+        self.groups = groups
+        self.file = file
+        self.layout = layout(shape, dtype)
+        self.chunks = math.prod(self.layout.grid)
+        self.slot_nbytes = self.chunks * self.layout.chunk_nbytes if 0 not in shape else 0
+        self.padded_nbytes = round_up(self.slot_nbytes) if self.chunks > 1 else 0
+
+    def most_nbytes(self, entry: Entry) -> int:
+        """Bytes that ``entry`` may take."""
+        if isinstance(entry, Pack):
+            return entry.nbytes
+        # What cannot be compressed grows, by a little: Blosc by 16 bytes, Zstandard by 1/256.
+        return self.slot_nbytes + (entry.nbytes // 256 + 1024 if self.codec != "none" else 0)
+
+    def index_entries(self, entry: Entry) -> list[tuple[int, int] | None]:
+        """Where in the file the chunks of ``entry`` are."""
+        if not self.slot_nbytes:
+            return [None]
+        if entry.pack is not None:
+            start = entry.pack.place[1] + entry.offset
+        else:
+            start = entry.place[1]
+        if self.groups is not None:
+            if entry.encoded_nbytes is None:
+                return [None]  # its numbers are all among those kept exactly
+            parts = self.groups.parts
+            return [(start + parts.scales_nbytes, parts.codes_nbytes)]
+        if self.codec != "none":
+            return [(start, entry.payload_nbytes)]
+        each = self.layout.chunk_nbytes
+        return [(start + number * each, each) for number in range(self.chunks)]
+
+
+class ShardBackend(FileBackend):
+    """Keeps the arrays of each kind in a file of their own, in a new folder in ``directory``."""
+
+    lists = True
+    gathers_below = _GATHERS_BELOW
+
+    def __init__(
+        self, directory: Path, codec: ZarrCodec, keep: bool, quota: int | None, direct: bool
+    ) -> None:
+        super().__init__(f"ZarrStore in {directory}", quota)
+        self.keeps = keep
+        self._codec = codec
+        self._direct: bool | None = direct
+        self._kinds: dict[tuple[Shape, str, Any], _Kind] = {}
+        self._making = threading.RLock()
+        self._most_used = 0
+        self._needed: _Kind | None = None  # the last that was given an extent, or is about to be
+        self._folder = None if keep else SpillFolder(directory)
+        if self._folder is None:
+            self.path = _new_folder(directory)
+        else:
+            self.path = self._folder.path / "arrays.zarr"
+            try:
+                self.path.mkdir(mode=0o700)
+            except BaseException:
+                self._folder.remove()
+                raise
+
+    def prepare(self, entry: Entry) -> None:
+        """Find the kind of ``entry``, or make its file."""
+        entry.kind = self._find(entry.shape, entry.dtype)
+
+    def reserve(self, entry: Entry) -> int:
+        """Give ``entry`` an extent in the file of its kind."""
+        kind = entry.kind
+        assert isinstance(kind, _Kind)
+        if kind.file not in self.files:  # it has just been retired
+            entry.kind = kind = self._find(kind.shape, kind.dtype)
+        before = kind.file.end
+        self._needed = kind
+        nbytes = self.allocate(entry, kind.most_nbytes(entry), [kind.file])
+        if kind.file.end > before:
+            self._bound_free_space()
+        return nbytes
+
+    def release_each(self) -> list[bool]:
+        """Retire the kinds of which nothing is left, and give back what is free in other files."""
+        if not self.keeps:
+            for key, kind in list(self._kinds.items()):
+                # Arrays without bytes are in their kind's metadata alone.
+                if kind.slot_nbytes and not self.files[kind.file] and kind is not self._needed:
+                    self._retire(key, kind)
+        return super().release_each()
+
+    def taken_nbytes(self, entry: Entry, array: Array) -> int:
+        """Bytes of the chunks of ``array``, the padding of the last included."""
+        kind = entry.kind
+        assert isinstance(kind, _Kind)
+        nbytes = super().taken_nbytes(entry, array)
+        return nbytes if isinstance(entry, Pack) else max(nbytes, kind.padded_nbytes)
+
+    def publish(self, entries: Iterable[Entry]) -> None:
+        """Write the index of each shard, and have zarr write the metadata."""
+        import zarr
+
+        slots: dict[_Kind, list[Entry]] = {kind: [] for kind in [*self._kinds.values()]}
+        for entry in entries:
+            kind = entry.kind if entry.pack is None else entry.pack.kind
+            assert isinstance(kind, _Kind)
+            written = entry.pack is None or entry.pack.state is State.STORED
+            if written and entry.state is State.STORED and kind in slots:
+                slots[kind].append(entry)
+        group = zarr.open_group(self.path, mode="a", zarr_format=3)
+        for kind, stored in slots.items():
+            self._publish(group, kind, stored)
+
+    def close(self) -> None:
+        """Close the files; the folder goes, unless it is kept."""
+        super().close()
+        if self._folder is not None:
+            self._folder.remove()
+
+    def _bound_free_space(self) -> None:
+        """Not to have each kind hold for ever what it once took, where shapes vary."""
+        used = sum([*self.files.values()])
+        self._most_used = max(self._most_used, used)
+        if sum(file.end for file in [*self.files]) > 2 * self._most_used + _SLACK_NBYTES:
+            self.release_free()
+
+    def _retire(self, key: tuple[Shape, str, Any], kind: _Kind) -> None:
+        with self._making:
+            del self._kinds[key], self.files[kind.file]
+        kind.file.close()
+        remove_beside(self.path, kind.name)
+        with contextlib.suppress(OSError):
+            for folder, _, files in os.walk(self.path / kind.name, topdown=False):
+                for name in files:
+                    os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)
+
+    def _find(self, shape: Shape, dtype: DType) -> _Kind:
+        key = (shape, dtype.str, dtype)
+        kind = self._kinds.get(key)
+        if kind is None:
+            with self._making:
+                kind = self._kinds.get(key) or self._make(shape, dtype)
+                self._kinds[key] = kind
+        return kind
+
+    def _make(self, shape: Shape, dtype: DType) -> _Kind:
+        taken = {kind.name for kind in self._kinds.values()}
+        sizes = "x".join(map(str, shape)) or "scalar"
+        names = (f"{dtype.name}_{sizes}{suffix}" for suffix in _suffixes())
+        codec = self._codec.kind(shape, dtype)
+        groups = Groups(codec, shape, dtype) if codec in ("int8", "int4") else None
+        stored_as = layout(shape, dtype) if groups is None else layout(*groups.integers)
+        for name in names:
+            with contextlib.suppress(FileExistsError):  # of a kind that is just being removed
+                if name not in taken:
+                    (self.path / name).mkdir(mode=0o700)
+                    break
+        made = [self.path / name]
+        try:
+            for each in ("c", *["0"] * len(stored_as.shape)):
+                path = made[-1] / each
+                path.mkdir(mode=0o700)
+                made.append(path)
+            path = made[-1] / "0"
+            descriptor = create(path)
+            try:
+                opened = DirectFile(descriptor, path.parent, self._direct)
+            except BaseException:
+                path.unlink()
+                raise
+        except BaseException:
+            for folder in reversed(made):
+                folder.rmdir()
+            raise
+        self._direct = None if opened.direct else False  # as the first file, so the others
+        file = ArrayFile(opened, self.name, self.buffers)
+        self.files[file] = 0
+        return _Kind(name, shape, dtype, codec, groups, file)
+
+    def _publish(self, group: Any, kind: _Kind, stored: list[Entry]) -> None:
+        # Room for one more than there are: asked for all slots, zarr would read the holes as well.
+        room = len(stored) + 1
+        index = [each for entry in stored for each in kind.index_entries(entry)]
+        index += [None] * (room * kind.chunks - len(index))
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / kind.name / "zarr.json").unlink()  # of an earlier time
+        slots, shape, dtype = _columns(stored), kind.shape, kind.dtype
+        attributes: dict[str, Any] = {"slots": slots}
+        if kind.groups is not None:
+            slots |= kind.groups.write_beside(group, self.path, kind.name, stored, self.buffers)
+            attributes |= kind.groups.attributes(kind.name)
+            shape, dtype = kind.groups.integers
+        shard = create_array(
+            group, kind.name, shape, dtype, len(stored), kind.codec, attributes, capacity=room
+        )
+        for metadata in (self.path / "zarr.json", self.path / kind.name / "zarr.json"):
+            metadata.chmod(0o600)  # zarr leaves that to the umask
+        # It was opened for direct I/O, which the index, the very end of the file, is too odd for.
+        with open(self.path / shard, "r+b", buffering=0) as file:
+            file.seek(kind.file.end)
+            file.write(shard_index(index))
+            file.truncate()
+
+
+def _suffixes() -> Iterable[str]:
+    return itertools.chain([""], (f"_{number}" for number in itertools.count(1)))
+
+
+def _columns(stored: list[Entry]) -> dict[str, list[Any]]:
+    """The attributes of arrays, and their checksums: a list for each, one item a slot."""
+    names = dict.fromkeys(str(name) for entry in stored for name in entry.attributes)
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for entry in stored:
+        facts = {str(name): value for name, value in entry.attributes.items()}
+        for name, column in columns.items():
+            column.append(as_json(facts.get(name)))
+    columns["offgrad_xxh3_64"] = [f"{entry.checksum:016x}" for entry in stored]
+    return columns
+
+
+def as_json(value: Any) -> Any:
+    """``value`` as JSON can say it: NumPy numbers as numbers, what it does not know as text."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _new_folder(directory: Path) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for suffix in _suffixes():
+        path = directory / f"offgrad-{stamp}-{os.getpid()}{suffix}.zarr"
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError

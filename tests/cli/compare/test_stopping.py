@@ -1,0 +1,103 @@
+"""However it is stopped, ``offgrad compare`` leaves no process, no spilled data and no output."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.compare.conftest import Offgrad
+
+LONG = (
+    *("--layers", "4", "--width", "32", "--heads", "2", "--context", "128", "--batch", "8"),
+    *("--steps", "100000", "--memory-limit", "none"),
+)
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+
+
+@pytest.fixture
+def training(start: Offgrad) -> Callable[[str], "subprocess.Popen[str]"]:
+    """Start a comparison that would not end, and wait until it trains."""
+
+    def begin(policy: str) -> "subprocess.Popen[str]":
+        process = start("compare", *LONG, "--policies", policy, "--seed", "1")
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "step 2/" in line:
+                return process
+        raise AssertionError(process.communicate()[1])
+
+    return begin
+
+
+def _wait_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert not alive
+
+
+@pytest.mark.parametrize(
+    ("signum", "whole_group", "status", "words"),
+    [
+        (signal.SIGINT, True, 130, "offgrad: interrupted\n"),
+        (signal.SIGINT, False, 130, "offgrad: interrupted\n"),
+        (signal.SIGTERM, False, 143, "offgrad: terminated\n"),
+    ],
+)
+def test_signals(
+    training: Callable[[str], "subprocess.Popen[str]"],
+    tmp_path: Path,
+    signum: int,
+    whole_group: bool,
+    status: int,
+    words: str,
+) -> None:
+    process = training("keep")
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert workers
+    (os.killpg if whole_group else os.kill)(process.pid, signum)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert errors == words
+    _wait_gone(workers)
+    assert [path.name for path in tmp_path.iterdir()] == ["spill"]
+    assert list((tmp_path / "spill").iterdir()) == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_spilled_data_goes_with_the_worker(start: Offgrad, tmp_path: Path, signum: int) -> None:
+    spill = tmp_path / "spill"
+    steps = [each if each != "100000" else "12" for each in LONG]
+    process = start("compare", *steps, "--policies", "zarr")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "zarr: step 1/" in line:
+            break
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert workers
+    assert list(spill.iterdir()), "zarr spills into a folder"
+    os.kill(process.pid, signum)
+    process.communicate(timeout=60)
+    _wait_gone(workers)
+    deadline = time.monotonic() + 10
+    while list(spill.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(spill.iterdir()) == []
+    assert not (tmp_path / "offgrad-compare").exists()
+
+
+def test_a_closed_pipe_ends_it_quietly(start: Offgrad, tmp_path: Path) -> None:
+    process = start("compare", *LONG, "--policies", "keep")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stderr:
+        with process.stdout:
+            process.stdout.readline()
+        errors = process.stderr.read()
+    assert process.wait(timeout=60) != 0
+    assert errors == ""
+    assert not (tmp_path / "offgrad-compare").exists()

@@ -1,0 +1,67 @@
+"""What a process holds, counted in every way there is, to be compared with an earlier count."""
+
+import gc
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from offgrad import memory
+from tests.session.helpers import open_stores, wait_until
+
+
+class Footprint(NamedTuple):
+    """What there is when nobody is at work.
+
+    Attributes:
+        handles: arrays that live in the stores.
+        stored_nbytes, inflight_nbytes: theirs, and those whose write is pending.
+        tensor_nbytes: bytes of tensors.
+        pool_nbytes: bytes of the tensors' pool that are in use.
+        descriptors, threads, files: of the process; files are those in the spill folder.
+        objects: what the garbage collector knows.
+        blocks: Python's own blocks of memory, of objects that the collector does not know too.
+    """
+
+    handles: int
+    stored_nbytes: int
+    inflight_nbytes: int
+    tensor_nbytes: int
+    pool_nbytes: int
+    descriptors: int
+    threads: int
+    files: int
+    objects: int
+    blocks: int
+
+    def more_than(self, before: "Footprint", **slack: int) -> dict[str, int]:
+        """Return by how much each figure has grown, where that is more than its slack."""
+        growth = {name: getattr(self, name) - getattr(before, name) for name in Footprint._fields}
+        return {name: grown for name, grown in growth.items() if grown > slack.get(name, 0)}
+
+
+def footprint(folder: str, *stores: Any) -> Footprint:
+    """Return what is held once writes are done; of the named stores in `folder`, and of `stores`.
+
+    Files that threads are still to remove are waited for, if their arrays are gone.
+    """
+    every = [*open_stores(folder), *stores]
+    gc.collect()
+    for store in every:
+        wait_until(lambda store=store: not store.stats().inflight_nbytes, "writes are pending")  # type: ignore[misc]
+    if not any(store.stats().live_handles for store in every):
+        wait_until(lambda: not list(Path(folder).glob("*/*.zarr/0*")), "arrays are left")
+    stats = [store.stats() for store in every]
+    return Footprint(
+        handles=sum(each.live_handles for each in stats),
+        stored_nbytes=sum(each.stored_nbytes for each in stats),
+        inflight_nbytes=sum(each.inflight_nbytes for each in stats),
+        tensor_nbytes=memory.allocated(),
+        pool_nbytes=memory.pool.in_use_nbytes,
+        descriptors=len(os.listdir("/dev/fd")),
+        threads=threading.active_count(),
+        files=sum(1 for _ in Path(folder).rglob("*")),
+        objects=len(gc.get_objects()),
+        blocks=sys.getallocatedblocks(),
+    )

@@ -1,0 +1,99 @@
+"""Lossless means identical: under every lossless policy, the bits of a run without any."""
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offgrad
+from tests.session.graphs import CURVED, Bits, Offload, bits, check, gradient, normal
+from tests.session.scenarios import passes, saves, training
+
+SCENARIOS: list[Callable[[Offload], Bits]] = [
+    training.mlp,
+    training.gpt,
+    saves.views,
+    passes.retained,
+    passes.partial,
+    passes.shared_parts,
+    passes.several_forwards,
+    passes.dropped,
+    saves.reused,
+    saves.dtypes,
+    training.embedding_and_norms,
+    saves.external,
+    saves.brain_floats,
+    passes.functions,
+    training.twenty_steps,
+    passes.backward_inside,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.__name__)
+def test_identical_bits(scenario: Callable[[Offload], Bits], offload: Offload) -> None:
+    check(scenario, scenario, offload)
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_double_backward(name: str, offload: Offload) -> None:
+    def run(offload: Offload) -> Bits:
+        x = normal(7, 12, 8)
+        with offload():
+            y = CURVED[name](x * 1)
+            weight = normal(8, *y.shape, grad=False)
+            (first,) = gradient((y * weight).sum(), x, create_graph=True)
+            (second,) = gradient(first.square().sum(), x, retain_graph=True)
+        # The same graphs again, now that what they read is back in memory.
+        first.square().sum().backward()
+        return bits(y, first, second, x.grad)
+
+    check(name, run, offload)
+
+
+def test_saved_attributes_can_be_read(offload: Offload) -> None:
+    x = normal(1, 150, 150)
+    with offload():
+        y = (x * 2).exp()
+        z = y.t().sin()
+    value = y.detach().numpy().copy()
+    del y
+    saved: Any = z.grad_fn
+    assert np.array_equal(saved._saved_self.detach().numpy(), value.T)
+    assert not saved._saved_self.is_contiguous()
+    first = bits(saved._saved_self)
+    z.sum().backward()
+    assert first == bits(offgrad.tensor(value.T.copy()))
+    with pytest.raises(RuntimeError, match="freed"):
+        saved._saved_self
+
+
+@pytest.fixture
+def constant_collections() -> Iterator[None]:
+    """Have the garbage collector run at almost any moment, also in the middle of a session."""
+    before = gc.get_threshold()
+    gc.set_threshold(7, 1, 1)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("constant_collections")
+def test_collections_at_any_moment(offload: Offload) -> None:
+    """Graphs that are garbage in cycles die in the middle of the next step."""
+
+    def steps() -> Bits:
+        found: Bits = []
+        for seed in range(4):
+            x = normal(seed, 130, 130)
+            with offload():
+                loss = (x.sin() * x).exp().t().tanh().sum()
+                cycle: list[Any] = [loss, x.cos().exp()]
+            cycle.append(cycle)
+            if seed % 2:
+                loss.backward(retain_graph=True)
+            found += bits(loss, x.grad)
+        return found
+
+    found = steps()
+    assert found == steps()

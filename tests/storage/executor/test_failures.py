@@ -1,0 +1,156 @@
+"""Errors of I/O threads: who is told, and what they keep alive."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from offgrad_storage import (
+    DiskStore,
+    Entry,
+    MissingDataError,
+    StoreError,
+    StoreFullError,
+)
+from offgrad_storage.testing import eventually
+
+from tests.storage.gate import Setup
+
+
+def test_a_failed_write_is_raised_by_every_get_and_then_not_by_close(setup: Setup) -> None:
+    other = setup.put(2)
+    setup.backend.permits.release()
+    other.wait_captured()
+    setup.backend.failures.append(OSError(errno.ENOSPC, "No space left on device"))
+    handle = setup.put(1)
+    setup.backend.open.set()
+    handle.wait_captured()
+    assert setup.pool.in_use_nbytes == 0
+    for _ in range(2):
+        with pytest.raises(
+            StoreFullError, match=r"GateStore, array 1 .*writing failed.*No space.*Free"
+        ):
+            handle.get()
+        handle.prefetch()
+    assert (other.get() == 2).all()
+    with pytest.raises(StoreFullError):
+        handle.get()
+    setup.store.close()
+
+
+def test_a_failed_write_that_nobody_got_is_raised_by_close(setups: list[Setup]) -> None:
+    setup = Setup()
+    setup.backend.failures += [OSError(errno.EIO, "Input/output error"), ValueError("odd")]
+    handles = [setup.put(1), setup.put(2)]
+    setup.backend.open.set()
+    for handle in handles:
+        handle.wait_captured()
+    del handle, handles
+    with pytest.raises(StoreError, match="drive reports") as caught:
+        setup.store.close()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "odd" in caught.value.__notes__[0]
+    assert setup.backend.closed
+    setup.store.close()
+
+
+def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(setup: Setup) -> None:
+    setup.backend.open.set()
+    handle = setup.put(1)
+    handle.wait_captured()
+    setup.backend.failures.append(FileNotFoundError(errno.ENOENT, "gone"))
+    handle.prefetch()
+    setup.started("read 0")
+    with pytest.raises(MissingDataError, match="gone"):
+        handle.get()
+    assert (handle.get() == 1).all()
+    assert setup.pool.in_use_nbytes == 0
+
+
+def test_a_failed_prefetch_that_nobody_got_is_raised_by_close(setups: list[Setup]) -> None:
+    setup = Setup()
+    setup.backend.open.set()
+    handle = setup.put(1)
+    handle.wait_captured()
+    setup.backend.failures.append(RuntimeError("odd"))
+    handle.prefetch()
+    eventually(lambda: setup.store._executor._undelivered)
+    with pytest.raises(StoreError, match="odd"):
+        setup.store.close()
+
+
+def test_errors_keep_no_arrays_alive(setup: Setup) -> None:
+    setup.backend.open.set()
+    setup.backend.failures.append(RuntimeError("odd"))
+    handle = setup.put(1)
+    handle.wait_captured()
+    gc.disable()
+    try:
+        with pytest.raises(StoreError) as caught:
+            handle.get()
+        del caught
+        assert setup.pool.in_use_nbytes == 0
+        reference = weakref.ref(handle)
+        del handle
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("method", ["free", "settle"])
+def test_an_error_of_freeing_harms_no_array_that_is_being_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("odd")
+
+    store = DiskStore(tmp_path, codec="zstd", gather_nbytes=1 << 20 if method == "free" else 0)
+    monkeypatch.setattr(store._executor.backend, method, fail)
+    handle = store.put(np.zeros(1 << 18))
+    handle.wait_captured()
+    assert (handle._entry.pack is not None) is (method == "free")
+    assert not handle.get().any()
+    with pytest.raises(StoreError, match=r"array 0 .*freeing space failed.*odd"):
+        store.close()
+
+
+def test_what_freeing_takes_is_done_for_an_array_that_moves_into_a_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DiskStore(tmp_path, codec="zstd") as store:
+        backend = store._executor.backend
+        free = backend.free
+        done: list[int] = []
+
+        def free_later(entry: Entry) -> Callable[[], None]:
+            free(entry)
+            return lambda: done.append(entry.serial)
+
+        monkeypatch.setattr(backend, "free", free_later)
+        handle = store.put(np.zeros(1 << 18))
+        eventually(lambda: done == [0])
+        assert not handle.get().any()
+
+
+def test_an_error_in_making_room_says_what_happened(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.backend.open.set()
+    failure = OSError(errno.EMFILE, "Too many open files")
+
+    def fail(entry: Entry) -> int:
+        raise failure
+
+    for method in ("reserve", "prepare"):
+        with monkeypatch.context() as patched:
+            patched.setattr(setup.backend, method, fail)
+            with pytest.raises(StoreError, match=r"array \d .*making room.*ulimit") as caught:
+                setup.put(1)
+        assert caught.value.__cause__ is failure
+    assert (setup.put(2).get() == 2).all()
+    assert setup.store.stats().puts == 1
