@@ -1,6 +1,6 @@
 """Lives and deaths: of handles, stores, threads and processes."""
 
-# ruff: noqa: D102 (the names of the tests say it)
+
 from __future__ import annotations
 
 import copy

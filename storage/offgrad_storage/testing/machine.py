@@ -1,6 +1,6 @@
 """A store against a dict, under any sequence of actions that hypothesis thinks of."""
 
-# ruff: noqa: D102 (the names of the rules say it)
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """Bit for bit: what is put comes back, whatever it is and however it is asked for."""
 
-# ruff: noqa: D102 (the names of the tests say it)
+
 from __future__ import annotations
 
 from typing import Any
