@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from offgrad.autograd.saved_tensor import SavedTensor
+from offgrad.autograd.saved_tensor import SavedTensor, is_parameter
 from offgrad.autograd.tensor_base import wrap
 from offgrad.autograd.views import ViewChain
 
@@ -124,7 +124,7 @@ def _source(tensor: "Tensor") -> HeldInput | ComputedInput | None:
     if maker is None or not tensor._requires_grad:
         is_small = storage.root.nbytes <= _SMALL
         # Of a change of foreign memory nobody tells.
-        if storage.external or not (owner._is_parameter() or is_small):
+        if storage.external or not (is_parameter(owner) or is_small):
             return None
         return HeldInput(wrap(tensor._array, storage), storage.version)
     replay = made_by(owner)

@@ -1,13 +1,13 @@
-"""Saved tensors: what a node keeps for backward, and the hooks that decide how.
+"""Saved tensors, and the hooks that decide how they are kept.
 
-Every tensor saved for backward goes through a `SavedTensor`. Without hooks it keeps the tensor
-itself (an input) or the tensor's memory (an output, whose node must not hold the tensor that holds
-it). Under hooks it holds only what ``pack`` returned.
+Every tensor that a node saves for backward goes through a `SavedTensor`. Without hooks it keeps the
+tensor itself (an input) or the tensor's memory (an output: a node that held its own output would be
+a reference cycle). Under hooks it holds only the object that ``pack`` returned.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 import numpy as np
@@ -21,62 +21,89 @@ if TYPE_CHECKING:
     from offgrad.autograd.node import Edge, Node
 
 
-class Save(NamedTuple):
-    """One act of saving.
+class Save:
+    """One tensor that a node saves: the facts that hooks get.
 
     Attributes:
-        tensor: detached, sharing memory with what is saved.
-        owner: what is saved, with its history; the base if that is a view.
+        array: of the tensor.
+        storage: the memory behind the array.
+        owner: the tensor, with its history; its base if it is a view.
         op: the name of the node that saves.
-        slot: what the tensor is to it.
-        is_output: whether the node itself made it.
+        slot: the name under which the node saves it.
+        is_output: whether it is an output of the node.
         is_parameter: whether it is a leaf that requires grad, an `nn.Parameter`, or a view of one.
-        is_data: whether the node did not make it, and neither it nor what it is a view of requires
-            grad: an input, a target, a buffer, which somebody else may hold as well.
+        is_data: whether it came from outside the node, and neither it nor its base requires grad:
+            an input, a target, a buffer, which the program may hold as well.
     """
 
-    tensor: "Tensor"
-    owner: "Tensor"
-    op: str
-    slot: str
-    is_output: bool
-    is_parameter: bool
-    is_data: bool = False
+    __slots__ = (
+        "_tensor", "array", "is_data", "is_output", "is_parameter", "op", "owner", "slot",
+        "storage",
+    )  # fmt: skip
+
+    def __init__(
+        self, tensor: "Tensor", node: "Node | None", slot: str, is_output: bool, is_own: bool
+    ) -> None:
+        owner = tensor if tensor._base is None else tensor._base
+        self.array = tensor._array
+        self.storage = tensor._storage
+        self.owner = owner
+        self.op = "" if node is None else type(node).__name__
+        self.slot = slot
+        self.is_output = is_output
+        self.is_parameter = not is_output and is_parameter(owner)
+        self.is_data = not (is_output or is_own or self.is_parameter or owner._requires_grad)
+        self._tensor: Tensor | None = None
+
+    @property
+    def tensor(self) -> "Tensor":
+        """The tensor, detached; it shares memory with the saved one."""
+        if self._tensor is None:
+            self._tensor = wrap(self.array, self.storage)
+        return self._tensor
+
+
+def is_parameter(tensor: TensorBase) -> bool:
+    """Return whether it stays in memory anyway: a leaf that requires grad, or an `nn.Parameter`."""
+    return tensor._grad_fn is None and (tensor._requires_grad or tensor._is_module_parameter)
 
 
 KEEP = object()
-"""What `SaveHooks.pack` returns to have the tensor kept as if there were no hooks."""
+"""`SaveHooks.pack` returns it to keep the tensor as if there were no hooks."""
 
 
 class SaveHooks(Protocol):
-    """What decides how tensors are saved; the innermost of a thread is asked."""
+    """Hooks for saving; the innermost of a thread gets each tensor that a node saves."""
 
     needs_replay: bool
-    """Whether it may want to know what it takes to run an operation again."""
+    """Whether they may need the replay of the operation that made a tensor."""
 
-    def pack(self, save: Save) -> Any:
-        """Return what is to be held in place of the tensor, or `KEEP`. Called once a tensor."""
+    @property
+    def pack(self) -> Callable[[Save], Any]:
+        """A function, called once for each tensor, that returns an object to hold in its place, or
+        `KEEP`.
+        """
 
     @property
     def unpacker(self) -> "Unpacker":
-        """What unpacks, and learns the order of all it will unpack in a pass."""
+        """The object that gets the order of a backward pass, and unpacks."""
 
 
 class Unpacker(Protocol):
-    """What gives saved tensors back."""
+    """Gives saved tensors back."""
 
     def unpack(self, packed: Any) -> "Tensor":
         """Return a tensor with the saved content. Called as often as backward needs it."""
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
-        """Learn what a backward pass will unpack, in this order.
+        """Learn the order in which a backward pass will unpack.
 
         Returns:
-            What is to be called when the pass is over, however it ended.
+            A function to be called when the pass is over, however it ended.
         """
 
     def sources(self) -> "Iterable[SavedTensor]":
-        """Return what it will itself unpack, in the pass, before it can unpack anything."""
+        """Return the saved tensors that it will unpack itself, before it can unpack anything."""
 
 
 class PairHooks:
@@ -89,24 +116,24 @@ class PairHooks:
         self._unpack = unpack
 
     def pack(self, save: Save) -> Any:
-        """Return what the pair's ``pack`` makes of the tensor."""
-        return self._pack(save.tensor)
+        """Call the pair's ``pack`` with grad mode off, so that nothing it computes is recorded."""
+        modes = grad_mode.state.set(False, grad_mode.state.inference)
+        try:
+            return self._pack(save.tensor)
+        finally:
+            grad_mode.state.set(*modes)
 
     @property
     def unpacker(self) -> Unpacker:
-        """Itself."""
         return self
 
     def unpack(self, packed: Any) -> "Tensor":
-        """Return the tensor the pair's ``unpack`` makes of it."""
         return self._unpack(packed)
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
-        """Do nothing: a pair has no use for the order."""
-        return _nothing
+        return _nothing  # a pair has no use for the order
 
     def sources(self) -> "Iterable[SavedTensor]":
-        """Nothing."""
         return ()
 
 
@@ -117,10 +144,10 @@ def _nothing() -> None:
 class _State(threading.local):
     hooks: tuple[SaveHooks, ...] = ()
     disabled: str | None = None
-    # Whether a checkpoint's function is running: its hooks were pushed for all that happens inside,
-    # so none are pushed there for being in some module.
+    # Whether a checkpointed function is running: its hooks get all that it saves, so that policies
+    # by module push none inside.
     checkpointed = False
-    # The memory that an in-place operation, being computed, will write its result over.
+    # The memory that the running in-place operation will overwrite with its result.
     target: Storage | None = None
 
 
@@ -139,7 +166,7 @@ def push_hooks(hooks: SaveHooks) -> None:
 
 
 def pop_hooks(hooks: SaveHooks) -> None:
-    """Take `hooks` from this thread's, where they are innermost; others stay as they are."""
+    """Remove the innermost occurrence of `hooks` from this thread; the others stay."""
     for index in reversed(range(len(state.hooks))):
         if state.hooks[index] is hooks:
             state.hooks = (*state.hooks[:index], *state.hooks[index + 1 :])
@@ -147,22 +174,22 @@ def pop_hooks(hooks: SaveHooks) -> None:
 
 
 current_module: Callable[[], str] = str
-"""Returns the name of the module that is running; set by what knows of modules."""
+"""Returns the name of the running module; set by `offgrad.nn`."""
 
 
 class SavedTensor:
     """A tensor saved for backward: packed once, unpacked as often as asked, then released."""
 
-    # Defaults are the class's: most saved tensors are kept inputs.
+    # Defaults are class attributes: most saved tensors are kept inputs.
     _tensor: "Tensor | None" = None
-    # The name of the module that saved it, as far as it is known.
+    # The name of the module that saved it, if known.
     module = ""
     _is_output = False
     _released = False
     _unpacker: Unpacker | None = None
     _packed: Any = None
     _storage: "ref[Storage]"
-    _detached: "ref[Tensor]"
+    _detached: "ref[Tensor] | None"
     _packed_version = 0
     _uid: int
     _shape_dtype: tuple[tuple[int, ...], Any]
@@ -176,10 +203,16 @@ class SavedTensor:
         is_output: bool = False,
         is_own: bool = False,
     ) -> None:
-        """Save `tensor` for `node`; the gradient of what is unpacked will go to `edge`.
+        """Save `tensor` for `node`.
 
-        An output's edge leads to `node` itself and is made anew on each unpack, lest it be a cycle.
-        What `node` made for itself `is_own`.
+        Args:
+            tensor: to be saved.
+            node: the node that saves.
+            slot: the name under which it saves.
+            edge: where the gradient of the unpacked tensor goes. The edge of an output leads to
+                `node` itself, and is built on each unpack to avoid a reference cycle.
+            is_output: whether `tensor` is an output of `node`.
+            is_own: whether `node` made it for backward alone.
         """
         self._slot = slot
         self._node = ref(node)
@@ -203,8 +236,8 @@ class SavedTensor:
 
     @property
     def packed(self) -> "tuple[Unpacker, Any] | None":
-        """What unpacks the tensor, and what stands for it; None if it is kept."""
-        # Each is read once, in this order: another thread may release it meanwhile.
+        """The unpacker and the packed object; None if the tensor is kept."""
+        # Read each once, in this order: another thread may release it meanwhile.
         packed, unpacker = self._packed, self._unpacker
         return None if unpacker is None else (unpacker, packed)
 
@@ -213,9 +246,9 @@ class SavedTensor:
 
         Raises:
             RuntimeError: after release; if the memory was changed in place since; if an unpack hook
-                returned something else than was saved.
+                returned a tensor of another shape or dtype.
         """
-        # Each is read once, in this order: another thread may release it meanwhile.
+        # Read each once, in this order: another thread may release it meanwhile.
         packed, unpacker, tensor = self._packed, self._unpacker, self._tensor
         if tensor is not None:
             if tensor._storage.version != self._version:
@@ -229,9 +262,9 @@ class SavedTensor:
             return tensor if self._edge_is_current(tensor) else self._rebuild(tensor)
         if unpacker is None:
             raise RuntimeError(
-                f"what {self.origin()} saved for backward was freed by an earlier backward() or "
-                "grad(); to go through the graph, or read its saved tensors, a second time, pass "
-                "retain_graph=True the time before"
+                f"the tensor that {self.origin()} saved for backward was freed by an earlier "
+                "backward() or grad(); to run backward through the graph or read its saved tensors "
+                "a second time, pass retain_graph=True the first time"
             )
         self._check_packed(packed)
         tensor = unpacker.unpack(packed)
@@ -242,20 +275,20 @@ class SavedTensor:
     def register_hooks(
         self, pack: "Callable[[Tensor], Any]", unpack: "Callable[[Any], Tensor]"
     ) -> None:
-        """Pack the tensor now with `pack`; from now on it is what `unpack` makes of the result.
+        """Pack the tensor now with `pack`; from now on `unpack` makes it from the result.
 
         Raises:
             RuntimeError: if it is released, has hooks already, or was changed in place since.
         """
         if self._released:
             raise RuntimeError(
-                f"hooks need a saved tensor to pack, but what {self.origin()} saved was freed by "
-                "backward; register them before, or pass retain_graph=True to it"
+                f"hooks need a saved tensor to pack, but the tensor that {self.origin()} saved was "
+                "freed by backward; register hooks before it, or pass retain_graph=True to it"
             )
         if self._tensor is None:
             raise RuntimeError(
-                f"a saved tensor takes hooks once, but {self.origin()} has some already (perhaps "
-                "of an enclosing saved_tensors_hooks or offload)"
+                f"a saved tensor takes hooks once, but {self.origin()} has hooks already (perhaps "
+                "those of an enclosing saved_tensors_hooks or offload)"
             )
         for hook in (pack, unpack):
             if not callable(hook):
@@ -267,12 +300,12 @@ class SavedTensor:
             self._tensor = None
 
     def release(self) -> None:
-        """Let go of what is held."""
+        """Drop the tensor, or the packed object."""
         self._released = True
         self._tensor = self._unpacker = self._packed = None
 
     def kept(self) -> "Tensor | None":
-        """Return the tensor kept for backward as it was saved, None if it is no more, or packed."""
+        """Return the kept tensor if it is as it was saved; None if it changed or is packed."""
         tensor = self._tensor
         if tensor is None or tensor._storage.uid != self._uid:
             return None
@@ -295,38 +328,28 @@ class SavedTensor:
             self.module = current_module()
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor", is_own: bool = False) -> bool:
-        node = self._node()
-        detached = wrap(tensor._array, tensor._storage)
-        owner = tensor if tensor._base is None else tensor._base
-        is_parameter = not self._is_output and owner._is_parameter()
-        is_data = not (self._is_output or is_own or is_parameter or owner._requires_grad)
-        name = "" if node is None else node.name()
-        save = Save(detached, owner, name, self._slot, self._is_output, is_parameter, is_data)
-        version = tensor._storage.version
-        # What hooks compute is not recorded.
-        modes = grad_mode.state.set(False, grad_mode.state.inference)
-        try:
-            packed = hooks.pack(save)
-        finally:
-            grad_mode.state.set(*modes)
-        if tensor._storage.version != version:
+        """Have `hooks` pack the tensor; return False if they leave it to be kept."""
+        save = Save(tensor, self._node(), self._slot, self._is_output, is_own)
+        version = save.storage.version
+        packed = hooks.pack(save)
+        if save.storage.version != version:
             raise RuntimeError(
                 f"a pack hook must not change its input in place, but that of {self.origin()} was "
-                f"changed by {tensor._storage.changed_by}; work on a clone"
+                f"changed by {save.storage.changed_by}; work on a clone"
             )
         if packed is KEEP:
             return False
         self._unpacker = hooks.unpacker
         self._packed = packed
-        self._storage = ref(tensor._storage)
-        self._detached = ref(detached)
+        self._storage = ref(save.storage)
+        self._detached = None if save._tensor is None else ref(save._tensor)
         if isinstance(packed, TensorBase):
             self._packed_version = packed._storage.version
         self._shape_dtype = (tensor._array.shape, tensor._array.dtype)
         return True
 
     def _edge_is_current(self, tensor: "Tensor") -> bool:
-        """Return whether the kept tensor itself still has the edge it was saved with."""
+        """Return whether the kept tensor still has the edge it was saved with."""
         node = self._edge[0]
         if self._is_output:
             return False
@@ -335,11 +358,11 @@ class SavedTensor:
         return tensor._grad_fn is node
 
     def _check_packed(self, packed: Any) -> None:
-        """Raise if what the pack hook returned or holds was changed in place since."""
+        """Raise if a tensor that the pack hook returned or holds was changed in place since."""
         if isinstance(packed, TensorBase) and packed._storage.version != self._packed_version:
             raise self._changed(packed, packed._storage.version, packed._storage.changed_by)
-        # A hook that holds the tensor it was given holds the memory that was saved.
-        detached = self._detached()
+        # A hook that holds its input holds the memory that was saved.
+        detached = None if self._detached is None else self._detached()
         if detached is not None and detached._storage.version != self._version:
             raise self._changed(detached)
 
@@ -352,10 +375,10 @@ class SavedTensor:
         shape, dtype = self._shape_dtype
         if tensor._array.shape != shape or tensor._array.dtype != dtype:
             raise RuntimeError(
-                f"an unpack hook must return what was packed, but that of {self.origin()} returned "
-                f"a {describe(tensor)} for a {dtype.name} tensor of shape {list(shape)}"
+                f"an unpack hook must return the packed tensor, but that of {self.origin()} "
+                f"returned a {describe(tensor)} for a {dtype.name} tensor of shape {list(shape)}"
             )
-        # A hook may have handed out the very memory that was saved: then its version counts.
+        # If a hook returned the memory that was saved, its version counts.
         storage = self._storage()
         if (
             storage is not None

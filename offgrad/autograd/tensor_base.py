@@ -29,6 +29,7 @@ class TensorBase:
     _storage: Storage
     # Defaults are the class's: few tensors need more than an array and a storage of their own.
     _requires_grad: bool = False
+    _is_module_parameter: bool = False
     _grad_fn: "Node | None" = None
     _output_nr: int = 0
     # A view's base, how it was taken from it, and the generation of the base's history it follows.
@@ -39,10 +40,6 @@ class TensorBase:
     _post_accumulate_hooks: "dict[int, Any] | None" = None
     _accumulator: "ref[AccumulateGrad] | None" = None
     _grad: "Tensor | None" = None
-
-    def _is_parameter(self) -> bool:
-        """Return whether it stays in memory anyway: a leaf that requires grad, or a module's."""
-        return self._requires_grad and self._grad_fn is None
 
     def _set(self, array: NDArray[Any], storage: Storage | None, requires_grad: bool) -> None:
         self._array = array

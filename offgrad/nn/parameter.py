@@ -13,15 +13,14 @@ class Parameter(Tensor):
     It shares memory with `data` and requires grad by default.
     """
 
+    _is_module_parameter = True  # frozen ones, too
+
     def __init__(self, data: Any = (), requires_grad: bool = True) -> None:
         source = data if isinstance(data, TensorBase) else ops.tensor(data)
         self._set(source._array, source._storage, False)
         self._storage.role = "parameters"
         if requires_grad:
             self.requires_grad_()
-
-    def _is_parameter(self) -> bool:
-        return self._grad_fn is None  # frozen ones, too
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"

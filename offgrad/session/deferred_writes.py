@@ -1,9 +1,9 @@
-"""Loans: what is saved for backward and not written, since the program holds it anyway.
+"""Deferred writes: arrays that are not written while the program references their memory anyway.
 
-Inputs, targets, masks and buffers stay in memory as long as somebody else has them. Their storage
-is held weakly and makes the loan its heir: when it dies, the memory is due, and goes to the store
-as soon as the session does something. A change in place has it written before, so that backward
-gets what was saved.
+Inputs, targets, masks and buffers stay in memory as long as the program has them. The session
+references their storage weakly and is its adopter: when the program drops it, the session gets the
+memory and writes it with the next save or backward pass. An in-place change has the arrays written
+before, so that backward gets the saved values.
 """
 
 import os
@@ -19,67 +19,72 @@ from offgrad_storage import AbstractArrayStore, Handle
 from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.memory.registry import WeakRegistry
-from offgrad.session.layout import Array
-from offgrad.session.saved_array import Entry
+from offgrad.session.saved_array import Array, SavedArray, StorageRange
 
 
-class Loan:
-    """The memory of a storage, as it is at one version, lent to the entries in it.
+class SharedStorage:
+    """A storage of the program at one version, shared with the saved arrays in it.
 
-    It goes with the last of them.
+    It is freed with the last of them.
+
+    Attributes:
+        storage: a weak reference to the program's storage.
+        version: of the storage, when the arrays were saved.
+        arrays: the saved arrays.
+        owned: the memory, once the program has dropped it.
     """
 
-    __slots__ = ("__weakref__", "_loans", "entries", "left", "storage", "version")
+    __slots__ = ("__weakref__", "_writes", "arrays", "owned", "storage", "version")
 
-    def __init__(self, storage: Storage, loans: "Loans") -> None:
+    def __init__(self, storage: Storage, writes: "DeferredWrites") -> None:
         self.storage = ref(storage)
         self.version = storage.version
-        self.entries: WeakRegistry[Entry] = WeakRegistry()
-        self.left: Storage | None = None  # the memory, once nobody else holds it
-        self._loans = loans
+        self.arrays: WeakRegistry[SavedArray] = WeakRegistry()
+        self.owned: Storage | None = None
+        self._writes = writes
 
     @property
     def captured(self) -> bool:
-        """False: it lives no longer than some entry needs the memory."""
+        """False: while it lives, a saved array needs the memory."""
         return False
 
     def wait_captured(self) -> None:
-        """Have all entries written."""
-        self._loans.call_in(self)
+        """Write all arrays, and wait for that."""
+        self._writes.write_now(self)
 
     def copy(self) -> None:
-        """Have all entries keep a copy of their own."""
-        for entry in self.entries:
-            lent = entry.lent
-            if lent is not None:
-                entry.lent = lent._replace(data=memory.copy(lent.data), begin=None)
+        """Give each array a copy of its own."""
+        for saved in self.arrays:
+            deferred = saved.deferred
+            if deferred is not None:
+                saved.deferred = deferred._replace(data=memory.copy(deferred.data), begin=None)
 
     def adopt(self, storage: Storage) -> None:
-        """Nobody else holds the memory any more: it is due. Called by a finalizer."""
-        for entry in self.entries:
-            lent = entry.lent
-            if lent is not None and lent.begin is not None:
-                entry.is_also_in(storage, lent.begin)
-        self.left = storage
-        self._loans.due.append(ref(self))
+        """Take over the memory that the program has dropped. Called by a finalizer."""
+        for saved in self.arrays:
+            deferred = saved.deferred
+            if deferred is not None and deferred.begin is not None:
+                saved.note_copy(storage, deferred.begin)
+        self.owned = storage
+        self._writes.released.append(ref(self))
 
 
-class Lent(NamedTuple):
-    """What is lent to an entry.
+class DeferredWrite(NamedTuple):
+    """The write of one saved array, for later.
 
     Attributes:
-        loan: the memory.
-        data: the part of it, with its elements in the order of memory.
-        begin: its first byte; None if its bytes do not follow each other there.
-        store: where it goes when it is due.
-        facts: what the store is told.
+        shared: the memory.
+        data: the array's part of it, its elements in memory order.
+        begin: the first byte of that part; None if its bytes have gaps.
+        store: where to write.
+        attributes: facts for the store.
     """
 
-    loan: Loan
+    shared: SharedStorage
     data: Array
     begin: int | None
     store: AbstractArrayStore
-    facts: Mapping[str, object]
+    attributes: Mapping[str, object]
 
     def copy(self) -> tuple[Storage, Array]:
         """Return a copy of the elements."""
@@ -87,99 +92,101 @@ class Lent(NamedTuple):
         return Storage(data), data
 
 
-class Loans:
-    """All loans of one session. For use with its lock held.
+class DeferredWrites:
+    """All deferred writes of one session. For use with its lock held.
 
     Attributes:
-        due: what nobody else holds any more; finalizers, which cannot take a lock, append to it.
+        released: memory that the program has dropped; finalizers, which cannot take a lock, append
+            to it.
 
     Args:
         lock: the session's.
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
-        self.due: deque[ref[Loan]] = deque()
+        self.released: deque[ref[SharedStorage]] = deque()
         self._lock = lock
-        self._by_storage: WeakValueDictionary[int, Loan] = WeakValueDictionary()
+        self._by_storage: WeakValueDictionary[int, SharedStorage] = WeakValueDictionary()
         self._writing = False
         self._process = os.getpid()
 
-    def lend(
+    def defer(
         self,
-        entry: Entry,
-        storage: Storage,
-        data: Array,
-        begin: int | None,
+        saved: SavedArray,
+        part: StorageRange,
         store: AbstractArrayStore,
-        facts: Mapping[str, object],
+        attributes: Mapping[str, object],
     ) -> None:
-        """Lend `data`, a part of `storage`, to `entry`."""
-        loan = self._by_storage.get(storage.uid)
-        if loan is None or loan.version != storage.version:
-            loan = self._by_storage[storage.uid] = Loan(storage, self)
-            storage.add_adopter(loan)
-        loan.entries.add(entry)
-        entry.lent = Lent(loan, data, begin, store, facts)
+        """Write `part` for `saved` once the program has dropped its storage."""
+        storage = part.storage
+        shared = self._by_storage.get(storage.uid)
+        if shared is None or shared.version != storage.version:
+            shared = self._by_storage[storage.uid] = SharedStorage(storage, self)
+            storage.add_adopter(shared)
+        shared.arrays.add(saved)
+        begin = part.begin if part.can_be_shared else None
+        saved.deferred = DeferredWrite(shared, part.data, begin, store, attributes)
         if begin is not None:
-            entry.is_also_in(storage, begin)
+            saved.note_copy(storage, begin)
 
-    def settle(self) -> Iterator[tuple[Storage, Handle]]:
-        """Begin to write what is due; give the memory of each write.
+    def write_released(self) -> Iterator[tuple[Storage, Handle]]:
+        """Begin the writes of released memory; yield the memory and handle of each.
 
-        What a store has no memory for stays where it is, and due.
+        If a store has no memory for a write, the rest stays released.
 
         Raises:
-            StoreError: as the store says it; what is not written stays due.
+            StoreError: of the store; arrays that are not written stay released.
         """
-        # A store that asks for memory asks for relief; in a fork the store is the parent's.
+        # A store that needs memory calls back here; in a fork the store is the parent's.
         if self._writing or os.getpid() != self._process:
             return
-        while self.due:
-            loan = self.due[0]()
-            if loan is not None and loan.left is not None:
-                for entry in loan.entries:
+        while self.released:
+            shared = self.released[0]()
+            if shared is not None and shared.owned is not None:
+                for saved in shared.arrays:
                     try:
-                        handle = self._write(entry)
+                        handle = self._write(saved)
                     except memory.OutOfMemoryError:
                         return
                     if handle is not None:
-                        yield loan.left, handle
-            self.due.popleft()
+                        yield shared.owned, handle
+            self.released.popleft()
 
-    def call_in(self, loan: Loan) -> None:
-        """Write all entries of `loan`; when this returns its memory may change.
+    def write_now(self, shared: SharedStorage) -> None:
+        """Write all arrays of `shared` and wait, so that its memory may change.
 
         Raises:
-            StoreError: as the store says it; what is not written stays lent.
+            StoreError: of the store; arrays that are not written stay deferred.
         """
         if os.getpid() != self._process:
-            loan.copy()  # the store is the parent's, and the lock may be held by a thread of it
+            shared.copy()  # the store is the parent's, and a thread of it may hold the lock
             return
         with self._lock:
-            storage = loan.left or loan.storage()
+            storage = shared.owned or shared.storage()
             if storage is not None:
-                self._by_storage.pop(storage.uid, None)  # later entries wait for a change anew
-            for entry in loan.entries:
-                handle = self._write(entry)
+                self._by_storage.pop(storage.uid, None)  # later saves share the changed memory
+            for saved in shared.arrays:
+                handle = self._write(saved)
                 if handle is not None:
-                    if storage is not None:  # whatever interrupts this wait, the next try waits
+                    if storage is not None:  # if this wait is interrupted, the next change waits
                         storage.add_pending_write(handle)
                     handle.wait_captured()
 
-    def _write(self, entry: Entry) -> Handle | None:
-        """Begin to write `entry`, unless it is written."""
-        lent, before = entry.lent, self._writing
-        if lent is None:
+    def _write(self, saved: SavedArray) -> Handle | None:
+        """Begin to write `saved`; return None if it is written already."""
+        deferred, was_writing = saved.deferred, self._writing
+        if deferred is None:
             return None
         self._writing = True
         began = time.perf_counter()
         try:
-            # A view of its own, or a copy of what does not lie together.
-            data = lent.data.view() if lent.begin is not None else memory.copy(lent.data)
-            entry.stored = lent.store.put(data, attributes=lent.facts)
+            # The store gets a view of its own, or a copy if the bytes have gaps.
+            is_dense = deferred.begin is not None
+            data = deferred.data.view() if is_dense else memory.copy(deferred.data)
+            saved.stored = deferred.store.put(data, attributes=deferred.attributes)
         finally:
-            self._writing = before
-            entry.tally.waited_to_write(time.perf_counter() - began)
-        entry.tally.wrote(id(entry), entry.stored)
-        entry.lent = None
-        return entry.stored
+            self._writing = was_writing
+            saved.ledger.waited_to_write(saved.row, time.perf_counter() - began)
+        saved.ledger.wrote(saved)
+        saved.deferred = None
+        return saved.stored

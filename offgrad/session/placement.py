@@ -1,18 +1,12 @@
-"""Placing: the facts of a save, the answer of a policy, and the check of that."""
+"""Placement: the facts of a save, and the checked decision of a policy."""
 
 from offgrad.autograd.saved_tensor import Save
-from offgrad.policies.base import (
-    Keep,
-    Placement,
-    Policy,
-    Recompute,
-    SaveContext,
-)
+from offgrad.policies import Keep, Placement, Policy, Recompute, SaveContext
 
 
-def context_of(save: Save, module: str, step: int, recompute_ops: int) -> SaveContext:
+def save_context(save: Save, module: str, step: int, recompute_ops: int) -> SaveContext:
     """Return the facts of `save`."""
-    array, maker = save.tensor._array, save.owner._grad_fn
+    array, maker = save.array, save.owner._grad_fn
     return SaveContext(
         op=save.op,
         slot=save.slot,
@@ -22,15 +16,15 @@ def context_of(save: Save, module: str, step: int, recompute_ops: int) -> SaveCo
         nbytes=array.nbytes,
         is_parameter=save.is_parameter,
         is_output=save.is_output,
-        storage=save.tensor._storage.uid,
+        storage=save.storage.uid,
         step=step,
-        made_by="" if maker is None else maker.name(),
+        made_by="" if maker is None else type(maker).__name__,
         recompute_ops=recompute_ops,
     )
 
 
-def attributes_of(context: SaveContext) -> dict[str, object]:
-    """Return what a store is told of an array."""
+def store_attributes(context: SaveContext) -> dict[str, object]:
+    """Return the facts that a store keeps with an array."""
     return {
         "op": context.op,
         "slot": context.slot,
@@ -40,12 +34,12 @@ def attributes_of(context: SaveContext) -> dict[str, object]:
     }
 
 
-def place(policy: Policy, context: SaveContext) -> Placement:
-    """Return the answer of `policy`.
+def decide(policy: Policy, context: SaveContext) -> Placement:
+    """Return the placement that `policy` answers with; `Keep` if it has no answer.
 
     Raises:
-        TypeError: if it is none.
-        ValueError: if it is to recompute what cannot be.
+        TypeError: if the answer is not a placement.
+        ValueError: if it is `Recompute` for a tensor that cannot be recomputed.
     """
     placement = policy.place(context)
     if placement is None:
@@ -57,7 +51,8 @@ def place(policy: Policy, context: SaveContext) -> Placement:
         )
     if isinstance(placement, Recompute) and not context.recompute_ops:
         raise ValueError(
-            f"what cannot be computed again must be kept or stored, but {policy} returned "
-            f"Recompute for {context}; do so only where recompute_ops is not 0"
+            "a tensor that cannot be recomputed must be kept or stored, but "
+            f"{policy} returned Recompute for {context}; return it only where recompute_ops is not "
+            "0"
         )
     return placement

@@ -1,4 +1,4 @@
-"""The reading of arrays ahead of their use, in the order backward will want them."""
+"""Prefetcher: reads saved arrays ahead of their use, in the order of a backward pass."""
 
 import contextlib
 from collections import deque
@@ -9,183 +9,187 @@ from offgrad_storage import StoreError
 
 from offgrad import memory
 from offgrad.memory import Storage
-from offgrad.session.saved_array import Entry
+from offgrad.session.saved_array import SavedArray
 
 
-class _Ahead:
-    """An entry that is in memory, or on its way there, for its next uses."""
+class _Prefetched:
+    """A saved array that is in memory, or on its way there, for its next uses."""
 
-    __slots__ = ("computed", "entry", "pinned", "uses")
+    __slots__ = ("is_recomputed", "pinned", "saved", "uses")
 
-    def __init__(self, entry: Entry, pinned: Storage | None) -> None:
-        self.entry = ref(entry)
+    def __init__(self, saved: SavedArray, pinned: Storage | None) -> None:
+        self.saved = ref(saved)
         self.pinned = pinned
-        self.computed = False  # rather than read or found
+        self.is_recomputed = False  # rather than read or found in memory
         self.uses = 1
 
 
-class ReadAhead:
-    """The reads of one backward pass: in the order of use, as far ahead as a window allows.
+class Prefetcher:
+    """The prefetches of one backward pass: in the order of use, within a window.
 
-    What is in memory already when its turn comes is held there until its use. The methods are
+    An array that is in memory when its turn comes is pinned there until its use. The methods are
     called with the session's lock held.
 
     Attributes:
-        window_nbytes: most bytes in memory ahead of their use, and most that are computed and wait
-            for a second use; one larger array may go alone.
+        window_nbytes: the most that is in memory ahead of its use, and the most that recomputed
+            arrays with a second use take; one larger array may go alone.
 
     Args:
-        uses: the order.
-        fits: whether there is room to hold so many bytes for an entry ahead of its use.
+        uses: the order of use.
+        window_nbytes: see above.
+        fits: returns whether there is room to hold that many bytes for an array ahead of its use.
     """
 
     def __init__(
-        self, uses: Iterable[Entry], window_nbytes: int, fits: Callable[[Entry, int], bool]
+        self,
+        uses: Iterable[SavedArray],
+        window_nbytes: int,
+        fits: Callable[[SavedArray, int], bool],
     ) -> None:
-        # Those that will be computed, and what that takes will be used or passed over with them.
-        self._to_compute: set[int] = set()
-        # Weakly: an array goes with the last saved tensor that wants it.
-        self._upcoming = deque(ref(entry) for entry in self._with_ingredients(uses))
-        self._ahead: dict[int, _Ahead] = {}
+        # Ids of arrays to be recomputed; their inputs are consumed or skipped together with them.
+        self._to_recompute: set[int] = set()
+        # Weak: an array is freed with the last saved tensor that uses it.
+        self._upcoming = deque(ref(saved) for saved in self._with_inputs(uses))
+        self._prefetched: dict[int, _Prefetched] = {}
         self.window_nbytes = window_nbytes
         self._fits = fits
 
-    def _with_ingredients(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield `entries`, and before the first use of each that is computed, what that takes."""
-        for entry in entries:
-            if entry.recipe is not None and id(entry) not in self._to_compute:
-                self._to_compute.add(id(entry))
-                yield from self._with_ingredients(entry.recipe.entries())
-            yield entry
+    def _with_inputs(self, uses: Iterable[SavedArray]) -> Iterator[SavedArray]:
+        """Yield `uses`; before the first use of a recomputed array, the inputs that it takes."""
+        for saved in uses:
+            if saved.recomputation is not None and id(saved) not in self._to_recompute:
+                self._to_recompute.add(id(saved))
+                yield from self._with_inputs(saved.recomputation.saved_inputs())
+            yield saved
 
-    def order(self) -> list[Entry]:
+    def order(self) -> list[SavedArray]:
         """Return the uses to come."""
-        return [entry for each in self._upcoming if (entry := each()) is not None]
+        return [saved for each in self._upcoming if (saved := each()) is not None]
 
     def held_nbytes(self) -> int:
         """Return the bytes in memory, or on their way there, ahead of their use.
 
-        This one may be called without the lock.
+        This method may be called without the lock.
         """
-        read, computed = self._held_nbytes()
-        return read + computed
+        prefetched, recomputed = self._held_nbytes()
+        return prefetched + recomputed
 
     def _held_nbytes(self) -> tuple[int, int]:
-        """Return the bytes read ahead, and those computed for an earlier use."""
-        held = 0
-        read: dict[int, int] = {}
-        computed: dict[int, int] = {}
-        for ahead in self._ahead.copy().values():
-            entry, storage = ahead.entry(), ahead.pinned
-            if storage is not None:  # all of it, and whether the entry is still wanted or not
-                pinned = computed if ahead.computed else read
+        """Return the bytes prefetched, and those recomputed for an earlier use."""
+        unpinned_nbytes = 0
+        prefetched: dict[int, int] = {}
+        recomputed: dict[int, int] = {}
+        for each in self._prefetched.copy().values():
+            saved, storage = each.saved(), each.pinned
+            if storage is not None:  # the whole storage, even if the array is not used any more
+                pinned = recomputed if each.is_recomputed else prefetched
                 pinned[storage.uid] = storage.root.nbytes
-            elif entry is not None and entry.recipe is None:
-                held += entry.nbytes
-        return held + sum(read.values()), sum(computed.values())
+            elif saved is not None and saved.recomputation is None:
+                unpinned_nbytes += saved.nbytes
+        return unpinned_nbytes + sum(prefetched.values()), sum(recomputed.values())
 
-    def advance(self) -> None:
-        """Begin as many reads as may be: within the window, and within the memory's limit."""
-        for key, ahead in list(self._ahead.items()):
-            if ahead.entry() is None:
-                del self._ahead[key]
-        held, _ = self._held_nbytes()
+    def fill_window(self) -> None:
+        """Begin the next prefetches, as far as the window and the memory limit allow."""
+        for key, each in list(self._prefetched.items()):
+            if each.saved() is None:
+                del self._prefetched[key]
+        held_nbytes, _ = self._held_nbytes()
         while self._upcoming:
-            entry = self._upcoming[0]()
-            # What is held anyway needs no care.
-            if entry is not None and not entry.is_held and not self._joins(entry):
-                found = entry.in_memory()
-                if found is None and entry.recipe is not None:
-                    self._ahead[id(entry)] = _Ahead(entry, None)  # computed when it is wanted
+            saved = self._upcoming[0]()
+            if saved is not None and not saved.stays_in_memory and not self._share(saved):
+                found = saved.find_in_memory()
+                if found is None and saved.recomputation is not None:
+                    self._prefetched[id(saved)] = _Prefetched(saved, None)  # recomputed on use
                     self._upcoming.popleft()
                     continue
-                nbytes = entry.nbytes if found is None else found[0].root.nbytes
-                if held and held + nbytes > self.window_nbytes:
+                nbytes = saved.nbytes if found is None else found[0].root.nbytes
+                if held_nbytes and held_nbytes + nbytes > self.window_nbytes:
                     return
-                if not self._fits(entry, nbytes):
+                if not self._fits(saved, nbytes):
                     if found is None:
                         return
-                    found = None  # it may die before its use: then it is read
-                elif found is None and entry.handle.store.reads_ahead:
+                    found = None  # not pinned: if it is freed before its use, it is read
+                elif found is None and saved.handle.store.reads_ahead:
                     if not memory.fits(nbytes):
                         return
                     try:
-                        buffer = memory.empty(entry.shape, entry.dtype)
+                        buffer = memory.empty(saved.shape, saved.dtype)
                     except memory.OutOfMemoryError:
                         return
-                    if self._upcoming[0]() is not entry:  # given back to make that room
+                    if self._upcoming[0]() is not saved:  # `shrink` was called to make that room
                         return
-                    # An error of the store is for whoever wants the array: it comes there again.
+                    # The read that uses the array raises the store's error again.
                     with contextlib.suppress(StoreError):
-                        entry.read_ahead(buffer)
-                if found is not None or entry.buffer is not None:
-                    self._ahead[id(entry)] = _Ahead(entry, found[0] if found else None)
-                    held += nbytes
+                        saved.prefetch(buffer)
+                if found is not None or saved.buffer is not None:
+                    self._prefetched[id(saved)] = _Prefetched(saved, found[0] if found else None)
+                    held_nbytes += nbytes
             self._upcoming.popleft()
 
-    def _joins(self, entry: Entry) -> bool:
-        """Return whether `entry` is ahead already, for an earlier use, and count this one."""
-        ahead = self._ahead.get(id(entry))
-        if ahead is None or ahead.entry() is not entry:
+    def _share(self, saved: SavedArray) -> bool:
+        """Count a further use of an array that is prefetched already; return whether it is."""
+        prefetched = self._prefetched.get(id(saved))
+        if prefetched is None or prefetched.saved() is not saved:
             return False
-        ahead.uses += 1
+        prefetched.uses += 1
         return True
 
-    def used(self, entry: Entry, storage: Storage, computed: bool) -> None:
-        """Note one use of `entry`, whose bytes are in `storage` now, perhaps `computed` for it."""
-        if entry.recipe is not None and id(entry) in self._to_compute:
-            self._to_compute.remove(id(entry))
-            if not computed:
-                for each in entry.recipe.entries():
-                    self._pass_over(each)
-        ahead = self._ahead.get(id(entry))
-        if ahead is None or ahead.entry() is not entry:
-            if self._upcoming and self._upcoming[0]() is entry:  # there was no room for it
+    def consume(self, saved: SavedArray, storage: Storage, is_recomputed: bool) -> None:
+        """Count one use of `saved`, whose bytes are now in `storage`."""
+        if saved.recomputation is not None and id(saved) in self._to_recompute:
+            self._to_recompute.remove(id(saved))
+            if not is_recomputed:
+                for each in saved.recomputation.saved_inputs():
+                    self._skip(each)
+        prefetched = self._prefetched.get(id(saved))
+        if prefetched is None or prefetched.saved() is not saved:
+            if self._upcoming and self._upcoming[0]() is saved:  # there was no room to prefetch it
                 self._upcoming.popleft()
             return
-        ahead.uses -= 1
-        if not ahead.uses:
-            del self._ahead[id(entry)]
-        elif ahead.pinned is not storage:
-            ahead.computed = entry.recipe is not None
-            if not ahead.computed or self._has_room_for(entry, storage):
-                ahead.pinned = storage
+        prefetched.uses -= 1
+        if not prefetched.uses:
+            del self._prefetched[id(saved)]
+        elif prefetched.pinned is not storage:
+            prefetched.is_recomputed = saved.recomputation is not None
+            if not prefetched.is_recomputed or self._has_room_for(saved, storage):
+                prefetched.pinned = storage
 
-    def _has_room_for(self, entry: Entry, storage: Storage) -> bool:
-        """Return whether what was computed can wait for its next use: else it is computed again."""
+    def _has_room_for(self, saved: SavedArray, storage: Storage) -> bool:
+        """Return whether a recomputed array can be kept for its next use: else it is recomputed."""
         nbytes = storage.root.nbytes
-        _, held = self._held_nbytes()
-        return (not held or held + nbytes <= self.window_nbytes) and self._fits(entry, nbytes)
+        _, held_nbytes = self._held_nbytes()
+        in_window = not held_nbytes or held_nbytes + nbytes <= self.window_nbytes
+        return in_window and self._fits(saved, nbytes)
 
-    def _pass_over(self, entry: Entry) -> None:
-        """One use of `entry` is not needed."""
-        if entry.recipe is not None and id(entry) in self._to_compute:
-            self._to_compute.remove(id(entry))
-            for each in entry.recipe.entries():
-                self._pass_over(each)
-        ahead = self._ahead.get(id(entry))
-        if ahead is None or ahead.entry() is not entry:
+    def _skip(self, saved: SavedArray) -> None:
+        """Drop one use of `saved`: an array that takes it was found in memory."""
+        if saved.recomputation is not None and id(saved) in self._to_recompute:
+            self._to_recompute.remove(id(saved))
+            for each in saved.recomputation.saved_inputs():
+                self._skip(each)
+        prefetched = self._prefetched.get(id(saved))
+        if prefetched is None or prefetched.saved() is not saved:
             with contextlib.suppress(ValueError):
-                self._upcoming.remove(ref(entry))
+                self._upcoming.remove(ref(saved))
             return
-        ahead.uses -= 1
-        if not ahead.uses:
-            entry.give_back()
-            del self._ahead[id(entry)]
+        prefetched.uses -= 1
+        if not prefetched.uses:
+            saved.cancel_prefetch()
+            del self._prefetched[id(saved)]
 
-    def give_back(self) -> None:
-        """Drop what is ahead; read it again later, and only half as far ahead."""
-        given: list[ref[Entry]] = []
-        dropped, self._ahead = self._ahead, {}
-        for ahead in dropped.values():
-            entry = ahead.entry()
-            if entry is not None:
-                entry.give_back()
-                given += [ahead.entry] * ahead.uses
-        self._upcoming.extendleft(reversed(given))
+    def shrink(self) -> None:
+        """Drop all prefetches and halve the window; the arrays are prefetched later."""
+        dropped: list[ref[SavedArray]] = []
+        prefetched, self._prefetched = self._prefetched, {}
+        for each in prefetched.values():
+            saved = each.saved()
+            if saved is not None:
+                saved.cancel_prefetch()
+                dropped += [each.saved] * each.uses
+        self._upcoming.extendleft(reversed(dropped))
         self.window_nbytes //= 2
 
     def close(self) -> None:
-        """The pass is over: drop what it did not use."""
-        self.give_back()
+        """End the pass: drop arrays that it did not use."""
+        self.shrink()
         self._upcoming.clear()

@@ -1,12 +1,12 @@
-"""Recipes: how a session computes an array again that it did not keep.
+"""Recomputation: how a session computes an array that it did not keep.
 
-A recipe is the replay of a cheap operation whose inputs are at hand: saved by the same session,
-held in memory anyway, or made by another recipe.
+It replays a cheap operation whose inputs are available: saved by the same session, in memory
+anyway, or recomputed themselves.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -17,86 +17,80 @@ from offgrad.autograd.replay import Replay
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.views import ViewChain
 from offgrad.memory import Storage
-from offgrad.session.layout import (
+from offgrad.session.saved_array import (
     Array,
     Layout,
+    PackedTensor,
+    SavedArray,
+    StorageRange,
     address,
     compact,
 )
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
-    from offgrad.session.saved_array import Entry
 
-
-class Packed(NamedTuple):
-    """What a saved tensor holds in place of its data."""
-
-    entry: "Entry"
-    layout: Layout
-
-
-Unpack = Callable[[Packed], "Tensor"]
+Unpack: TypeAlias = Callable[[PackedTensor], "Tensor"]
 
 
 class _Input(Protocol):
-    """An input of a recipe."""
+    """An input of a recomputation."""
 
     @property
     def ops(self) -> int:
-        """How many operations it takes to have it."""
+        """How many operations it takes to get it."""
 
     @property
     def lossless(self) -> bool:
-        """Whether it is bit for bit what it was."""
+        """Whether it is bit for bit what it was in forward."""
 
-    def hold(self) -> None:
-        """Be as now whenever it is asked for."""
+    def pin(self) -> None:
+        """Pin the current value: later reads return it even after an in-place change."""
 
     def array(self, unpack: Unpack) -> Array | None:
-        """Return it."""
+        """Return the array."""
 
-    def entries(self) -> "Iterator[Entry]":
-        """Yield what it takes from the session, in the order of use."""
+    def saved_inputs(self) -> Iterator[SavedArray]:
+        """Yield the saved arrays that it takes, in the order of use."""
 
 
-class _Nothing:
-    """An input that was not given."""
+class _NoInput:
+    """An optional input that was not given."""
 
     ops = 0
     lossless = True
 
-    def hold(self) -> None:
+    def pin(self) -> None:
         pass
 
     def array(self, unpack: Unpack) -> None:
         return None
 
-    def entries(self) -> "Iterator[Entry]":
+    def saved_inputs(self) -> Iterator[SavedArray]:
         return iter(())
 
 
-class _Kept(_Nothing):
-    """An array in memory. It is copied, once for all, before somebody changes it in place."""
+class _HeldInput(_NoInput):
+    """An array in memory. It is copied once, for all recomputations, before an in-place change."""
 
     def __init__(self, tensor: "Tensor") -> None:
         self._array = tensor._array
         self._storage: Storage | None = tensor._storage
-        self._held = False
+        self._is_pinned = False
 
     @classmethod
-    def of(cls, tensor: "Tensor") -> "_Kept":
-        """Return the one for the array of `tensor`, as it is now."""
-        # An array that is not copied yet is alive, and so has its id for itself.
+    def of(cls, tensor: "Tensor") -> "_HeldInput":
+        """Return the input for the array of `tensor` at its present version; one for all uses."""
+        # While an array is not copied it is alive, so that no other has its id.
         key = (tensor._storage.uid, tensor._storage.version, id(tensor._array))
-        found = _all_kept.get(key)
+        found = _held_inputs.get(key)
         if found is None or found.captured:
-            found = _all_kept[key] = cls(tensor)
+            found = _held_inputs[key] = cls(tensor)
         return found
 
-    def hold(self) -> None:
-        if self._storage is not None and not self._held:
-            self._held = True
+    def pin(self) -> None:
+        if self._storage is not None and not self._is_pinned:
+            self._is_pinned = True
             self._storage.add_pending_write(self)
 
     def array(self, unpack: Unpack) -> Any:
@@ -112,31 +106,31 @@ class _Kept(_Nothing):
         self._storage = None
 
 
-_all_kept: WeakValueDictionary[tuple[int, int, int], _Kept] = WeakValueDictionary()
+_held_inputs: WeakValueDictionary[tuple[int, int, int], _HeldInput] = WeakValueDictionary()
 
 
-class _Saved(_Nothing):
+class _SavedInput(_NoInput):
     """An array that the session saved."""
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: PackedTensor) -> None:
         self._packed = packed
-        recipe = packed.entry.recipe
-        self.ops = 0 if recipe is None else recipe.ops
-        self.lossless = packed.entry.lossless
+        recomputation = packed.saved.recomputation
+        self.ops = 0 if recomputation is None else recomputation.ops
+        self.lossless = packed.saved.lossless
 
     def array(self, unpack: Unpack) -> Any:
         return unpack(self._packed)._array
 
-    def entries(self) -> "Iterator[Entry]":
-        yield self._packed.entry
+    def saved_inputs(self) -> Iterator[SavedArray]:
+        yield self._packed.saved
 
 
-class Recipe:
-    """How to have an output of an operation again, from inputs that are at hand.
+class Recomputation:
+    """How to compute an output of an operation from inputs that are available.
 
     Attributes:
         ops: how many operations that takes.
-        lossless: whether it takes nothing that a store rounded.
+        lossless: whether none of its inputs was rounded by a store.
         layout: of the output in memory.
     """
 
@@ -149,7 +143,7 @@ class Recipe:
         inputs: Sequence[_Input],
         view_chain: ViewChain | None = None,
     ) -> None:
-        # Without the slots: the output may be in one of them, and hold this recipe.
+        # Without the replay's slots: one may hold the output, which holds this recomputation.
         self._run = partial(replays.run, replay.operation, replay.parameters)
         self._output_nr = output_nr
         self._inputs = inputs
@@ -157,19 +151,19 @@ class Recipe:
         self.ops = 1 + sum(each.ops for each in inputs)
         self.lossless = all(each.lossless for each in inputs)
 
-    def hold(self) -> None:
-        """From now on, give the array as it would be now."""
+    def pin(self) -> None:
+        """Pin the inputs: from now on the array is computed as it would be now."""
         for each in self._inputs:
-            each.hold()
+            each.pin()
 
     def array(self, unpack: Unpack) -> Any:
-        """Compute the array again: the same bits."""
+        """Compute the array: the same bits as in forward."""
         arrays = [each.array(unpack) for each in self._inputs]
         array = self._run(arrays)[self._output_nr]
         return array if self._view_chain is None else self._view_chain.take_array(array)
 
     def data(self, unpack: Unpack) -> Array:
-        """Return its elements in the order of memory it had."""
+        """Return the elements of the array, in the memory order it had in forward."""
         array = self.array(unpack)
         data, layout, _ = compact(array)
         if layout != self.layout:
@@ -177,62 +171,65 @@ class Recipe:
             np.copyto(self.layout.view(data), array)
         return data
 
-    def entries(self) -> "Iterator[Entry]":
-        """Yield what it takes from the session, in the order of use."""
+    def saved_inputs(self) -> Iterator[SavedArray]:
+        """Yield the saved arrays that it takes, in the order of use."""
         for each in self._inputs:
-            yield from each.entries()
+            yield from each.saved_inputs()
 
 
-def recipe_of(owner: "Tensor", data: Array, session: Unpacker) -> Recipe | None:
-    """Return how `session` can have `data` again; None if it cannot.
+def recomputation_for(
+    owner: "Tensor", part: StorageRange, session: Unpacker
+) -> Recomputation | None:
+    """Return how `session` can recompute `part`; None if it cannot.
 
     Args:
-        owner: a tensor that is no view.
-        data: its elements in memory order, C-contiguous; else there is no recipe.
-        session: what unpacks.
+        owner: a tensor that is not a view.
+        part: the range of its storage to recompute: all of it, without gaps.
+        session: unpacks saved inputs.
     """
-    replay = replays.made_by(owner)
+    replay = replays.made_by(owner) if part.is_dense else None
     if replay is None:
         return None
-    whole, layout, dense = compact(owner._array)
-    if not dense or whole.nbytes != data.nbytes or address(whole) != address(data):
+    whole, layout, is_dense = compact(owner._array)
+    if not is_dense or whole.nbytes != part.data.nbytes or address(whole) != address(part.data):
         return None
-    recipe = _recipe(replay, owner._output_nr, None, session)
-    # Recipes follow from recipes: whatever policies say, these do not go on for ever.
-    if recipe is None or recipe.ops > replays.MAX_RECOMPUTE_OPS:
+    recomputation = _recomputation(replay, owner._output_nr, None, session)
+    # A recomputation may take another, so chains are bounded whatever policies say.
+    if recomputation is None or recomputation.ops > replays.MAX_RECOMPUTE_OPS:
         return None
-    recipe.layout = layout
-    return recipe
+    recomputation.layout = layout
+    return recomputation
 
 
-def _recipe(
+def _recomputation(
     replay: Replay, output_nr: int, view_chain: ViewChain | None, session: Unpacker
-) -> Recipe | None:
+) -> Recomputation | None:
     inputs = []
     for source in replay.sources:
         each = _input(source, replay.saved, session)
         if each is None:
             return None
         inputs.append(each)
-    return Recipe(replay, output_nr, inputs, view_chain)
+    return Recomputation(replay, output_nr, inputs, view_chain)
 
 
 def _input(
     source: replays.Source, saved: Mapping[str, SavedTensor], session: Unpacker
 ) -> _Input | None:
+    """Return the input that `source` gives; None if it is not available."""
     if source is None:
-        return _Nothing()
+        return _NoInput()
     if isinstance(source, replays.ComputedInput):
-        return _recipe(source.by, source.output_nr, source.view_chain, session)
+        return _recomputation(source.by, source.output_nr, source.view_chain, session)
     if isinstance(source, replays.HeldInput):
         unchanged = source.tensor._storage.version == source.version
-        return _Kept.of(source.tensor) if unchanged else None
+        return _HeldInput.of(source.tensor) if unchanged else None
     if source not in saved:  # yet
         return None
     packed = saved[source].packed
     if packed is not None:
-        unpacker, what = packed
-        return _Saved(what) if unpacker is session else None
+        unpacker, packed_tensor = packed
+        return _SavedInput(packed_tensor) if unpacker is session else None
     kept = saved[source].kept()
-    # Of a change of foreign memory nobody tells.
-    return None if kept is None or kept._storage.external else _Kept.of(kept)
+    # External memory may change without notice.
+    return None if kept is None or kept._storage.external else _HeldInput.of(kept)

@@ -1,136 +1,245 @@
-"""One stored array of a session."""
+"""Saved arrays: one array in the care of a session, and the tensors that are views of it."""
 
 import contextlib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ref
 
+import numpy as np
+from numpy.typing import NDArray
 from offgrad_storage import Handle, StoreError
 
 from offgrad import memory
 from offgrad.memory import Storage
-from offgrad.session.layout import Array
-from offgrad.session.ledger_rows import Tally
 
 if TYPE_CHECKING:
-    from offgrad.session.budget import Residents
-    from offgrad.session.budgeted_storage import Residence
-    from offgrad.session.deferred_writes import Lent
-    from offgrad.session.recompute import Recipe
+    from offgrad.session.cached_storage import CachedStorage
+    from offgrad.session.deferred_writes import DeferredWrite
+    from offgrad.session.ledger_rows import LedgerCounter, RowKey
+    from offgrad.session.memory_budget import MemoryBudget
+    from offgrad.session.recompute import Recomputation
+
+Array: TypeAlias = NDArray[Any]
 
 
-class Entry:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an array lies over C-ordered bytes: a copy of its own elements, or of a larger array.
+
+    Attributes:
+        shape: of the array.
+        dtype: of the array.
+        strides: in bytes over the copy; 0 where the array repeats itself.
+        offset: of its first element, in bytes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    def view(self, data: Array) -> Array:
+        """Return the array as a view of `data`, a C-contiguous array of the same bytes."""
+        return np.ndarray(self.shape, self.dtype, data, self.offset, self.strides)
+
+
+def compact(array: Array) -> tuple[Array, Layout, bool]:
+    """Return the elements of `array` in memory order, each once.
+
+    Returns:
+        `array` without its repetitions, its dimensions ordered by stride; the layout that restores
+        `array` over a C-ordered copy of it, in the same memory order, so that kernels give the same
+        bits for either; and whether it is C-contiguous as it is.
+    """
+    if array.flags.c_contiguous:
+        return array, Layout(array.shape, array.dtype, array.strides), True
+    once = array[tuple([slice(1) if step == 0 else slice(None) for step in array.strides])]
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    packed = once.transpose(order)
+    strides = [0] * array.ndim
+    step = array.itemsize
+    for position in reversed(range(array.ndim)):
+        axis = order[position]
+        strides[axis] = 0 if array.strides[axis] == 0 else step
+        step *= packed.shape[position]
+    return packed, Layout(array.shape, array.dtype, tuple(strides)), packed.flags.c_contiguous
+
+
+def address(array: Array) -> int:
+    """Return the address of the first element of `array`."""
+    return int(array.__array_interface__["data"][0])
+
+
+class StorageRange(NamedTuple):
+    """The part of a storage that an array covers.
+
+    Attributes:
+        array: a view of the storage.
+        storage: the memory.
+        begin: the offset of the first element in it, in bytes.
+        data: the elements in memory order, each once.
+        layout: how the array lies over a C-ordered copy of `data`.
+        is_dense: whether `data` is C-contiguous: its bytes have no gaps.
+    """
+
+    array: Array
+    storage: Storage
+    begin: int
+    data: Array
+    layout: Layout
+    is_dense: bool
+
+    @classmethod
+    def of(cls, array: Array, storage: Storage) -> "StorageRange":
+        """Return the part of `storage` that `array` covers."""
+        return cls(array, storage, address(array) - address(storage.root), *compact(array))
+
+    @property
+    def layout_in_storage(self) -> Layout:
+        """How the array lies over a copy of the whole storage."""
+        return Layout(self.array.shape, self.array.dtype, self.array.strides, self.begin)
+
+    @property
+    def can_be_shared(self) -> bool:
+        """Whether a store or budget can take the bytes from the storage itself, without a copy."""
+        return self.is_dense and self.storage.root.flags.c_contiguous and not self.storage.external
+
+
+class SavedArray:
     """One array saved for backward, shared by all saved tensors over the same bytes.
 
     Attributes:
         shape, dtype, nbytes: of the array.
-        residence: the memory that is held for it; None once it is put into a store.
-        leaving: the same, from then on until it is written.
-        lent: the memory that it shares with who else holds it; None once it is in a store.
-        stored: its place in the store; the array goes when the last saved tensor does.
-        recipe: how to compute it again instead.
+        row: the ledger's row of the save that made it.
+        ledger: counts its writes and reads.
         lossless: whether it comes back bit for bit.
-        residents: whose room it takes in memory; None if that is not bounded.
-        buffer: what a read ahead is filling.
-        tally: where its writes and reads count.
+        cached_in: the storage that a budget keeps in memory for it; None once it is put in a store.
+        evicting_from: the same storage, from then on until the write is done.
+        budget: the budget that bounds its memory; None if none does.
+        deferred: its write, as long as the program holds the memory anyway.
+        stored: its handle in the store; the stored array goes with the last saved tensor.
+        recomputation: how to compute it instead.
+        buffer: the memory that a prefetch is filling.
     """
 
     __slots__ = (
-        "__weakref__", "_resident", "buffer", "dtype", "leaving", "lent", "lossless", "nbytes",
-        "recipe", "residence", "residents", "shape", "stored", "tally",
+        "__weakref__",
+        "_copy",
+        "budget",
+        "buffer",
+        "cached_in",
+        "deferred",
+        "dtype",
+        "evicting_from",
+        "ledger",
+        "lossless",
+        "nbytes",
+        "recomputation",
+        "row",
+        "shape",
+        "stored",
     )  # fmt: skip
 
-    def __init__(self, data: Array, tally: Tally) -> None:
-        self.tally = tally
+    def __init__(self, data: Array, row: "RowKey", ledger: "LedgerCounter", lossless: bool) -> None:
+        self.row = row
+        self.ledger = ledger
         self.shape = data.shape
         self.dtype = data.dtype
         self.nbytes = data.nbytes
-        self.residence: Residence | None = None
-        self.leaving: Residence | None = None
-        self.residents: Residents | None = None
-        self.lent: Lent | None = None
+        self.lossless = lossless
+        self.cached_in: CachedStorage | None = None
+        self.evicting_from: CachedStorage | None = None
+        self.budget: MemoryBudget | None = None
+        self.deferred: DeferredWrite | None = None
         self.stored: Handle | None = None
-        self.recipe: Recipe | None = None
-        self.lossless = True
+        self.recomputation: Recomputation | None = None
         self.buffer: Array | None = None
-        self._resident: tuple[ref[Storage], int, int] | None = None
+        self._copy: tuple[ref[Storage], int, int] | None = None
 
     def __del__(self) -> None:
         if self.stored is not None:
-            self.tally.forget(id(self), self.stored)
+            self.ledger.forget(self.row, id(self), self.stored)
 
     @property
     def handle(self) -> Handle:
-        """Its place in the store, where it has one."""
+        """Its handle, where it is stored."""
         assert self.stored is not None
         return self.stored
 
     @property
-    def is_held(self) -> bool:
-        """Whether it is in memory and stays there, with nothing to be done for it."""
-        return self.residence is not None or self.lent is not None
+    def stays_in_memory(self) -> bool:
+        """Whether it is in memory and stays there without being pinned."""
+        return self.cached_in is not None or self.deferred is not None
 
     @property
     def captured(self) -> bool:
         """Whether the memory it was saved from may change."""
-        if self.residence is not None or self.leaving is not None:
+        if self.cached_in is not None or self.evicting_from is not None:
             return False
         return self.stored is None or self.stored.captured
 
     def wait_captured(self) -> None:
-        """Have it written, if it is not, so that the memory it was saved from may change.
+        """Have it written, unless it is, so that the memory it was saved from may change.
 
         Raises:
             StoreError: it cannot be written, and is still in that memory.
         """
-        residence = self.residence or self.leaving
-        if residence is not None:
-            residence.clear()
+        cached = self.cached_in or self.evicting_from
+        if cached is not None:
+            cached.clear()
         if self.stored is not None:
             self.stored.wait_captured()
 
-    def is_also_in(self, storage: Storage, offset: int) -> None:
-        """Note that `storage`, as it is now, holds the same bytes from `offset` on."""
+    def note_copy(self, storage: Storage, offset: int) -> None:
+        """Note that `storage`, at its present version, holds the same bytes from `offset` on."""
         if storage.root.flags.c_contiguous:
-            self._resident = (ref(storage), storage.version, offset)
+            self._copy = (ref(storage), storage.version, offset)
 
-    def is_only_stored(self) -> None:
-        """From now on the store's answer counts: it may round, whoever else has the bytes."""
-        self._resident = None
+    def forget_copies(self) -> None:
+        """Return only the store's copy from now on: it may round."""
+        self._copy = None
 
-    def in_memory(self) -> tuple[Storage, Array] | None:
-        """Return a storage that still holds the bytes, and them; None if there is none."""
-        if self._resident is not None:
-            reference, version, offset = self._resident
+    def find_in_memory(self) -> tuple[Storage, Array] | None:
+        """Return a storage that still holds the bytes, and these; None if there is none."""
+        if self._copy is not None:
+            reference, version, offset = self._copy
             storage = reference()
             if storage is not None and storage.version == version:
                 flat = storage.root.reshape(-1).view("u1")
                 return storage, flat[offset : offset + self.nbytes]
-        lent = self.lent
-        if lent is None:
+        deferred = self.deferred
+        if deferred is None:
             return None
-        found = lent.copy()
-        self.is_also_in(found[0], 0)
+        found = deferred.copy()
+        self.note_copy(found[0], 0)
         return found
 
-    def take_buffer(self) -> Array | None:
-        """Return what a read ahead is filling, for `read` alone."""
-        buffer, self.buffer = self.buffer, None
-        return buffer
-
-    def read(self, buffer: Array | None) -> Array:
-        """Return the array from the store, in the buffer taken or else a new one."""
-        if buffer is None:
-            buffer = memory.empty(self.shape, self.dtype)
-        return self.handle.get(buffer)
-
-    def read_ahead(self, buffer: Array) -> None:
+    def prefetch(self, buffer: Array) -> None:
         """Begin to read into `buffer` in the background."""
         self.handle.prefetch(buffer)
         self.buffer = buffer
 
-    def give_back(self) -> None:
-        """Drop what was read ahead."""
+    def cancel_prefetch(self) -> None:
+        """Drop the prefetch, if there is one."""
         if self.buffer is not None:
             with contextlib.suppress(StoreError):
                 self.handle.store.cancel_prefetch(self.handle)
             self.buffer = None
+
+    def take_buffer(self) -> Array | None:
+        """Return the memory that a prefetch is filling, for `read` alone."""
+        buffer, self.buffer = self.buffer, None
+        return buffer
+
+    def read(self, buffer: Array | None) -> Array:
+        """Return the array from its store, in `buffer` or else in new memory."""
+        if buffer is None:
+            buffer = memory.empty(self.shape, self.dtype)
+        return self.handle.get(buffer)
+
+
+class PackedTensor(NamedTuple):
+    """A tensor packed by a session: a view of a saved array."""
+
+    saved: SavedArray
+    layout: Layout

@@ -1,50 +1,45 @@
-"""Routes: where a session applies, and with which policy."""
+"""Scope: where a session applies, and with which policy."""
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.saved_tensor import (
-    Save,
-    Unpacker,
-    pop_hooks,
-    push_hooks,
-)
+from offgrad.autograd.saved_tensor import pop_hooks, push_hooks
 from offgrad.nn import Module
 from offgrad.nn.hooks.call_stack import Call
-from offgrad.policies.base import Policy
-from offgrad.policies.by_module import ByModule, Rule
+from offgrad.policies import ByModule, Policy
+from offgrad.policies.by_module import Rule
 
 if TYPE_CHECKING:
     from offgrad.session.session import OffloadSession
 
 
-class Route:
-    """What is saved goes to a session, with one policy: inside a call, or until it is popped."""
+class SessionHooks:
+    """The saved-tensor hooks of a session and one policy: inside a call, or until they are popped.
+
+    Attributes:
+        pack: `OffloadSession.pack` with the policy.
+        unpacker: the session.
+    """
 
     def __init__(self, session: "OffloadSession", policy: Policy) -> None:
-        self.session = session
         self.policy = policy
         self.needs_replay: bool = getattr(policy, "recomputes", True)
-        # Of the call it holds in, None if in none: how many names further out the rule matched.
+        self.unpacker = session
+        self.pack = partial(session.pack, policy=policy, recomputes=self.needs_replay)
+        # The call inside which they apply, and how many names further out the rule matched.
         self.call: Call | None = None
-        self._steps = 0
+        self._depth = 0
 
-    @property
-    def unpacker(self) -> Unpacker:
-        """The session."""
-        return self.session
-
-    def pack(self, save: Save) -> Any:
-        """Have the session place the tensor by the policy."""
-        return self.session.pack(save, self.policy)
-
-    def enter(self, call: Call, steps: int) -> None:
-        """Hold until `call` ends: innermost, but for routes of this call with fewer steps."""
-        self.call, self._steps = call, steps
+    def enter(self, call: Call, depth: int) -> None:
+        """Apply until `call` ends: innermost, but for hooks of this call with less depth."""
+        self.call, self._depth = call, depth
         call.on_exit(lambda: pop_hooks(self))
-        further_in: list[Route] = []
+        further_in: list[SessionHooks] = []
         for hooks in reversed(saved_tensor.state.hooks):
-            if not isinstance(hooks, Route) or hooks.call is not call or hooks._steps >= steps:
+            if not isinstance(hooks, SessionHooks):
+                break
+            if hooks.call is not call or hooks._depth >= depth:
                 break
             further_in.append(hooks)
         for each in (self, *reversed(further_in)):
@@ -52,13 +47,13 @@ class Route:
             push_hooks(each)
 
 
-def routes_to(session: "OffloadSession") -> "list[Route]":
-    """Return the session's routes in this thread, innermost first."""
-    found = [each for each in saved_tensor.state.hooks if isinstance(each, Route)]
-    return [each for each in reversed(found) if each.session is session]
+def active_hooks(session: "OffloadSession") -> list[SessionHooks]:
+    """Return the session's hooks in this thread, innermost first."""
+    found = [each for each in saved_tensor.state.hooks if isinstance(each, SessionHooks)]
+    return [each for each in reversed(found) if each.unpacker is session]
 
 
-class Modules:
+class ModuleScope:
     """The modules inside which a session applies."""
 
     def __init__(self, policy: Policy, module: Module | None, model: Module | None) -> None:
@@ -70,43 +65,41 @@ class Modules:
         """Raise unless each pattern matches a module of the model as it is now.
 
         Raises:
-            ValueError: listing names that are near.
+            ValueError: listing similar names.
         """
         if isinstance(self._policy, ByModule) and self._model is not None:
             self._policy.check(_qualified_names(self._model), type(self._model).__name__)
 
     def enter(self, session: "OffloadSession", call: Call) -> None:
-        """Route to `session` inside `call`, if it is of a module that it applies to.
+        """Push hooks of `session` for `call`, if the session applies inside its module.
 
-        Inside a checkpoint it is not: what is saved there is computed again, and used at once.
+        It never does inside a checkpoint: tensors saved there are recomputed and used at once.
         """
         rule = None if saved_tensor.state.checkpointed else self._rule(call)
         if rule is None:
             return
-        steps, policy = rule
-        around = routes_to(session)
-        # What a pattern says of all below holds already; another session may be further in.
-        if not steps or not around or around[0].policy is not policy:
-            Route(session, policy).enter(call, steps)
+        depth, policy = rule
+        around = active_hooks(session)
+        # A pattern that matched further out already applies, unless another session is further in.
+        if not depth or not around or around[0].policy is not policy:
+            SessionHooks(session, policy).enter(call, depth)
 
     def _rule(self, call: Call) -> Rule | None:
         if self._module is not None:
-            steps = call.steps_below(self._module, self._model)
-            return None if steps is None else Rule(steps, self._policy)
+            depth = call.steps_below(self._module, self._model)
+            return None if depth is None else Rule(depth, self._policy)
         assert isinstance(self._policy, ByModule)
         assert self._model is not None
         name = call.name_inside(self._model)
         return None if name is None else self._policy.find(name)
 
 
-def modules_concerned(
-    policy: Policy, module: Module | None, model: Module | None
-) -> Modules | None:
-    """Return the modules inside which a policy applies; None if it is not by module.
+def module_scope(policy: Policy, module: Module | None, model: Module | None) -> ModuleScope | None:
+    """Return the modules inside which a policy applies; None if it applies everywhere.
 
     Raises:
-        TypeError: if `module` or `model` is none.
-        ValueError: if policies by module lack a model, or match nothing in it.
+        TypeError: if `module` or `model` is not a module.
+        ValueError: if policies by module lack a model, or a pattern matches no module of it.
     """
     for name, each in (("module", module), ("model", model)):
         if each is not None and not isinstance(each, Module):
@@ -114,23 +107,23 @@ def modules_concerned(
     if isinstance(policy, ByModule):
         if module is not None:
             raise ValueError(
-                "policies by module name choose the modules themselves: pass either them, with "
-                "model=, or one policy, with module="
+                "policies by module name choose the modules themselves: pass either a mapping, "
+                "with model=, or one policy, with module="
             )
         if model is None:
             raise ValueError(
-                "policies by module name need to know where names begin: pass model=, as in "
-                "offload({'blocks.*': 'disk'}, model=model)"
+                "policies by module name need a model, from which names are counted: pass model=, "
+                "as in offload({'blocks.*': 'disk'}, model=model)"
             )
     elif module is None:
         return None
-    modules = Modules(policy, module, model)
-    modules.check()
-    return modules
+    scope = ModuleScope(policy, module, model)
+    scope.check()
+    return scope
 
 
 def _qualified_names(module: Module, name: str = "", above: tuple[Module, ...] = ()) -> list[str]:
-    """Return all names of all modules below, not going round in circles."""
+    """Return all names of all modules below; cycles are followed once."""
     names = [name]
     for key, each in module._modules.items():
         if each is not None and not any(each is one for one in (*above, module)):

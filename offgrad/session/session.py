@@ -1,10 +1,11 @@
-"""OffloadSession: the mechanics behind a policy.
+"""OffloadSession: the machinery behind a policy.
 
-What a node saves comes in at `pack`: the policy places it, and what is to be stored goes to the
-store once, however many tensors share its bytes. When a backward pass begins, `plan` learns what
-will be wanted in which order; reads run ahead of it. `unpack` gives the tensors back.
+`pack` gets each tensor that a node saves: the policy places it, and the session keeps, defers,
+writes or recomputes it, once for all tensors that share its bytes. When a backward pass begins,
+`plan` learns the order of use, and prefetches run ahead of it. `unpack` gives the tensors back.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,45 +19,28 @@ from offgrad_storage import AbstractArrayStore, Handle, StoreError
 
 from offgrad import memory
 from offgrad.autograd.handles import RemovableHandle
-from offgrad.autograd.saved_tensor import (
-    KEEP,
-    Save,
-    SavedTensor,
-    pop_hooks,
-    push_hooks,
-)
+from offgrad.autograd.saved_tensor import KEEP, Save, SavedTensor, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
 from offgrad.nn import Module
 from offgrad.nn.hooks.call_stack import calls, current_module_name
-from offgrad.nn.hooks.registry import register_module_forward_pre_hook, track_calls, untrack_calls
-from offgrad.policies.base import (
-    Keep,
-    Policy,
-    Recompute,
-    SaveContext,
-    Spill,
-    Store,
-    as_policy,
+from offgrad.nn.hooks.registry import (
+    register_module_forward_pre_hook,
+    track_calls,
+    untrack_calls,
 )
-from offgrad.policies.by_module import ByModule
-from offgrad.session.budget import Residents
-from offgrad.session.dedup import Key, SavesByStorage
-from offgrad.session.deferred_writes import Loans
-from offgrad.session.layout import (
-    Array,
-    Layout,
-    address,
-    compact,
-)
+from offgrad.policies import ByModule, Keep, Policy, Recompute, Spill, Store, as_policy
+from offgrad.session.dedup import DedupIndex
+from offgrad.session.deferred_writes import DeferredWrites
 from offgrad.session.ledger import Ledger
-from offgrad.session.ledger_rows import Tallies, Tally
+from offgrad.session.ledger_rows import LedgerCounter
+from offgrad.session.memory_budget import MemoryBudget
 from offgrad.session.named_stores import open_store
-from offgrad.session.placement import attributes_of, context_of, place
-from offgrad.session.prefetcher import ReadAhead
-from offgrad.session.recompute import Packed, Recipe, recipe_of
-from offgrad.session.saved_array import Entry
-from offgrad.session.scope import Route, modules_concerned, routes_to
+from offgrad.session.placement import decide, save_context, store_attributes
+from offgrad.session.prefetcher import Prefetcher
+from offgrad.session.recompute import Recomputation, recomputation_for
+from offgrad.session.saved_array import Array, PackedTensor, SavedArray, StorageRange
+from offgrad.session.scope import SessionHooks, active_hooks, module_scope
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -65,21 +49,26 @@ if TYPE_CHECKING:
 class OffloadSession:
     """Applies a policy to every tensor saved for backward inside the ``with`` block.
 
-    It may be entered again, by one thread or several; each thread's innermost session counts.
+    A session may be entered again, by one thread or several; each thread's innermost session
+    applies. With `module`, or with a mapping of policies by module, it applies inside these modules
+    only, in every thread that calls them: there it is the innermost session, and the innermost of
+    nested modules decides. Outside these modules it has no effect.
 
-    With `module`, or with a mapping of policies by module, it applies inside these modules only,
-    whichever thread calls them: there it is the innermost, of nested modules the inner one, and
-    what is saved elsewhere goes as if it were not there.
-
-    Memory is written once, whatever tensors share it. Inputs, targets, masks and buffers that
-    require no grad are not written to a `Store` while somebody besides the graph holds them, unless
-    it rounds. When nobody does any more, they are with the next save or backward pass, or
-    before an allocation would exceed the memory's limit; and before a change in place. Of memory
-    that is NumPy's (see `from_numpy`) nobody tells when it changes, so it is copied at once; that
-    of ``tensor.numpy()`` must not be changed, as without a session.
+    Bytes are written once, however many tensors share them. Writes of inputs, targets, masks and
+    buffers that require no grad are deferred while the program still references them (lossy stores
+    excepted). They happen on the next save or backward pass after the last reference is gone,
+    before an allocation would exceed the memory limit, and before an in-place change. Arrays shared
+    with NumPy (see `from_numpy`) are copied at once, because NumPy does not report changes; the
+    array of ``tensor.numpy()`` must not be changed, as without a session.
 
     Attributes:
-        policy: what decides.
+        policy: decides where each tensor goes.
+
+    Example:
+        >>> x = offgrad.randn(256, 256, requires_grad=True)
+        >>> with offgrad.offload("disk") as session:
+        ...     loss = x.sin().sum()
+        >>> loss.backward()
     """
 
     def __init__(
@@ -96,22 +85,22 @@ class OffloadSession:
         Args:
             policy: text, such as ``"keep"``, ``"pool"``, ``"disk:lz4"``, ``"zarr,min=1MiB"``,
                 ``"cast:float16"`` (see `parse_policy`); a store; an object with a
-                method ``place(context)``; a list of these, of which the first that has an answer
-                counts (see `First`); or a mapping of these by patterns of module names, such as
+                method ``place(context)``; a list of these, of which the first with an answer
+                decides (see `First`); or a mapping of these by patterns of module names, such as
                 ``{"blocks.*.attn": "disk"}`` (see `ByModule`).
             module: apply the policy inside this module only.
-            model: where qualified names of modules begin; needed for a mapping. By default they
-                begin at the outermost module called inside the session.
+            model: the root of qualified module names; needed for a mapping. By default the root is
+                the outermost module called inside the session.
             directory: where stores that the policy names write.
-            prefetch_nbytes: how far reads run ahead of backward; bytes or text.
+            prefetch_nbytes: the most that is read ahead of its use in backward; bytes or text.
 
         Raises:
             ValueError: if a pattern matches no module of `model`, or no model is given for it.
         """
         self.policy = as_policy(policy)
         self._model = model
-        self._modules = modules_concerned(self.policy, module, model)
-        if self._modules is None:
+        self._scope = module_scope(self.policy, module, model)
+        if self._scope is None:
             self._outside: Policy | None = self.policy
         else:
             self._outside = self.policy.otherwise if isinstance(self.policy, ByModule) else None
@@ -121,24 +110,25 @@ class OffloadSession:
         self._prefetch_nbytes = memory.parse_nbytes(prefetch_nbytes)
         self._lock = threading.RLock()
         self._steps = 0
-        self._tallies = Tallies()
-        self._saves = SavesByStorage()
+        self._ledger = LedgerCounter()
+        self._dedup = DedupIndex()
         self._pending: list[ref[Handle]] = []
-        self._passes: list[ReadAhead] = []
-        self._residents: dict[Spill, Residents] = {}
-        self._loans = Loans(self._lock)
+        self._prefetchers: list[Prefetcher] = []
+        self._stores: dict[tuple[Store, int], AbstractArrayStore] = {}
+        self._budgets: dict[Spill, MemoryBudget] = {}
+        self._deferred_writes = DeferredWrites(self._lock)
         memory.register_reclaimable(self)
 
     def __enter__(self) -> "OffloadSession":
-        if self._modules is not None:
-            self._modules.check()
+        if self._scope is not None:
+            self._scope.check()
         if self._outside is not None:
-            push_hooks(Route(self, self._outside))
+            push_hooks(SessionHooks(self, self._outside))
         track_calls()
         with self._lock:
             self._steps += 1
             self._entered += 1
-            if self._modules is not None and self._hook is None:
+            if self._scope is not None and self._hook is None:
                 self._hook = register_module_forward_pre_hook(self._enter_call)
         return self
 
@@ -150,22 +140,20 @@ class OffloadSession:
     ) -> None:
         with self._lock:
             if not self._entered:
-                raise RuntimeError(
-                    f"{self} is left as often as it is entered, but this is once more; use `with`"
-                )
+                raise RuntimeError(f"{self} was exited more often than it was entered; use `with`")
             self._entered -= 1
             if not self._entered and self._hook is not None:
                 self._hook.remove()
                 self._hook = None
-        for route in [each for each in routes_to(self) if each.call is None][:1]:
-            pop_hooks(route)
+        for hooks in [each for each in active_hooks(self) if each.call is None][:1]:
+            pop_hooks(hooks)
         untrack_calls()
 
     def _enter_call(self, module: Module, args: Any) -> None:
-        """Apply inside the call that begins, if it is of a module concerned: a forward pre-hook."""
+        """Apply inside the call that begins, if its module is in scope: a forward pre-hook."""
         call = calls.innermost
-        if call is not None and self._modules is not None:
-            self._modules.enter(self, call)
+        if call is not None and self._scope is not None:
+            self._scope.enter(self, call)
 
     def __repr__(self) -> str:
         return f"<OffloadSession {self.policy}>"
@@ -174,233 +162,248 @@ class OffloadSession:
     def ledger(self) -> Ledger:
         """The figures so far."""
         with self._lock:
-            return self._tallies.ledger()
+            return self._ledger.ledger()
 
     # Forward
 
-    def pack(self, save: Save, policy: Policy) -> Any:
-        """Place the tensor by `policy`; return what stands for it, or `KEEP`."""
-        array, storage = save.tensor._array, save.tensor._storage
-        data, layout, dense = compact(array)
-        recipe = recipe_of(save.owner, data, self) if dense else None
-        ops = 0 if recipe is None else recipe.ops
-        context = context_of(save, current_module_name(self._model), self._steps - 1, ops)
-        placement = place(policy, context)
-        lossless = placement.lossless
-        if isinstance(placement, Recompute) and recipe is not None:
-            lossless = recipe.lossless
-        begin = address(data) - address(storage.root)
-        key: Key = (begin, data.dtype, data.nbytes if dense else (data.shape, data.strides))
+    def pack(self, save: Save, policy: Policy, recomputes: bool = True) -> Any:
+        """Place a tensor by `policy`; return a `PackedTensor`, or `KEEP`.
+
+        Args:
+            save: the tensor, and the facts of its save.
+            policy: decides.
+            recomputes: whether the policy may answer with `Recompute`.
+        """
+        # Facts
+        part = StorageRange.of(save.array, save.storage)
+        recomputation = recomputation_for(save.owner, part, self) if recomputes else None
+        ops = 0 if recomputation is None else recomputation.ops
+        module = current_module_name(self._model)
+        context = save_context(save, module, self._steps - 1, ops)
+
+        # Decision
+        placement = decide(policy, context)
+        is_kept = isinstance(placement, Keep) or not part.data.nbytes
+        is_lossless = placement.lossless
+        if isinstance(placement, Recompute) and recomputation is not None:
+            is_lossless = recomputation.lossless
+
+        # Dedup
         with self._lock:
-            self._settle()
-            saves = self._saves.of(storage)
-            tally = self._tallies.of(context)
-            # Within a bound there may be room for a part where there is none for the whole.
-            apart = storage.external or isinstance(placement, Spill)
-            covering = None if apart else saves.covering(data.nbytes)
-            is_known = covering is not None or (key in saves.entries and not storage.external)
-            tally.saved(array.nbytes, 0 if is_known else data.nbytes)
-            saves.entries.setdefault(key, None)
-            if isinstance(placement, Keep) or not data.nbytes:
-                tally.kept_nbytes += array.nbytes
+            self._write_released()
+            ranges = self._dedup.ranges_of(part.storage)
+            match = ranges.find(part, placement, lossless=is_lossless)
+            saved = None if is_kept else match.saved
+            if saved is not None and saved.cached_in is not None and saved.budget is not None:
+                saved.budget.touch(saved.cached_in)
+
+        row = (context.op, context.slot, context.module)
+        began: float | None = None
+        try:
+            if is_kept:
                 return KEEP
-            if not lossless:  # for those alone who want it rounded
-                key = (*key, placement)
-            # What foreign memory held at an earlier save, it may not hold any more.
-            entry = None if storage.external else saves.get(key)
-            if entry is None and covering is not None and lossless:
-                entry = covering
-                offset = address(array) - address(storage.root)
-                layout = Layout(array.shape, array.dtype, array.strides, offset)
-            if entry is not None and entry.residence is not None and entry.residents is not None:
-                entry.residents.touch(entry.residence)
-        if entry is None:
-            # Of a change of foreign memory nobody tells, so it must be copied.
-            whole = dense and storage.root.flags.c_contiguous and not storage.external
-            is_lent = save.is_data and lossless and not storage.external
-            if isinstance(placement, Recompute):
-                assert recipe is not None
-                entry = self._remember(recipe, storage, data, begin, tally)
-            elif is_lent and isinstance(placement, Store):
-                at = begin if whole else None
-                entry = self._lend(placement, storage, data, at, context, tally)
-            else:
-                source = storage if whole else None
-                entry = self._save(placement, source, data, begin, context, tally)
-            entry.lossless = lossless
-            saves.put(key, entry, is_whole=dense and data.nbytes == storage.root.nbytes)
-        return Packed(entry, layout)
+            # Recompute, defer, hold or write
+            if saved is None:
+                saved = SavedArray(part.data, row, self._ledger, is_lossless)
+                if isinstance(placement, Recompute):
+                    assert recomputation is not None
+                    self._recompute_later(saved, part, recomputation)
+                elif (
+                    save.is_data
+                    and is_lossless
+                    and isinstance(placement, Store)
+                    and (not part.storage.external)
+                ):
+                    self._defer(saved, part, placement, store_attributes(context))
+                else:
+                    began = time.perf_counter()
+                    if isinstance(placement, Spill):
+                        self._hold(saved, part, placement, store_attributes(context))
+                    else:
+                        assert isinstance(placement, Store)
+                        self._write(saved, part, placement, store_attributes(context))
+                ranges.put(match.key, saved, part)
+            return PackedTensor(saved, match.layout)
+        finally:
+            # Ledger
+            seconds = 0.0 if began is None else time.perf_counter() - began
+            unique_nbytes = 0 if match.is_known else part.data.nbytes
+            with self._lock:
+                self._ledger.saved(row, context.nbytes, unique_nbytes, is_kept, seconds)
 
-    def _remember(
-        self, recipe: Recipe, storage: Storage, data: Array, begin: int, tally: Tally
-    ) -> Entry:
-        """Compute `data`, the bytes of `storage` from `begin` on, again when it is wanted."""
-        entry = Entry(data, tally)
-        entry.recipe = recipe
-        recipe.hold()
-        if recipe.lossless:
-            entry.is_also_in(storage, begin)
-        return entry
+    def _recompute_later(
+        self, saved: SavedArray, part: StorageRange, recomputation: Recomputation
+    ) -> None:
+        saved.recomputation = recomputation
+        recomputation.pin()
+        if recomputation.lossless:
+            saved.note_copy(part.storage, part.begin)
 
-    def _lend(
+    def _defer(
         self,
+        saved: SavedArray,
+        part: StorageRange,
         placement: Store,
-        storage: Storage,
-        data: Array,
-        begin: int | None,
-        context: SaveContext,
-        tally: Tally,
-    ) -> Entry:
-        """Have `data`, a part of `storage`, written when nobody else holds `storage` any more."""
-        entry = Entry(data, tally)
+        attributes: Mapping[str, object],
+    ) -> None:
+        """Write `part` when nothing outside the graph references its storage any more."""
         store = self._open(placement)
         with self._lock:
-            self._loans.lend(entry, storage, data, begin, store, attributes_of(context))
-        return entry
+            self._deferred_writes.defer(saved, part, store, attributes)
 
-    def _save(
+    def _hold(
         self,
-        placement: Store | Spill,
-        storage: Storage | None,
-        data: Array,
-        begin: int,
-        context: SaveContext,
-        tally: Tally,
-    ) -> Entry:
-        """Hold or store `data`: the bytes of `storage` from `begin` on, or else to be copied."""
-        entry = Entry(data, tally)
-        facts = attributes_of(context)
-        began = time.perf_counter()
-        try:
-            if isinstance(placement, Spill):
-                with self._lock:
-                    residents = entry.residents = self._residents_of(placement)
-                    if storage is None and residents.make_room(data.nbytes):
-                        data = memory.copy(data)
-                        storage, begin = Storage(data), 0
-                    if storage is not None:
-                        entry.is_also_in(storage, begin)
-                        if residents.add(entry, storage, data, facts):
-                            return entry
-                handle = self._put(residents.store, entry, data, facts)
-                handle.wait_captured()  # there is no room to hold it until then
-                handle.check()
-            else:
-                if storage is None:
-                    data = memory.copy(data)
-                    storage, begin = Storage(data), 0
-                handle = self._put(self._open(placement), entry, data, facts)
-                self._hold_until_written(storage, handle)
-        finally:
-            seconds = time.perf_counter() - began
-            with self._lock:
-                tally.waited_to_write(seconds)
-        if placement.lossless and storage is not None:
-            entry.is_also_in(storage, begin)
-        return entry
+        saved: SavedArray,
+        part: StorageRange,
+        placement: Spill,
+        attributes: Mapping[str, object],
+    ) -> None:
+        """Keep `part` within a budget; if that has no room for it, write it."""
+        data, begin = part.data, part.begin
+        storage = part.storage if part.can_be_shared else None
+        with self._lock:
+            budget = saved.budget = self._budget_of(placement)
+            if storage is None and budget.make_room(data.nbytes):
+                data = memory.copy(data)
+                storage, begin = Storage(data), 0
+            if storage is not None:
+                saved.note_copy(storage, begin)
+                if budget.add(saved, storage, data, attributes):
+                    return
+        handle = self._put(budget.store, saved, data, attributes)
+        handle.wait_captured()  # until then the budget has no room for it
+        handle.check()
+
+    def _write(
+        self,
+        saved: SavedArray,
+        part: StorageRange,
+        placement: Store,
+        attributes: Mapping[str, object],
+    ) -> None:
+        """Begin to write `part`, or a copy of it."""
+        data, storage, begin = part.data, part.storage, part.begin
+        if not part.can_be_shared:
+            data = memory.copy(data)
+            storage, begin = Storage(data), 0
+        handle = self._put(self._open(placement), saved, data, attributes)
+        self._wait_before_changes(storage, handle)
+        if placement.lossless:
+            saved.note_copy(storage, begin)
 
     def _put(
-        self, store: AbstractArrayStore, entry: Entry, data: Array, facts: Mapping[str, object]
+        self,
+        store: AbstractArrayStore,
+        saved: SavedArray,
+        data: Array,
+        attributes: Mapping[str, object],
     ) -> Handle:
-        handle = entry.stored = store.put(data, attributes=facts)
+        handle = saved.stored = store.put(data, attributes=attributes)
         with self._lock:
-            entry.tally.wrote(id(entry), handle)
+            self._ledger.wrote(saved)
         return handle
 
     def _open(self, placement: Store) -> AbstractArrayStore:
-        return open_store(placement.store, self._directory, placement.codec)
+        """Return the store of `placement`; in a forked child another one."""
+        key = (placement, os.getpid())
+        store = self._stores.get(key)
+        if store is None:
+            store = open_store(placement.store, self._directory, placement.codec)
+            self._stores[key] = store
+        return store
 
-    def _residents_of(self, spill: Spill) -> Residents:
-        found = self._residents.get(spill)
-        if found is None:
+    def _budget_of(self, spill: Spill) -> MemoryBudget:
+        budget = self._budgets.get(spill)
+        if budget is None:
             opened = partial(self._open, spill.store)
-            found = Residents(spill, opened, self._lock, self._ahead_nbytes)
-            self._residents[spill] = found
-        return found
+            budget = MemoryBudget(spill, opened, self._lock, self._prefetched_nbytes)
+            self._budgets[spill] = budget
+        return budget
 
-    def _hold_until_written(self, storage: Storage, handle: Handle) -> None:
-        """Have a change of `storage` in place wait for the write."""
+    def _wait_before_changes(self, storage: Storage, handle: Handle) -> None:
+        """Make in-place changes of `storage` wait until `handle` has been written."""
         if not handle.captured:
             storage.add_pending_write(handle)
             with self._lock:
                 pending = [each for each in self._pending if (one := each()) and not one.captured]
                 self._pending = [*pending, ref(handle)]
 
-    def _settle(self) -> None:
-        """Begin to write what was lent and nobody else holds any more. With the lock held.
+    def _write_released(self) -> None:
+        """Begin the deferred writes whose memory only the graph still references. With the lock
+        held.
 
         Raises:
-            StoreError: as the store says it; nothing is lost, and it stays in memory.
+            StoreError: of the store; the arrays stay in memory.
         """
-        if self._loans.due:
-            for storage, handle in self._loans.settle():
-                self._hold_until_written(storage, handle)
+        if self._deferred_writes.released:
+            for storage, handle in self._deferred_writes.write_released():
+                self._wait_before_changes(storage, handle)
 
     # Memory
 
     def reclaim(self) -> None:
-        """Give back memory held for pending writes, once written, for reads ahead, and what was
-        lent and nobody else holds any more.
+        """Free memory: finish pending writes, drop prefetches, write deferred and budgeted arrays.
 
         Raises:
-            StoreError, MemoryError: a store did not take all that is held; the rest stays.
+            StoreError, MemoryError: a store did not take an array; it stays in memory.
         """
-        # Another thread may hold the lock and wait for memory: then it is relieved itself.
+        # If another thread holds the lock and waits for memory, it reclaims this session itself.
         if not self._lock.acquire(blocking=False):
             return
         try:
             with suppress(StoreError):
-                self._settle()
+                self._write_released()
             pending = [handle for each in self._pending if (handle := each()) is not None]
-            for reads in self._passes:
-                reads.give_back()
-            with ExitStack() as others:  # make room, even if one cannot
-                for residents in list(self._residents.values()):
-                    others.callback(residents.reclaim)
+            for prefetcher in self._prefetchers:
+                prefetcher.shrink()
+            with ExitStack() as others:  # reclaim from all budgets, even if one fails
+                for budget in list(self._budgets.values()):
+                    others.callback(budget.reclaim)
         finally:
             self._lock.release()
             for handle in pending:
                 handle.wait_captured()
 
     def held_by_purpose(self) -> Mapping[str, int]:
-        """Return the bytes held besides tensors, by what for."""
-        return {"read ahead for backward": self._ahead_nbytes()}
+        """Return the bytes held besides tensors, by purpose."""
+        return {"prefetched for backward": self._prefetched_nbytes()}
 
-    def _ahead_nbytes(self) -> int:
-        return sum(reads.held_nbytes() for reads in list(self._passes))
+    def _prefetched_nbytes(self) -> int:
+        return sum(each.held_nbytes() for each in list(self._prefetchers))
 
-    def _has_room(self, entry: Entry, nbytes: int) -> bool:
-        if entry.recipe is not None:  # it takes of all that is bounded
-            return all(each.fits(nbytes) for each in self._residents.values())
-        return entry.residents is None or entry.residents.fits(nbytes)
+    def _has_room(self, saved: SavedArray, nbytes: int) -> bool:
+        if saved.recomputation is not None:  # it takes room from all budgets
+            return all(each.fits(nbytes) for each in self._budgets.values())
+        return saved.budget is None or saved.budget.fits(nbytes)
 
     # Backward
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
-        """Learn the order of unpacking, and begin to read; return what ends the pass."""
+        """Learn the order of unpacking, and begin to prefetch; return what ends the pass."""
         with self._lock, suppress(StoreError):
-            self._settle()
-        orders: dict[AbstractArrayStore, list[Handle]] = {}
-        reads = ReadAhead([each.entry for each in packed], self._prefetch_nbytes, self._has_room)
-        entries = reads.order()
-        for entry in entries:
-            if entry.stored is not None:
-                orders.setdefault(entry.stored.store, []).append(entry.stored)
-        for store, order in orders.items():
-            store.plan(order)
+            self._write_released()
+        uses = [each.saved for each in packed]
+        prefetcher = Prefetcher(uses, self._prefetch_nbytes, self._has_room)
+        order = prefetcher.order()
+        handles: dict[AbstractArrayStore, list[Handle]] = {}
+        for saved in order:
+            if saved.stored is not None:
+                handles.setdefault(saved.stored.store, []).append(saved.stored)
+        for store, wanted in handles.items():
+            store.plan(wanted)
         with self._lock:
-            sharing = list(self._residents.values())
-            for residents in sharing:
-                residents.plan([each for each in entries if each.residents is residents])
-            self._passes.append(reads)
-            reads.advance()
+            budgets = list(self._budgets.values())
+            for budget in budgets:
+                budget.plan([saved for saved in order if saved.budget is budget])
+            self._prefetchers.append(prefetcher)
+            prefetcher.fill_window()
 
         def finish() -> None:
             with self._lock:
-                self._passes.remove(reads)
-                reads.close()
-                for residents in sharing:
-                    residents.finish()
+                self._prefetchers.remove(prefetcher)
+                prefetcher.close()
+                for budget in budgets:
+                    budget.finish()
 
         return finish
 
@@ -408,32 +411,38 @@ class OffloadSession:
         """Nothing: stores need no saved tensors."""
         return ()
 
-    def unpack(self, packed: Packed) -> "Tensor":
-        """Return the saved tensor: from memory if it is there, still or again, or its store."""
-        entry, layout = packed
+    def unpack(self, packed: PackedTensor) -> "Tensor":
+        """Return the saved tensor: from memory if it is there, else recomputed or read."""
+        saved, layout = packed
         with self._lock:
-            found = entry.in_memory()
+            found = saved.find_in_memory()
+            buffer = saved.take_buffer() if found is None else None
             if found is not None:
-                entry.tally.hits += 1
-            buffer = entry.take_buffer() if found is None else None
-        computed = found is None and entry.recipe is not None
+                self._ledger.found(saved)
+        is_recomputed = found is None and saved.recomputation is not None
         if found is None:
-            if entry.recipe is not None:
-                data = entry.recipe.data(self.unpack)
-                with self._lock:
-                    entry.tally.recomputed(data.nbytes)
-            else:
-                began = time.perf_counter()
-                data = entry.read(buffer)
-                seconds = time.perf_counter() - began
-                with self._lock:
-                    entry.tally.read(data.nbytes, seconds, ahead=buffer is not None)
+            data = self._recompute(saved) if is_recomputed else self._read(saved, buffer)
             found = Storage(data), data
-            entry.is_also_in(found[0], 0)
+            saved.note_copy(found[0], 0)
         storage, data = found
         tensor = wrap(layout.view(data), storage)
         with self._lock:
-            for reads in self._passes:
-                reads.used(entry, storage, computed)
-                reads.advance()
+            for prefetcher in self._prefetchers:
+                prefetcher.consume(saved, storage, is_recomputed)
+                prefetcher.fill_window()
         return tensor
+
+    def _recompute(self, saved: SavedArray) -> Array:
+        assert saved.recomputation is not None
+        data = saved.recomputation.data(self.unpack)
+        with self._lock:
+            self._ledger.recomputed(saved)
+        return data
+
+    def _read(self, saved: SavedArray, buffer: Array | None) -> Array:
+        began = time.perf_counter()
+        data = saved.read(buffer)
+        seconds = time.perf_counter() - began
+        with self._lock:
+            self._ledger.read(saved, seconds, prefetched=buffer is not None)
+        return data

@@ -325,7 +325,7 @@ def test_a_session_left_more_often_than_entered() -> None:
     session = offgrad.offload("keep")
     with session:
         pass
-    with pytest.raises(RuntimeError, match="left as often as it is entered"):
+    with pytest.raises(RuntimeError, match="exited more often than it was entered"):
         session.__exit__(None, None, None)
     with session:
         offgrad.randn(8, requires_grad=True).sin()

@@ -197,11 +197,11 @@ def test_a_buffer_that_every_step_saves_gathers_nothing(store: RecordingStore) -
             for row in range(8):
                 (x[row] * model.scale[: 8 * row + 8].sum() * model.scale).sum().backward()
     storage = model.scale._storage
-    (writer,) = storage.writers
-    assert len(list(writer().entries)) == 1
+    (shared,) = storage.writers
+    assert len(list(shared().arrays)) == 1
     first.backward()
-    assert writer() is None
-    assert not session._loans.due
+    assert shared() is None
+    assert not session._deferred_writes.released
     assert store.stats().live_handles == 0
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from offgrad.session.layout import address, compact
+from offgrad.session.saved_array import address, compact
 
 Array = np.ndarray[Any, Any]
 

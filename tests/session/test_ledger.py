@@ -443,6 +443,6 @@ def test_arrays_that_are_gone_leave_nothing_to_look_up(store: RecordingStore) ->
         settle(store)
         loss.backward()
         del loss
-    (tally,) = session._tallies._by_key.values()
-    assert len(tally._pending) + len(tally._forgotten) <= 4
+    (counter,) = session._ledger._rows.values()
+    assert len(counter._pending) + len(counter._dropped) <= 4
     assert session.ledger.stored_nbytes == 100 * 256

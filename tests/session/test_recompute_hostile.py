@@ -203,8 +203,8 @@ def test_what_is_computed_waits_within_the_budget() -> None:
     held: list[int] = []
 
     def look(grad: Any) -> None:
-        residents = sum(each.held_nbytes for each in session._residents.values())
-        held.append(residents + sum(session.held_by_purpose().values()))
+        budgeted = sum(each.held_nbytes for each in session._budgets.values())
+        held.append(budgeted + sum(session.held_by_purpose().values()))
 
     down.register_hook(look)
     loss.backward()

@@ -1,6 +1,5 @@
 """Lives and deaths: of handles, stores, threads and processes."""
 
-
 from __future__ import annotations
 
 import copy

@@ -1,6 +1,5 @@
 """A store against a dict, under any sequence of actions that hypothesis thinks of."""
 
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

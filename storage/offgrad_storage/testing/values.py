@@ -1,6 +1,5 @@
 """Bit for bit: what is put comes back, whatever it is and however it is asked for."""
 
-
 from __future__ import annotations
 
 from typing import Any
