@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.training_turns import Figures, Worker, quartiles
+from benchmarks._lib.training_turns import Figures, Worker, quartiles
 
 ROUNDS = 12
 VARIANTS = ("torch keep", "torch disk", "offgrad keep", "offgrad disk", "offgrad zarr")

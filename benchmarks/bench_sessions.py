@@ -15,7 +15,7 @@ Each part is a test for each model, a GPT and a ResNet-18 for images of CIFAR's 
 
 The first four look at one measurement, in which all variants take turns step by step, each in a
 process of its own. Medians are printed with quartiles; no time is asserted. The variants are listed
-in `benchmarks.session_variants`. Set by environment variables:
+in `benchmarks._lib.session_variants`. Set by environment variables:
 
 - OFFGRAD_BENCH_GPT="layers width heads context batch dropout", OFFGRAD_BENCH_RESNET="width batch"
 - OFFGRAD_BENCH_ONLY="offgrad disk; torch disk": these variants, and the two that keep everything
@@ -36,9 +36,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.curve import save_curves
-from benchmarks.largest_batch import largest_batch
-from benchmarks.session_steps import (
+from benchmarks._lib.largest_batch import largest_batch
+from benchmarks._lib.session_steps import (
     LIMIT,
     MIB,
     QUICK,
@@ -50,8 +49,9 @@ from benchmarks.session_steps import (
     peak_of,
     saved_nbytes_of,
 )
-from benchmarks.session_variants import KEEP, TORCH_KEEP, budget_of, has_torch, variants
-from benchmarks.training_turns import Figures, quartiles
+from benchmarks._lib.session_variants import KEEP, TORCH_KEEP, budget_of, has_torch, variants
+from benchmarks._lib.training_turns import Figures, quartiles
+from benchmarks.curve import save_curves
 from offgrad.memory import parse_nbytes
 
 pytestmark = pytest.mark.timeout(3600)  # all rounds are in the set-up of one test

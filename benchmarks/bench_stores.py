@@ -30,8 +30,8 @@ from offgrad_storage import (
     spill_directory,
 )
 
-from benchmarks.bare_file import BareFile
-from benchmarks.store_loops import (
+from benchmarks._lib.bare_file import BareFile
+from benchmarks._lib.store_loops import (
     KB,
     MB,
     QUICK,

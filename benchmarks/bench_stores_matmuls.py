@@ -29,8 +29,8 @@ from offgrad_storage import (
 )
 from threadpoolctl import threadpool_limits
 
-from benchmarks.bare_file import BareFile
-from benchmarks.store_loops import (
+from benchmarks._lib.bare_file import BareFile
+from benchmarks._lib.store_loops import (
     GB,
     KB,
     MB,

@@ -29,7 +29,7 @@ from offgrad_storage import (
     spill_directory,
 )
 
-from benchmarks.store_loops import (
+from benchmarks._lib.store_loops import (
     MB,
     TOTAL,
     Array,

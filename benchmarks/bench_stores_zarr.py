@@ -25,7 +25,7 @@ from offgrad_storage import (
     spill_directory,
 )
 
-from benchmarks.store_loops import (
+from benchmarks._lib.store_loops import (
     KB,
     MB,
     QUICK,

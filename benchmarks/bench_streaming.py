@@ -28,9 +28,9 @@ import pytest
 from offgrad_storage import DiskStore
 
 import offgrad
-from benchmarks.bare_file import BareFile
-from benchmarks.store_loops import Variants
-from benchmarks.training_turns import quartiles
+from benchmarks._lib.bare_file import BareFile
+from benchmarks._lib.store_loops import Variants
+from benchmarks._lib.training_turns import quartiles
 from offgrad import memory
 from offgrad.nn import functional as F
 

@@ -15,7 +15,7 @@ import numpy as np
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2:]; "
-    "from benchmarks.training_worker import main; main(sys.argv[1])"
+    "from benchmarks._lib.training_worker import main; main(sys.argv[1])"
 )
 
 Figures = dict[str, Any]
@@ -26,7 +26,7 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """A process that trains one model of one framework: see `benchmarks.training_worker`.
+    """A process that trains one model of one framework: see `benchmarks._lib.training_worker`.
 
     It leaves with the ``with`` block.
     """

@@ -1,7 +1,7 @@
-"""The worker: trains a model, a step at a time, each with the variant and batch it is asked for.
+"""The worker process: trains a model, one step per request.
 
-It runs in a process of its own (see `benchmarks.training_turns`), gets its job as JSON, and for
-each line of JSON on its standard input does a step and writes a line of figures.
+`benchmarks._lib.training_turns` starts it with its job as JSON. Each line of JSON on its standard
+input asks for a step of one variant and batch size; the reply is a line of figures.
 """
 
 import gc
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.variants import Variants
+from benchmarks._lib.variants import Variants
 from offgrad.cli.compare.process_memory import is_out_of_memory, peak_rss
 
 Figures = dict[str, Any]
@@ -31,11 +31,11 @@ class Trainer:
 
     Args:
         framework: ``"offgrad"`` or ``"torch"``.
-        model: ``"gpt"``, of `offgrad.cli.compare.gpt`, or ``"resnet"``, of `benchmarks.resnet`.
-        sizes: of a GPT layers, width, heads, context and dropout; of a ResNet its width.
-        folder: where what leaves memory goes.
-        room: bytes of memory for the model, its training and all else; the operating system
-            refuses more (RLIMIT_DATA, as of Linux).
+        model: ``"gpt"`` (`offgrad.cli.compare.gpt`) or ``"resnet"`` (`benchmarks._lib.resnet`).
+        sizes: layers, width, heads, context and dropout of a GPT; the width of a ResNet.
+        folder: where stores and hooks write.
+        room: bytes of memory for the model and its training; the operating system refuses
+            more (Linux's RLIMIT_DATA). None for no limit.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Trainer:
             self._shape: tuple[int, ...] = (int(numbers[-1]) + 1,)
         else:
             # As long as offgrad has no convolutions, those written for benchmarks.
-            own = None if hasattr(lib.nn, "Conv2d") else _in(lib, "benchmarks.conv_layers")
-            self._model = _in(lib, "benchmarks.resnet").ResNet18(own or lib.nn, int(sizes[0]))
+            own = None if hasattr(lib.nn, "Conv2d") else _in(lib, "benchmarks._lib.conv_layers")
+            self._model = _in(lib, "benchmarks._lib.resnet").ResNet18(own or lib.nn, int(sizes[0]))
             self._shape = (3, 32, 32)
         self._optimizer = lib.optim.AdamW(self._model.parameters(), lr=1e-3)
         self._variants = Variants(lib, self._model, self._folder)
@@ -79,7 +79,7 @@ class Trainer:
         enough, ``"out_of_memory"`` is the only figure.
 
         Args:
-            variant: see `benchmarks.variants`.
+            variant: see `benchmarks._lib.variants`.
             batch: how many samples.
         """
         try:

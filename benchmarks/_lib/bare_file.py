@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 from offgrad_storage import DiskStore
 
-from benchmarks.store_loops import MB, Variants, normal_arrays
+from benchmarks._lib.store_loops import MB, Variants, normal_arrays
 
 Bytes = NDArray[np.uint8]
 

@@ -1,6 +1,6 @@
 """The variants of a training step that the benchmarks of sessions compare, by how they are called.
 
-A new one is a line of `OFFGRAD` or `TORCH`. What the texts mean is in `benchmarks.variants`.
+A new one is a line of `OFFGRAD` or `TORCH`. What the texts mean is in `benchmarks._lib.variants`.
 """
 
 import importlib.util

@@ -8,8 +8,8 @@ step of one sample, which makes the optimizer's state, and for one of the batch.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks.session_steps import Processes
-from benchmarks.training_turns import WorkerError
+from benchmarks._lib.session_steps import Processes
+from benchmarks._lib.training_turns import WorkerError
 
 _MOST = 1 << 20
 """It is taken for a batch that does not fit."""
