@@ -3,12 +3,13 @@
     pytest benchmarks/bench_gpt.py -s
 
 The model is `offgrad.cli.compare.gpt`, the same source for both. Each variant runs in its own
-process and they take turns step by step, so that neither threads nor noise fall on one of them
-alone. Medians, quartiles, ratios to torch and peak RSS are printed and are in ``extra_info`` (and
-in the JSON of ``--benchmark-json``). OFFGRAD_BENCH_GPT="layers width heads context batch dropout"
+process and the processes take turns step by step, so that other threads and noise affect all of
+them alike. Medians, quartiles, ratios to torch and peak RSS are printed and added to ``extra_info``
+(and the JSON of ``--benchmark-json``). OFFGRAD_BENCH_GPT="layers width heads context batch dropout"
 sets the model. No time is asserted.
 
-`torch disk` is the example of PyTorch's documentation: each saved tensor to a file by torch.save.
+`torch disk` is the example of PyTorch's documentation: torch.save writes each saved tensor to a
+file.
 """
 
 import json
@@ -27,7 +28,7 @@ VARIANTS = ("torch keep", "torch disk", "offgrad keep", "offgrad disk", "offgrad
 
 
 def test_step(benchmark: Any, tmp_path: Path) -> None:
-    """One round is a step of each variant, in turn."""
+    """Each round is a step of each variant, in turn."""
     pytest.importorskip("torch", reason="compares with torch, which is not installed")
     sizes = os.environ.get("OFFGRAD_BENCH_GPT", "12 128 4 256 16 0.1").split()
     batch = int(sizes.pop(4))

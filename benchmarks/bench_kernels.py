@@ -1,9 +1,10 @@
-"""What do the compiled kernels gain over NumPy, and over torch's eager kernels where installed?
+"""How much faster are the compiled kernels than NumPy, and than torch's eager kernels?
 
     pytest benchmarks/bench_kernels.py --benchmark-group-by=group --benchmark-columns=median,iqr
 
-Each group is one kernel; its implementations follow each other in one process, on as many threads
-as OFFGRAD_NUM_THREADS says (torch the same). No time is asserted.
+Each group is one kernel. Its implementations run one after the other in one process, on
+OFFGRAD_NUM_THREADS threads (torch too); torch is skipped where it is not installed. No time is
+asserted.
 """
 
 from __future__ import annotations

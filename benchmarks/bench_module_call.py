@@ -1,11 +1,11 @@
-"""What does calling a module cost, beyond its forward?
+"""What does a module call cost beyond its forward?
 
     pytest benchmarks/bench_module_call.py -s -p no:xdist
 
-A module whose forward returns its argument is called without hooks, with one of each kind, and
-inside a session, and PyTorch's Module likewise. Variants take turns; printed are the medians over
-the rounds, with quartiles, of the nanoseconds a call costs beyond a plain call of forward, and the
-ratio to PyTorch's. No time is asserted.
+It calls a module whose forward returns its argument: without hooks, with one hook of each
+kind, and inside a session; and PyTorch's Module likewise. Variants take turns. It prints the
+nanoseconds per call beyond a plain call of forward, as medians over the rounds with quartiles, and
+the ratio to PyTorch's. No time is asserted.
 """
 
 import statistics
@@ -35,7 +35,7 @@ def identity(lib: Any, *hooks: str) -> Any:
 
 
 def seconds(call: Callable[[Any], Any], argument: Any) -> float:
-    """Return the seconds a call takes, on average over many."""
+    """Return the seconds per call, averaged over CALLS."""
     began = time.perf_counter()
     for _ in range(CALLS):
         call(argument)
@@ -43,7 +43,7 @@ def seconds(call: Callable[[Any], Any], argument: Any) -> float:
 
 
 def test_call(benchmark: Any) -> None:
-    """One round times each variant once, in turn."""
+    """Each round times each variant once, in turn."""
     torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
     hooks = ("register_forward_pre_hook", "register_forward_hook")
     variants: dict[str, Callable[[Any], Any]] = {}

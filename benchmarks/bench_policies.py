@@ -1,9 +1,9 @@
-"""What does a policy cost: per training step of a GPT, and per saved tensor?
+"""What does a policy cost, per training step of a GPT and per saved tensor?
 
     pytest benchmarks/bench_policies.py --benchmark-columns=median,iqr,rounds
 
-The steps of all policies take turns within one test, so that what else the machine does falls on
-all of them alike; medians, quartiles and ratios to `keep` are in ``extra_info`` (and in the JSON of
+The steps of all policies take turns within one test, so that other load on the machine slows all of
+them alike. Medians, quartiles and ratios to `keep` are in ``extra_info`` (and in the JSON of
 ``--benchmark-json``). OFFGRAD_BENCH_GPT="layers width heads context batch" sets the model. No time
 is asserted.
 """
@@ -36,7 +36,7 @@ ROUNDS = 15
 
 @pytest.fixture
 def policies(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Each policy on stores of its own."""
+    """Each policy on its own store."""
     made: dict[str, BackendStore] = {
         "pool": PoolStore(allocate=memory.empty, hold=memory.empty),
         "disk": DiskStore(tmp_path, allocate=memory.empty),
@@ -53,7 +53,7 @@ def _sizes() -> list[int]:
 
 
 def test_step(policies: dict[str, Any], benchmark: Any) -> None:
-    """One round is a step under each policy, in turn."""
+    """Each round is a step under each policy, in turn."""
     layers, width, heads, context, batch = _sizes()
     offgrad.manual_seed(0)
     model = GPT(GPTConfig(layers, width, heads, context, dropout=0.1))
@@ -127,7 +127,7 @@ def test_pack_and_unpack(name: str, rows: int, policies: dict[str, Any], benchma
         del y
         loss.backward()
 
-    benchmark.group = f"{rows * columns * 4} bytes a save"
+    benchmark.group = f"{rows * columns * 4} bytes per save"
     benchmark.extra_info["saves"] = count
     benchmark.pedantic(run, rounds=ROUNDS, warmup_rounds=2)
     if benchmark.stats is not None:  # None with --benchmark-disable

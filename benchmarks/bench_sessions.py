@@ -1,31 +1,31 @@
-"""What does offloading cost a training step, what does it write, and what memory does it take?
+"""How much time, I/O and memory does offloading cost per training step?
 
     pytest benchmarks/bench_sessions.py -s
 
 Each part is a test for each model, a GPT and a ResNet-18 for images of CIFAR's size:
 
-- ``-k step_time``: a step under each policy against offgrad's `keep`, and under PyTorch's disk
-  hooks and checkpoints against PyTorch's;
-- ``-k bytes``: what is written, against what naive hooks are given;
-- ``-k bound``: the memory that is taken;
-- ``-k bandwidth``: a step against the longer of computing and moving its bytes at the disk's
-  bandwidth, as a bare loop of direct writes and reads has it in the same rounds;
-- ``-k curve``: throughput and peak memory at several batch sizes, as a table, and as a picture;
-- ``-k largest``: the largest batch that trains within a limit of memory.
+- ``-k step_time``: a step under each policy compared with offgrad's `keep`, and under PyTorch's
+  disk hooks and checkpoints compared with PyTorch's `keep`;
+- ``-k bytes``: the bytes written, compared with the bytes passed to naive hooks;
+- ``-k bound``: the memory used;
+- ``-k bandwidth``: a step compared with the longer of computing and moving its bytes at the disk's
+  bandwidth, measured by a bare loop of direct writes and reads in the same rounds;
+- ``-k curve``: throughput and peak memory at several batch sizes, as a table and a plot;
+- ``-k largest``: the largest batch that trains within a memory limit.
 
-The first four look at one measurement, in which all variants take turns step by step, each in a
-process of its own. Medians are printed with quartiles; no time is asserted. The variants are listed
-in `benchmarks._lib.session_variants`. Set by environment variables:
+The first four evaluate one measurement, in which all variants take turns step by step, each in its
+own process. Medians are printed with quartiles; no time is asserted. The variants are listed in
+`benchmarks._lib.session_variants`. Environment variables configure the run:
 
 - OFFGRAD_BENCH_GPT="layers width heads context batch dropout", OFFGRAD_BENCH_RESNET="width batch"
 - OFFGRAD_BENCH_ONLY="offgrad disk; torch disk": these variants, and the two that keep everything
-- OFFGRAD_BENCH_ROUNDS: how many rounds, besides one that warms up
-- OFFGRAD_BENCH_BATCHES_GPT, OFFGRAD_BENCH_BATCHES_RESNET: of the curve
-- OFFGRAD_BENCH_PLOT: a PNG file for the curve; `benchmarks.curve` makes it of figures, too
-- OFFGRAD_BENCH_LIMIT: of memory, for the largest batch
-- OFFGRAD_BENCH_JSON: a file that gets all figures; those of other parts stay in it
-- OFFGRAD_BENCH_SESSIONS=quick: tiny models, few rounds, and mostly one process for each framework,
-  to see that it works; its figures mean little.
+- OFFGRAD_BENCH_ROUNDS: the number of rounds, without the warm-up round
+- OFFGRAD_BENCH_BATCHES_GPT, OFFGRAD_BENCH_BATCHES_RESNET: the batch sizes of the curve
+- OFFGRAD_BENCH_PLOT: a PNG file for the curve; `benchmarks.curve` also plots a file of figures
+- OFFGRAD_BENCH_LIMIT: the memory limit of the largest batch
+- OFFGRAD_BENCH_JSON: a file that receives all figures; figures of other parts stay in it
+- OFFGRAD_BENCH_SESSIONS=quick: tiny models, few rounds, and mostly one process per framework, as a
+  check that the benchmark works; its figures mean little.
 """
 
 import json
@@ -54,14 +54,14 @@ from benchmarks._lib.training_turns import Figures, quartiles
 from benchmarks.curve import save_curves
 from offgrad.memory import parse_nbytes
 
-pytestmark = pytest.mark.timeout(3600)  # all rounds are in the set-up of one test
+pytestmark = pytest.mark.timeout(3600)  # the set-up of one test runs all rounds
 
 
 @pytest.fixture(scope="module", params=models(), ids=lambda model: model.name)
 def processes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Processes]:
-    """The workers of one model after the other."""
+    """The workers of each model in turn."""
     made = Processes(request.param, tmp_path_factory.mktemp("spill"))
     yield made
     made.close()
@@ -69,15 +69,15 @@ def processes(
 
 @pytest.fixture(scope="module")
 def steps(processes: Processes) -> Steps:
-    """What all parts but the last two look at."""
+    """The measurement that all parts but the last two evaluate."""
     found = measure(processes)
-    processes.rest()
+    processes.stop()
     return found
 
 
 @pytest.fixture
 def record() -> Iterator[dict[str, Any]]:
-    """What is in the file of figures, for a part to put its own in place of older ones."""
+    """The contents of the file of figures; a part replaces its own older figures."""
     path = Path(os.environ.get("OFFGRAD_BENCH_JSON", os.devnull))
     figures: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
     yield figures
@@ -90,14 +90,15 @@ def _title(processes: Processes, text: str, batch: int | None = None) -> None:
 
 
 def test_step_time(processes: Processes, steps: Steps, record: dict[str, Any]) -> None:
-    """Each framework against its own `keep`."""
+    """Compare each framework's variants with its own `keep`."""
     _title(processes, "step time", processes.model.batch)
     rows: dict[str, Any] = {}
     record[f"step_time {processes.model.name}"] = rows
     for name in steps.replies:
         base = KEEP if name.startswith("offgrad") else TORCH_KEEP
         ratios = [
-            own / its for own, its in zip(steps.seconds(name), steps.seconds(base), strict=True)
+            own / base_seconds
+            for own, base_seconds in zip(steps.seconds(name), steps.seconds(base), strict=True)
         ]
         low, median, high = quartiles(steps.seconds(name))
         rows[name] = {
@@ -129,24 +130,24 @@ def _compare_overheads(rows: dict[str, Any]) -> None:
         part = rows[name]["ratio_to_keep"] - 1
         rows[name]["overhead_to_that_of_torch_disk"] = part / torch_part
         print(
-            f"  overhead of {name} over its keep {part:.1%}, of torch disk {torch_part:.1%}: "
-            f"{part / torch_part:.3f} of it"
+            f"  overhead of {name} over keep {part:.1%}, of torch disk {torch_part:.1%}: "
+            f"ratio {part / torch_part:.3f}"
         )
 
 
 def test_bytes(processes: Processes, steps: Steps, record: dict[str, Any]) -> None:
-    """Bytes written against those that hooks which store all they are given would write."""
+    """Compare the bytes written with those of hooks that write every tensor passed to them."""
     batch = processes.model.batch
     naive = {}
     for framework in ("offgrad", "torch") if has_torch() else ("offgrad",):
         naive[framework] = processes.step(f"{framework} naive", batch)["packed_nbytes"]
-    processes.rest()
-    _title(processes, "bytes a step", processes.model.batch)
+    processes.stop()
+    _title(processes, "bytes per step", processes.model.batch)
     rows: dict[str, Any] = {"naive": naive}
     record[f"bytes {processes.model.name}"] = rows
     for framework, nbytes in naive.items():
-        print(f"  hooks of {framework:7} are given {nbytes / MIB:8.1f} MiB")
-    print(f"  keep saves {steps.saved_nbytes / MIB:.1f} MiB, each byte once and parameters apart")
+        print(f"  {framework:7} passes {nbytes / MIB:8.1f} MiB to hooks")
+    print(f"  keep saves {steps.saved_nbytes / MIB:.1f} MiB, each byte once, without parameters")
     for name in steps.replies:
         written = steps.per_step(name, "written_nbytes")
         rows[name] = {
@@ -158,9 +159,9 @@ def test_bytes(processes: Processes, steps: Steps, record: dict[str, Any]) -> No
 
 
 def test_bound(processes: Processes, steps: Steps, record: dict[str, Any]) -> None:
-    """Tensor memory: the peak of a step, and what its forward pass takes and leaves for backward.
+    """Tensor memory: the peak of a step, the peak of its forward pass, and the rest after it.
 
-    In a forward pass there are besides what is held the results of the op that runs.
+    During forward, memory holds the results of the running op besides the saved tensors.
     """
     _title(processes, "memory of a step", processes.model.batch)
     rows: dict[str, Any] = {}
@@ -182,7 +183,7 @@ def test_bound(processes: Processes, steps: Steps, record: dict[str, Any]) -> No
         }
         line = (
             f"  {name:24} peak {peak / MIB:8.1f} MiB, {peak / keep_peak:6.1%} of keep's; "
-            f"over what was there before, at most {forward / MIB:.1f} MiB in forward, "
+            f"above the start of the step, peak {forward / MIB:.1f} MiB in forward, "
             f"{left / MIB:.1f} MiB after it"
         )
         bound = budget_of(steps.texts[name])
@@ -193,9 +194,9 @@ def test_bound(processes: Processes, steps: Steps, record: dict[str, Any]) -> No
 
 
 def test_bandwidth(processes: Processes, steps: Steps, record: dict[str, Any]) -> None:
-    """Steps against the longer of `keep` and moving the bytes by the better of the bare loops."""
+    """Compare steps with the longer of `keep` and moving the bytes in the faster bare loop."""
     if not steps.rates:
-        pytest.skip("the folder takes no direct writes")
+        pytest.skip("the folder does not support direct writes")
     _title(processes, "steps and the disk's bandwidth", processes.model.batch)
     rows: dict[str, Any] = {}
     record[f"bandwidth {processes.model.name}"] = rows
@@ -227,7 +228,7 @@ def test_bandwidth(processes: Processes, steps: Steps, record: dict[str, Any]) -
 
 
 def test_curve(processes: Processes, record: dict[str, Any]) -> None:
-    """Samples a second against peak memory: resident over what libraries take, and of tensors."""
+    """Samples per second and peak memory: resident above the libraries' share, and of tensors."""
     _title(processes, "throughput and peak memory")
     rows: list[dict[str, Any]] = []
     record[f"curve {processes.model.name}"] = {"model": processes.model.title, "rows": rows}
@@ -256,23 +257,23 @@ def test_curve(processes: Processes, record: dict[str, Any]) -> None:
                 line += f"     {figures['peak_nbytes'] / MIB:8.1f}"
             rows.append(figures)
             print(line)
-        processes.rest()
+        processes.stop()
     if path := os.environ.get("OFFGRAD_BENCH_PLOT"):
         save_curves(record, path)
 
 
 def test_largest_batch(processes: Processes, record: dict[str, Any]) -> None:
-    """The largest batch of which a step fits; beyond 10 to within a tenth.
+    """The largest batch that trains within the limit; beyond 10 to within a tenth.
 
-    Budgets are parts of the limit.
+    Budgets are fractions of the limit.
     """
-    room = parse_nbytes(LIMIT)
-    _title(processes, f"the largest batch within {LIMIT}, of which budgets are parts")
+    max_nbytes = parse_nbytes(LIMIT)
+    _title(processes, f"the largest batch within {LIMIT} (budgets are fractions of it)")
     rows: dict[str, Any] = {}
     record[f"largest_batch {processes.model.name}"] = rows
-    for name, text in variants(room).items():
+    for name, text in variants(max_nbytes).items():
         if QUICK and name not in (KEEP, TORCH_KEEP):
             continue
-        found = largest_batch(processes, text, room)
+        found = largest_batch(processes, text, max_nbytes)
         rows[name] = {"trains": found.trains, "fails": found.fails}
         print(f"  {name:24} {found.trains:5} ({found.fails} does not fit)")

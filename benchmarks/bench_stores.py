@@ -1,18 +1,18 @@
-"""How near do the stores come to the machine, and how far are they ahead of torch.save?
+"""How close do the stores come to the machine's limits, and how do they compare with torch.save?
 
     pytest benchmarks/bench_stores.py -s -p no:xdist
 
-DiskStore is held against a bare loop of system calls on its own file (in ``spill_directory()``):
-of 16 MB blocks, and for arrays under 1 MB of 4 MB blocks, on one thread or two, whichever is
-faster. So is that loop while another thread takes the checksum of as many bytes: what the checksum
-costs by itself. DiskStore is also held against torch.save and torch.load to one file per tensor,
-the example of PyTorch's documentation; PoolStore against copies between warm buffers.
+DiskStore is compared with a bare loop of system calls on its own file (in ``spill_directory()``),
+in blocks of 16 MB, or of 4 MB for arrays under 1 MB, on one thread or two, whichever is faster. The
+same loop also runs while another thread hashes as many bytes, to show the cost of the checksum by
+itself. DiskStore is also compared with torch.save and torch.load to one file per tensor, the
+example of PyTorch's documentation; PoolStore with copies between warm buffers.
 
-Arrays come from a BufferPool. A put ends when everything is written; a get goes last array first,
-reads running ahead, and drops each array and its handle. Variants take turns in one process, and
-all space in files and all memory has been used before. Printed, and in ``extra_info``, are medians
-over the rounds with quartiles: GB/s, CPU seconds per GB, and the ratio to what is compared with.
-OFFGRAD_BENCH_STORES=quick makes it short. No time is asserted.
+Arrays come from a BufferPool. A put ends when everything is written. A get starts with the last
+array while reads run ahead, and drops each array and its handle. Variants take turns in one
+process; all file space and memory has been used before. The benchmark prints, and adds to
+``extra_info``, medians over the rounds with quartiles: GB/s, CPU seconds per GB, and the ratio to
+the reference. OFFGRAD_BENCH_STORES=quick shortens it. No time is asserted.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ from benchmarks._lib.store_loops import (
     take_turns,
 )
 
-# Arrays of 64 KB are many: a round of fewer bytes is long enough.
+# Arrays of 64 KB are numerous: a round of fewer bytes is long enough.
 SMALL_TOTAL = TOTAL // 4
 TORCH_SIZES = [64 * KB, MB] if QUICK else [64 * KB, MB, 16 * MB]
 
@@ -56,7 +56,7 @@ def test_disk_store_and_bare_loop(nbytes: int, benchmark: Any) -> None:
     block = 16 * MB if nbytes >= MB else 4 * MB
     with DiskStore() as store:
         variants = store_variants("DiskStore", store, arrays)
-        for run in variants.values():  # the file gets its extents as a store makes them
+        for run in variants.values():  # the store allocates the extents of the file
             run()
         try:
             bare = BareFile.of(store, TOTAL)
@@ -90,7 +90,7 @@ def test_disk_store_and_torch_save(nbytes: int, benchmark: Any) -> None:
 
 
 class _File:
-    """A file that goes when nothing refers to it any more."""
+    """A file that is removed with the last reference to it."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, str(uuid.uuid4()))
@@ -100,7 +100,7 @@ class _File:
 
 
 def torch_variants(torch: Any, folder: str, arrays: list[Any]) -> Variants:
-    """Return loops that save tensors to a file each, and that load them and remove the files."""
+    """Return loops that save each tensor to a file, and that load and remove the files."""
     tensors = [torch.from_numpy(array) for array in arrays]
     files: list[_File] = []
 

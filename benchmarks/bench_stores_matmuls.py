@@ -1,12 +1,12 @@
-"""How much does spilling slow the matmuls beside it?
+"""How much does spilling slow concurrent matmuls?
 
     pytest benchmarks/bench_stores_matmuls.py -s -p no:xdist
 
-Matmuls on two threads run alone, while a thread puts arrays into a DiskStore at 1 GB/s, and while
-one gets them; and while a bare loop of 16 MB blocks writes and reads at the same rate. Printed, and
-in ``extra_info``, are medians over the rounds with quartiles: the rate of matmuls, its ratio to
-that of matmuls alone in the same round, and the rate of the load, which is under 1 GB/s where the
-store cannot keep up. OFFGRAD_BENCH_STORES=quick makes it short. No time is asserted.
+Matmuls on two threads run alone, while another thread puts arrays into a DiskStore at 1 GB/s, while
+it gets them, and while a bare loop of 16 MB blocks writes and reads at that rate. The benchmark
+prints, and adds to ``extra_info``, medians over the rounds with quartiles: the rate of matmuls, its
+ratio to matmuls alone in the same round, and the rate of the load, which is below 1 GB/s where the
+store cannot keep up. OFFGRAD_BENCH_STORES=quick shortens it. No time is asserted.
 """
 
 import itertools
@@ -49,36 +49,36 @@ ORDER, MATMULS = (1024, 4) if QUICK else (2048, 8)
 BYTES_PER_SECOND = 1e9
 SIZES = [MB] if QUICK else [64 * KB, MB, 16 * MB]
 ROUND_TRIP = 256 * MB
-"""Bytes of arrays, and of the bare file, that a load goes round: more than reads run ahead."""
+"""Bytes of arrays, and of the bare file, that a load cycles through: more than the reads ahead."""
 
 Item = TypeVar("Item")
 
 
 class Pace:
-    """Lets bytes through at BYTES_PER_SECOND until it is stopped.
+    """Limits a load to BYTES_PER_SECOND until it is stopped.
 
     Attributes:
-        nbytes: let through so far.
+        nbytes: bytes passed so far.
     """
 
     def __init__(self) -> None:
         self.nbytes = 0
         self._stopped = threading.Event()
 
-    def of(self, items: Iterable[Item], nbytes: int) -> Iterator[Item]:
-        """Yield each item, `nbytes` of load, when it is due."""
+    def limit(self, items: Iterable[Item], nbytes: int) -> Iterator[Item]:
+        """Yield each item of `nbytes` bytes when it is due."""
         began = time.perf_counter()
         for item in items:
-            early = began + self.nbytes / BYTES_PER_SECOND - time.perf_counter()
-            if early > 0.002:  # a shorter sleep takes far longer than asked for
-                self._stopped.wait(early)
+            delay = began + self.nbytes / BYTES_PER_SECOND - time.perf_counter()
+            if delay > 0.002:  # shorter sleeps take far longer than requested
+                self._stopped.wait(delay)
             if self._stopped.is_set():
                 return
             yield item
             self.nbytes += nbytes
 
     def stop(self) -> None:
-        """Let nothing more through."""
+        """End the load."""
         self._stopped.set()
 
 
@@ -86,23 +86,23 @@ Load = Callable[[Pace], object]
 
 
 def bare_load(file: BareFile, call: Callable[[int, int], None]) -> Load:
-    """Return a load of blocks of 16 MB that goes round the file."""
+    """Return a load of blocks of 16 MB that cycles through the file."""
     starts = range(0, file.nbytes, 16 * MB)
 
     def run(pace: Pace) -> None:
-        for start in pace.of(itertools.cycle(starts), 16 * MB):
+        for start in pace.limit(itertools.cycle(starts), 16 * MB):
             call(start, 16 * MB)
 
     return run
 
 
 def put_load(store: AbstractArrayStore, arrays: list[Array]) -> Load:
-    """Return a load that puts the arrays round and round; as many of the latest handles live."""
+    """Return a load that puts the arrays in a cycle and keeps one handle per array alive."""
     handles: deque[Handle] = deque(maxlen=len(arrays))
     handles.extend(store.put(array) for array in [*arrays, *arrays])
 
     def run(pace: Pace) -> None:
-        for array in pace.of(itertools.cycle(arrays), arrays[0].nbytes):
+        for array in pace.limit(itertools.cycle(arrays), arrays[0].nbytes):
             handles.append(store.put(array))
         wait_written(store, handles)
 
@@ -110,12 +110,12 @@ def put_load(store: AbstractArrayStore, arrays: list[Array]) -> Load:
 
 
 def get_load(store: AbstractArrayStore, arrays: list[Array]) -> Load:
-    """Return a load that gets the arrays round and round, last first, reads running ahead."""
+    """Return a load that gets the arrays in a cycle, last first, while reads run ahead."""
     handles = [store.put(array) for array in arrays]
     wait_written(store, handles)
 
     def run(pace: Pace) -> None:
-        read_back(pace.of(itertools.cycle(reversed(handles)), arrays[0].nbytes))
+        read_back(pace.limit(itertools.cycle(reversed(handles)), arrays[0].nbytes))
 
     return run
 

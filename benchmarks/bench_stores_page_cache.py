@@ -2,10 +2,10 @@
 
     pytest benchmarks/bench_stores_page_cache.py -s -p no:xdist
 
-Counts, with mincore, the bytes of a store's files that are in the page cache once all is written,
-and again once all has been read: exact, whatever else the machine does. A file that is written
-through the page cache shows what would be seen. Medians are printed and in ``extra_info``.
-OFFGRAD_BENCH_STORES=quick makes it short. Nothing is asserted.
+The benchmark counts, with mincore, the bytes of a store's files in the page cache after all writes
+and after all reads. The count is exact under any other load. A file written through the page cache
+serves as the reference. Medians are printed and added to ``extra_info``. OFFGRAD_BENCH_STORES=quick
+shortens it. Nothing is asserted.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mincore and /pr
 
 
 def regular_files(folder: Path | None = None) -> dict[tuple[int, int], Path]:
-    """Return a path to each file this process has open, and to those in `folder`, by inode."""
+    """Map inodes to paths of the files that this process has open and of those in `folder`."""
     paths = [FDS / descriptor for descriptor in os.listdir(FDS)]
     if folder is not None:
         paths += [Path(at, name) for at, _, names in os.walk(folder) for name in names]
@@ -60,7 +60,7 @@ def regular_files(folder: Path | None = None) -> dict[tuple[int, int], Path]:
 
 
 def cached_nbytes(paths: Iterable[Path]) -> tuple[int, int]:
-    """Return the bytes in the page cache, and all bytes, of these files."""
+    """Return the bytes of these files in the page cache, and all their bytes."""
     cached = total = 0
     for path in paths:
         nbytes = path.stat().st_size
@@ -97,7 +97,7 @@ def through_store(make: Callable[[], AbstractArrayStore], arrays: list[Array]) -
 
 
 def through_page_cache(arrays: list[Array]) -> dict[str, int]:
-    """Write all arrays to a file in the ordinary way, and read it."""
+    """Write all arrays to a file through the page cache, and read it."""
     with tempfile.TemporaryFile(dir=spill_directory()) as file:
         for array in arrays:
             file.write(array.data)
@@ -126,12 +126,12 @@ def test_page_cache(benchmark: Any) -> None:
             rows[name].append(run())
 
     benchmark.pedantic(every_variant, rounds=ROUNDS)
-    print(f"\nIn the page cache, of arrays of {label(MB)}, {label(TOTAL)} in all")
+    print(f"\nPage cache after {label(TOTAL)} in arrays of {label(MB)}")
     for name, row in rows.items():
         figures = {key: statistics.median(each[key] for each in row) for key in row[0]}
         benchmark.extra_info[name] = figures
         size, written, read = (value / MB for value in figures.values())
         print(
-            f"  {name:22} {written:7.1f} MB once written, {read:7.1f} once read, "
-            f"of files of {size:.1f}"
+            f"  {name:22} {written:7.1f} MB after writes, {read:7.1f} after reads, "
+            f"of {size:.1f} in files"
         )

@@ -1,12 +1,12 @@
-"""What does the Zarr format cost, beyond the disk and beyond the codec?
+"""What does the Zarr format cost beyond the disk and the codec?
 
     pytest benchmarks/bench_stores_zarr.py -s -p no:xdist
 
-ZarrStore without a codec is held against DiskStore; with one, against numcodecs' encode and decode
-of the same arrays, at the level that ZarrStore takes and on as many threads, touching no disk.
-Arrays of 64 KB are also written and read as one Zarr array each through zarr's own array API, with
-one chunk, no codec and no search for empty chunks. Rates are of uncompressed bytes; the arrays are
-normally distributed float32. For the rest see ``bench_stores.py``.
+ZarrStore without a codec is compared with DiskStore; with one, with numcodecs' encode and decode
+of the same arrays, at ZarrStore's level and on as many threads, without a disk. Arrays of 64 KB are
+also written and read through zarr's own array API: one Zarr array each, with one chunk, no codec
+and no search for empty chunks. Rates count uncompressed bytes; the arrays are normally distributed
+float32. ``bench_stores.py`` describes the rest.
 """
 
 import itertools
@@ -48,7 +48,7 @@ CODECS = {
 
 
 def some_arrays(nbytes: int) -> list[Array]:
-    """Return fewer of the small ones: what is compared with takes milliseconds for each."""
+    """Return fewer small arrays: the reference takes milliseconds for each."""
     return normal_arrays(nbytes, TOTAL // 16 if nbytes == 64 * KB else TOTAL // 2)
 
 

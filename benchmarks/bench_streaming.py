@@ -1,16 +1,17 @@
-"""What does a step cost where moving its bytes takes about as long as computing it, or longer?
+"""What does a step cost when moving its bytes takes about as long as computing, or longer?
 
     pytest benchmarks/bench_streaming.py -s
 
 A chain of elementwise layers saves an array for each pass over one, so no policy can hide all of
-its writes and reads. A step under each policy is held against the longer of computing, which is a
-step with everything kept, and moving, which is a bare loop of direct writes and reads of as many
-bytes; all take turns. Both need memory's bandwidth and the processor, so even the bare loops beside
-a step that keeps everything take longer than the longer of the two: the first line. Medians are
-printed with quartiles; no time is asserted.
+its writes and reads. A step under each policy is compared with the longer of computing (a step
+under `keep`) and moving (a bare loop of direct writes and reads of as many bytes); all take turns.
+Both need memory bandwidth and the processor, so even the bare loops beside a step under `keep` take
+longer than the longer of the two: the first line. Medians are printed with quartiles; no time is
+asserted.
 
-Sessions hold little memory besides what is computed with: 32 MiB of writes and 32 MiB of reads
-ahead. The last one has more of both and a third thread, so that the drive is never without work.
+Besides the tensors in use, sessions hold little memory: 32 MiB of pending writes and 32 MiB of
+prefetched reads. The last session has more of both and a third thread, so that the drive is never
+idle.
 
 OFFGRAD_BENCH_STREAMING="layers MiB rounds" sets the size.
 """
@@ -39,7 +40,7 @@ LAYERS, SIZE, ROUNDS = map(int, os.environ.get("OFFGRAD_BENCH_STREAMING", "48 16
 
 
 def _forward(x: Any, session: offgrad.session.OffloadSession) -> Any:
-    """Through layers that each save what they return."""
+    """Run layers that each save their result."""
     with session:
         y = x
         for layer in range(LAYERS):
@@ -53,7 +54,7 @@ def _step(x: Any, session: offgrad.session.OffloadSession) -> None:
 
 
 def _step_beside(x: Any, keep: offgrad.session.OffloadSession, loops: Variants) -> None:
-    """A step that keeps everything, with a loop of writes beside forward, of reads in backward."""
+    """Run a step under `keep`, with a loop of writes beside forward and of reads in backward."""
     with ThreadPoolExecutor(1) as thread:
         moving = thread.submit(loops["bare write, 2 threads"])
         loss = _forward(x, keep)
@@ -65,18 +66,18 @@ def _step_beside(x: Any, keep: offgrad.session.OffloadSession, loops: Variants) 
 
 
 def test_steps_against_computing_and_moving(tmp_path: Path) -> None:
-    """The step of each policy against the longer of `keep` and the bare loops."""
+    """Compare the step of each policy with the longer of `keep` and the bare loops."""
     try:
         file = BareFile.unnamed(tmp_path, LAYERS * SIZE * _MIB)
     except OSError:
-        pytest.skip("the folder takes no direct writes")
+        pytest.skip("the folder does not support direct writes")
     x = offgrad.randn(SIZE * _MIB // 4096, 1024, requires_grad=True)
     sessions = {
         name: offgrad.offload(name, directory=str(tmp_path))
         for name in ("keep", "disk", "zarr", f"budget:{LAYERS * SIZE // 2}MiB")
     }
     store = DiskStore(tmp_path, allocate=memory.empty, threads=3, inflight_nbytes=128 * _MIB)
-    sessions["disk, roomy"] = offgrad.offload(store, prefetch_nbytes="64MiB")
+    sessions["disk, more in flight"] = offgrad.offload(store, prefetch_nbytes="64MiB")
     runs: dict[str, Callable[[], object]] = {
         name: partial(_step, x, session) for name, session in sessions.items()
     }

@@ -1,8 +1,8 @@
-"""The picture of throughput against peak memory: a line for each variant, a marker for each batch.
+"""Plot throughput against peak memory: a line for each variant, a marker for each batch size.
 
     python -m benchmarks.curve figures.json curve.png
 
-The figures are those of `benchmarks.bench_sessions -k curve`; each model has a panel.
+`benchmarks/bench_sessions.py -k curve` writes the figures; each model has a panel.
 """
 
 import json
@@ -17,8 +17,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 _MIB = 1 << 20
-# Colour and marker by what a variant does. The colours are Okabe and Ito's, which people with any
-# kind of colour vision tell apart; nothing is said by colour alone.
+# Colour and marker per kind of variant. The colours are Okabe and Ito's, distinguishable with any
+# kind of colour vision; no information is in the colour alone.
 _STYLES = {
     "keep": ("#000000", "o"),
     "disk": ("#0072B2", "s"),
@@ -32,19 +32,19 @@ _STYLES = {
     "checkpoint": ("#CC79A7", "o"),
     "checkpoint, disk": ("#CC79A7", "s"),
 }
-_OTHERS = [("#D55E00", marker) for marker in "os^vDP"]  # variants that are new
+_OTHERS = [("#D55E00", marker) for marker in "os^vDP"]  # for variants without a style
 _COARSE, _FINE = (1, 1.5, 2, 3, 4, 6), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 _LEFT_OUT = {"pool", "zarr", "disk, lz4", "bfloat16", "disk, bfloat16", "checkpoint, disk"}
-"""They are in the table: their lines lie on those of `keep`, `disk` and `checkpoint`."""
+"""Only in the table: their lines coincide with those of `keep`, `disk` and `checkpoint`."""
 
 
 def save_curves(figures: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Draw the curves of all models in `figures` into a PNG file.
 
-    Memory is the most that was resident over what a process takes with its libraries loaded.
+    Memory is the peak of resident memory above a process with its libraries loaded.
 
     Raises:
-        ValueError: there are none.
+        ValueError: if `figures` has no curve.
     """
     curves = [value for key, value in figures.items() if key.startswith("curve ")]
     if not curves:
@@ -70,7 +70,7 @@ def save_curves(figures: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 
 def _line(axes: Any, name: str, style: tuple[str, str], rows: list[dict[str, Any]]) -> None:
-    """Draw a variant, hollow and dashed if it is PyTorch's; markers grow with the batch."""
+    """Draw a variant, hollow and dashed for PyTorch; markers grow with the batch size."""
     colour, marker = style
     hollow = name.startswith("torch")
     memory = [row["peak_over_base_nbytes"] / _MIB for row in rows]
@@ -106,7 +106,7 @@ def _finish(axes: Any, title: str) -> None:
         axis.set_major_locator(LogLocator(subs=_FINE if high < 8 * low else _COARSE))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("peak memory over that of the loaded libraries (MiB resident)")
+    axes.set_xlabel("peak memory above that of the loaded libraries (MiB resident)")
     axes.set_title(title, loc="left", fontsize=10)
     axes.grid(alpha=0.3, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)

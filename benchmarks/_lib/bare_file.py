@@ -1,4 +1,4 @@
-"""The bare loop that stores are held against: the best known system calls on the same folder."""
+"""The bare loop that stores are compared with: the fastest known system calls, same folder."""
 
 import mmap
 import os
@@ -21,24 +21,24 @@ Bytes = NDArray[np.uint8]
 class BareFile:
     """Loops over a file whose extents were written before.
 
-    They call pwritev and preadv with O_DIRECT, from and into huge pages that were touched before.
-    Writes come from as many bytes as the file has, reads go into one block a thread.
+    The loops call pwritev and preadv with O_DIRECT, from and into huge pages that were touched
+    before. The write buffer has the size of the file; each thread reads into one block.
 
     Args:
-        descriptor: of the file, open with O_DIRECT.
-        nbytes: of the file, from its start; a multiple of 16 MB.
-        most_threads: that a loop runs on.
+        descriptor: the file, open with O_DIRECT.
+        nbytes: bytes of the file that the loops use, from its start; a multiple of 16 MB.
+        max_threads: upper bound of the threads of a loop.
 
     Raises:
         OSError: the file does not take direct writes.
     """
 
-    def __init__(self, descriptor: int, nbytes: int, most_threads: int = 2) -> None:
+    def __init__(self, descriptor: int, nbytes: int, max_threads: int = 2) -> None:
         self.nbytes = nbytes
         self._descriptor = os.dup(descriptor)
-        self._threads = ThreadPoolExecutor(most_threads)
+        self._threads = ThreadPoolExecutor(max_threads)
         self._source = _huge_pages(nbytes)
-        self._landings = [_huge_pages(16 * MB) for _ in range(most_threads)]
+        self._read_buffers = [_huge_pages(16 * MB) for _ in range(max_threads)]
         pattern = normal_arrays(nbytes, nbytes)[0]
         self._source[:] = pattern.view(np.uint8)
         try:
@@ -49,7 +49,7 @@ class BareFile:
 
     @classmethod
     def unnamed(cls, directory: Path, nbytes: int) -> Self:
-        """One of a file of its own, without a name.
+        """Make loops over a new file without a name.
 
         Raises:
             OSError: the directory is on a file system without O_TMPFILE or O_DIRECT.
@@ -62,16 +62,16 @@ class BareFile:
 
     @classmethod
     def of(cls, store: DiskStore, nbytes: int) -> Self:
-        """One of the spill file of a store that holds nothing.
+        """Make loops over the spill file of an empty store.
 
-        Rates differ by up to a third between one part of a drive and another, so a store and the
-        loop it is held against must use the same part.
+        Parts of a drive differ in speed by up to a third, so a store and the loop that it is
+        compared with must use the same part.
         """
         (file,) = store._executor.backend.files  # type: ignore[attr-defined]
         return cls(file.file.fileno(), nbytes)
 
     def variants(self, block: int, *thread_counts: int) -> Variants:
-        """Return loops that write and read the whole file by blocks, for each count of threads."""
+        """Return loops that write and read the whole file in blocks, per number of threads."""
         made: Variants = {}
         for count in thread_counts:
             text = f"{count} thread{'s' * (count > 1)}"
@@ -80,7 +80,7 @@ class BareFile:
         return made
 
     def hashed_variants(self, block: int) -> Variants:
-        """Return loops on one thread, while another takes the XXH3 of as many bytes."""
+        """Return loops on one thread while another thread hashes as many bytes with XXH3."""
 
         def beside(call: Callable[[int, int, int], None]) -> int:
             hashing = self._threads.submit(self._hash, block)
@@ -101,12 +101,12 @@ class BareFile:
 
     def read(self, start: int, nbytes: int, thread: int = 0) -> None:
         """Read one block."""
-        out = self._landings[thread][:nbytes]
+        out = self._read_buffers[thread][:nbytes]
         if os.preadv(self._descriptor, [out.data], start) != nbytes:
             raise OSError("a short read")
 
     def close(self) -> None:
-        """Give the space back."""
+        """Close the file and end the threads."""
         self._threads.shutdown()
         os.close(self._descriptor)
 
@@ -127,7 +127,7 @@ class BareFile:
 
 
 def _huge_pages(nbytes: int) -> Bytes:
-    """Return touched memory in huge pages, where the kernel gives them."""
+    """Return touched memory, in huge pages where the kernel provides them."""
     huge = 2 * MB
     memory = mmap.mmap(-1, nbytes + huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)

@@ -1,7 +1,7 @@
-"""Conv2d and BatchNorm2d of what offgrad has, as PyTorch's code: for models of benchmarks alone.
+"""Conv2d and BatchNorm2d composed from offgrad's operations, for the models of benchmarks only.
 
-They save for backward what PyTorch's save, the input and the weight, and a batch norm two figures
-a channel. Their time is that of a plain composition, not of a fused kernel.
+They save the same tensors for backward as PyTorch's layers: input and weight, and in a batch norm
+two numbers per channel. They are as slow as plain compositions, not as fast as fused kernels.
 """
 
 from typing import Any
@@ -13,16 +13,16 @@ from offgrad import nn
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 
-_MOST_PATCHES = 1 << 20
-"""Elements of the patches that are made at once, of as many samples as that takes."""
+_MAX_PATCHES = 1 << 20
+"""Upper bound of the elements of the patches in memory at once, over as many samples as fit."""
 
 
 class _Convolve(torch.autograd.Function):
-    """Products of the weight with the patches of each sample; the patches are made again."""
+    """Products of the weight with the patches of each sample; backward recomputes the patches."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, stride: int, padding: int) -> Any:
-        """Return [B, O, H', W'] of x [B, C, H, W] and weight [O, C, K, K]."""
+        """Return [B, O, H', W'] for x [B, C, H, W] and weight [O, C, K, K]."""
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
         outputs, _, size, _ = weight.shape
@@ -36,7 +36,7 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        """Return the gradients of x, if it wants one, and of the weight."""
+        """Return the gradients of x, if it requires one, and of the weight."""
         x, weight = ctx.saved_tensors
         outputs, channels, size, _ = weight.shape
         stride, padding = ctx.stride, ctx.padding
@@ -70,8 +70,8 @@ class _Convolve(torch.autograd.Function):
 
 
 def _samples(x: Any, weight: Any, positions: int) -> Any:
-    """Return x [B, ...] in parts whose patches are few enough to stay in a cache."""
-    return x.split(max(1, _MOST_PATCHES // (weight[0].numel() * positions)))
+    """Split x [B, ...] into parts whose patches fit into a cache."""
+    return x.split(max(1, _MAX_PATCHES // (weight[0].numel() * positions)))
 
 
 def _patches(x: Any, size: int, stride: int, padding: int) -> Any:
@@ -101,17 +101,19 @@ class Conv2d(nn.Module):
     ) -> None:
         super().__init__()
         if bias:
-            raise NotImplementedError("convolutions of benchmarks have no bias")
+            raise NotImplementedError(
+                "convolutions of the benchmarks have no bias: pass bias=False"
+            )
         self.stride, self.padding = stride, padding
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
 
     def forward(self, x: Any) -> Any:
-        """Return the convolution."""
+        """Return the convolution of x [B, C, H, W]."""
         return _Convolve.apply(x, self.weight, self.stride, self.padding)
 
 
-class _Normalise(Op):
+class _Normalize(Op):
     """(x - mean) / sqrt(var + eps) * weight + bias of each channel, over batch and image.
 
     Keeps x, the weight, and each channel's mean and 1/sqrt(var + eps).
@@ -120,7 +122,7 @@ class _Normalise(Op):
     is_recomputable = True
 
     def forward(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
-        """Return x [B, C, H, W] with normalised channels."""
+        """Return x [B, C, H, W] with normalized channels."""
         var, mean = (each._array for each in torch.var_mean(wrap(x), (0, 2, 3), correction=0))
         rstd = 1 / np.sqrt(var + x.dtype.type(eps))
         self.save(input=x, weight=weight, result1=mean, result2=rstd)
@@ -136,21 +138,21 @@ class _Normalise(Op):
         count = x.numel() // x.shape[1]
         total = grad.sum((0, 2, 3))
         grad_weight = ((grad * x).sum((0, 2, 3)) - mean * total) * rstd
-        # grad - mean of grad - (x - mean) * rstd * mean of grad * normalised x
+        # grad - mean of grad - (x - mean) * rstd * mean of grad * normalized x
         slope = -grad_weight * rstd / count
-        grad_x = x * _each(slope)
+        grad_x = x * _per_channel(slope)
         grad_x += grad
-        grad_x += _each(-total / count - mean * slope)
-        grad_x *= _each(weight * rstd)
+        grad_x += _per_channel(-total / count - mean * slope)
+        grad_x *= _per_channel(weight * rstd)
         return grad_x, grad_weight, total
 
 
-def _each(channels: Any) -> Any:
+def _per_channel(channels: Any) -> Any:
     return channels.reshape(1, -1, 1, 1)
 
 
 class BatchNorm2d(nn.Module):
-    """Batch normalisation as in training; no running figures: [B, C, H, W] to the same."""
+    """Batch normalization in training mode, without running averages: [B, C, H, W] to the same."""
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -159,5 +161,5 @@ class BatchNorm2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_features))
 
     def forward(self, x: Any) -> Any:
-        """Return x with normalised channels."""
-        return _Normalise.apply(x, self.weight, self.bias, eps=self.eps)
+        """Return x with normalized channels."""
+        return _Normalize.apply(x, self.weight, self.bias, eps=self.eps)

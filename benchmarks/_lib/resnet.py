@@ -1,8 +1,8 @@
-"""A ResNet-18 for images of CIFAR's size, as for PyTorch: with ``torch`` in place of ``offgrad``.
+"""A ResNet-18 for images of CIFAR's size, in code that also runs with ``import torch``.
 
-The architecture is that of He et al. (2015) with the first layers that small images want: a 3 x 3
-convolution of stride 1, and no pooling. Layers come from a namespace that is given, ``nn`` itself
-where it has convolutions.
+The architecture is that of He et al. (2015), with the first layer adapted to small images: a 3 x 3
+convolution of stride 1, and no pooling. The caller passes the namespace of the convolution layers,
+``nn`` itself where it has them.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ CLASSES = 10
 
 
 class Block(nn.Module):
-    """Two convolutions, added to what comes in: [B, C, H, W] to [B, O, H / stride, W / stride]."""
+    """Two convolutions added to their input: [B, C, H, W] to [B, O, H / stride, W / stride]."""
 
     def __init__(self, layers: Any, channels: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class ResNet18(nn.Module):
     """Images [B, 3, H, W] to logits [B, 10].
 
     Args:
-        layers: where Conv2d and BatchNorm2d are.
-        width: channels of the first of four stages; each has twice as many as the one before.
+        layers: the namespace of Conv2d and BatchNorm2d.
+        width: channels of the first of four stages; each stage doubles them.
     """
 
     def __init__(self, layers: Any, width: int = 64) -> None:

@@ -1,6 +1,6 @@
-"""What the benchmarks of sessions measure with: models, processes, and steps that take turns.
+"""Models, worker processes and interleaved steps for the benchmarks of sessions.
 
-Environment variables set it up: see `benchmarks.bench_sessions`.
+Environment variables configure them: see `benchmarks.bench_sessions`.
 """
 
 import os
@@ -26,12 +26,12 @@ def _setting(name: str, usual: str, quick: str) -> list[float]:
 
 ROUNDS = int(_setting("ROUNDS", "4", "1")[0])
 LIMIT = os.environ.get("OFFGRAD_BENCH_LIMIT", "48MiB" if QUICK else "1GiB")
-"""Of memory, for the largest batch."""
+"""Memory limit of the search for the largest batch."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model, its sizes as a `Worker` wants them, and batches."""
+    """A model, its sizes in the order of `Worker`, and batch sizes."""
 
     name: str
     sizes: list[float]
@@ -40,7 +40,7 @@ class Model:
 
     @property
     def title(self) -> str:
-        """What it is, for people."""
+        """Model and sizes as text."""
         if self.name != "gpt":
             return f"ResNet-18, width {self.sizes[0]:g}, 32 x 32 images"
         layers, width, heads, context, dropout = self.sizes
@@ -67,7 +67,7 @@ def models() -> list[Model]:
 
 
 class Processes:
-    """Workers for a model's variants, started when they are first wanted."""
+    """Worker processes of a model's variants, started at their first step."""
 
     def __init__(self, model: Model, folder: Path) -> None:
         self.model, self.folder = model, folder
@@ -75,12 +75,12 @@ class Processes:
         self._workers: dict[str, Worker] = {}
 
     def step(self, variant: str, batch: int) -> Figures:
-        """Return the figures of a step of so many samples.
+        """Train for one step and return its figures.
 
         Args:
-            variant: framework and variant, such as ``"offgrad disk"``: each has a process of its
-                own, unless the run is a quick one.
-            batch: samples.
+            variant: framework and variant, such as ``"offgrad disk"``. Each variant has its own
+                process; in quick runs each framework has one.
+            batch: number of samples.
         """
         framework, text = variant.split(maxsplit=1)
         key = framework if QUICK else variant
@@ -89,17 +89,17 @@ class Processes:
         return self._workers[key].step(text, batch)
 
     @contextmanager
-    def fresh(self, variant: str, room: int) -> Iterator[Callable[[int], Figures]]:
-        """Give what does a step of so many samples, in a new process that has `room` bytes."""
+    def new_process(self, variant: str, max_nbytes: int) -> Iterator[Callable[[int], Figures]]:
+        """Yield a function that trains a step with a batch size, in a new process with a limit."""
         framework, text = variant.split(maxsplit=1)
-        with self._worker(framework, room) as worker:
+        with self._worker(framework, max_nbytes) as worker:
             yield lambda batch: worker.step(text, batch)
 
-    def _worker(self, framework: str, room: int | None = None) -> Worker:
-        return Worker(framework, self.model.name, self.model.sizes, self.folder, room)
+    def _worker(self, framework: str, max_nbytes: int | None = None) -> Worker:
+        return Worker(framework, self.model.name, self.model.sizes, self.folder, max_nbytes)
 
-    def rest(self) -> None:
-        """End the workers, which take memory, until they are wanted again."""
+    def stop(self) -> None:
+        """End the workers to free their memory; the next step restarts them."""
         if not QUICK:
             self.close()
 
@@ -111,13 +111,13 @@ class Processes:
 
 @dataclass
 class Steps:
-    """What the steps of all variants showed, round by round; the first round is a warm-up.
+    """The figures of the steps of all variants, round by round; the first round is a warm-up.
 
     Attributes:
-        saved_nbytes: what `keep` saves, parameters apart.
+        saved_nbytes: bytes that `keep` saves, without parameters.
         texts: framework and variant, by name.
         replies: figures by variant and round.
-        rates: bytes a second of bare loops, by name and round; empty where there is no O_DIRECT.
+        rates: bytes per second of bare loops, by name and round; empty without O_DIRECT.
     """
 
     saved_nbytes: int
@@ -134,24 +134,24 @@ class Steps:
         return statistics.median(self.seconds(name))
 
     def per_step(self, name: str, figure: str) -> float:
-        """Return the median of a figure of the steps."""
+        """Return the median of a figure over the steps."""
         median: float = statistics.median(reply[figure] for reply in self.replies[name][1:])
         return median
 
     def offgrad(self) -> list[str]:
-        """Return the variants of offgrad."""
+        """Return the names of offgrad's variants."""
         return [name for name in self.replies if name.startswith("offgrad")]
 
 
 def saved_nbytes_of(processes: Processes, batch: int) -> int:
-    """Return what `keep` saves in a step, each byte once and parameters apart."""
+    """Return the bytes that `keep` saves in a step, each once, without parameters."""
     nbytes: int = processes.step("offgrad saved", batch)["unique_nbytes"]
-    processes.rest()
+    processes.stop()
     return nbytes
 
 
 def measure(processes: Processes) -> Steps:
-    """Return rounds of a step of each variant, in turn, and the bare loops over a file."""
+    """Run rounds of one step of each variant and of bare loops over a file, interleaved."""
     batch = processes.model.batch
     saved = saved_nbytes_of(processes, batch)
     texts = variants(saved)
@@ -175,6 +175,6 @@ def measure(processes: Processes) -> Steps:
 
 
 def peak_of(replies: list[Figures]) -> int:
-    """Return the most tensor memory of any of the steps."""
+    """Return the peak of tensor memory over all steps."""
     peak: int = max(reply["peak_nbytes"] for reply in replies)
     return peak

@@ -1,6 +1,6 @@
-"""The variants of a training step that the benchmarks of sessions compare, by how they are called.
+"""The variants of a training step that the benchmarks of sessions compare, by name.
 
-A new one is a line of `OFFGRAD` or `TORCH`. What the texts mean is in `benchmarks._lib.variants`.
+A new variant is a line in `OFFGRAD` or `TORCH`; `benchmarks._lib.variants` explains the texts.
 """
 
 import importlib.util
@@ -25,24 +25,24 @@ OFFGRAD = {
     "checkpoint": "checkpoint",
     "checkpoint, disk": "checkpoint disk",
 }
-"""Percent are of a size that is known only later: what `keep` saves, or a limit."""
+"""Percentages refer to a size known only at run time: the bytes that `keep` saves, or a limit."""
 
 TORCH = {"keep": "keep", "disk": "disk", "checkpoint": "checkpoint"}
 
 
 def has_torch() -> bool:
-    """Return whether PyTorch is there to compare with."""
+    """Return whether PyTorch is installed."""
     return importlib.util.find_spec("torch") is not None
 
 
 def variants(nbytes: int) -> dict[str, str]:
-    """Return framework and variant by framework and name; budgets are percents of `nbytes`.
+    """Map "framework name" to "framework variant"; budgets are percentages of `nbytes`.
 
-    OFFGRAD_BENCH_ONLY says which, such as ``"offgrad disk; torch disk"``; the two with everything
-    kept are always among them.
+    OFFGRAD_BENCH_ONLY selects variants, such as ``"offgrad disk; torch disk"``; the two `keep`
+    variants are always included.
 
     Raises:
-        ValueError: one of these is unknown.
+        ValueError: if OFFGRAD_BENCH_ONLY names an unknown variant.
     """
     found = {
         f"offgrad {name}": f"offgrad {_with_nbytes(text, nbytes)}" for name, text in OFFGRAD.items()
@@ -54,12 +54,12 @@ def variants(nbytes: int) -> dict[str, str]:
         return found
     names = {KEEP, TORCH_KEEP} | {name.strip() for name in wanted.split(";") if name.strip()}
     if unknown := names - found.keys() - {TORCH_KEEP}:
-        raise ValueError(f"unknown variants {sorted(unknown)}; there are {'; '.join(found)}")
+        raise ValueError(f"unknown variants {sorted(unknown)}; known are {'; '.join(found)}")
     return {name: text for name, text in found.items() if name in names}
 
 
 def budget_of(variant: str) -> int | None:
-    """Return the bytes of a budget, from framework and variant; None if it is none."""
+    """Return the bytes of the budget in "framework variant"; None for other variants."""
     match = re.fullmatch(r"offgrad budget:(\d+)", variant)
     return int(match[1]) if match else None
 

@@ -1,11 +1,11 @@
-"""What the benchmarks of stores share: loops over a store's arrays, turns, and their figures.
+"""Loops over a store's arrays, interleaved turns and their figures, for the benchmarks of stores.
 
-Array sizes are powers of two, "1 MB" being 2**20 bytes; rates are in GB/s, of 10**9 bytes. CPU
-seconds are those of all threads of this process, in user code and in the kernel, with what goes on
-in the background when a loop is over; the next begins when that is done.
+Array sizes are powers of two: "1 MB" is 2**20 bytes. Rates are in GB/s of 10**9 bytes. CPU seconds
+cover all threads of this process, in user code and in the kernel, and the background work after a
+loop; the next loop begins when that work is done.
 
-The environment variable OFFGRAD_BENCH_STORES=quick makes every run a short one, to see that it
-works; its figures mean little.
+OFFGRAD_BENCH_STORES=quick in the environment shortens every run to a check that it works; its
+figures mean little.
 """
 
 import os
@@ -24,19 +24,19 @@ KB, MB, GB = 1 << 10, 1 << 20, 1e9
 QUICK = os.environ.get("OFFGRAD_BENCH_STORES") == "quick"
 WARMUP_ROUNDS, ROUNDS = (1, 3) if QUICK else (2, 11)
 TOTAL = 64 * MB if QUICK else 512 * MB
-"""Most bytes of arrays in a round."""
+"""Upper bound of the bytes of arrays in a round."""
 SIZES = [64 * KB, MB, 16 * MB] if QUICK else [each * KB for each in (64, 256, KB, 4 * KB)]
 if not QUICK:
     SIZES += [16 * MB, 64 * MB]
 AHEAD = 64 * MB
-"""Bytes that reads run ahead of their use, as an offgrad session has them do."""
+"""Bytes that reads run ahead of their use, as in an offgrad session."""
 
 Array = NDArray[Any]
 Variants = dict[str, Callable[[], int]]
 
 
 def label(nbytes: int) -> str:
-    """Return the size as people say it."""
+    """Return the size as text."""
     return f"{nbytes // MB} MB" if nbytes >= MB else f"{nbytes // KB} KB"
 
 
@@ -54,7 +54,7 @@ def normal_arrays(nbytes: int, total: int) -> list[Array]:
 
 
 def store_variants(name: str, store: AbstractArrayStore, arrays: Sequence[Array]) -> Variants:
-    """Return a loop that puts all arrays, and one that gets them back and drops their handles."""
+    """Return a loop that puts all arrays, and one that gets them and drops their handles."""
     handles: list[Handle] = []
 
     def put() -> int:
@@ -66,24 +66,24 @@ def store_variants(name: str, store: AbstractArrayStore, arrays: Sequence[Array]
 
 
 def wait_written(store: AbstractArrayStore, handles: Iterable[Handle]) -> None:
-    """Wait until the arrays are where the store keeps them, and not merely in its buffers."""
+    """Wait until the store has written the arrays, not only buffered them."""
     for handle in handles:
         handle.wait_captured()
     limit = time.monotonic() + 30
     while store.stats().inflight_nbytes:
         if time.monotonic() > limit:
-            raise TimeoutError(f"{store} still holds {store.stats().inflight_nbytes} bytes back")
+            raise TimeoutError(f"{store} has not written {store.stats().inflight_nbytes} bytes")
         time.sleep(1e-4)
 
 
 def last_first(handles: list[Handle]) -> Iterator[Handle]:
-    """Yield the handles in the order of backward, and forget each."""
+    """Yield the handles in the order of backward, removing each from the list."""
     while handles:
         yield handles.pop()
 
 
 def read_back(handles: Iterable[Handle]) -> int:
-    """Get all into fresh arrays that are dropped at once, reads running ahead; return the bytes."""
+    """Get all into new arrays, dropped at once, while reads run ahead; return the bytes."""
     ahead: deque[Handle] = deque()
     begun = got = 0
     for handle in handles:
@@ -102,7 +102,7 @@ def read_back(handles: Iterable[Handle]) -> int:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn of a variant took."""
+    """Bytes and times of one turn of a variant."""
 
     nbytes: int
     seconds: float
@@ -115,7 +115,7 @@ class Turn:
 
 
 def take_turns(benchmark: Any, variants: Variants) -> dict[str, list[Turn]]:
-    """Run all variants in turn, round by round; return what each took, without the warm-up."""
+    """Run all variants in turn, round by round; return their turns without the warm-up."""
     turns: dict[str, list[Turn]] = {name: [] for name in variants}
 
     def every_variant() -> None:
@@ -131,7 +131,7 @@ def take_turns(benchmark: Any, variants: Variants) -> dict[str, list[Turn]]:
 
 
 def _cpu_time_when_quiet() -> float:
-    """Wait until no thread is busy, with freeing space say; return the CPU seconds until then."""
+    """Wait for background work such as freeing space; return the CPU seconds until it ended."""
     cpu_seconds = time.process_time()
     while True:
         time.sleep(0.01)
@@ -152,14 +152,14 @@ def report(
     turns: Mapping[str, Sequence[Turn]],
     references: Mapping[str, Sequence[str]],
 ) -> None:
-    """Print the figures of each variant and leave them in ``extra_info``.
+    """Print the figures of each variant and add them to ``extra_info``.
 
     Args:
         benchmark: the fixture.
-        title: what was measured.
-        turns: what `take_turns` returned.
-        references: for a variant, those it is compared with: the one of the best median. The ratio
-            is the median over rounds of the ratio within a round.
+        title: the heading to print.
+        turns: the result of `take_turns`.
+        references: the variants that a variant is compared with; the one with the best median
+            counts. The ratio is the median over rounds of the ratio within a round.
     """
     print(f"\n{title}")
     for name, row in turns.items():

@@ -1,7 +1,6 @@
-"""Trainings in processes of their own that take turns step by step.
+"""Trainings in separate processes that take turns step by step.
 
-So neither threads nor memory of one variant are another's, and what else the machine does falls on
-all of them alike.
+So variants share neither threads nor memory, and other load on the machine slows all of them alike.
 """
 
 import json
@@ -13,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-_BOOT = (
+_START = (
     "import sys; sys.path[:] = sys.argv[2:]; "
     "from benchmarks._lib.training_worker import main; main(sys.argv[1])"
 )
@@ -22,13 +21,13 @@ Figures = dict[str, Any]
 
 
 class WorkerError(RuntimeError):
-    """A worker has died."""
+    """A worker process has died."""
 
 
 class Worker:
     """A process that trains one model of one framework: see `benchmarks._lib.training_worker`.
 
-    It leaves with the ``with`` block.
+    It ends with the ``with`` block.
     """
 
     def __init__(
@@ -37,27 +36,27 @@ class Worker:
         model: str,
         sizes: Sequence[float],
         folder: Any,
-        room: int | None = None,
+        max_nbytes: int | None = None,
     ) -> None:
         job = {
             "framework": framework,
             "model": model,
             "sizes": list(sizes),
             "folder": os.fspath(folder),
-            "room": room,
+            "max_nbytes": max_nbytes,
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, json.dumps(job), *sys.path],
+            [sys.executable, "-c", _START, json.dumps(job), *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     def step(self, variant: str, batch: int) -> Figures:
-        """Have it train for a step, and return the figures.
+        """Train for a step in the process and return its figures.
 
         Raises:
-            WorkerError: it has died; why is on standard error.
+            WorkerError: if the process has died; its standard error shows the reason.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -69,7 +68,7 @@ class Worker:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise WorkerError(f"the worker ended with {self._process.wait()} in step {request}")
+            raise WorkerError(f"the worker exited with {self._process.wait()} in step {request}")
         figures: Figures = json.loads(line)
         return figures
 

@@ -26,46 +26,57 @@ Figures = dict[str, Any]
 class Trainer:
     """A model of one framework, its optimizer, and its steps.
 
-    A tiny model trains before it for a step, so that libraries are loaded and threads run: memory
-    counts from then on.
+    A tiny model trains one step first, so that libraries are loaded and threads run. Memory is
+    counted from then on.
 
     Args:
         framework: ``"offgrad"`` or ``"torch"``.
         model: ``"gpt"`` (`offgrad.cli.compare.gpt`) or ``"resnet"`` (`benchmarks._lib.resnet`).
         sizes: layers, width, heads, context and dropout of a GPT; the width of a ResNet.
         folder: where stores and hooks write.
-        room: bytes of memory for the model and its training; the operating system refuses
+        max_nbytes: bytes of memory for the model and its training; the operating system refuses
             more (Linux's RLIMIT_DATA). None for no limit.
     """
 
     def __init__(
-        self, framework: str, model: str, sizes: list[float], folder: str, room: int | None = None
+        self,
+        framework: str,
+        model: str,
+        sizes: list[float],
+        folder: str,
+        max_nbytes: int | None = None,
     ) -> None:
         self._lib = import_module(framework)
-        self._folder, self._room = folder, room
+        self._folder, self._max_nbytes = folder, max_nbytes
         self._base = 0
         self._make(model, [1, 128, 2, 128, sizes[-1]] if model == "gpt" else [8])
         self.step("keep", 4)
         gc.collect()
         now = psutil.Process().memory_info()
         self._base = now.rss
-        if room is not None:
+        if max_nbytes is not None:
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            resource.setrlimit(resource.RLIMIT_DATA, (now.data + room, hard))
+            resource.setrlimit(resource.RLIMIT_DATA, (now.data + max_nbytes, hard))
         self._make(model, sizes)
 
     def _make(self, model: str, sizes: list[float]) -> None:
         lib = self._lib
         lib.manual_seed(0)
         if model == "gpt":
-            gpt = _in(lib, "offgrad.cli.compare.gpt")
+            gpt = _import_for(lib, "offgrad.cli.compare.gpt")
             *numbers, dropout = sizes
             self._model = gpt.GPT(gpt.GPTConfig(*map(int, numbers), dropout))
             self._shape: tuple[int, ...] = (int(numbers[-1]) + 1,)
         else:
-            # As long as offgrad has no convolutions, those written for benchmarks.
-            own = None if hasattr(lib.nn, "Conv2d") else _in(lib, "benchmarks._lib.conv_layers")
-            self._model = _in(lib, "benchmarks._lib.resnet").ResNet18(own or lib.nn, int(sizes[0]))
+            # offgrad has no convolutions yet: take those of the benchmarks.
+            layers = (
+                None
+                if hasattr(lib.nn, "Conv2d")
+                else _import_for(lib, "benchmarks._lib.conv_layers")
+            )
+            self._model = _import_for(lib, "benchmarks._lib.resnet").ResNet18(
+                layers or lib.nn, int(sizes[0])
+            )
             self._shape = (3, 32, 32)
         self._optimizer = lib.optim.AdamW(self._model.parameters(), lr=1e-3)
         self._variants = Variants(lib, self._model, self._folder)
@@ -73,19 +84,19 @@ class Trainer:
     def step(self, variant: str, batch: int) -> Figures:
         """Train for a step and return its figures.
 
-        They have the peak of resident memory over what there was before the model. Of offgrad they
-        have the most tensor memory at any one time, of the step and of its forward pass, and that
-        at the begin and after the forward pass; and what the variant counts. Where the room is not
-        enough, ``"out_of_memory"`` is the only figure.
+        The figures include the peak of resident memory above that before the model. For offgrad
+        they add tensor memory: the peaks of the step and of its forward pass, and the values at
+        the begin and after the forward pass; and the counts of the variant. If the memory limit
+        is too low, ``"out_of_memory"`` is the only figure.
 
         Args:
             variant: see `benchmarks._lib.variants`.
-            batch: how many samples.
+            batch: number of samples.
         """
         try:
             return self._step(variant, self._inputs(batch))
         except (MemoryError, OSError, RuntimeError) as error:
-            if self._room is None or not _lacked_memory(error):
+            if self._max_nbytes is None or not _ran_out_of_memory(error):
                 raise
             message = f"{type(error).__name__}: {error}"
         return {"out_of_memory": message}
@@ -99,7 +110,7 @@ class Trainer:
         if memory is not None:
             memory.reset_peak()
             figures["begin_nbytes"] = memory.allocated()
-        with self._variants.around(variant):
+        with self._variants.context(variant):
             loss = self._model.loss(*inputs)
         if memory is not None:
             figures["forward_nbytes"] = memory.allocated()
@@ -126,8 +137,8 @@ class Trainer:
         return [self._lib.tensor(np.ascontiguousarray(part)) for part in parts]
 
 
-def _in(lib: Any, name: str) -> Any:
-    """Return a module written for offgrad, with torch in its place where `lib` is that."""
+def _import_for(lib: Any, name: str) -> Any:
+    """Import a module written for offgrad, translated to torch if `lib` is torch."""
     module = import_module(name)
     if lib.__name__ != "torch":
         return module
@@ -137,14 +148,14 @@ def _in(lib: Any, name: str) -> Any:
     return translated
 
 
-def _lacked_memory(error: Exception) -> bool:
-    """Return whether that is why; PyTorch and oneDNN in it have no type of their own for it."""
-    told = ("memory", "could not create a primitive")
-    return is_out_of_memory(error) or any(text in str(error) for text in told)
+def _ran_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out; PyTorch and oneDNN have no exception type for that."""
+    messages = ("memory", "could not create a primitive")
+    return is_out_of_memory(error) or any(text in str(error) for text in messages)
 
 
 def main(job: str) -> None:
-    """Do what standard input asks for until it ends."""
+    """Serve the requests on standard input until it ends."""
     trainer = Trainer(**json.loads(job))
     for line in sys.stdin:
         print(json.dumps(trainer.step(**json.loads(line))), flush=True)

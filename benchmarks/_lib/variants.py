@@ -1,10 +1,10 @@
-"""What is around the forward pass of a step: a policy, or what PyTorch offers in its place.
+"""The context of a step's forward pass: a policy of offgrad, or PyTorch's counterpart.
 
-Variants of torch are ``keep``, ``disk`` (the example of PyTorch's documentation: each saved tensor
-to a file by torch.save), ``checkpoint`` (of each block, not re-entrant) and ``naive`` (hooks that
-count what they are given). Those of offgrad are the last two, ``saved`` (keep, whose unique
-bytes are without parameters), all that `offgrad.offload` takes, and ``checkpoint`` before such a
-text: the policy is then for what checkpoints save.
+Variants of torch are ``keep``, ``disk`` (the example of PyTorch's documentation: torch.save writes
+each saved tensor to a file), ``checkpoint`` (of each block, non-reentrant) and ``naive`` (hooks
+that count the bytes passed to them). offgrad has the last two, ``saved`` (keep, with unique bytes
+counted without parameters), every text that `offgrad.offload` accepts, and ``checkpoint`` before
+such a text: the policy then applies to the tensors that checkpoints save.
 """
 
 import os
@@ -21,17 +21,17 @@ class Variants:
 
     Args:
         lib: the framework.
-        model: has its ``blocks``.
-        folder: where what leaves memory goes.
+        model: a model with ``blocks``.
+        folder: where stores and hooks write.
     """
 
     def __init__(self, lib: Any, model: Any, folder: str) -> None:
         self._lib, self._model, self._folder = lib, model, folder
         self._sessions: dict[str, Any] = {}
-        self._parameters = _Parameters()
+        self._parameters = _ParameterCounter()
         self._packed_nbytes = self._file_nbytes = 0
 
-    def around(self, name: str) -> AbstractContextManager[Any]:
+    def context(self, name: str) -> AbstractContextManager[Any]:
         """Return the context of a forward pass under the variant `name`."""
         if name == "naive":
             return self._hooks(self._count, lambda tensor: tensor)
@@ -49,7 +49,7 @@ class Variants:
         return session
 
     def figures(self, name: str) -> dict[str, Any]:
-        """Return what the variant has counted so far."""
+        """Return the variant's counts so far."""
         if name == "naive":
             return {"packed_nbytes": self._packed_nbytes}
         if self._lib.__name__ == "torch":
@@ -99,7 +99,7 @@ class Variants:
 
 
 class _File:
-    """A file that goes when nothing refers to it any more."""
+    """A file that is removed with the last reference to it."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, str(uuid.uuid4()))
@@ -108,8 +108,8 @@ class _File:
         os.remove(self.path)
 
 
-class _Parameters:
-    """A policy that counts the parameters that are saved, each once a step; it has no answer."""
+class _ParameterCounter:
+    """A policy without answers that counts saved parameters, each once per step."""
 
     def __init__(self) -> None:
         self.unique_nbytes = 0
