@@ -1,4 +1,4 @@
-"""Memory of tensors: where it comes from, how much there is, and how much there may be."""
+"""Tensor memory: its allocator, its counters and its limit."""
 
 from offgrad.memory.allocator import (
     POOL_THRESHOLD,
@@ -16,12 +16,7 @@ from offgrad.memory.allocator import (
     reset_peak,
     zeros,
 )
-from offgrad.memory.storage import (
-    Storage,
-    memory_by_holder,
-    saved_by_module,
-    track_saver,
-)
+from offgrad.memory.storage import Storage, memory_by_holder, saved_by_module, track_saver
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 __all__ = [
@@ -34,15 +29,15 @@ __all__ = [
     "empty",
     "fits",
     "format_nbytes",
-    "memory_by_holder",
     "limit",
     "max_allocated",
+    "memory_by_holder",
     "observe",
     "parse_nbytes",
     "pool",
     "register_reclaimable",
-    "track_saver",
-    "saved_by_module",
     "reset_peak",
+    "saved_by_module",
+    "track_saver",
     "zeros",
 ]

@@ -1,8 +1,8 @@
-"""Tensor memory: one pool of reusable buffers, counted to the byte, with a limit.
+"""Tensor memory: one pool of reusable buffers, an exact byte count, and a limit.
 
-Arrays of `POOL_THRESHOLD` bytes and more come from a `BufferPool`, which reports each of them here
-when it is taken and when its last view dies. Smaller arrays are NumPy's own and are counted by the
-`Storage` that holds them.
+Arrays of at least `POOL_THRESHOLD` bytes come from a `BufferPool`, which reports each one when it
+is allocated and when its last view dies. NumPy allocates smaller arrays; the `Storage` that holds
+one counts it.
 """
 
 import os
@@ -20,47 +20,48 @@ from offgrad.memory.units import format_nbytes, parse_nbytes
 
 POOL_THRESHOLD = 64 * 1024
 
-# Called with the bytes allocated after each change.
+# Called after each change with the allocated bytes.
 Observer = Callable[[int], None]
 
 
 class OutOfMemoryError(MemoryError):
-    """Tensor memory would exceed its limit, or the system has none left."""
+    """Tensor memory would exceed its limit, or the system has no memory left."""
 
 
 class Reclaimable(Protocol):
-    """Who holds tensor memory that is no tensor's, and can perhaps do without."""
+    """An owner of tensor memory outside any tensor, such as a cache, that can free some of it."""
 
     def reclaim(self) -> None:
-        """Give back what can be done without; may wait. The allocation is then tried once more.
+        """Free memory; may block. The failed allocation is then retried once.
 
         Raises:
-            StoreError, MemoryError: not all of it can be; it is the cause of an `OutOfMemoryError`.
+            StoreError, MemoryError: some memory cannot be freed; the error becomes the cause of the
+                `OutOfMemoryError`.
         """
 
     def held_by_purpose(self) -> Mapping[str, int]:
-        """Return the bytes held, by what for."""
+        """Return the held bytes by purpose, in the words of an `OutOfMemoryError`."""
 
 
 class _Counter:
     """The bytes of live tensor data, their peak and their limit, for the whole process."""
 
     def __init__(self) -> None:
-        # Re-entrant: a garbage collection inside the lock may free tensors.
+        # Re-entrant: a garbage collection may free tensors while the lock is held.
         self.lock = threading.RLock()
         self.allocated = 0
         self.peak = 0
         self.limits: list[int] = []
         self.limit: int | None = None
         self.observers: tuple[Observer, ...] = ()
-        self.borrowers: WeakRegistry[Reclaimable] = WeakRegistry()
+        self.reclaimables: WeakRegistry[Reclaimable] = WeakRegistry()
         self.describe: Callable[[], str] = str
 
-    def change(self, delta: int, *, relieved: bool = False) -> None:
-        """Count `delta` bytes more or, if negative, less."""
+    def change(self, delta: int, *, after_reclaim: bool = False) -> None:
+        """Add `delta` bytes, which may be negative, to the count."""
         exceeded = False
         with self.lock:
-            # One statement without a call in it: a collection cannot run between load and store.
+            # One statement without a call: no collection can run between its load and its store.
             self.allocated += delta
             allocated = self.allocated
             if delta > 0:
@@ -70,17 +71,16 @@ class _Counter:
                 elif allocated > self.peak:
                     self.peak = allocated
         if exceeded:
-            if relieved:
-                raise self._exceeded(delta)
-            # Perhaps something only waits to be let go of.
+            if after_reclaim:
+                raise self._limit_error(delta)
             failure: Exception | None = None
-            for borrower in self.borrowers:
+            for reclaimable in self.reclaimables:
                 try:
-                    borrower.reclaim()
+                    reclaimable.reclaim()
                 except (StoreError, MemoryError) as error:
-                    failure = error.with_traceback(None)  # which would keep memory
+                    failure = error.with_traceback(None)  # its frames would hold memory
             try:
-                self.change(delta, relieved=True)
+                self.change(delta, after_reclaim=True)
             except OutOfMemoryError as error:
                 raise error from failure
             return
@@ -88,15 +88,15 @@ class _Counter:
             observer(allocated)
 
     def change_limits(self, change: Callable[[int], object], nbytes: int) -> None:
-        """Add or remove a limit; the tightest counts."""
+        """Add or remove a limit; the smallest applies."""
         with self.lock:
             change(nbytes)
             self.limit = min(self.limits, default=None)
 
-    def _exceeded(self, wanted: int) -> OutOfMemoryError:
+    def _limit_error(self, requested: int) -> OutOfMemoryError:
         return OutOfMemoryError(
             f"tensor memory is limited to {format_nbytes(self.limit or 0)}: "
-            f"{format_nbytes(wanted)} more were asked for with {format_nbytes(self.allocated)} "
+            f"{format_nbytes(requested)} more were asked for with {format_nbytes(self.allocated)} "
             f"allocated. {self.describe()} Run the forward pass under offgrad.offload('disk'), "
             "make the batch smaller or raise the limit."
         )
@@ -162,26 +162,26 @@ def copy(array: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def allocated() -> int:
-    """Return the bytes of tensor data alive now."""
+    """Return the bytes of live tensor data."""
     return counter.allocated
 
 
 def max_allocated() -> int:
-    """Return the most bytes of tensor data alive at any one time since the last `reset_peak()`."""
+    """Return the peak of `allocated()` since the last `reset_peak()`."""
     return counter.peak
 
 
 def reset_peak() -> None:
-    """Start a new peak at what is allocated now."""
+    """Reset the peak to the currently allocated bytes."""
     with counter.lock:
         counter.peak = counter.allocated
 
 
 @contextmanager
 def limit(size: int | str) -> Iterator[None]:
-    """Make an allocation that would take tensor memory past `size` raise `OutOfMemoryError`.
+    """Make allocations that would take tensor memory past `size` raise `OutOfMemoryError`.
 
-    The limit holds for every thread of the process. Inside another limit the tighter one counts.
+    The limit applies to all threads of the process. Of nested limits the smallest applies.
 
     Args:
         size: bytes, or text such as ``"512MiB"``.
@@ -196,9 +196,9 @@ def limit(size: int | str) -> Iterator[None]:
 
 @contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Call `observer` with the bytes allocated after every change, from any thread.
+    """Call `observer` with the allocated bytes after every change, from any thread.
 
-    It may be called while a tensor is being freed, so it must neither wait nor raise.
+    It may be called while a tensor is being freed, so it must neither block nor raise.
     """
     with counter.lock:
         counter.observers = (*counter.observers, observer)
@@ -209,11 +209,11 @@ def observe(observer: Observer) -> Iterator[None]:
             counter.observers = tuple(each for each in counter.observers if each is not observer)
 
 
-def register_reclaimable(borrower: Reclaimable) -> None:
-    """Ask `borrower`, while it lives, to give memory back before an allocation fails."""
-    counter.borrowers.add(borrower)
+def register_reclaimable(reclaimable: Reclaimable) -> None:
+    """Call ``reclaimable.reclaim()``, while it lives, before an allocation fails."""
+    counter.reclaimables.add(reclaimable)
 
 
 def fits(nbytes: int) -> bool:
-    """Return whether an allocation of `nbytes` would be within the limit as things are."""
+    """Return whether an allocation of `nbytes` would now stay within the limit."""
     return counter.limit is None or counter.allocated + nbytes <= counter.limit

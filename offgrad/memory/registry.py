@@ -1,4 +1,4 @@
-"""WeakRegistry: the objects of a kind that are alive, for threads that add and look at once."""
+"""WeakRegistry: a set of weak references that threads may add to and iterate over at once."""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -10,8 +10,8 @@ T = TypeVar("T")
 class WeakRegistry(Generic[T]):
     """Holds objects weakly, by identity.
 
-    Unlike a WeakSet it may be iterated over while another thread adds: every step is one operation
-    on a dict, which the interpreter makes atomic.
+    Unlike a WeakSet it may be iterated over while another thread adds an object: each step is one
+    dict operation, and the interpreter makes these atomic.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class WeakRegistry(Generic[T]):
         references[key] = ref(item, lambda _: references.pop(key, None))
 
     def __iter__(self) -> Iterator[T]:
-        # A copy is one step; list() is not: a garbage collection within it may remove what died.
+        # copy() is one step; list() is not: a garbage collection inside it may remove dead objects.
         for reference in self._references.copy().values():
             item = reference()
             if item is not None:

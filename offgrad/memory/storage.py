@@ -14,79 +14,79 @@ from offgrad.memory.registry import WeakRegistry
 from offgrad.memory.units import format_nbytes
 
 _uids = itertools.count()
-_large: "WeakRegistry[Storage]" = WeakRegistry()
+_large_storages: "WeakRegistry[Storage]" = WeakRegistry()
 
 
 class Saver(Protocol):
-    """What keeps memory for backward."""
+    """An object that keeps a storage in memory for backward."""
 
     def kept_storage(self) -> "Storage | None":
-        """Return the storage it keeps, None once it has let go."""
+        """Return the kept storage; None after its release."""
 
     def origin(self) -> str:
         """Return the node and slot, for an error message."""
 
     @property
     def module(self) -> str:
-        """The name of the module that saved, as far as it is known."""
+        """The name of the module that saved; empty if not known."""
 
 
 class PendingWrite(Protocol):
-    """A write of some memory to a store."""
+    """A write of a storage's memory to a store."""
 
     @property
     def captured(self) -> bool:
-        """Whether it is done with the memory."""
+        """Whether the write no longer reads the memory."""
 
     def wait_captured(self) -> None:
-        """Wait until the memory may change."""
+        """Block until the memory may change."""
 
 
 class Adopter(PendingWrite, Protocol):
-    """Who needs some memory as it is, and longer than its owner lives."""
+    """A pending write that needs the memory unchanged, even after its storage died."""
 
     def adopt(self, storage: "Storage") -> None:
-        """Take over the memory, in a storage that only heirs have. Called by a finalizer."""
+        """Take over the memory in `storage`, which only adopters know. Called by a finalizer."""
 
 
-# Taken for a moment only, never by a finalizer.
-_writers_lock = threading.Lock()
+# Never held across a wait, and never acquired by a finalizer.
+_pending_writes_lock = threading.Lock()
 _savers: WeakRegistry[Saver] = WeakRegistry()
-# By the number of the storage. Not in the storage: the garbage collector, before it finalizes an
-# object, clears the weak references that only garbage holds.
-_heirs: dict[int, tuple[ref[Adopter], ...]] = {}
+# By the uid of the storage. Not an attribute of the storage: before the garbage collector finalizes
+# an object, it clears weak references that only garbage holds.
+_adopters: dict[int, tuple[ref[Adopter], ...]] = {}
 
 
 class Storage:
     """The identity, version and role of one piece of tensor memory.
 
-    A tensor and its views share one storage, and so share its version: in-place operations count it
-    up, and a tensor saved for backward knows by it whether its memory still holds what was saved.
+    A tensor and its views share one storage and its version. In-place operations increment the
+    version, so that a tensor saved for backward can detect changes of its memory.
 
     Attributes:
         root: an array over the memory; keeps it alive.
-        uid: a number no other storage of this process has or had.
-        version: how many in-place operations changed the memory.
-        inference: whether it is an inference tensor's, which autograd refuses.
-        external: whether it is the user's array, whose changes nobody announces.
-        changed_by: the operation that changed it last.
-        role: what the memory is for, in the words of an `OutOfMemoryError`.
-        writers: pending writes of the memory to a store, which `write()` waits for.
-        has_heirs: whether somebody gets the memory when the storage dies.
+        uid: a number unique among all storages of this process, dead ones included.
+        version: the number of in-place operations that changed the memory.
+        inference: whether it belongs to inference tensors, which autograd refuses to save.
+        external: whether the memory is a NumPy array of the user, which may change unannounced.
+        changed_by: the last operation that changed the memory.
+        role: the purpose of the memory, in the words of an `OutOfMemoryError`.
+        pending_writes: writes of the memory to a store, which in-place changes wait for.
+        has_adopters: whether adopters take the memory over when the storage dies.
     """
 
-    # Defaults are the class's: most storages are never changed and have no role.
+    # Class attributes as defaults save memory: most storages never change and have no role.
     version = 0
     inference = False
     external = False
     changed_by = ""
     role = "tensors"
-    writers: "tuple[ref[PendingWrite], ...]" = ()
-    has_heirs = False
+    pending_writes: "tuple[ref[PendingWrite], ...]" = ()
+    has_adopters = False
     _counted = 0
 
     def __init__(self, root: NDArray[Any], *, external: bool = False) -> None:
-        """Count `root` as tensor memory, unless the pool does or it is `external` (the user's)."""
+        """Count `root` as tensor memory, unless the pool counts it or it is `external`."""
         self.root = root
         self.uid = next(_uids)
         if external:
@@ -94,7 +94,7 @@ class Storage:
             return
         nbytes: int = root.nbytes
         if nbytes >= POOL_THRESHOLD:
-            _large.add(self)
+            _large_storages.add(self)
             if pool.owns(root):
                 return
         if nbytes:
@@ -102,63 +102,67 @@ class Storage:
             self._counted = nbytes
 
     def __del__(self) -> None:
-        if self.has_heirs and self._hand_over():
+        if self.has_adopters and self._hand_over():
             return
         if self._counted:
             counter.change(-self._counted)
 
     def _hand_over(self) -> bool:
-        """Leave the memory, counted as it is, to the heirs; False if there are none."""
-        heirs = [heir for each in _heirs.pop(self.uid) if (heir := each()) is not None]
-        if not heirs:
+        """Hand the memory and its count over to the live adopters; return False if none is left."""
+        adopters = [adopter for each in _adopters.pop(self.uid) if (adopter := each()) is not None]
+        if not adopters:
             return False
-        left = object.__new__(Storage)
-        left.root, left.uid, left._counted = self.root, next(_uids), self._counted
-        left.role = "saved for backward, to be written"
-        # Heirs may hand the memory out before they let go of it.
-        writers: list[ref[PendingWrite]] = [ref(heir) for heir in heirs]
-        left.writers = (*self.writers, *writers)
-        if left.root.nbytes >= POOL_THRESHOLD:
-            _large.add(left)
-        for heir in heirs:
-            heir.adopt(left)
+        successor = object.__new__(Storage)
+        successor.root, successor.uid, successor._counted = self.root, next(_uids), self._counted
+        successor.role = "saved for backward, to be written"
+        # Before its write an adopter may return the memory to the program, which may change it.
+        writes: list[ref[PendingWrite]] = [ref(adopter) for adopter in adopters]
+        successor.pending_writes = (*self.pending_writes, *writes)
+        if successor.root.nbytes >= POOL_THRESHOLD:
+            _large_storages.add(successor)
+        for adopter in adopters:
+            adopter.adopt(successor)
         return True
 
-    def add_pending_write(self, writer: PendingWrite) -> None:
-        """Have `write` wait for `writer`."""
-        with _writers_lock:
-            waiting = [each for each in self.writers if (one := each()) and not one.captured]
-            self.writers = (*waiting, ref(writer))
+    def add_pending_write(self, pending: PendingWrite) -> None:
+        """Make in-place changes wait for `pending`."""
+        with _pending_writes_lock:
+            waiting = [each for each in self.pending_writes if (one := each()) and not one.captured]
+            self.pending_writes = (*waiting, ref(pending))
 
-    def add_adopter(self, heir: Adopter) -> None:
-        """Leave the memory to `heir`, if it is alive then; until then `write` waits for it."""
-        self.add_pending_write(heir)
-        with _writers_lock:
-            known = [each for each in _heirs.get(self.uid, ()) if each() is not None]
-            _heirs[self.uid] = (*known, ref(heir))
-            self.has_heirs = True
+    def add_adopter(self, adopter: Adopter) -> None:
+        """Hand the memory over to `adopter`, if alive, when the storage dies; until then in-place
+        changes wait for it.
+        """
+        self.add_pending_write(adopter)
+        with _pending_writes_lock:
+            alive = [each for each in _adopters.get(self.uid, ()) if each() is not None]
+            _adopters[self.uid] = (*alive, ref(adopter))
+            self.has_adopters = True
 
     def write(self, operation: str) -> None:
-        """Announce that `operation` is about to change the memory in place."""
-        if self.writers:
-            with _writers_lock:
-                writers, self.writers = self.writers, ()
-            for index, reference in enumerate(writers):
-                writer = reference()
+        """Wait for pending writes and increment the version, before `operation` changes the memory
+        in place.
+        """
+        if self.pending_writes:
+            with _pending_writes_lock:
+                writes, self.pending_writes = self.pending_writes, ()
+            for index, reference in enumerate(writes):
+                pending = reference()
                 try:
-                    if writer is not None:
-                        writer.wait_captured()
+                    if pending is not None:
+                        pending.wait_captured()
                 except BaseException:
-                    with _writers_lock:  # the next try waits for them as well
-                        self.writers = (*self.writers, *writers[index:])
+                    with _pending_writes_lock:  # the next attempt must wait for them, too
+                        self.pending_writes = (*self.pending_writes, *writes[index:])
                     raise
         self.version += 1
         self.changed_by = operation
 
 
 def _renew_lock() -> None:
-    global _writers_lock
-    _writers_lock = threading.Lock()
+    global _pending_writes_lock
+    _pending_writes_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -166,7 +170,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def track_saver(saver: Saver, nbytes: int) -> bool:
-    """Have an `OutOfMemoryError` name `saver`, if what it keeps is large; return whether it is."""
+    """Make an `OutOfMemoryError` name `saver` if it keeps at least `POOL_THRESHOLD` bytes.
+
+    Returns:
+        Whether it does.
+    """
     if nbytes < POOL_THRESHOLD:
         return False
     _savers.add(saver)
@@ -174,9 +182,9 @@ def track_saver(saver: Saver, nbytes: int) -> bool:
 
 
 def memory_by_holder() -> dict[str, int]:
-    """Return the bytes held by each role, largest first.
+    """Return the held bytes by role, largest first.
 
-    What is saved for backward goes by the node and slot that saved it.
+    Tensors saved for backward are listed by the node and slot that saved them.
     """
     saved_by = {}
     for saver in _savers:
@@ -184,10 +192,10 @@ def memory_by_holder() -> dict[str, int]:
         if storage is not None:
             saved_by[storage.uid] = f"saved for backward by {saver.origin()}"
     held: Counter[str] = Counter()
-    for storage in _large:
+    for storage in _large_storages:
         held[saved_by.get(storage.uid, storage.role)] += storage.root.nbytes
-    for borrower in counter.borrowers:
-        held.update(borrower.held_by_purpose())
+    for reclaimable in counter.reclaimables:
+        held.update(reclaimable.held_by_purpose())
     rest = counter.allocated - held.total()
     if rest > 0:
         held["buffers in use, pending writes and small tensors"] += rest
@@ -195,10 +203,10 @@ def memory_by_holder() -> dict[str, int]:
 
 
 def saved_by_module() -> dict[str, int]:
-    """Return the large memory kept for backward, in bytes, by the module that saved it first.
+    """Return the bytes kept for backward by the module that saved them first.
 
-    Parameters, which are there anyway, do not count.
-    Modules are known while a session or a profile is active; what else saves is ``""``.
+    Only tensors of at least `POOL_THRESHOLD` bytes count, parameters excluded. Module names are
+    known while a session or a profile is active; else the name is ``""``.
     """
     saved: dict[int, tuple[str, int]] = {}
     for saver in _savers:
@@ -212,7 +220,7 @@ def saved_by_module() -> dict[str, int]:
 
 
 def describe() -> str:
-    """Return one sentence that says what holds tensor memory."""
+    """Return one sentence on the largest holders of tensor memory."""
     held = memory_by_holder()
     saved = sum(n for role, n in held.items() if role.startswith("saved"))
     parts = [f"{format_nbytes(n)} {role}" for role, n in list(held.items())[:5]]

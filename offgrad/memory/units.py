@@ -1,4 +1,4 @@
-"""Byte counts as people write them."""
+"""Byte counts as text: parsing and formatting."""
 
 import operator
 import re
@@ -11,15 +11,15 @@ _PATTERN = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_nbytes(size: int | str) -> int:
-    """Return the number of bytes meant by `size`.
+    """Return the number of bytes in `size`.
 
     Args:
         size: a count of bytes, or text such as ``"512MiB"`` (1024-based; ``"512M"`` is the same)
             or ``"512MB"`` (1000-based).
 
     Raises:
-        ValueError: if the text is no size, or the size is not positive.
-        TypeError: if it is neither text nor a whole number.
+        ValueError: if the text is not a size, or the size is not positive.
+        TypeError: if `size` is neither a str nor an integer.
     """
     if isinstance(size, str):
         match = _PATTERN.fullmatch(size)
@@ -41,7 +41,7 @@ def parse_nbytes(size: int | str) -> int:
 
 
 def format_nbytes(nbytes: float) -> str:
-    """Return `nbytes` for people: ``"0 B"``, ``"1.5 KiB"``, ``"200.0 MiB"``."""
+    """Return `nbytes` as text: ``"0 B"``, ``"1.5 KiB"``, ``"200.0 MiB"``."""
     if abs(nbytes) < 1024:
         return f"{nbytes:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):

@@ -1,4 +1,4 @@
-"""Exact counts need a start without garbage."""
+"""Exact memory counts need a start without garbage."""
 
 import gc
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _no_garbage_of_others() -> Iterator[None]:
-    """Collect before the test, and not during it."""
+def _collect_before_the_test() -> Iterator[None]:
+    """Collect garbage before the test; disable collection during it."""
     gc.collect()
     gc.disable()
     yield

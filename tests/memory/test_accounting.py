@@ -1,4 +1,4 @@
-"""Tensor memory is counted to the byte: up when made, down when freed."""
+"""Tensor memory is counted to the byte when it is allocated and freed."""
 
 import copy
 import pickle
@@ -11,11 +11,11 @@ import pytest
 import offgrad
 from offgrad import memory
 
-SIZES = [0, 1, 1000, 16_383, 16_384, 16_385, 100_003]  # float32: about the pool's threshold
+SIZES = [0, 1, 1000, 16_383, 16_384, 16_385, 100_003]  # float32: around POOL_THRESHOLD
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_up_by_the_exact_bytes_and_down_on_del(size: int) -> None:
+def test_exact_bytes_are_counted_and_subtracted_on_del(size: int) -> None:
     before = memory.allocated()
     x = offgrad.zeros(size)
     assert x.nbytes == 4 * size
@@ -57,7 +57,7 @@ MAKERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_every_way_to_make_a_tensor_counts(name: str) -> None:
+def test_each_way_to_create_a_tensor_is_counted(name: str) -> None:
     before = memory.allocated()
     tensor = MAKERS[name]()
     assert tensor.nbytes >= 64 * 1024
@@ -66,7 +66,7 @@ def test_every_way_to_make_a_tensor_counts(name: str) -> None:
     assert memory.allocated() == before
 
 
-def test_views_do_not_count_but_keep_the_whole_alive() -> None:
+def test_views_do_not_count_but_keep_the_storage_alive() -> None:
     before = memory.allocated()
     x = offgrad.zeros(300, 300)
     held = memory.allocated()
@@ -90,7 +90,7 @@ def test_arrays_of_tensors_keep_their_memory() -> None:
 
 
 @pytest.mark.parametrize("shape", [(10,), (300, 300)])
-def test_memory_of_the_user_is_not_counted(shape: tuple[int, ...]) -> None:
+def test_external_memory_is_not_counted(shape: tuple[int, ...]) -> None:
     before = memory.allocated()
     array = np.zeros(shape, np.float32)
     x = offgrad.from_numpy(array)
@@ -102,7 +102,7 @@ def test_memory_of_the_user_is_not_counted(shape: tuple[int, ...]) -> None:
     assert memory.allocated() == before + y.nbytes + copied.nbytes
 
 
-def test_memory_that_goes_out_and_comes_back_counts_once() -> None:
+def test_memory_shared_through_numpy_counts_once() -> None:
     before = memory.allocated()
     x = offgrad.zeros(300, 300)
     y = offgrad.from_numpy(x.numpy())
@@ -134,13 +134,13 @@ def test_peak_of_forward_and_backward() -> None:
     start, unit = memory.allocated(), x.nbytes
     memory.reset_peak()
     x.exp().sin().cos().sum().backward()
-    # Three results saved by the way, and a few gradients.
+    # Three saved results and a few gradients.
     assert start + 3 * unit <= memory.max_allocated() <= start + 7 * unit
     assert x.grad is not None
     assert memory.allocated() == start + x.grad.nbytes
 
 
-def test_in_place_needs_no_more_afterwards() -> None:
+def test_in_place_operations_keep_no_extra_memory() -> None:
     x = offgrad.zeros(300, 300)
     held = memory.allocated()
     x += 1
@@ -161,7 +161,7 @@ def test_observers_see_every_change() -> None:
     assert seen == [before + each for each in (400, 400_400, 400_000, 0)]
 
 
-def test_many_threads_at_once() -> None:
+def test_counts_are_exact_with_many_threads() -> None:
     before = memory.allocated()
     barrier = threading.Barrier(4)
     errors: list[BaseException] = []

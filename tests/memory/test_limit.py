@@ -1,4 +1,4 @@
-"""The limit: refused before it is taken, with a word on who holds it; all is usable afterwards."""
+"""The limit: refused before allocation, with the largest holders; everything works afterwards."""
 
 import threading
 from contextlib import suppress
@@ -21,7 +21,7 @@ def mebibytes(n: float) -> Tensor:
     return offgrad.zeros(int(n * MIB / 4))
 
 
-def test_refused_before_anything_is_taken() -> None:
+def test_refused_before_anything_is_allocated() -> None:
     before = memory.allocated()
     with memory.limit(before + 2 * MIB):
         x = mebibytes(1)
@@ -46,7 +46,7 @@ def test_limit_is_exact() -> None:
             offgrad.zeros(size)
 
 
-def test_error_says_what_was_asked_and_who_holds_what() -> None:
+def test_error_names_the_request_and_the_holders() -> None:
     model = nn.Linear(512, 512)
     x = offgrad.ones(512, 512)
     with memory.limit(memory.allocated() + 3 * MIB):
@@ -58,7 +58,7 @@ def test_error_says_what_was_asked_and_who_holds_what() -> None:
         assert part in text, text
 
 
-def test_text_sizes_and_nonsense() -> None:
+def test_sizes_as_text_and_invalid_sizes() -> None:
     assert memory.parse_nbytes("512MiB") == memory.parse_nbytes("512M") == 512 * MIB
     assert memory.parse_nbytes("1.5 KB") == 1500
     assert memory.parse_nbytes("2gib") == 2 * 2**30
@@ -76,7 +76,7 @@ def test_text_sizes_and_nonsense() -> None:
     ]  # fmt: skip
 
 
-def test_of_nested_limits_the_tighter_counts() -> None:
+def test_the_smallest_of_nested_limits_applies() -> None:
     before = memory.allocated()
     with memory.limit(before + MIB):
         with memory.limit(before + 8 * MIB), pytest.raises(OutOfMemoryError):
@@ -89,13 +89,13 @@ def test_of_nested_limits_the_tighter_counts() -> None:
     mebibytes(2)
 
 
-def test_limit_is_lifted_after_an_error() -> None:
+def test_limit_ends_after_an_error() -> None:
     with pytest.raises(KeyError), memory.limit(memory.allocated() + 1):
         raise KeyError
     mebibytes(1)
 
 
-def test_below_what_is_held_nothing_more_is_given() -> None:
+def test_a_limit_below_the_allocated_bytes_refuses_every_allocation() -> None:
     x = mebibytes(1)
     with memory.limit(1):
         with pytest.raises(OutOfMemoryError):
@@ -106,7 +106,7 @@ def test_below_what_is_held_nothing_more_is_given() -> None:
             offgrad.zeros(1)
 
 
-def test_everything_works_after_forward_ran_out() -> None:
+def test_everything_works_after_forward_ran_out_of_memory() -> None:
     model = nn.Sequential(*[nn.Linear(128, 128) for _ in range(8)])
     x = offgrad.ones(512, 128)
     before = memory.allocated()
@@ -127,7 +127,7 @@ def test_everything_works_after_forward_ran_out() -> None:
     assert step() == expected
 
 
-def test_everything_works_after_backward_ran_out() -> None:
+def test_everything_works_after_backward_ran_out_of_memory() -> None:
     x = offgrad.ones(400, 400, requires_grad=True)
     y = x.exp().sin().sum()
     held = memory.allocated()
@@ -140,7 +140,7 @@ def test_everything_works_after_backward_ran_out() -> None:
     np.testing.assert_allclose(x.grad.numpy(), np.cos(np.e) * np.e, rtol=1e-5)
 
 
-def test_in_place_operation_that_ran_out_changed_nothing() -> None:
+def test_in_place_operation_that_ran_out_of_memory_changed_nothing() -> None:
     x = offgrad.ones(400, 400)
     with memory.limit(memory.allocated() + 100), pytest.raises(OutOfMemoryError):
         x.mul_(offgrad.ones(1) * 3)
@@ -148,7 +148,7 @@ def test_in_place_operation_that_ran_out_changed_nothing() -> None:
     assert x.sum().item() == 160_000
 
 
-def test_limit_holds_for_every_thread() -> None:
+def test_limit_applies_to_every_thread() -> None:
     seen: list[str] = []
 
     def work() -> None:
@@ -166,7 +166,7 @@ def test_limit_holds_for_every_thread() -> None:
     assert len(seen) == 3
 
 
-def test_threads_together_stay_below() -> None:
+def test_threads_together_stay_below_the_limit() -> None:
     start = memory.allocated()
     bound = start + 2 * MIB
     memory.reset_peak()

@@ -1,4 +1,4 @@
-"""Limits may end in any order: the tightest of those that hold counts."""
+"""Limits may end in any order: the smallest active one applies."""
 
 from contextlib import ExitStack
 

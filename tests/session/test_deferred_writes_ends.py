@@ -197,7 +197,7 @@ def test_a_buffer_that_every_step_saves_gathers_nothing(store: RecordingStore) -
             for row in range(8):
                 (x[row] * model.scale[: 8 * row + 8].sum() * model.scale).sum().backward()
     storage = model.scale._storage
-    (shared,) = storage.writers
+    (shared,) = storage.pending_writes
     assert len(list(shared().arrays)) == 1
     first.backward()
     assert shared() is None
