@@ -3,8 +3,7 @@
 from typing import Any
 
 import offgrad
-from offgrad.autograd import Function
-from offgrad.autograd.gradcheck import gradcheck, gradgradcheck
+from offgrad.autograd import Function, gradcheck, gradgradcheck
 
 
 class Softplus(Function):

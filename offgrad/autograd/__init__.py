@@ -1,10 +1,9 @@
-"""Automatic differentiation: graph, engine, saved tensors, and what users build on them."""
+"""Automatic differentiation: the graph, the engine, saved tensors and user-defined Functions."""
 
-from offgrad._missing import missing
-from offgrad.autograd import graph
+from offgrad._missing import missing as _missing
+from offgrad.autograd import functional, graph
 from offgrad.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from offgrad.autograd.function import Function, once_differentiable
-from offgrad.autograd.functional import jacobians as functional
 from offgrad.autograd.grad_mode import (
     enable_grad,
     inference_mode,
@@ -13,7 +12,7 @@ from offgrad.autograd.grad_mode import (
     no_grad,
     set_grad_enabled,
 )
-from offgrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from offgrad.autograd.gradient_checks import GradcheckError, gradcheck, gradgradcheck
 from offgrad.autograd.gradients import backward, grad
 from offgrad.autograd.saved_tensor import SavedTensor
 
@@ -39,4 +38,4 @@ __all__ = [
     "set_grad_enabled",
 ]
 
-__getattr__ = missing("offgrad.autograd")
+__getattr__ = _missing("offgrad.autograd")

@@ -1,5 +1,6 @@
 """In-place changes: what may be changed, and the history that changed memory gets."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from offgrad import memory
 from offgrad.autograd import grad_mode
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.autograd.views import (
     ViewChain,
     base_of,
@@ -77,6 +78,18 @@ def check_history(target: "Tensor", name: str, recorded: bool) -> None:
             f"{name}: this {describe(target)} is a view that cannot be changed in place, because "
             f"{view_chain.blocked_by}"
         )
+
+
+def increment_version(tensor: "Tensor | Iterable[Tensor]") -> None:
+    """Count the version of one tensor or several up, as if an operation had changed them in place.
+
+    For code that changes memory behind autograd's back, such as through ``numpy()``.
+    """
+    single = isinstance(tensor, TensorBase) or not isinstance(tensor, Iterable)
+    for each in (tensor,) if single else tensor:
+        if not isinstance(each, TensorBase):
+            raise RuntimeError(f"versions are of tensors, got {type(each).__name__}")
+        each._storage.write("increment_version")
 
 
 def _repeats(array: Array) -> bool:

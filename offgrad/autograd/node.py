@@ -251,6 +251,21 @@ def gradient_edge(tensor: "Tensor") -> Edge:
     return accumulator(tensor), 0
 
 
+def get_gradient_edge(tensor: "Tensor") -> GradientEdge:
+    """Return where the gradient of `tensor` goes; it stands for the tensor in `grad` and
+    `backward`, without holding its memory.
+
+    Raises:
+        RuntimeError: if the tensor does not require grad.
+    """
+    node, output_nr = gradient_edge(tensor)
+    if node is None:
+        raise RuntimeError(
+            f"gradient edges are for tensors that require grad, got a {describe(tensor)}"
+        )
+    return GradientEdge(node, output_nr)
+
+
 def accumulator(leaf: "Tensor") -> AccumulateGrad:
     """Return the node that accumulates into `leaf`, the same one while any graph holds it."""
     node = None if leaf._accumulator is None else leaf._accumulator()

@@ -20,8 +20,8 @@ from offgrad.memory.storage import Storage, memory_by_holder, saved_by_module, t
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 __all__ = [
-    "POOL_THRESHOLD",
     "OutOfMemoryError",
+    "POOL_THRESHOLD",
     "Storage",
     "allocated",
     "contiguous",

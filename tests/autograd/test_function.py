@@ -8,8 +8,7 @@ import pytest
 
 import offgrad
 from offgrad import Tensor
-from offgrad.autograd import Function, once_differentiable
-from offgrad.autograd.gradcheck import gradcheck, gradgradcheck
+from offgrad.autograd import Function, gradcheck, gradgradcheck, once_differentiable
 
 # Without the optional results: a test says itself what it expects.
 grad: Any = offgrad.autograd.grad

@@ -7,8 +7,7 @@ import pytest
 
 import offgrad
 from offgrad import Tensor
-from offgrad.autograd import Function
-from offgrad.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from offgrad.autograd import Function, GradcheckError, gradcheck, gradgradcheck
 
 
 def leaf(*shape: int, dtype: Any = np.float64) -> Tensor:

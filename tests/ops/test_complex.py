@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import offgrad
-from offgrad.autograd.gradcheck import gradcheck, gradgradcheck
+from offgrad.autograd import gradcheck, gradgradcheck
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 

@@ -13,8 +13,7 @@ from offgrad import (
     kernels,
     memory,
 )
-from offgrad.autograd import graph
-from offgrad.autograd.gradcheck import gradcheck, gradgradcheck
+from offgrad.autograd import gradcheck, gradgradcheck, graph
 from tests.ops.opspec import Array
 
 LENGTHS = [1, 2, 3, 4, 5, 8, 9, 12, 17]

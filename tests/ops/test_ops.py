@@ -7,8 +7,7 @@ import pytest
 
 import offgrad
 from offgrad import Tensor
-from offgrad.autograd import graph
-from offgrad.autograd.gradcheck import gradcheck, gradgradcheck
+from offgrad.autograd import gradcheck, gradgradcheck, graph
 from offgrad.autograd.op import registry
 from tests.ops import (
     specs_elementwise,

@@ -1,9 +1,9 @@
-"""Jacobians and Hessians of functions, whole or multiplied with vectors."""
+"""Jacobians and Hessians of functions, and their products with vectors."""
 
-from offgrad._missing import missing
+from offgrad._missing import missing as _missing
 from offgrad.autograd.functional.jacobians import hessian, jacobian
 from offgrad.autograd.functional.products import hvp, jvp, vhp, vjp
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
-__getattr__ = missing("offgrad.autograd.functional")
+__getattr__ = _missing("offgrad.autograd.functional")

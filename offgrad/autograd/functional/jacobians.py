@@ -1,4 +1,4 @@
-"""Jacobians and Hessians of functions, whole or multiplied with vectors: ``autograd.functional``.
+"""Jacobians and Hessians of functions.
 
 Entry ``[i, j]`` of a Jacobian is the derivative of output element i by input element j; a backward
 pass gives row i.
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import memory
-from offgrad._missing import missing
 from offgrad.autograd import grad_mode
 from offgrad.autograd.function import Function
 from offgrad.autograd.functional.arguments import (
@@ -25,20 +24,10 @@ from offgrad.autograd.functional.arguments import (
     gradients,
     slope_of,
 )
-from offgrad.autograd.functional.products import (
-    hvp,
-    jvp,
-    vhp,
-    vjp,
-)
 from offgrad.autograd.tensor_base import wrap
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
-
-__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
-
-__getattr__ = missing("offgrad.autograd.functional")
 
 
 def jacobian(
