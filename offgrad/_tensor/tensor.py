@@ -324,7 +324,7 @@ class Tensor(OperationMethods, InPlaceMethods):
     def retains_grad(self) -> bool:
         """Whether backward will write ``.grad`` though this is no leaf."""
         return self._grad_fn is not None and any(
-            tensor is self for _, tensor in self._grad_fn.retainers()
+            tensor is self for _, tensor in self._grad_fn.retaining_tensors()
         )
 
     # To and from other things

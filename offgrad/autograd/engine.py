@@ -194,7 +194,7 @@ def _step(
             if result is not None:
                 _check_hook_result(node, hook, grad, result)
                 grad = grads[output_nr] = result
-    for output_nr, tensor in node.retainers():
+    for output_nr, tensor in node.retaining_tensors():
         kept = grads[output_nr]
         if kept is not None:
             with node.lock:

@@ -1,4 +1,4 @@
-"""Handles that take a hook away again."""
+"""Handles that remove hooks."""
 
 import itertools
 import threading
@@ -16,16 +16,16 @@ def _new_id() -> int:
 
 
 def skip_ids(last: int) -> None:
-    """Have later handles have ids above `last`, one that was loaded: they are keys side by side."""
+    """Make ids of later handles larger than `last`, an unpickled id: one dict may hold both."""
     global _ids
-    beyond = itertools.count(last + 1)
+    later_ids = itertools.count(last + 1)
     with _lock:
         if next(_ids) <= last:
-            _ids = beyond
+            _ids = later_ids
 
 
 class RemovableHandle:
-    """Removes a hook: by `remove()` or at the end of a ``with`` block. Twice is harmless."""
+    """Removes a hook: by `remove()` or at the end of a ``with`` block; may be called twice."""
 
     def __init__(self, *registries: dict[int, Any]) -> None:
         self.id = _new_id()
@@ -36,7 +36,7 @@ class RemovableHandle:
         skip_ids(self.id)
 
     def remove(self) -> None:
-        """Take the hook away."""
+        """Remove the hook."""
         for hooks in self._registries:
             hooks.pop(self.id, None)
 
@@ -55,7 +55,7 @@ class RemovableHandle:
 def add_hook(
     hooks: dict[int, Any], hook: Callable[..., Any], *flags: dict[int, bool]
 ) -> RemovableHandle:
-    """Add `hook` to `hooks`, its id to `flags`; return the handle that removes it from all.
+    """Add `hook` to `hooks` and its id to `flags`; return the handle that removes it from all.
 
     Raises:
         TypeError: if `hook` is not callable.
@@ -63,7 +63,7 @@ def add_hook(
     if not callable(hook):
         raise TypeError(f"a hook must be callable, got {type(hook).__name__}")
     handle = RemovableHandle(hooks, *flags)
-    # The flags first: another thread may call the hook as soon as it is there.
+    # Flags first: another thread may call the hook as soon as it is in `hooks`.
     for each in flags:
         each[handle.id] = True
     hooks[handle.id] = hook

@@ -1,4 +1,4 @@
-"""In-place changes: what may be changed, and the history that changed memory gets."""
+"""In-place changes: checks before the change, and the new history of the changed memory."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -27,12 +27,12 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
 
     Args:
         target: the tensor.
-        name: of the operation, for the message.
+        name: the operation's name, for the message.
         recorded: whether the change will be part of the graph.
 
     Raises:
         RuntimeError: for read-only memory; for elements that share memory; for inference tensors
-            outside inference mode; in grad mode for leaves that require grad and their views, and
+            outside inference mode; in grad mode, for leaves that require grad and their views, and
             for views whose history cannot follow the change.
     """
     check_history(target, name, recorded)
@@ -52,7 +52,7 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
 
 
 def check_history(target: "Tensor", name: str, recorded: bool) -> None:
-    """Raise as `check_mutable` does, but for what lies in the memory itself."""
+    """Check as `check_mutable` does, except for read-only memory and elements that share memory."""
     if target._storage.inference and not grad_mode.state.inference:
         raise RuntimeError(
             f"{name}: an inference tensor can be changed in place only in inference_mode(), got a "
@@ -81,40 +81,40 @@ def check_history(target: "Tensor", name: str, recorded: bool) -> None:
 
 
 def increment_version(tensor: "Tensor | Iterable[Tensor]") -> None:
-    """Count the version of one tensor or several up, as if an operation had changed them in place.
+    """Increment the version of one or several tensors, as in-place operations do.
 
-    For code that changes memory behind autograd's back, such as through ``numpy()``.
+    For code that changes a tensor's memory without autograd, such as through ``numpy()``.
     """
-    single = isinstance(tensor, TensorBase) or not isinstance(tensor, Iterable)
-    for each in (tensor,) if single else tensor:
+    is_single = isinstance(tensor, TensorBase) or not isinstance(tensor, Iterable)
+    for each in (tensor,) if is_single else tensor:
         if not isinstance(each, TensorBase):
-            raise RuntimeError(f"versions are of tensors, got {type(each).__name__}")
+            raise RuntimeError(f"increment_version takes tensors, got {type(each).__name__}")
         each._storage.write("increment_version")
 
 
 def _repeats(array: Array) -> bool:
-    """Return whether a dimension was expanded."""
-    repeats = zip(array.strides, array.shape, strict=True)
-    return array.size > 0 and any(step == 0 and size > 1 for step, size in repeats)
+    """Return whether a dimension is expanded."""
+    pairs = zip(array.strides, array.shape, strict=True)
+    return array.size > 0 and any(stride == 0 and size > 1 for stride, size in pairs)
 
 
 def _overlaps(array: Array) -> bool:
-    """Return whether elements share memory, or may: whether a step of a dimension ends within what
-    the dimensions with smaller steps span.
+    """Return whether elements may share memory: whether a dimension's stride is shorter than the
+    span of the dimensions with smaller strides.
     """
     span = array.itemsize
     pairs = zip(array.strides, array.shape, strict=True)
-    for step, size in sorted((abs(step), size) for step, size in pairs if size > 1):
-        if step < span:
+    for stride, size in sorted((abs(stride), size) for stride, size in pairs if size > 1):
+        if stride < span:
             return array.size > 0
-        span += step * (size - 1)
+        span += stride * (size - 1)
     return False
 
 
 def rewrite_history(target: "Tensor", edge: "Edge") -> None:
-    """Have `target`, whose memory was changed, lead to `edge`; of a view the base leads there, too.
+    """Make `edge` the history of the changed `target`; if it is a view, rewrite its base's history.
 
-    All views of the memory follow when they are used next.
+    All other views of the memory get their new history on next use.
     """
     with history_lock:
         base, view_chain = base_of(target), target._view_chain
@@ -127,12 +127,12 @@ def rewrite_history(target: "Tensor", edge: "Edge") -> None:
 
 
 class _Slices(Op):
-    """An operation on the part of an array that is a view of a base; keeps nothing.
+    """An operation on a view of a base array; saves nothing.
 
     Args:
-        view_chain: how the view is taken.
-        strides: those of the base, in elements: arrays are laid out so, because some views exist
-            in one layout only.
+        view_chain: the operations that lead from the base to the view.
+        strides: the strides of the base, in elements. Arrays are copied to this layout if need be,
+            because some views exist in one layout only.
     """
 
     suffix = ""
@@ -144,38 +144,43 @@ class _Slices(Op):
         return {"view_chain": self.view_chain, "strides": self.strides}
 
     def lay_out(self, array: Array, view_chain: ViewChain, strides: tuple[int, ...]) -> Array:
-        """Remember the parameters; return `array`, if need be a copy, in the layout of the base."""
+        """Set the parameters; return `array`, or a copy if its layout is not that of the base."""
         self.view_chain, self.strides = view_chain, strides
-        return array if _strides(array) == strides else self.copied(array)
+        return array if _strides(array) == strides else self.copy_to_layout(array)
 
-    def copied(self, array: Array) -> Array:
-        """Return a copy in the layout of the base."""
-        steps = [abs(step) for step in self.strides]
+    def copy_to_layout(self, array: Array) -> Array:
+        """Return a copy of `array` in the layout of the base."""
+        strides = [abs(stride) for stride in self.strides]
         if not array.size:
             return memory.copy(array)
-        extent = 1 + sum(step * (size - 1) for step, size in zip(steps, array.shape, strict=True))
+        pairs = zip(strides, array.shape, strict=True)
+        extent = 1 + sum(stride * (size - 1) for stride, size in pairs)
         buffer: Array = memory.empty(extent, array.dtype)
-        nbytes = [step * array.itemsize for step in steps]
-        out = np.lib.stride_tricks.as_strided(buffer, array.shape, nbytes)
-        backwards = tuple([axis for axis, step in enumerate(self.strides) if step < 0])
-        if backwards:
-            out = np.flip(out, backwards)
+        byte_strides = [stride * array.itemsize for stride in strides]
+        out = np.lib.stride_tricks.as_strided(buffer, array.shape, byte_strides)
+        flipped = tuple([axis for axis, stride in enumerate(self.strides) if stride < 0])
+        if flipped:
+            out = np.flip(out, flipped)
         np.copyto(out, array)
         return out
 
 
 def _strides(array: Array) -> tuple[int, ...]:
-    """Return the steps in elements, 0 where there is nothing to step to."""
+    """Return the strides in elements, 0 for dimensions of at most one element."""
     pairs = zip(array.strides, array.shape, strict=True)
-    return tuple([step // array.itemsize if size > 1 else 0 for step, size in pairs])
+    return tuple([stride // array.itemsize if size > 1 else 0 for stride, size in pairs])
 
 
 class CopySlices(_Slices):
-    """A base with a tensor written over a view of it: what changing a view in place does."""
+    """A copy of a base with a tensor written over a view of it, as an in-place change of the view
+    does.
+    """
 
     @classmethod
     def record(cls, base: "Tensor", edge: "Edge", view_chain: ViewChain) -> "CopySlices":
-        """Return the node for a change of memory that has happened: of what leads to `edge`."""
+        """Return the node for an in-place change that has happened: of a view of `base`, to the
+        tensor with gradient edge `edge`.
+        """
         node = cls()
         node.view_chain, node.strides = view_chain, _strides(base._array)
         node.needs_input_grad = base._requires_grad, edge[0] is not None
@@ -184,25 +189,25 @@ class CopySlices(_Slices):
         return node
 
     def forward(self, base: Array, value: Array, **parameters: Any) -> Array:
-        """Return the changed copy."""
+        """Return the copy."""
         out = self.lay_out(base, **parameters)
         if np.may_share_memory(out, base):
-            out = self.copied(base)
+            out = self.copy_to_layout(base)
         self.view_chain.take_array(out)[...] = value
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """What was written gets the view of the gradient, the base the gradient elsewhere."""
+        """Return for the base the gradient outside the view, for the value the view of it."""
         need_base, need_value = self.needs_input_grad
-        nothing = wrap(np.zeros((), np.bool_))
+        zero = wrap(np.zeros((), np.bool_))
         return (
-            CopySlices.apply(grad, nothing, **self.parameters()) if need_base else None,
+            CopySlices.apply(grad, zero, **self.parameters()) if need_base else None,
             TakeSlices.apply(grad, **self.parameters()) if need_value else None,
         )
 
 
 class TakeSlices(_Slices):
-    """A copy of the view of a base."""
+    """A copy of a view of a base."""
 
     def forward(self, base: Array, **parameters: Any) -> Array:
         """Return the copy."""
@@ -211,6 +216,6 @@ class TakeSlices(_Slices):
         return memory.copy(self.view_chain.take_array(base))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Put the gradient where the view is, in zeros."""
+        """Return zeros with the gradient written over the view."""
         zeros = wrap(memory.zeros(self.shape, self.dtype))
         return CopySlices.apply(zeros, grad, **self.parameters())

@@ -23,46 +23,53 @@ Grads: TypeAlias = tuple["Tensor | None", ...]
 Hooks: TypeAlias = dict[int, Callable[..., Any]]
 
 _sequence = itertools.count(1)
-# Two threads must not give one leaf two nodes, each with a lock of its own. Re-entrant: a garbage
+# Two threads must not create two nodes, with two locks, for one leaf. Re-entrant: a garbage
 # collection may run a user's finalizer while it is held.
 _accumulator_lock = RLock()
 
 
-# Attributes of every node: not what an operation keeps as plain values.
-_OWN = {"sequence_nr", "lock", "next_functions", "needs_input_grad", "output_metadata", "replay"}
+# Attributes of every node, as opposed to the plain values that an operation saves.
+_NODE_ATTRIBUTES = {
+    "sequence_nr",
+    "lock",
+    "next_functions",
+    "needs_input_grad",
+    "output_metadata",
+    "replay",
+}
 
 
 class Node:
     """One recorded operation: it turns gradients of its outputs into gradients of its inputs.
 
     Attributes:
-        next_functions: for each input, the node that made it and which of its outputs it was.
-        sequence_nr: counts up as operations are recorded, so that every node has a higher number
-            than those it leads to; the engine runs nodes from high to low.
-        needs_input_grad: for each input, whether its gradient is wanted.
+        next_functions: for each input, the node that made it and the output number there.
+        sequence_nr: increases as operations are recorded, so that each node has a higher number
+            than its `next_functions`; the engine runs nodes from high to low.
+        needs_input_grad: for each input, whether its gradient is needed.
     """
 
     sequence_nr: int
-    # Defaults are the class's: most nodes have no hooks, and what is not recorded needs nothing.
+    # Class attributes as defaults save memory: most nodes have no hooks, unrecorded ones no edges.
     next_functions: tuple[Edge, ...] = ()
     needs_input_grad: tuple[bool, ...] = ()
     # For each output: the shape and dtype its gradient must have.
     output_metadata: tuple[tuple[tuple[int, ...], Any], ...] = ()
-    # Nodes of user-defined Functions run even when no gradient reached them.
+    # Whether the node runs even if no gradient reached it, as those of user-defined Functions do.
     runs_without_grad = False
-    # What it takes to run the forward of a cheap operation again, under hooks.
+    # How to re-run the forward of a cheap operation; set only under hooks that need it.
     replay: "Replay | None" = None
     _saved: Mapping[str, SavedTensor] = MappingProxyType({})
     _pre_hooks: Hooks | None = None
     _post_hooks: Hooks | None = None
     _tensor_hooks: dict[int, Hooks] | None = None
-    _retainers: "dict[int, ReferenceType[Tensor]] | None" = None
+    _retaining: "dict[int, ReferenceType[Tensor]] | None" = None
     _metadata: dict[str, Any] | None = None
 
     def __init__(self) -> None:
         self.sequence_nr = next(_sequence)
-        # Held while the node computes, and not while hooks and Functions of the user's run: threads
-        # may share parts of a graph. Re-entrant: unpack hooks may run backward themselves.
+        # Held while the node computes, since threads may share parts of a graph; not held while
+        # user-defined hooks and Functions run. Re-entrant: unpack hooks may run backward.
         self.lock = RLock()
 
     def name(self) -> str:
@@ -74,7 +81,7 @@ class Node:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """A dict of the user's, kept with the node."""
+        """A dict for the user's data, kept with the node."""
         if self._metadata is None:
             self._metadata = {}
         return self._metadata
@@ -89,11 +96,11 @@ class Node:
         raise NotImplementedError
 
     def saves(self) -> Iterable[SavedTensor]:
-        """Return what `run` will unpack, in the order it was saved."""
+        """Return the tensors that `run` will unpack, in the order they were saved."""
         return self._saved.values()
 
     def release(self) -> None:
-        """Drop what was saved for backward."""
+        """Free the tensors saved for backward."""
         self.replay = None
         for saved in self._saved.values():
             saved.release()
@@ -101,7 +108,7 @@ class Node:
     # Hooks
 
     def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(grad_inputs, grad_outputs)`` after the node ran; it may return new
+        """Call ``hook(grad_inputs, grad_outputs)`` after the node has run; it may return new
         grad_inputs.
         """
         if self._post_hooks is None:
@@ -115,7 +122,7 @@ class Node:
         return add_hook(self._pre_hooks, hook)
 
     def hooks_of_output(self, output_nr: int, *, create: bool = False) -> Hooks | None:
-        """Return the hooks of the tensor that is output `output_nr`; None if it has none."""
+        """Return the hooks of the tensor that is output `output_nr`; None if there are none."""
         if not create:
             return self._tensor_hooks.get(output_nr) if self._tensor_hooks else None
         if self._tensor_hooks is None:
@@ -123,23 +130,23 @@ class Node:
         return self._tensor_hooks.setdefault(output_nr, {})
 
     def retain_grad(self, tensor: "Tensor") -> None:
-        """Write the gradient of output `tensor` into its ``.grad`` as it passes."""
-        if self._retainers is None:
-            self._retainers = {}
-        self._retainers[tensor._output_nr] = ref(tensor)
+        """Write the gradient of output `tensor` to its ``.grad`` in each backward pass."""
+        if self._retaining is None:
+            self._retaining = {}
+        self._retaining[tensor._output_nr] = ref(tensor)
 
-    def forget_retainer(self, tensor: "Tensor") -> bool:
-        """Stop writing the gradient of `tensor`; return whether it was written."""
-        for output_nr, retainer in self.retainers():
-            if retainer is tensor:
-                assert self._retainers is not None
-                del self._retainers[output_nr]
+    def stop_retaining_grad(self, tensor: "Tensor") -> bool:
+        """Stop writing the gradient of `tensor`; return whether it was written before."""
+        for output_nr, retaining in self.retaining_tensors():
+            if retaining is tensor:
+                assert self._retaining is not None
+                del self._retaining[output_nr]
                 return True
         return False
 
-    def retainers(self) -> Iterator[tuple[int, "Tensor"]]:
-        """Yield the outputs that retain their gradient and are still alive."""
-        for output_nr, reference in list((self._retainers or {}).items()):
+    def retaining_tensors(self) -> Iterator[tuple[int, "Tensor"]]:
+        """Yield number and tensor of each live output that retains its gradient."""
+        for output_nr, reference in list((self._retaining or {}).items()):
             tensor = reference()
             if tensor is not None:
                 yield output_nr, tensor
@@ -147,7 +154,7 @@ class Node:
     # Saved tensors, as attributes
 
     def __dir__(self) -> list[str]:
-        plain = [name for name in vars(self) if name[0] != "_" and name not in _OWN]
+        plain = [name for name in vars(self) if name[0] != "_" and name not in _NODE_ATTRIBUTES]
         saved = [f"_saved_{name}" for name in (*self._saved, *plain)]
         return [*super().__dir__(), *saved, *(f"_raw_saved_{slot}" for slot in self._saved)]
 
@@ -167,9 +174,9 @@ class Node:
 
 
 class AccumulateGrad(Node):
-    """The end of every path: adds what arrives to ``.grad`` of a leaf.
+    """The last node of every path: adds the incoming gradient to ``.grad`` of a leaf.
 
-    The leaf holds its node weakly and the node holds the leaf, so no cycle arises.
+    The leaf references its node weakly and the node its leaf strongly, so there is no cycle.
     """
 
     def __init__(self, variable: "Tensor") -> None:
@@ -187,7 +194,7 @@ class AccumulateGrad(Node):
         return "AccumulateGrad"
 
     def hooks_of_output(self, output_nr: int, *, create: bool = False) -> Hooks | None:
-        """Return the leaf's own hooks: they outlive this node."""
+        """Return the leaf's hooks: they outlive this node."""
         if create and self._variable._hooks is None:
             self._variable._hooks = {}
         return self._variable._hooks
@@ -198,7 +205,7 @@ class AccumulateGrad(Node):
         tensor._accumulator = ref(self)
 
     def run(self, grads: Grads) -> Grads:
-        """Add the gradient to the leaf's; keep a copy of the first, which others may hold too."""
+        """Add the gradient to the leaf's; copy the first one, which other code may hold, too."""
         (grad,) = grads
         leaf = self._variable
         if grad is None or not leaf._requires_grad:
@@ -227,12 +234,13 @@ class AccumulateGrad(Node):
 
 
 class GradientEdge(NamedTuple):
-    """Where the gradient of a tensor goes: it stands for the tensor in `grad` and `backward`.
+    """The edge that a tensor's gradient flows to; `grad` and `backward` take it in place of the
+    tensor.
 
     Attributes:
         node: the node that made the tensor, or that accumulates its gradient.
-        output_nr: which output of the node the tensor is.
-        ownership_token: not used; nodes own what they need.
+        output_nr: the number of the node's output that is the tensor.
+        ownership_token: not used; exists for compatibility with PyTorch.
     """
 
     node: Node
@@ -241,7 +249,7 @@ class GradientEdge(NamedTuple):
 
 
 def gradient_edge(tensor: "Tensor") -> Edge:
-    """Return the node and output number that the gradient of `tensor` goes to."""
+    """Return the node and output number that the gradient of `tensor` flows to."""
     if is_stale(tensor):
         refresh(tensor)
     if not tensor._requires_grad:
@@ -252,8 +260,8 @@ def gradient_edge(tensor: "Tensor") -> Edge:
 
 
 def get_gradient_edge(tensor: "Tensor") -> GradientEdge:
-    """Return where the gradient of `tensor` goes; it stands for the tensor in `grad` and
-    `backward`, without holding its memory.
+    """Return the edge that the gradient of `tensor` flows to; `grad` and `backward` take it in
+    place of the tensor. It does not hold the tensor's memory.
 
     Raises:
         RuntimeError: if the tensor does not require grad.
@@ -261,13 +269,13 @@ def get_gradient_edge(tensor: "Tensor") -> GradientEdge:
     node, output_nr = gradient_edge(tensor)
     if node is None:
         raise RuntimeError(
-            f"gradient edges are for tensors that require grad, got a {describe(tensor)}"
+            f"gradient edges exist for tensors that require grad, got a {describe(tensor)}"
         )
     return GradientEdge(node, output_nr)
 
 
 def accumulator(leaf: "Tensor") -> AccumulateGrad:
-    """Return the node that accumulates into `leaf`, the same one while any graph holds it."""
+    """Return the node that accumulates into `leaf`; the same node while any graph holds it."""
     node = None if leaf._accumulator is None else leaf._accumulator()
     if node is None:
         with _accumulator_lock:
@@ -288,7 +296,7 @@ def connect(output: "Tensor", node: Node) -> None:
 
 
 def tensor_from_edge(base: TensorBase, edge: Edge) -> "Tensor":
-    """Return a tensor with the data of `base` whose gradient goes to `edge`."""
+    """Return a tensor with the data of `base` whose gradient flows to `edge`."""
     tensor = wrap(base._array, base._storage)
     node, output_nr = edge
     if node is not None:

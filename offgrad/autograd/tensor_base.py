@@ -1,7 +1,7 @@
-"""What autograd knows of a tensor: its array, its storage and its place in the graph.
+"""The base class of tensors: an array, its storage and its place in the graph.
 
-`offgrad.Tensor` adds the operations. Autograd makes tensors through
-`wrap` and needs nothing else of it, so that this package does not import the operations.
+`offgrad.Tensor` adds the operations. Autograd creates tensors by `wrap` only, so that this package
+does not import the operations.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 class TensorBase:
     """The data of a tensor."""
 
-    # What `wrap` makes; set by the module of `offgrad.Tensor`.
+    # The class of the tensors that `wrap` creates; the module of `offgrad.Tensor` sets it.
     concrete: ClassVar[type["Tensor"]]
 
     _array: NDArray[Any]
     _storage: Storage
-    # Defaults are the class's: few tensors need more than an array and a storage of their own.
+    # Class attributes as defaults save memory: most tensors need only an array and a storage.
     _requires_grad: bool = False
     _is_module_parameter: bool = False
     _grad_fn: "Node | None" = None
     _output_nr: int = 0
-    # A view's base, how it was taken from it, and the generation of the base's history it follows.
+    # For a view: its base, the operations from the base to it, and the generation of the base's
+    # history that its own history belongs to.
     _base: "Tensor | None" = None
     _view_chain: "ViewChain | None" = None
     _generation: int = 0
@@ -49,9 +50,7 @@ class TensorBase:
 
 
 def new_storage(array: NDArray[Any]) -> Storage:
-    """Return the storage of a new tensor over `array`: in inference mode that of an inference
-    tensor.
-    """
+    """Return a storage for a new tensor over `array`; in inference mode, an inference tensor's."""
     storage = Storage(array)
     if state.inference:
         storage.inference = True
@@ -61,7 +60,7 @@ def new_storage(array: NDArray[Any]) -> Storage:
 def wrap(
     array: NDArray[Any], storage: Storage | None = None, requires_grad: bool = False
 ) -> "Tensor":
-    """Return a tensor over `array`; without `storage`, over memory of its own."""
+    """Return a tensor over `array`; without `storage`, with a new one."""
     tensor = object.__new__(TensorBase.concrete)
     if type(array) is not np.ndarray:
         array = np.asarray(array)

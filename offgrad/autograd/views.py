@@ -1,8 +1,8 @@
-"""Views: how each was taken from its base, and the history it gets when the base's changes.
+"""Views: the operations from a base to its view, and a view's new history after in-place changes.
 
-A view remembers the operations that led from its base to it. When the shared memory is changed in
-place by an operation that is recorded, the base gets a new history, and each of its views, once it
-is asked for, the one that the same operations give it from there.
+A view keeps the chain of operations that led from its base to it. When a recorded operation changes
+the shared memory in place, the base gets a new history; each view gets its own on next use, by
+re-running its chain on the base.
 """
 
 from collections.abc import Mapping
@@ -21,45 +21,45 @@ if TYPE_CHECKING:
 
 
 # Held while the history of a base or a view is replaced: threads may change views of one base, or
-# ask for the history of one view. Re-entrant: to replay a view is an operation.
+# read the history of one view. Re-entrant: re-running a chain runs operations.
 history_lock = RLock()
 
 
 class ViewChain(NamedTuple):
-    """The last step from a base to a view of it, and the steps before.
+    """The last operation on the way from a base to its view, and the chain before it.
 
     Attributes:
-        before: the chain of the tensor the view was taken from; None if that is the base.
-        op: the operation; None for one of the user's, whose views always have a `blocked_by`.
-        parameters: its parameters besides the tensor.
-        output_nr: which of its outputs the view is.
+        previous: the chain of the tensor the view was taken from; None if that is the base.
+        op: the operation; None for a user-defined Function, whose views always have a `blocked_by`.
+        parameters: the operation's parameters besides the tensor.
+        output_nr: the number of the output that is the view.
         blocked_by: why the view's history cannot follow an in-place change; None if it can.
     """
 
-    before: "ViewChain | None"
+    previous: "ViewChain | None"
     op: "type[Op] | None"
     parameters: Mapping[str, Any]
     output_nr: int
     blocked_by: str | None
 
     def steps(self) -> "list[ViewChain]":
-        """Return all steps, the first first."""
+        """Return all steps, beginning at the base."""
         steps = []
         step: ViewChain | None = self
         while step is not None:
             steps.append(step)
-            step = step.before
+            step = step.previous
         return steps[::-1]
 
     def take(self, base: "Tensor") -> "Tensor":
-        """Return the same view of `base`."""
+        """Run the chain on tensor `base`; return the view of it."""
         for step in self.steps():
             assert step.op is not None
             base = step.op.apply_all(base, **step.parameters)[step.output_nr]
         return base
 
     def take_array(self, base: NDArray[Any]) -> NDArray[Any]:
-        """Return the same view of an array."""
+        """Run the chain on array `base`; return the view of it."""
         for step in self.steps():
             assert step.op is not None
             result = step.op().forward(base, **step.parameters)
@@ -68,7 +68,7 @@ class ViewChain(NamedTuple):
 
 
 SEVERAL_OUTPUTS = (
-    "it is one of several outputs of {}, whose histories cannot be told apart; use the "
+    "it is one of several outputs of {}, whose histories cannot be separated; use the "
     "out-of-place form, or take the view by indexing"
 )
 NO_GRAD = (
@@ -80,21 +80,19 @@ INFERENCE = (
     "inside inference_mode(), or both outside"
 )
 OUTSIDE = (
-    "as_strided took it of another view, and may have reached outside of that; take it of the base"
+    "it is an as_strided view of another view and may reach outside that view; take it of the base"
 )
 CUSTOM = (
-    "it came out of {}, whose own backward the change would pass by; use the out-of-place form, or "
-    "have the function return a clone"
+    "it is an output of {}, whose own backward would miss the change; use the out-of-place form, "
+    "or let the function return a clone"
 )
 
 
 def view_of(array: NDArray[Any], source: "Tensor", view_chain: ViewChain) -> "Tensor":
-    """Return a tensor over `array`, which lies in the memory of `source` and came by `view_chain`
-    from the base of `source`.
-    """
+    """Return a tensor over `array`, the view that `view_chain` takes of the base of `source`."""
     view = wrap(array, source._storage)
     if source._storage.inference:
-        return view  # no history will ever have to follow
+        return view  # inference tensors have no history
     base = view._base = base_of(source)
     view._view_chain = view_chain
     view._generation = base._generation
@@ -108,30 +106,31 @@ def view_chain(
     output_nr: int,
     blocked_by: str | None,
 ) -> ViewChain:
-    """Return the chain of a view taken from `source` now."""
-    before = source._view_chain
+    """Return the chain of a new view of `source`."""
+    previous = source._view_chain
     if not grad_mode.state.grad_enabled:
         blocked_by = INFERENCE if grad_mode.state.inference else NO_GRAD
-    if blocked_by is None and before is not None:
-        blocked_by = before.blocked_by
-    return ViewChain(before, op, parameters, output_nr, blocked_by)
+    if blocked_by is None and previous is not None:
+        blocked_by = previous.blocked_by
+    return ViewChain(previous, op, parameters, output_nr, blocked_by)
 
 
 def base_of(tensor: TensorBase) -> "Tensor":
-    """Return the base of a view, any other tensor itself."""
+    """Return the base of a view; `tensor` itself if it is not a view."""
     base = tensor._base
     if base is None:
         return tensor  # type: ignore[return-value]
     if base._base is not None:
-        # The base became a view itself, of what it was before: see `become`.
+        # `turn_into_view` has turned the base itself into a view.
         base = tensor._base = base._base
     return base
 
 
-def become(tensor: "Tensor", view: "Tensor") -> None:
-    """Make `tensor` what `view` is, a view taken of it, as ``t_`` and its like do.
+def turn_into_view(tensor: "Tensor", view: "Tensor") -> None:
+    """Turn `tensor` into `view`, a view of it, as ``t_`` and similar methods do.
 
-    A tensor that was no view becomes one of a base that is what it was; so do its views.
+    If `tensor` was not a view, a new tensor with its former array and history becomes its base, and
+    the base of its views.
     """
     if tensor._base is None:
         base = wrap(tensor._array, tensor._storage, tensor._requires_grad)
@@ -145,8 +144,8 @@ def become(tensor: "Tensor", view: "Tensor") -> None:
 
 
 def is_stale(tensor: TensorBase) -> bool:
-    """Return whether `tensor` is a view whose base got another history, or came to require grad,
-    since it was taken.
+    """Return whether `tensor` is a view whose base got a new history, or began to require grad,
+    after the view was taken.
     """
     if tensor._base is None:
         return False
@@ -159,9 +158,10 @@ def is_stale(tensor: TensorBase) -> bool:
 
 
 def requires_grad(tensor: "Tensor | None") -> bool:
-    """Return whether `tensor` requires grad; in grad mode a stale view is given its history.
+    """Return whether `tensor` requires grad; in grad mode, refresh a stale view first.
 
-    To be asked before the operation's node is made: nodes count up along a graph.
+    Call it before the operation's node is created: sequence numbers must increase along a graph,
+    and refreshing records nodes.
     """
     if tensor is None:
         return False
@@ -173,10 +173,10 @@ def requires_grad(tensor: "Tensor | None") -> bool:
 
 
 def refresh(view: "Tensor") -> None:
-    """Give a stale view the history that its memory has by now.
+    """Give a stale view the current history of its memory.
 
     Raises:
-        RuntimeError: if its history cannot follow.
+        RuntimeError: if its history cannot follow the change.
     """
     with history_lock:
         if is_stale(view):
@@ -184,34 +184,34 @@ def refresh(view: "Tensor") -> None:
 
 
 def _refresh(view: "Tensor") -> None:
-    base, steps = base_of(view), view._view_chain
-    assert steps is not None
-    if steps.blocked_by is not None:
+    base, chain = base_of(view), view._view_chain
+    assert chain is not None
+    if chain.blocked_by is not None:
         raise RuntimeError(
             f"the history of this view, a {describe(view)}, must follow an in-place change of its "
-            f"base or of another view, but {steps.blocked_by}"
+            f"base or of another view, but {chain.blocked_by}"
         )
     generation = base._generation
     with grad_mode.enable_grad():
-        fresh = steps.take(base)
-    if _place(fresh._array) != _place(view._array):
+        replayed = chain.take(base)
+    if _layout(replayed._array) != _layout(view._array):
         raise RuntimeError(
             f"the history of this view, a {describe(view)}, cannot follow that of its base, whose "
             "shape was changed in place under no_grad(); take the view again"
         )
-    set_history(view, fresh._grad_fn, fresh._output_nr)
+    set_history(view, replayed._grad_fn, replayed._output_nr)
     view._generation = generation
 
 
-def _place(array: NDArray[Any]) -> tuple[Any, ...]:
-    """Return where in memory an array lies, and how."""
+def _layout(array: NDArray[Any]) -> tuple[Any, ...]:
+    """Return address, shape and strides of an array."""
     return array.__array_interface__["data"][0], array.shape, array.strides
 
 
 def set_history(tensor: "Tensor", node: "Node | None", output_nr: int) -> None:
-    """Make `tensor` output `output_nr` of `node`; if it retained its gradient, it does so there."""
-    before = tensor._grad_fn
-    retained = before is not None and before.forget_retainer(tensor)
+    """Make `tensor` output `output_nr` of `node`; move its ``retain_grad()``, if set, to `node`."""
+    previous = tensor._grad_fn
+    retained = previous is not None and previous.stop_retaining_grad(tensor)
     tensor._requires_grad = node is not None
     tensor._grad_fn, tensor._output_nr = node, output_nr
     if retained and node is not None:

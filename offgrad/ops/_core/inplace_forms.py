@@ -11,7 +11,7 @@ from offgrad.autograd.mutation import check_history, check_mutable, rewrite_hist
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.autograd.views import base_of, become
+from offgrad.autograd.views import base_of, turn_into_view
 from offgrad.ops._core.dtypes import as_tensor_of, category
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) ->
     if target._requires_grad and target._grad_fn is None:
         target._array = view._array
     else:
-        become(target, view)
+        turn_into_view(target, view)
     return target
 
 
