@@ -1,4 +1,4 @@
-"""Anomaly mode: errors and NaN of backward are traced to the line of forward they come from."""
+"""Anomaly mode: traces errors and NaN in backward to the line of forward that caused them."""
 
 import sys
 import threading
@@ -17,7 +17,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 class _State:
-    """Of the process, as in PyTorch: backward may run in another thread than forward."""
+    """One state per process, as in PyTorch: backward may run in another thread than forward."""
 
     enabled = False
     check_nan = True
@@ -37,7 +37,7 @@ def is_anomaly_enabled() -> bool:
 
 
 def is_anomaly_check_nan_enabled() -> bool:
-    """Return whether anomaly mode, if on, looks for NaN."""
+    """Return whether anomaly mode, if on, checks for NaN."""
     return state.check_nan
 
 
@@ -46,7 +46,7 @@ class set_detect_anomaly:
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         if not isinstance(mode, bool) or not isinstance(check_nan, bool):
-            raise TypeError(f"anomaly mode is on or off, a bool, got {mode!r} and {check_nan!r}")
+            raise TypeError(f"set_detect_anomaly takes bools, got {mode!r} and {check_nan!r}")
         self._previous = state.enabled, state.check_nan
         state.enabled, state.check_nan = mode, check_nan
 
@@ -63,10 +63,10 @@ class set_detect_anomaly:
 
 
 class detect_anomaly:
-    """Remember for each operation inside the block the line that ran it; tell it when its backward
-    fails or, with `check_nan`, returns NaN.
+    """Record the line that runs each operation inside the block; report it when the backward of the
+    operation fails or, with `check_nan`, returns NaN.
 
-    Forward and backward both belong into the block. It takes time and memory: for debugging only.
+    Run both forward and backward in the block. For debugging only: it costs time and memory.
     """
 
     def __init__(self, check_nan: bool = True) -> None:
@@ -86,7 +86,7 @@ class detect_anomaly:
 
 
 def record_line(node: "Node") -> None:
-    """Keep with `node`, just recorded, where that was, and the node in whose backward it was."""
+    """Store in the metadata of the new `node` the stack and the node whose backward is running."""
     stack = traceback.StackSummary.extract(_frames(sys._getframe(1)), lookup_lines=False)
     stack.reverse()
     node.metadata["traceback_"] = stack
@@ -94,18 +94,18 @@ def record_line(node: "Node") -> None:
 
 
 def caller() -> str:
-    """Return the line outside this package that called into it."""
+    """Return the line outside this package that called it."""
     stack = traceback.StackSummary.extract(_frames(sys._getframe(1)), limit=1)
     return ", ".join(f"{each.filename}:{each.lineno} in {each.name}" for each in stack)
 
 
 def run(node: "Node", grads: "Grads") -> "Grads":
-    """Run `node`; tell of an error where in forward it comes from."""
+    """Run `node`; add to an error where forward recorded the node."""
     outer, _running.node = _running.node, node
     try:
         return node.run(grads)
     except Exception as error:
-        error.add_note(f"{_place(node)}\n{_history(node)}")
+        error.add_note(f"{_recorded_at(node)}\n{_forward_stacks(node)}")
         raise
     finally:
         _running.node = outer
@@ -115,7 +115,7 @@ def check(node: "Node", grads: "Grads") -> None:
     """Raise if one of the gradients `node` returned has a NaN.
 
     Raises:
-        RuntimeError: it names the node, the gradient and the line of forward.
+        RuntimeError: naming the node, the gradient and the line of forward.
     """
     if not state.check_nan:
         return
@@ -126,9 +126,9 @@ def check(node: "Node", grads: "Grads") -> None:
         if array.dtype.kind in "fcV" and np.isnan(array).any():
             error = RuntimeError(
                 f"{node.name()} returned nan in gradient {index}, of shape {list(array.shape)}. "
-                f"{_place(node)}"
+                f"{_recorded_at(node)}"
             )
-            error.add_note(_history(node))
+            error.add_note(_forward_stacks(node))
             try:
                 raise error
             finally:
@@ -136,7 +136,7 @@ def check(node: "Node", grads: "Grads") -> None:
 
 
 def _frames(innermost: FrameType) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames from the line outside this package that called it outwards."""
+    """Yield the frames from the innermost one outside this package outwards."""
     inside = True
     for frame, line in traceback.walk_stack(innermost):
         inside = inside and frame.f_code.co_filename.startswith(_PACKAGE)
@@ -144,11 +144,11 @@ def _frames(innermost: FrameType) -> Iterator[tuple[FrameType, int]]:
             yield frame, line
 
 
-def _place(node: "Node") -> str:
+def _recorded_at(node: "Node") -> str:
     stack = node.metadata.get("traceback_")
     if not stack:
         return (
-            f"Where in forward {node.name()} was recorded is not known: run forward, too, under "
+            f"The line of forward that recorded {node.name()} is unknown: run forward, too, under "
             "detect_anomaly()."
         )
     last = stack[-1]
@@ -157,8 +157,8 @@ def _place(node: "Node") -> str:
     )
 
 
-def _history(node: "Node | None") -> str:
-    """Return the stack of forward at `node` and at the nodes whose backward recorded it."""
+def _forward_stacks(node: "Node | None") -> str:
+    """Return the forward stack of `node` and of the nodes whose backward recorded it."""
     parts = []
     while node is not None:
         stack = node.metadata.get("traceback_")

@@ -1,4 +1,4 @@
-"""The engine: runs nodes from roots to leaves, each once, when its gradients are complete."""
+"""The engine: runs the graph's nodes from roots to leaves, each once, with complete gradients."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 observers: list[Callable[[bool], None]] = []
-"""Called with True when a backward pass begins and with False when it has ended."""
+"""Called with True when a backward pass begins and with False when it ends."""
 
 
 Order = list[tuple[Node, bool]]
 
 
 class _Pass:
-    """One run of the graph, for hooks that ask.
+    """One backward pass, as hooks see it.
 
     Attributes:
-        nodes: those whose gradients are computed.
-        per_pass: what hooks keep as long as the run lasts.
+        nodes: the nodes whose gradients are computed.
+        per_pass: data of hooks that lives as long as the pass.
     """
 
     def __init__(self, nodes: set[Node]) -> None:
@@ -42,7 +42,7 @@ class _Pass:
 
 
 class _State(threading.local):
-    """The runs of this thread, the innermost last: a hook or a Function may run another."""
+    """The passes of this thread, innermost last: hooks and Functions may run nested ones."""
 
     passes: tuple[_Pass, ...] = ()
 
@@ -51,11 +51,9 @@ state = _State()
 
 
 def as_tuple(tensors: Any) -> "tuple[Tensor, ...]":
-    """Return one tensor, or several, as a tuple."""
+    """Return one tensor or several as a tuple."""
     if not isinstance(tensors, TensorBase | Iterable):
-        raise TypeError(
-            f"a tensor or a sequence of tensors is needed, got {type(tensors).__name__}"
-        )
+        raise TypeError(f"expected a tensor or a sequence of tensors, got {type(tensors).__name__}")
     if isinstance(tensors, TensorBase | GradientEdge):
         return (tensors,)  # type: ignore[return-value]
     return tuple(tensors)
@@ -69,28 +67,31 @@ def run(
     targets: Sequence[Edge] | None,
     accumulate: bool = False,
 ) -> "list[Tensor | None]":
-    """Run the graph; return the gradient at each of `targets`, which `accumulate` executes, too."""
+    """Run the graph; return the gradient at each of `targets`.
+
+    With `accumulate`, the target nodes themselves are executed, too.
+    """
     order = _order([node for node, _ in roots if node is not None], targets, accumulate)
     captured: dict[Edge, Tensor | None] = dict.fromkeys(targets or ())
-    running = _Pass({node for node, _ in order})
-    pending = _Pending(running.nodes, create_graph)
+    backward_pass = _Pass({node for node, _ in order})
+    buffers = _InputBuffers(backward_pass.nodes, create_graph)
     for (node, output_nr), grad in zip(roots, grads, strict=True):
         if node is not None:
-            pending.add(node, output_nr, grad)
-    with ExitStack() as ends:
+            buffers.add(node, output_nr, grad)
+    with ExitStack() as cleanup:
         for observer in observers:
             observer(True)
-            ends.callback(observer, False)
-        ends.enter_context(grad_mode.set_grad_enabled(create_graph))
-        ends.callback(setattr, state, "passes", state.passes)
-        state.passes = (*state.passes, running)
-        _announce_order(order, ends)
+            cleanup.callback(observer, False)
+        cleanup.enter_context(grad_mode.set_grad_enabled(create_graph))
+        cleanup.callback(setattr, state, "passes", state.passes)
+        state.passes = (*state.passes, backward_pass)
+        _announce_order(order, cleanup)
         for node, execute in order:
-            inputs = pending.pop(node)
+            inputs = buffers.pop(node)
             if inputs is None and not (execute and node.runs_without_grad):
                 continue
-            outputs = _step(node, inputs, captured, execute)
-            # Nothing here may hold a gradient while the next node computes.
+            outputs = _run_with_hooks(node, inputs, captured, execute)
+            # No local may hold a gradient while the next node computes.
             del inputs
             if not execute:
                 continue
@@ -101,17 +102,18 @@ def run(
             for index, (target, output_nr) in enumerate(node.next_functions):
                 output = outputs[index]
                 if target is not None and output is not None:
-                    pending.add(target, output_nr, output, node, index)
+                    buffers.add(target, output_nr, output, node, index)
             output, outputs = None, ()
     return [captured[edge] for edge in targets or ()]
 
 
 def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bool) -> Order:
-    """Return the nodes in the order of their run, each with whether it is executed.
+    """Return the nodes in execution order, each with whether it is executed.
 
-    Numbers count up as nodes are recorded, so descending order meets a node after all that lead to
-    it. Leaves come right after the last node that contributes to them. With `targets`, only what
-    lies on a path to one of them is executed, and with `accumulate` they themselves.
+    Sequence numbers increase as nodes are recorded, so in descending order each node comes after
+    all nodes that lead to it. A leaf's node comes right after the last node that contributes to it.
+    With `targets`, only nodes on a path to one of them are executed; with `accumulate`, the targets
+    too.
     """
     seen = set(roots)
     stack = list(seen)
@@ -120,42 +122,45 @@ def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bo
     while stack:
         node = stack.pop()
         (leaves if isinstance(node, AccumulateGrad) else nodes).append(node)
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
+        for next_node, _ in node.next_functions:
+            if next_node is not None and next_node not in seen:
+                seen.add(next_node)
+                stack.append(next_node)
     nodes.sort(key=lambda node: node.sequence_nr, reverse=True)
-    last: dict[Node, Node | None] = dict.fromkeys(leaves)
+    last_contributor: dict[Node, Node | None] = dict.fromkeys(leaves)
     for node in nodes:
-        for following, _ in node.next_functions:
-            if following in last:
-                last[following] = node
-    due: dict[Node | None, list[Node]] = {}
-    for leaf, node_before in last.items():
-        due.setdefault(node_before, []).append(leaf)
+        for next_node, _ in node.next_functions:
+            if next_node in last_contributor:
+                last_contributor[next_node] = node
+    leaves_after: dict[Node | None, list[Node]] = {}
+    for leaf, last_node in last_contributor.items():
+        leaves_after.setdefault(last_node, []).append(leaf)
 
-    wanted = {node for node, _ in targets or () if node in seen}
+    captured_nodes = {node for node, _ in targets or () if node in seen}
     if targets is None:
         executed = seen
     else:
-        executed = set(wanted) if accumulate else set()
+        executed = set(captured_nodes) if accumulate else set()
         for node in reversed(nodes):
             if any(
-                following in executed or following in wanted for following, _ in node.next_functions
+                next_node in executed or next_node in captured_nodes
+                for next_node, _ in node.next_functions
             ):
                 executed.add(node)
     order: Order = []
-    for node_before in (None, *nodes):
-        group = [] if node_before is None else [node_before]
-        group += due.get(node_before, [])
-        order += [(node, node in executed) for node in group if node in executed or node in wanted]
+    for last_node in (None, *nodes):
+        group = [] if last_node is None else [last_node]
+        group += leaves_after.get(last_node, [])
+        order += [
+            (node, node in executed) for node in group if node in executed or node in captured_nodes
+        ]
     return order
 
 
-def _announce_order(order: Order, ends: ExitStack) -> None:
-    """Tell the hooks of saved tensors what will be unpacked, in the order it will.
+def _announce_order(order: Order, cleanup: ExitStack) -> None:
+    """Pass to each `Unpacker` the packed tensors of this pass, in the order of their use.
 
-    What is to be called when the pass is over is added to `ends`.
+    The functions that the unpackers return are added to `cleanup`.
     """
     plans: dict[int, tuple[Unpacker, list[Any]]] = {}
     for node, execute in order:
@@ -163,11 +168,11 @@ def _announce_order(order: Order, ends: ExitStack) -> None:
             for saved in node.saves():
                 _add_to_plans(saved, plans)
     for unpacker, sequence in plans.values():
-        ends.callback(unpacker.plan(sequence))
+        cleanup.callback(unpacker.plan(sequence))
 
 
 def _add_to_plans(saved: SavedTensor, plans: dict[int, tuple[Unpacker, list[Any]]]) -> None:
-    """Add `saved`, if it is packed, after what is unpacked for it."""
+    """Add `saved`, if it is packed, after the tensors that its unpacker unpacks first."""
     if saved.packed is None:
         return
     unpacker, packed = saved.packed
@@ -178,18 +183,18 @@ def _add_to_plans(saved: SavedTensor, plans: dict[int, tuple[Unpacker, list[Any]
     plans[id(unpacker)][1].append(packed)
 
 
-def _step(
+def _run_with_hooks(
     node: Node,
     inputs: "list[Tensor | None] | None",
     captured: "dict[Edge, Tensor | None]",
     execute: bool,
 ) -> Grads:
-    """Run the hooks of `node` and, if it is to be executed, the node itself."""
+    """Run the hooks of `node` and, with `execute`, the node itself."""
     grads: list[Tensor | None] = inputs or [None] * len(node.output_metadata)
     for output_nr, grad in enumerate(grads):
         if grad is None:
             continue
-        for hook in _values(node.hooks_of_output(output_nr)):
+        for hook in _hook_list(node.hooks_of_output(output_nr)):
             result = hook(grad)
             if result is not None:
                 _check_hook_result(node, hook, grad, result)
@@ -198,90 +203,92 @@ def _step(
         kept = grads[output_nr]
         if kept is not None:
             with node.lock:
-                # A copy: others may hold the gradient, too.
+                # A copy, because other code may hold the gradient, too.
                 tensor.grad = kept.clone() if tensor.grad is None else tensor.grad + kept
     for output_nr, grad in enumerate(grads):
         if (node, output_nr) in captured:
             captured[node, output_nr] = grad
     if not execute:
         return ()
-    for hook in _values(node._pre_hooks):
+    for hook in _hook_list(node._pre_hooks):
         result = hook(tuple(grads))
         if result is not None:
-            grads = list(_checked(result, grads, node, hook))
-    run_node = anomaly.run if anomaly.state.enabled else _run
+            grads = list(_checked_replacements(result, grads, node, hook))
+    run_function = anomaly.run if anomaly.state.enabled else _run_node
     if node._post_hooks:
-        outputs = run_node(node, tuple(grads))
-        for hook in _values(node._post_hooks):
+        outputs = run_function(node, tuple(grads))
+        for hook in _hook_list(node._post_hooks):
             result = hook(outputs, tuple(grads))
             if result is not None:
-                outputs = _checked(result, outputs, node, hook)
+                outputs = _checked_replacements(result, outputs, node, hook)
         return outputs
     final = tuple(grads)
-    # The node holds the only references, so it may free a gradient when it is done with it.
+    # Besides this tuple, nothing may hold the gradients while the node computes.
     grads.clear()
-    return run_node(node, final)
+    return run_function(node, final)
 
 
-def _run(node: Node, grads: Grads) -> Grads:
+def _run_node(node: Node, grads: Grads) -> Grads:
     return node.run(grads)
 
 
-def _checked(result: Any, replaced: "Sequence[Tensor | None]", node: Node, hook: Any) -> Grads:
-    """Return the gradients that a node's hook put in place of others."""
+def _checked_replacements(
+    result: Any, originals: "Sequence[Tensor | None]", node: Node, hook: Any
+) -> Grads:
+    """Return the gradients that a node's hook returned in place of `originals`, after checks."""
     if not isinstance(result, tuple):
         raise TypeError(
-            f"a hook of a node must return None or a tuple of gradients, but {_who(hook, node)} "
-            f"returned a {type(result).__name__}"
+            "a hook of a node must return None or a tuple of gradients, but "
+            f"{_describe_hook(hook, node)} returned a {type(result).__name__}"
         )
-    given: Grads = result
-    if len(given) != len(replaced):
+    replacements: Grads = result
+    if len(replacements) != len(originals):
         raise RuntimeError(
-            f"a hook of a node must return as many gradients as it got, {len(replaced)}, but "
-            f"{_who(hook, node)} returned {len(given)}"
+            f"a hook of a node must return as many gradients as it got, {len(originals)}, but "
+            f"{_describe_hook(hook, node)} returned {len(replacements)}"
         )
-    for before, after in zip(replaced, given, strict=True):
+    for before, after in zip(originals, replacements, strict=True):
         if before is not None and after is not None:
             _check_hook_result(node, hook, before, after)
-    return given
+    return replacements
 
 
-def _values(hooks: dict[int, Any] | None) -> Iterable[Any]:
+def _hook_list(hooks: dict[int, Any] | None) -> Iterable[Any]:
     return list(hooks.values()) if hooks else ()
 
 
 def _check_hook_result(node: Node, hook: Any, grad: "Tensor", result: Any) -> None:
     if not isinstance(result, TensorBase):
         raise TypeError(
-            f"a hook must return None or tensors, but {_who(hook, node)} returned "
+            f"a hook must return None or tensors, but {_describe_hook(hook, node)} returned "
             f"{type(result).__name__}"
         )
     if result._array.shape != grad._array.shape or result._array.dtype != grad._array.dtype:
         raise RuntimeError(
-            f"a hook must keep shape and dtype of a gradient, but {_who(hook, node)} "
+            f"a hook must keep shape and dtype of a gradient, but {_describe_hook(hook, node)} "
             f"returned a {describe(result)} for a {describe(grad)}"
         )
 
 
-def _who(hook: Any, node: Node) -> str:
+def _describe_hook(hook: Any, node: Node) -> str:
     return f"{getattr(hook, '__qualname__', type(hook).__name__)} at {node.name()}"
 
 
-def _expands(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+def _broadcasts_to(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     try:
         return np.broadcast_shapes(shape, to) == to
     except ValueError:
         return False
 
 
-class _Pending:
-    """Gradients on their way: for each node, the sum so far for each of its outputs."""
+class _InputBuffers:
+    """The gradients that nodes will run with: for each node, a partial sum for each output."""
 
     def __init__(self, nodes: set[Node], create_graph: bool) -> None:
         self._nodes = nodes
         self._grads: dict[Node, list[Tensor | None]] = {}
-        # Sums made here belong to nobody else and may be added to in place.
-        self._own: set[Edge] = set()
+        # Edges whose sum was computed here: no other code holds it, so it may change in place.
+        self._owned: set[Edge] = set()
         self._recorded = create_graph
 
     def pop(self, node: Node) -> "list[Tensor | None] | None":
@@ -293,12 +300,12 @@ class _Pending:
         if node not in self._nodes:
             return
         shape, dtype = node.output_metadata[output_nr]
-        if grad._array.shape != shape and _expands(shape, grad._array.shape):
+        if grad._array.shape != shape and _broadcasts_to(shape, grad._array.shape):
             grad = grad.sum_to_size(shape)
         if grad._array.shape != shape:
-            maker = source.name() if source else "the first gradient"
+            producer = source.name() if source else "the first gradient"
             raise RuntimeError(
-                f"a gradient must have the shape of what it belongs to: {maker} returned at index "
+                f"a gradient must have the shape of its tensor: {producer} returned at index "
                 f"{index} a {describe(grad)}, expected shape {list(shape)}"
             )
         if grad._array.dtype != dtype:
@@ -309,10 +316,10 @@ class _Pending:
         sum_so_far = grads[output_nr]
         if sum_so_far is None:
             grads[output_nr] = grad
-        elif (node, output_nr) in self._own:
+        elif (node, output_nr) in self._owned:
             with np.errstate(all="ignore"):
                 np.add(sum_so_far._array, grad._array, out=sum_so_far._array)
         else:
             grads[output_nr] = sum_so_far + grad
             if not self._recorded:
-                self._own.add((node, output_nr))
+                self._owned.add((node, output_nr))

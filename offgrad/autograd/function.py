@@ -1,4 +1,4 @@
-"""Function: differentiable operations of the user's own, written as in PyTorch."""
+"""Function: user-defined differentiable operations, written as in PyTorch."""
 
 import functools
 import inspect
@@ -32,21 +32,19 @@ class Function:
 
     Subclass it with static methods ``forward(ctx, *args)`` (or ``forward(*args)`` together with
     ``setup_context(ctx, inputs, output)``) and ``backward(ctx, *grad_outputs)``; call it by
-    ``apply(*args)``. Forward is not recorded; gradients are what `backward` returns, one for each
-    argument, and differentiable in turn if it uses differentiable operations.
+    ``apply(*args)``. Forward is not recorded. `backward` returns one gradient for each argument;
+    the gradients are differentiable if it uses differentiable operations.
     """
 
     _node_class: type[FunctionNode] = FunctionNode
 
     def __init_subclass__(cls) -> None:
-        # PyTorch, too, has a class of nodes for each Function, named after it.
+        # As in PyTorch, each Function has a node class named after it.
         cls._node_class = type(f"{cls.__name__}Backward", (FunctionNode,), {})
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise: a Function is applied."""
-        raise RuntimeError(
-            f"a Function is applied, not called: use {type(self).__name__}.apply(...)"
-        )
+        """Raise: Functions are called by `apply`."""
+        raise RuntimeError(f"a Function is called by apply: use {type(self).__name__}.apply(...)")
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -55,12 +53,12 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save for backward; without it, forward takes ctx and saves itself."""
+        """Save for backward; without this method, forward takes ctx and saves for backward."""
         raise NotImplementedError
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grad_outputs: Any) -> Any:
-        """Return the gradient of each argument of forward, None for what is no tensor."""
+        """Return a gradient for each argument of forward, None for those that are not tensors."""
         raise NotImplementedError("a Function needs a static method backward(ctx, *grad_outputs)")
 
     vjp = backward
@@ -81,8 +79,8 @@ class Function:
         With `setup_context`, keyword and default arguments of forward count among its arguments;
         without, keywords are passed on to forward.
         """
-        has_setup = cls.setup_context is not Function.setup_context
-        if has_setup:
+        has_setup_context = cls.setup_context is not Function.setup_context
+        if has_setup_context:
             bound = inspect.signature(cls.forward).bind(*args, **kwargs)
             bound.apply_defaults()
             args, kwargs = bound.args, bound.kwargs
@@ -100,7 +98,7 @@ class Function:
             node.needs_input_grad = needs_input_grad
             node.next_functions = tuple([gradient_edge(each) for each in tensors])
         with grad_mode.no_grad():
-            if has_setup:
+            if has_setup_context:
                 output = cls.forward(*args, **kwargs)
                 cls.setup_context(ctx, args, output)
             else:
@@ -120,12 +118,12 @@ def _is_one_of(value: Any, others: Sequence[Any]) -> bool:
 
 
 def _check_dirty(node: FunctionNode, results: Sequence[Any]) -> None:
-    """Raise unless what forward changed is returned, and views alone."""
+    """Raise unless forward returns each dirty tensor, and a dirty view as the only result."""
     for tensor in node.ctx._dirty:
         if not _is_one_of(tensor, results):
             raise RuntimeError(
                 f"{node.name()}: an input marked dirty must be returned by forward, but a "
-                f"{describe(tensor)} was not; without it the change would have no gradient"
+                f"{describe(tensor)} was not; else the change would have no gradient"
             )
         if tensor._base is not None and len(results) > 1:
             raise RuntimeError(
@@ -161,7 +159,7 @@ def _output(node: FunctionNode, value: Any, tensors: Sequence[Any], recorded: bo
         elif result._requires_grad:
             return wrap(result._array, result._storage)
         return result
-    if is_input or result._grad_fn is node:  # returned as it came, or a second time
+    if is_input or result._grad_fn is node:  # an unchanged input, or a repeated result
         blocked_by = CUSTOM.format(node.name())
         result = view_of(result._array, result, view_chain(result, None, {}, 0, blocked_by))
     elif result._view_chain is not None:
@@ -171,11 +169,11 @@ def _output(node: FunctionNode, value: Any, tensors: Sequence[Any], recorded: bo
     if is_marked or not is_differentiable(result._array.dtype):
         node.output_metadata += (metadata,)
         return result
-    earlier = result._grad_fn
-    if earlier is not None and earlier.sequence_nr < node.sequence_nr:
+    previous_node = result._grad_fn
+    if previous_node is not None and previous_node.sequence_nr < node.sequence_nr:
         raise RuntimeError(
-            f"{node.name()}: forward returned a {describe(result)} that {earlier.name()} recorded "
-            "before; return what forward computes itself, or an input"
+            f"{node.name()}: forward returned a {describe(result)} that {previous_node.name()} "
+            "recorded before; return a tensor that forward computes, or an input"
         )
     connect(result, node)
     return result
@@ -184,7 +182,7 @@ def _output(node: FunctionNode, value: Any, tensors: Sequence[Any], recorded: bo
 def _save(
     node: FunctionNode, tensors: Sequence[Any], results: Sequence[Any], outputs: Sequence[Any]
 ) -> None:
-    """Save what forward asked for: inputs with their edges, outputs as such."""
+    """Save the tensors passed to `save_for_backward`: inputs with their edges, outputs as such."""
     saved = {}
     raw: list[SavedTensor | None] = []
     for index, tensor in enumerate(node.ctx._to_save):
@@ -195,7 +193,7 @@ def _save(
         is_output = False
         is_dirty = _is_one_of(tensor, node.ctx._dirty)
         for position, candidate in enumerate(results):
-            # A view that was changed leads to the node through its base.
+            # A changed view leads to the node through its base.
             recorded = outputs[position]._grad_fn is node if tensor is candidate else False
             if tensor is candidate and (recorded or is_dirty):
                 edge, is_output = (None, position), True
@@ -208,7 +206,7 @@ def _save(
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a Function's `backward` that is not differentiable: differentiating it raises."""
+    """Decorate a Function's `backward` that is not differentiable: a double backward raises."""
 
     @functools.wraps(backward)
     def run(ctx: FunctionCtx, *grads: Any) -> Any:
@@ -216,32 +214,35 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             result = backward(ctx, *grads)
         if not grad_mode.state.grad_enabled:
             return result
-        # Whatever leads back to an input or an incoming gradient goes through a node that raises.
-        paths = [each for each in grads if isinstance(each, TensorBase) and each._requires_grad]
+        # Connect each result with the inputs and the incoming gradients by a node that raises.
+        grads_requiring_grad = [
+            each for each in grads if isinstance(each, TensorBase) and each._requires_grad
+        ]
 
-        def guarded(each: Any) -> Any:
-            if not isinstance(each, TensorBase):
-                return each
+        def delay_error(grad: Any) -> Any:
+            if not isinstance(grad, TensorBase):
+                return grad
             node = ctx._node()
             edges = () if node is None else node.next_functions
-            inputs = [tensor_from_edge(each, edge) for edge in edges if edge[0]]
-            return _Once.apply(wrap(each._array, each._storage), *paths, *inputs)
+            inputs = [tensor_from_edge(grad, edge) for edge in edges if edge[0]]
+            detached = wrap(grad._array, grad._storage)
+            return _DelayedError.apply(detached, *grads_requiring_grad, *inputs)
 
-        return tuple(map(guarded, result)) if isinstance(result, tuple) else guarded(result)
+        return tuple(map(delay_error, result)) if isinstance(result, tuple) else delay_error(result)
 
     return run
 
 
-class _Once(Function):
-    """Passes a gradient on, and raises when it is differentiated."""
+class _DelayedError(Function):
+    """Returns a gradient unchanged; its backward raises."""
 
     @staticmethod
-    def forward(ctx: Any, grad: "Tensor", *paths: "Tensor") -> "Tensor":
+    def forward(ctx: Any, grad: "Tensor", *connected: "Tensor") -> "Tensor":
         return grad
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         raise RuntimeError(
-            "a backward marked once_differentiable was differentiated a second time; write it in "
-            "differentiable operations and drop the mark, or do not pass create_graph=True"
+            "a backward marked once_differentiable was differentiated; write it in differentiable "
+            "operations and remove the decorator, or do not pass create_graph=True"
         )

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class FunctionCtx:
-    """What a Function's `forward` and `backward` share: the ``ctx`` argument.
+    """The context that a Function's `forward` and `backward` share: the ``ctx`` argument.
 
-    Attributes may be set on it. Tensors that backward needs belong into `save_for_backward`: so
-    they are checked for in-place changes, offloaded by policies, and freed with the graph.
+    Users may set attributes on it. Pass tensors that backward needs to `save_for_backward`, so that
+    they are checked for in-place changes, offloaded by policies and freed with the graph.
 
     Attributes:
-        needs_input_grad: for each argument of forward, whether its gradient is wanted.
+        needs_input_grad: for each argument of forward, whether its gradient is needed.
     """
 
     needs_input_grad: tuple[bool, ...]
@@ -34,7 +34,7 @@ class FunctionCtx:
         self._materialize_grads = True
 
     def __getattr__(self, name: str) -> Any:
-        # In PyTorch the two are one object: what the node has, such as metadata, is found here.
+        # In PyTorch ctx is the node, so that attributes of the node, such as metadata, exist here.
         node = self.__dict__["_node"]()
         if node is not None and not name.startswith("_") and hasattr(type(node), name):
             return object.__getattribute__(node, name)
@@ -51,18 +51,18 @@ class FunctionCtx:
         self._to_save = tensors
 
     def save_for_forward(self, *tensors: "Tensor | None") -> None:
-        """Do nothing: there is no forward-mode differentiation."""
+        """Do nothing: offgrad has no forward-mode differentiation."""
 
     @property
     def saved_tensors(self) -> "tuple[Tensor | None, ...]":
-        """What `save_for_backward` was given, checked for in-place changes since."""
+        """The tensors passed to `save_for_backward`, after a check for in-place changes."""
         node = self._node()
         if node is None or self._to_save:
             return self._to_save
         return tuple(None if raw is None else raw.unpack() for raw in node._raw_saved_tensors)
 
     def mark_dirty(self, *tensors: "Tensor") -> None:
-        """Declare inputs that forward changes in place; it must return them too."""
+        """Declare inputs that forward changes in place; it must return them, too."""
         _check_tensors("mark_dirty", tensors)
         self._dirty = tensors
 
@@ -85,13 +85,13 @@ def _check_tensors(method: str, tensors: Sequence[Any]) -> None:
 
 
 class FunctionNode(Node):
-    """The node of a user-defined Function; attributes it lacks are those of its ctx.
+    """The node of a user-defined Function; it also has the attributes of its ctx.
 
-    It has an edge for each argument that is a tensor.
+    It has one edge for each argument that is a tensor.
     """
 
     runs_without_grad = True
-    # What was saved, in the order given, with None where None was.
+    # In the order of the arguments of `save_for_backward`; None for None.
     _raw_saved_tensors: tuple[SavedTensor | None, ...] = ()
 
     def __init__(self, function: "type[Function]", arguments: Sequence[Any]) -> None:
@@ -109,33 +109,33 @@ class FunctionNode(Node):
         return super().__getattr__(name)
 
     def run(self, grads: Grads) -> Grads:
-        """Call the Function's backward; check what it returns, and return it for the tensors."""
+        """Call the Function's backward and check the results; return those for tensor arguments."""
         if self.ctx._materialize_grads:
             grads = tuple(
                 wrap(zeros(shape, dtype)) if grad is None and dtype is not None else grad
                 for grad, (shape, dtype) in zip(grads, self.output_metadata, strict=True)
             )
         result = self.function._backward()(self.ctx, *grads)
-        given = result if isinstance(result, tuple) else (result,)
+        results = result if isinstance(result, tuple) else (result,)
         expected = len(self._is_tensor)
-        if any(each is not None for each in given[expected:]) or len(given) < expected:
+        if any(each is not None for each in results[expected:]) or len(results) < expected:
             raise RuntimeError(
                 f"{self.name()} must return a gradient, or None, for each of the {expected} "
-                f"arguments of forward, but returned {len(given)}"
+                f"arguments of forward, but returned {len(results)}"
             )
         edges = iter(self.next_functions)
-        for index, (each, is_tensor) in enumerate(zip(given, self._is_tensor, strict=False)):
+        for index, (each, is_tensor) in enumerate(zip(results, self._is_tensor, strict=False)):
             target, output_nr = next(edges) if is_tensor else (None, 0)
             if each is None:
                 continue
             if not isinstance(each, TensorBase):
                 raise RuntimeError(
-                    f"{self.name()} must return tensors and None, as a tuple if several, but "
+                    f"{self.name()} must return tensors or None, as a tuple if several, but "
                     f"returned {type(each).__name__} at index {index}"
                 )
             if not is_tensor:
                 raise RuntimeError(
-                    f"{self.name()} must return None for arguments that are no tensors, but "
+                    f"{self.name()} must return None for arguments that are not tensors, but "
                     f"returned a {describe(each)} at index {index}"
                 )
             dtype = None if target is None else target.output_metadata[output_nr][1]
@@ -145,5 +145,5 @@ class FunctionNode(Node):
                     f"{describe(each)} at index {index} for a {dtype.name} input; take its .real"
                 )
         return tuple(
-            each for each, is_tensor in zip(given, self._is_tensor, strict=False) if is_tensor
+            each for each, is_tensor in zip(results, self._is_tensor, strict=False) if is_tensor
         )

@@ -1,5 +1,5 @@
-"""Whether operations are recorded: `no_grad`, `enable_grad`, `set_grad_enabled`; one flag a
-thread.
+"""Whether operations are recorded, per thread: `no_grad`, `enable_grad`, `set_grad_enabled`,
+`inference_mode`.
 """
 
 import functools
@@ -19,9 +19,9 @@ class _State(threading.local):
     """The modes of this thread.
 
     Attributes:
-        grad_mode: what `no_grad` and its like set.
-        inference: whether it is in `inference_mode`.
-        grad_enabled: whether operations are recorded: what both come to.
+        grad_mode: the mode that `no_grad`, `enable_grad` and `set_grad_enabled` set.
+        inference: whether the thread is in `inference_mode`.
+        grad_enabled: whether operations are recorded: in grad mode, not in inference mode.
     """
 
     grad_mode = True
@@ -29,19 +29,19 @@ class _State(threading.local):
     grad_enabled = True
 
     def set(self, grad_mode: bool, inference: bool) -> tuple[bool, bool]:
-        """Set both; return what they were."""
-        before = self.grad_mode, self.inference
+        """Set both modes; return the previous ones."""
+        previous = self.grad_mode, self.inference
         self.grad_mode, self.inference = grad_mode, inference
         self.grad_enabled = grad_mode and not inference
-        return before
+        return previous
 
 
 state = _State()
 
 
 def is_grad_enabled() -> bool:
-    """Return whether grad mode is on in this thread: operations are recorded for backward, unless
-    it is in `inference_mode`.
+    """Return whether grad mode is on in this thread: operations are recorded, unless the thread is
+    in `inference_mode`.
     """
     return state.grad_mode
 
@@ -52,10 +52,10 @@ def is_inference_mode_enabled() -> bool:
 
 
 class _Mode:
-    """A mode as context manager and as decorator, of functions and of generators."""
+    """A mode as a context manager, and as a decorator of functions and generators."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return the mode; or, used as a decorator without parentheses, the decorated function."""
+        """Return the mode; used as a decorator without parentheses, the decorated function."""
         if args and callable(args[0]):
             return cls()(args[0])
         return super().__new__(cls)
@@ -66,8 +66,8 @@ class _Mode:
     def _set(self) -> None:
         raise NotImplementedError
 
-    def _again(self) -> "_Mode":
-        """Return a mode like this one that is not in use."""
+    def _clone(self) -> "_Mode":
+        """Return a new object of the same mode."""
         return type(self)()
 
     def __enter__(self) -> None:
@@ -88,20 +88,20 @@ class _Mode:
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._again():
+            with self._clone():
                 return function(*args, **kwargs)
 
         return run
 
     def _decorate_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # The mode holds while the generator runs and not while its caller does.
+        # The mode is on while the generator runs, and off while its caller runs.
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             generator = function(*args, **kwargs)
             resume: Callable[[], Any] = functools.partial(next, generator)
             while True:
                 try:
-                    with self._again():
+                    with self._clone():
                         item = resume()
                 except StopIteration as stop:
                     return stop.value
@@ -109,7 +109,7 @@ class _Mode:
                     sent = yield item
                     resume = functools.partial(generator.send, sent)
                 except GeneratorExit:
-                    with self._again():
+                    with self._clone():
                         generator.close()
                     raise
                 except BaseException as error:
@@ -132,7 +132,7 @@ class no_grad(_GradMode):
 
 
 class enable_grad(_GradMode):
-    """Record again inside `no_grad`. Context manager and decorator."""
+    """Record operations inside `no_grad`. Context manager and decorator."""
 
     _mode = True
 
@@ -150,20 +150,20 @@ class set_grad_enabled(_GradMode):
     def __enter__(self) -> None:
         self._set()
 
-    def _again(self) -> "_Mode":
+    def _clone(self) -> "_Mode":
         return set_grad_enabled(self._mode)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate `function`; the mode set when this object was made is undone."""
+        """Decorate `function`; restore the mode from before this object was created."""
         state.set(*self._previous.pop())
         return super().__call__(function)
 
 
 class inference_mode(_Mode):
-    """Record nothing, and make inference tensors, which no recorded operation may save later.
+    """Record nothing and create inference tensors, which recorded operations cannot save later.
 
-    Context manager and decorator; with ``mode=False`` it switches an enclosing one off. Tensors
-    made before keep what they are, and so do views of them.
+    Context manager and decorator; ``mode=False`` switches an enclosing one off. Tensors created
+    before, and views of them, stay normal tensors.
     """
 
     def __init__(self, mode: bool = True) -> None:
@@ -173,7 +173,7 @@ class inference_mode(_Mode):
     def _set(self) -> None:
         state.set(not self._mode, self._mode)
 
-    def _again(self) -> "_Mode":
+    def _clone(self) -> "_Mode":
         return inference_mode(self._mode)
 
 

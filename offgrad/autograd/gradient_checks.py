@@ -1,4 +1,4 @@
-"""gradcheck and gradgradcheck: gradients beside finite differences, number by number."""
+"""gradcheck and gradgradcheck: comparison of gradients with finite differences."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 
-# A Jacobian has a row for each element of the input and a column for each number of the output.
+# A Jacobian has a row for each element of the input and a column for each element of the output.
 # A complex output counts as two real ones, its real and its imaginary part.
 
 
 class GradcheckError(RuntimeError):
-    """A gradient is not what finite differences say."""
+    """A gradient differs from its finite differences."""
 
 
 def gradcheck(
@@ -39,16 +39,16 @@ def gradcheck(
     raise_exception: bool = True,
     nondet_tol: float = 0.0,
 ) -> bool:
-    """Return whether the gradients of `func` are those that central differences give.
+    """Return whether the gradients of `func` agree with central differences.
 
-    Every differentiable output is checked by itself, so that a node with several outputs meets
-    missing gradients too. Gradients of complex tensors follow PyTorch's convention: that of
-    a real L with respect to z = x + iy is dL/dx + i dL/dy.
+    Each differentiable output is checked separately, so that nodes with several outputs also run
+    with missing gradients. Gradients of complex tensors follow PyTorch's convention: the gradient
+    of a real L with respect to z = x + iy is dL/dx + i dL/dy.
 
     Args:
         func: takes the inputs, returns a tensor or a sequence of tensors.
-        inputs: a tensor or a sequence of anything; those tensors are checked that require grad and
-            are changed in place, by `eps`, and back. They should be float64 or complex128.
+        inputs: a tensor, or a sequence of any objects, whose tensors that require grad are checked.
+            These are changed in place by `eps`, and restored; use float64 or complex128.
         eps: the step of the differences.
         atol: absolute tolerance.
         rtol: tolerance relative to the numerical value.
@@ -60,9 +60,9 @@ def gradcheck(
         ValueError: if no input requires grad.
         RuntimeError: if elements of an input share memory.
     """
-    given = _as_tuple(inputs)
+    arguments = _as_tuple(inputs)
     try:
-        _check(func, given, eps, atol, rtol, nondet_tol, constants=False)
+        _check(func, arguments, eps, atol, rtol, nondet_tol, constants=False)
     except GradcheckError:
         if raise_exception:
             raise
@@ -81,15 +81,15 @@ def gradgradcheck(
     raise_exception: bool = True,
     nondet_tol: float = 0.0,
 ) -> bool:
-    """Return whether the gradients of the gradients of `func` are those central differences give.
+    """Return whether the second derivatives of `func` agree with central differences.
 
-    They are taken with respect to the inputs and to the gradients backward begins with. A gradient
-    that was not recorded counts as constant, and is found wrong where it is not.
+    The gradients of `func` are differentiated with respect to the inputs and `grad_outputs`. A
+    gradient that was not recorded counts as a constant; the check fails if it is not one.
 
     Args:
         func: as for `gradcheck`.
         inputs: as for `gradcheck`.
-        grad_outputs: what backward begins with, for each differentiable output; random by default.
+        grad_outputs: the gradient of each differentiable output; random by default.
         eps: the step of the differences.
         atol: absolute tolerance.
         rtol: tolerance relative to the numerical value.
@@ -101,26 +101,36 @@ def gradgradcheck(
         ValueError: if no input requires grad.
         RuntimeError: if elements of an input share memory.
     """
-    given = _as_tuple(inputs)
+    arguments = _as_tuple(inputs)
     if grad_outputs is None:
         generator = np.random.default_rng(0)
-        first = tuple(_random_like(each, generator) for each in _differentiable(func(*given)))
+        output_grads = tuple(
+            _random_like(each, generator) for each in _differentiable(func(*arguments))
+        )
     else:
-        first = _as_tuple(grad_outputs)
+        output_grads = _as_tuple(grad_outputs)
 
     def first_gradients(*args: Any) -> "tuple[Tensor, ...]":
-        values, starts = args[: len(given)], args[len(given) :]
+        values, output_grads = args[: len(arguments)], args[len(arguments) :]
         found = gradients(
             _differentiable(func(*values)),
             [each for each in values if _requires_grad(each)],
-            starts,
+            output_grads,
             create_graph=True,
             allow_unused=True,
         )
         return tuple(each for each in found if each is not None)
 
     try:
-        _check(first_gradients, (*given, *first), eps, atol, rtol, nondet_tol, constants=True)
+        _check(
+            first_gradients,
+            (*arguments, *output_grads),
+            eps,
+            atol,
+            rtol,
+            nondet_tol,
+            constants=True,
+        )
     except GradcheckError:
         if raise_exception:
             raise
@@ -137,7 +147,7 @@ def _check(
     nondet_tol: float,
     constants: bool,
 ) -> None:
-    """Compare the Jacobians of `func`; with `constants`, of outputs without a history too."""
+    """Compare the Jacobians of `func`; with `constants`, also of outputs without a history."""
     _check_inputs(inputs)
 
     def run() -> "tuple[Tensor, ...]":
@@ -145,18 +155,21 @@ def _check(
         return _floating(result) if constants else _differentiable(result) or _floating(result)
 
     outputs = run()
-    places = [index for index, each in enumerate(inputs) if _requires_grad(each)]
-    targets = [inputs[index] for index in places]
-    analytical = [_analytical(output, targets, nondet_tol, nr) for nr, output in enumerate(outputs)]
-    for at, (index, target) in enumerate(zip(places, targets, strict=True)):
-        numerical = _numerical(run, target, eps, outputs)
-        for nr, output in enumerate(outputs):
-            want, have = numerical[nr], analytical[nr][at]
-            if not np.allclose(have, want, rtol, atol, equal_nan=True):
+    indices = [index for index, each in enumerate(inputs) if _requires_grad(each)]
+    targets = [inputs[index] for index in indices]
+    jacobians = [
+        _analytical(output, targets, nondet_tol, output_nr)
+        for output_nr, output in enumerate(outputs)
+    ]
+    for target_nr, (index, target) in enumerate(zip(indices, targets, strict=True)):
+        for output_nr, numerical in enumerate(_numerical(run, target, eps, outputs)):
+            analytical = jacobians[output_nr][target_nr]
+            if not np.allclose(analytical, numerical, rtol, atol, equal_nan=True):
                 raise GradcheckError(
-                    f"the gradient of output {nr}, a {describe(output)}, with respect to input "
-                    f"{index}, a {describe(target)}, must be what finite differences give; a row "
-                    f"for each element of the input, numerical:\n{want}\nanalytical:\n{have}"
+                    f"the gradient of output {output_nr}, a {describe(outputs[output_nr])}, with "
+                    f"respect to input {index}, a {describe(target)}, must agree with finite "
+                    "differences; one row for each element of the input, numerical:\n"
+                    f"{numerical}\nanalytical:\n{analytical}"
                 )
 
 
@@ -184,9 +197,9 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
 
 
 def _analytical(
-    output: "Tensor", targets: "list[Tensor]", nondet_tol: float, nr: int
+    output: "Tensor", targets: "list[Tensor]", nondet_tol: float, output_nr: int
 ) -> list[Array]:
-    """Return the Jacobian of `output` by each of `targets`, from backward."""
+    """Return the Jacobian of `output` with respect to each of `targets`, by backward."""
     size = output._array.size
     units: list[complex] = [1, 1j] if output._array.dtype.kind == "c" else [1]
     jacobians = [
@@ -196,11 +209,11 @@ def _analytical(
         return jacobians
     for part, unit in enumerate(units):
         for element in range(size):
-            start = memory.zeros(output._array.shape, output._array.dtype)
-            start.reshape(-1)[element] = unit
+            grad_output = memory.zeros(output._array.shape, output._array.dtype)
+            grad_output.reshape(-1)[element] = unit
             for repeated in (False, True):
                 found = gradients(
-                    output, targets, wrap(start), retain_graph=True, allow_unused=True
+                    output, targets, wrap(grad_output), retain_graph=True, allow_unused=True
                 )
                 for target, jacobian, each in zip(targets, jacobians, found, strict=True):
                     column = jacobian[:, part * size + element]
@@ -209,8 +222,8 @@ def _analytical(
                         column, value, rtol=0, atol=nondet_tol, equal_nan=True
                     ):
                         raise GradcheckError(
-                            "backward must give the same gradients each time, but those of output "
-                            f"{nr} with respect to a {describe(target)} differ by more than "
+                            "backward must be deterministic, but two gradients of output "
+                            f"{output_nr} with respect to a {describe(target)} differ by more than "
                             f"nondet_tol = {nondet_tol}:\n{column}\n{value}"
                         )
                     column[...] = value
@@ -223,24 +236,25 @@ def _numerical(
     eps: float,
     outputs: "tuple[Tensor, ...]",
 ) -> list[Array]:
-    """Return the Jacobian of each output by `target`, from central differences."""
+    """Return the Jacobian of each output with respect to `target`, by central differences."""
     array = target._array
     units: list[complex] = [1, 1j] if array.dtype.kind == "c" else [1]
     rows: list[list[Array]] = [[] for _ in outputs]
-    for place in np.ndindex(array.shape):
-        original = array[place]
-        changes: list[list[Array]] = []
+    for index in np.ndindex(array.shape):
+        original = array[index]
+        differences: list[list[Array]] = []
         for unit in units:
             try:
-                array[place] = original + unit * eps
+                array[index] = original + unit * eps
                 after = [_numbers(output) for output in run()]
-                array[place] = original - unit * eps
+                array[index] = original - unit * eps
                 before = [_numbers(output) for output in run()]
             finally:
-                array[place] = original
-            changes.append([(a - b) / (2 * eps) for a, b in zip(after, before, strict=True)])
-        for nr, row in enumerate(rows):
-            row.append(sum(unit * each[nr] for unit, each in zip(units, changes, strict=True)))  # type: ignore[arg-type]
+                array[index] = original
+            differences.append([(a - b) / (2 * eps) for a, b in zip(after, before, strict=True)])
+        for output_nr, row in enumerate(rows):
+            parts = zip(units, differences, strict=True)
+            row.append(sum(unit * each[output_nr] for unit, each in parts))  # type: ignore[arg-type]
     return [
         np.array(row).reshape(array.size, _numbers(output).size)
         for row, output in zip(rows, outputs, strict=True)
@@ -248,7 +262,7 @@ def _numerical(
 
 
 def _numbers(output: "Tensor") -> Array:
-    """Return the elements of `output` as one vector: the real parts, then the imaginary ones."""
+    """Return the elements of `output` as one vector: real parts, then imaginary parts."""
     flat = output._array.reshape(-1)
     if flat.dtype.kind == "c":
         return np.concatenate([flat.real, flat.imag])

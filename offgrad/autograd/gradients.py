@@ -1,4 +1,4 @@
-"""backward and grad: what users ask the engine for, and the checking of what they ask."""
+"""backward and grad: the public functions that check their arguments and run the engine."""
 
 from collections.abc import Sequence
 from math import prod
@@ -24,19 +24,18 @@ def backward(
     create_graph: bool = False,
     inputs: "TensorOrEdge | Sequence[TensorOrEdge] | None" = None,
 ) -> None:
-    """Accumulate into ``.grad`` of the leaves the gradients of the sum of `tensors`.
+    """Accumulate the gradients of the sum of `tensors` into ``.grad`` of the leaves.
 
     Args:
-        tensors: where to begin, tensors that require grad or gradient edges.
-        grad_tensors: for each of them the gradient to begin with; may be None for one-element
-            tensors.
-        retain_graph: keep what was saved, so that another backward can follow; defaults to
+        tensors: the roots: tensors that require grad, or gradient edges.
+        grad_tensors: the gradient of each root; may be None for one-element tensors.
+        retain_graph: keep the saved tensors, so that another backward can follow; defaults to
             `create_graph`.
         create_graph: record the backward pass too, for gradients of gradients.
         inputs: accumulate into these tensors, or the leaves at these gradient edges, only.
 
     Raises:
-        RuntimeError: if a tensor does not require grad, has more than one element and no gradient,
+        RuntimeError: if a root does not require grad, a root of several elements has no gradient,
             or the graph was freed.
     """
     roots, grads = _roots(tensors, grad_tensors, "backward")
@@ -69,11 +68,10 @@ def grad(
     """Return the gradients of the sum of `outputs` with respect to each of `inputs`.
 
     Args:
-        outputs: where to begin, tensors that require grad or gradient edges.
-        inputs: what to differentiate by, tensors that require grad or gradient edges.
-        grad_outputs: for each output the gradient to begin with; may be None for one-element
-            tensors.
-        retain_graph: keep what was saved; defaults to `create_graph`.
+        outputs: the roots: tensors that require grad, or gradient edges.
+        inputs: the tensors or gradient edges to differentiate with respect to.
+        grad_outputs: the gradient of each output; may be None for one-element tensors.
+        retain_graph: keep the saved tensors; defaults to `create_graph`.
         create_graph: record the backward pass too, for gradients of gradients.
         allow_unused: return None for inputs the outputs do not depend on, instead of raising;
             defaults to `materialize_grads`.
@@ -81,7 +79,7 @@ def grad(
         materialize_grads: return zeros for inputs the outputs do not depend on.
 
     Raises:
-        RuntimeError: as `backward`; and for an unused input, unless it is allowed.
+        RuntimeError: as `backward`; and for an unused input, unless `allow_unused`.
     """
     if is_grads_batched:
         raise NotImplementedError(
@@ -99,74 +97,74 @@ def grad(
         _edge(target, index, "gradients exist for", "input") for index, target in enumerate(targets)
     ]
     retain = create_graph if retain_graph is None else retain_graph
-    found = run(roots, grads, retain, create_graph, edges)
+    input_grads = run(roots, grads, retain, create_graph, edges)
     if materialize_grads:
         return tuple(
             wrap(zeros(*node.output_metadata[output_nr])) if grad is None and node else grad
-            for (node, output_nr), grad in zip(edges, found, strict=True)
+            for (node, output_nr), grad in zip(edges, input_grads, strict=True)
         )
     if not allow_unused:
-        for index, each in enumerate(found):
+        for index, each in enumerate(input_grads):
             if each is None:
                 raise RuntimeError(
                     "every input of grad() must have been used to compute the outputs, but input "
-                    f"{index}{_described(targets[index])}, was not; pass allow_unused=True to get "
-                    "None for it"
+                    f"{index}{_target_text(targets[index])}, was not; pass allow_unused=True to "
+                    "get None for it"
                 )
-    return tuple(found)
+    return tuple(input_grads)
 
 
-def _described(target: Any) -> str:
+def _target_text(target: Any) -> str:
     return f", a {describe(target)}" if isinstance(target, TensorBase) else ""
 
 
 def _roots(tensors: Any, grad_tensors: Any, caller: str) -> "tuple[list[Edge], list[Tensor]]":
-    """Return where to begin, and with which gradients."""
+    """Return the edges of the roots, and their gradients."""
     roots = as_tuple(tensors)
     grads: Sequence[Tensor | None]
     if grad_tensors is None:
         grads = [None] * len(roots)
     else:
         grads = as_tuple(grad_tensors)
-    for given in grads:
-        if given is not None and not isinstance(given, TensorBase):
-            raise TypeError(f"{caller}() takes tensors as gradients, got {type(given).__name__}")
+    for each in grads:
+        if each is not None and not isinstance(each, TensorBase):
+            raise TypeError(f"{caller}() takes tensors as gradients, got {type(each).__name__}")
     if len(grads) != len(roots):
         raise RuntimeError(
             f"{caller}() needs one gradient for each of {len(roots)} tensors, got {len(grads)}"
         )
-    edges, first = [], []
-    for index, (root, given) in enumerate(zip(roots, grads, strict=True)):
+    edges, root_grads = [], []
+    for index, (root, root_grad) in enumerate(zip(roots, grads, strict=True)):
         edge = _edge(root, index, f"{caller}() begins at", "tensor")
         edges.append(edge)
-        first.append(_first_gradient(edge, given, index, caller))
-    return edges, first
+        root_grads.append(_root_gradient(edge, root_grad, index, caller))
+    return edges, root_grads
 
 
-def _edge(given: Any, index: int, rule: str, kind: str) -> Edge:
-    """Return where the gradient of a tensor, or of what stands for one, goes."""
-    if isinstance(given, GradientEdge):
-        return given.node, given.output_nr
-    if not isinstance(given, TensorBase):
+def _edge(target: Any, index: int, rule: str, kind: str) -> Edge:
+    """Return the edge of a tensor or of a `GradientEdge`."""
+    if isinstance(target, GradientEdge):
+        return target.node, target.output_nr
+    if not isinstance(target, TensorBase):
         raise (TypeError if kind == "tensor" else RuntimeError)(
-            f"{rule} tensors or gradient edges, but {kind} {index} is a {type(given).__name__}"
+            f"{rule} tensors or gradient edges, but {kind} {index} is a {type(target).__name__}"
         )
-    edge = gradient_edge(given)  # type: ignore[arg-type]
+    edge = gradient_edge(target)  # type: ignore[arg-type]
     if edge[0] is None:
         raise RuntimeError(
             f"{rule} tensors that require grad and have a grad_fn or are leaves, but {kind} "
-            f"{index}, a {describe(given)}, does not require grad; was it computed under "
+            f"{index}, a {describe(target)}, does not require grad; was it computed under "
             "no_grad(), or from tensors without requires_grad?"
         )
     return edge
 
 
-def _first_gradient(edge: Edge, given: "Tensor | None", index: int, caller: str) -> "Tensor":
+def _root_gradient(edge: Edge, grad: "Tensor | None", index: int, caller: str) -> "Tensor":
     node, output_nr = edge
     assert node is not None
     shape, dtype = node.output_metadata[output_nr]
     root = f"{dtype.name} tensor of shape {list(shape)}"
-    if given is None:
+    if grad is None:
         if prod(shape) != 1:
             raise RuntimeError(
                 f"{caller}() can begin with gradient 1 only at a tensor of one element (grad can "
@@ -179,16 +177,16 @@ def _first_gradient(edge: Edge, given: "Tensor | None", index: int, caller: str)
                 f"is a {root}; take its .real or abs(), or pass the gradient"
             )
         return wrap(np.ones(shape, dtype))
-    if given._array.shape != shape:
+    if grad._array.shape != shape:
         raise RuntimeError(
             f"the gradient to begin with must have its tensor's shape {list(shape)}, but gradient "
-            f"{index} is a {describe(given)}"
+            f"{index} is a {describe(grad)}"
         )
-    if given._array.dtype != dtype:
-        if (given._array.dtype.kind == "c") != (dtype.kind == "c"):
+    if grad._array.dtype != dtype:
+        if (grad._array.dtype.kind == "c") != (dtype.kind == "c"):
             raise RuntimeError(
                 "the gradient of a complex tensor must be complex, and of a real one real, but "
-                f"gradient {index} is a {describe(given)} for a {root}; convert it with .to(dtype)"
+                f"gradient {index} is a {describe(grad)} for a {root}; convert it with .to(dtype)"
             )
-        given = given.to(dtype)
-    return given
+        grad = grad.to(dtype)
+    return grad

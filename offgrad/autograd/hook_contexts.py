@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class saved_tensors_hooks:
-    """Pass every tensor saved for backward inside the block through a pair of hooks.
+    """Pass each tensor saved for backward inside the block through a pair of hooks.
+
+    The innermost pair of a thread applies; other threads are not affected.
 
     Args:
-        pack_hook: takes the tensor (detached) when it is saved, once; returns any object.
-        unpack_hook: takes that object whenever backward needs the tensor; returns a tensor of the
-            same content, shape and dtype.
-
-    The innermost pair of a thread counts; other threads are not affected.
+        pack_hook: called once with the detached tensor when it is saved; returns any object.
+        unpack_hook: called with that object each time backward needs the tensor; returns a tensor
+            of the same content, shape and dtype.
     """
 
     def __init__(
@@ -43,32 +43,32 @@ class saved_tensors_hooks:
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """Keep what is saved inside the block in the memory of the CPU: where offgrad's tensors are.
+    """Keep tensors saved inside the block in CPU memory, where all tensors of offgrad are.
 
     Args:
         pin_memory: must be False: there is no other device to pin memory for.
-        device_type: accepted for code written for PyTorch.
+        device_type: ignored; accepted for code written for PyTorch.
     """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         if pin_memory:
             raise RuntimeError(
-                "pinned memory is for copies to another device, and offgrad has none; leave "
-                "pin_memory=True out"
+                "pinned memory is for copies to another device, and offgrad has none; remove "
+                "pin_memory=True"
             )
-        super().__init__(_same, _same)
+        super().__init__(_identity, _identity)
 
 
-def _same(tensor: "Tensor") -> "Tensor":
+def _identity(tensor: "Tensor") -> "Tensor":
     return tensor
 
 
 class disable_saved_tensors_hooks(ContextDecorator):
-    """Make entering hooks for saved tensors raise ``RuntimeError(error_message)`` inside the block,
-    or in the decorated function.
+    """Make `saved_tensors_hooks` raise ``RuntimeError(error_message)`` inside the block or the
+    decorated function.
 
     Raises:
-        RuntimeError: on entry, if hooks are active already.
+        RuntimeError: on entry, if hooks are already active.
     """
 
     def __init__(self, error_message: str) -> None:

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 
-class _Handles(RemovableHandle):
-    """Removes several hooks as one."""
+class _MultiHandle(RemovableHandle):
+    """Removes several hooks together."""
 
     def __init__(self, handles: Sequence[RemovableHandle]) -> None:
         super().__init__()
         self._handles = handles
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -34,10 +34,10 @@ def register_multi_grad_hook(
     """Call `fn` once in each backward pass that computes gradients of `tensors`.
 
     Args:
-        tensors: they require grad.
-        fn: takes, in mode ``"all"``, a list with the gradient of each tensor, or None for those the
-            pass does not compute, when the last has been computed; in mode ``"any"`` the first
-            gradient that is. What it returns does not count.
+        tensors: tensors that require grad.
+        fn: in mode ``"all"``, called after the last gradient with a list of all gradients, None for
+            those that the pass does not compute; in mode ``"any"``, called with the first gradient.
+            Its return value is ignored.
         mode: ``"all"`` or ``"any"``.
 
     Raises:
@@ -54,37 +54,37 @@ def register_multi_grad_hook(
             raise RuntimeError(
                 f"hooks are for tensors that require grad, got a {describe(tensor)} that does not"
             )
-    # Weakly: the hooks are held by what they would hold.
-    finders = [_finder(tensor, node) for tensor, (node, _) in zip(tensors, edges, strict=True)]
+    # Weak references: the nodes hold the hooks, so that the hooks must not hold the nodes.
+    lookups = [_node_lookup(tensor, node) for tensor, (node, _) in zip(tensors, edges, strict=True)]
     del edges
     key = object()
     lock = threading.Lock()
 
-    def one(index: int, grad: "Tensor") -> None:
-        running = engine.state.passes[-1]
+    def on_gradient(index: int, grad: "Tensor") -> None:
+        backward_pass = engine.state.passes[-1]
         with lock:
-            grads = running.per_pass.setdefault(key, {})
+            grads = backward_pass.per_pass.setdefault(key, {})
             grads[index] = grad
             count = len(grads)
         if mode == "any":
             if count == 1:
                 fn(grad)
-        elif count == sum(find() in running.nodes for find in finders):
-            fn([grads.get(each) for each in range(len(finders))])
+        elif count == sum(lookup() in backward_pass.nodes for lookup in lookups):
+            fn([grads.get(each) for each in range(len(lookups))])
 
-    return _Handles(
-        [tensor.register_hook(partial(one, index)) for index, tensor in enumerate(tensors)]
+    return _MultiHandle(
+        [tensor.register_hook(partial(on_gradient, index)) for index, tensor in enumerate(tensors)]
     )
 
 
-def _finder(tensor: "Tensor", node: Any) -> "Callable[[], Any]":
-    """Return what finds the node of `tensor` while it lives: of a leaf, the one it has then."""
+def _node_lookup(tensor: "Tensor", node: Any) -> "Callable[[], Any]":
+    """Return a function that returns the node of `tensor`, for a leaf its current one, or None."""
     if tensor._grad_fn is not None:
         return ref(node)
     leaf = ref(tensor)
 
-    def find() -> Any:
+    def lookup() -> Any:
         alive = leaf()
         return None if alive is None or alive._accumulator is None else alive._accumulator()
 
-    return find
+    return lookup

@@ -1,4 +1,4 @@
-"""allow_mutation_on_saved_tensors: what is saved is copied when it is about to be changed."""
+"""allow_mutation_on_saved_tensors: saved tensors are copied before in-place changes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.saved_tensor import (
-    Save,
-    SavedTensor,
-    Unpacker,
-    pop_hooks,
-    push_hooks,
-)
+from offgrad.autograd.saved_tensor import Save, SavedTensor, Unpacker, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import copy
 
@@ -20,22 +14,22 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 
-class _Kept:
-    """A saved tensor: the memory itself, until somebody wants to change it; then a copy.
+class _CopyOnWrite:
+    """A saved tensor that shares its memory until an in-place change, before which it is copied.
 
-    It is a writer of its storage, which asks those before it changes.
+    It registers as a pending write of its storage, which waits for these before it changes.
     """
 
-    def __init__(self, guard: "_Guard", tensor: "Tensor") -> None:
-        self._guard = guard
+    def __init__(self, context: "_MutationContext", tensor: "Tensor") -> None:
+        self._context = context
         self.tensor: Tensor | None = tensor
         self.captured = False
         tensor._storage.add_pending_write(self)
-        guard.kept.add(self)
+        context.saves.add(self)
 
     def wait_captured(self) -> None:
-        """Copy the memory; after the block a change is left to be refused."""
-        if self.tensor is not None and not self.captured and self._guard.active:
+        """Copy the memory; after the block do nothing, so that backward refuses the change."""
+        if self.tensor is not None and not self.captured and self._context.active:
             self.tensor = wrap(copy(self.tensor._array))
             self.captured = True
 
@@ -43,66 +37,68 @@ class _Kept:
         self.tensor = None
 
 
-class _Guard:
-    """The hooks of one block, and what the block is entered as."""
+class _MutationContext:
+    """The hooks of one block, and the object that its ``with`` statement returns."""
 
     needs_replay = False
 
     def __init__(self) -> None:
         self.active = True
-        self.kept: WeakSet[_Kept] = WeakSet()
+        self.saves: WeakSet[_CopyOnWrite] = WeakSet()
 
     def clear(self) -> None:
-        """Let go of what is saved and copied; the graph cannot be run backward after it."""
-        for kept in self.kept.copy():
-            kept.clear()
+        """Free all saved tensors and copies; afterwards backward through the graph raises."""
+        for saved in self.saves.copy():
+            saved.clear()
 
-    def pack(self, save: Save) -> _Kept:
-        return _Kept(self, save.tensor)
+    def pack(self, save: Save) -> _CopyOnWrite:
+        return _CopyOnWrite(self, save.tensor)
 
     @property
     def unpacker(self) -> Unpacker:
-        """Itself."""
+        """The context itself."""
         return self
 
-    def unpack(self, packed: _Kept) -> "Tensor":
+    def unpack(self, packed: _CopyOnWrite) -> "Tensor":
         if not self.active:
             raise AssertionError(
                 "a graph recorded inside allow_mutation_on_saved_tensors() can be run backward "
                 "only inside the same block; move backward() into it"
             )
         if packed.tensor is None:
-            raise AssertionError("what was saved for backward is gone: its block was cleared")
+            raise AssertionError(
+                "the saved tensors of this graph were freed by clear() of their block"
+            )
         return packed.tensor
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
-        return _nothing
+        return _do_nothing
 
     def sources(self) -> Iterable[SavedTensor]:
         return ()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 class allow_mutation_on_saved_tensors:
-    """Inside the block tensors saved for backward may be changed in place: they are copied then.
+    """Allow in-place changes of tensors saved for backward: they are copied before the change.
 
-    Forward, the changes and backward belong into the block. It is entered as an object whose
-    ``clear()`` lets go of all that is saved.
+    Run forward, the changes and backward inside the block. The ``with`` statement returns an object
+    whose ``clear()`` frees all saved tensors.
 
     Raises:
-        RuntimeError: if such a block is entered inside another.
-        AssertionError: from backward outside the block (as PyTorch's).
+        RuntimeError: if blocks are nested.
+        AssertionError: from backward outside the block, as in PyTorch.
     """
 
-    def __enter__(self) -> _Guard:
-        if any(isinstance(hooks, _Guard) for hooks in saved_tensor.state.hooks):
+    def __enter__(self) -> _MutationContext:
+        if any(isinstance(hooks, _MutationContext) for hooks in saved_tensor.state.hooks):
             raise RuntimeError("allow_mutation_on_saved_tensors() blocks cannot be nested")
-        self._guard = _Guard()
-        push_hooks(self._guard)
-        return self._guard
+        self._context = _MutationContext()
+        push_hooks(self._context)
+        return self._context
 
     def __exit__(
         self,
@@ -110,6 +106,6 @@ class allow_mutation_on_saved_tensors:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        pop_hooks(self._guard)
-        self._guard.active = False
-        self._guard.clear()
+        pop_hooks(self._context)
+        self._context.active = False
+        self._context.clear()

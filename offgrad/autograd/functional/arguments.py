@@ -1,4 +1,4 @@
-"""What the functions of `offgrad.autograd.functional` take and give back, checked and formed."""
+"""Checks of arguments and forms of results for the functions of `offgrad.autograd.functional`."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,94 +9,96 @@ from offgrad.autograd.tensor_base import TensorBase, describe
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-# What strict=True found, for the output or input of that number.
-INDEPENDENT = "output {} of the function depends on no input"
-UNUSED = "no output of the function depends on input {}"
-FLAT = "the gradient of the function does not depend on input {}"
-CONSTANT = "result {} is a constant, which create_graph=True cannot make differentiable"
+# Errors of strict=True; the number is the index of the output, input or result.
+OUTPUT_INDEPENDENT = "output {} of the function depends on no input"
+INPUT_UNUSED = "no output of the function depends on input {}"
+GRADIENT_INDEPENDENT = "the gradient of the function does not depend on input {}"
+RESULT_CONSTANT = "result {} is a constant, which create_graph=True cannot make differentiable"
 
 
-def begin(inputs: Any, caller: str, create_graph: bool) -> "tuple[tuple[Tensor, ...], bool]":
-    """Return tensors of the caller's own over the data of `inputs`, and whether it was one tensor.
+def make_func_inputs(
+    inputs: Any, caller: str, create_graph: bool
+) -> "tuple[tuple[Tensor, ...], bool]":
+    """Return new tensors over the data of `inputs`, and whether `inputs` was a single tensor.
 
-    All require grad. Those whose gradients are to flow on to `inputs` are views of them; the others
-    have no history, so that nothing `func` does leaves a trace there.
+    All require grad. With `create_graph` they are views of the inputs that require grad; the others
+    have no history, so that `func` cannot change that of `inputs`.
     """
-    given, single = _as_tensors(inputs, "inputs", caller)
-    return tuple(_own(each, create_graph, True) for each in given), single
+    tensors, is_single = _as_tensors(inputs, "inputs", caller)
+    return tuple(_func_input(each, create_graph, True) for each in tensors), is_single
 
 
-def vector(
-    v: Any, like: "tuple[Tensor, ...]", what: str, caller: str, create_graph: bool
+def checked_vector(
+    v: Any, like: "tuple[Tensor, ...]", kind: str, caller: str, create_graph: bool
 ) -> "tuple[Tensor, ...] | None":
-    """Return `v` as a tuple, None if it is None, once it is known to fit `like`.
+    """Return `v` as a tuple, or None if it is None, after a check that it fits `like`.
 
     Args:
         v: a tensor, a tuple of tensors, or None.
-        like: what `v` is to be multiplied into the place of.
-        what: what those are, for messages.
+        like: the tensors whose number and shapes `v` must have.
+        kind: the kind of these tensors, "input" or "output", for messages.
         caller: the function's name, for messages.
-        create_graph: whether gradients are to flow on to `v`.
+        create_graph: whether gradients must flow to `v`.
 
     Raises:
         TypeError: for anything but tensors and tuples of them.
-        RuntimeError: for other numbers or shapes, real for complex and the reverse; for None unless
-            `like` is one real element, so that 1 is meant.
+        RuntimeError: for another number or other shapes; for real in place of complex, and the
+            reverse; for None unless `like` is one real element, whose default is 1.
     """
     if v is None:
         if len(like) != 1 or like[0].numel() != 1:
             shapes = ", ".join(describe(each) for each in like)
             raise RuntimeError(
-                f"{caller}() needs v unless there is one {what} of one element, got {shapes}; pass "
-                f"a tensor of its shape for each {what}"
+                f"{caller}() needs v unless there is one {kind} of one element, got {shapes}; pass "
+                f"a tensor of its shape for each {kind}"
             )
         check_real(like[0], caller)
         return None
-    given, _ = _as_tensors(v, "v", caller)
-    if len(given) != len(like):
+    tensors, _ = _as_tensors(v, "v", caller)
+    if len(tensors) != len(like):
         raise RuntimeError(
-            f"{caller}() needs in v one tensor for each of {len(like)} {what}s, got {len(given)}"
+            f"{caller}() needs in v one tensor for each of {len(like)} {kind}s, got {len(tensors)}"
         )
-    for index, (each, place) in enumerate(zip(given, like, strict=True)):
-        if each.shape != place.shape:
+    for index, (each, expected) in enumerate(zip(tensors, like, strict=True)):
+        if each.shape != expected.shape:
             raise RuntimeError(
-                f"{caller}() needs in v tensors of the shapes of the {what}s, but {what} {index} "
-                f"is a {describe(place)}, and v there a {describe(each)}"
+                f"{caller}() needs in v tensors of the shapes of the {kind}s, but {kind} {index} "
+                f"is a {describe(expected)}, and v there a {describe(each)}"
             )
-        if each.is_complex() != place.is_complex():
+        if each.is_complex() != expected.is_complex():
             raise RuntimeError(
-                f"{caller}() needs v complex where the {what}s are, and real elsewhere, but {what} "
-                f"{index} is a {describe(place)}, and v there a {describe(each)}; convert it"
+                f"{caller}() needs v complex where the {kind}s are, and real elsewhere, but {kind} "
+                f"{index} is a {describe(expected)}, and v there a {describe(each)}; convert it"
             )
-    return tuple(_own(each, create_graph, False) for each in given)
+    return tuple(_func_input(each, create_graph, False) for each in tensors)
 
 
-def call(
-    func: Callable[..., Any], local: "tuple[Tensor, ...]", caller: str, strict: bool
+def call_function(
+    func: Callable[..., Any], func_inputs: "tuple[Tensor, ...]", caller: str, strict: bool
 ) -> "tuple[tuple[Tensor, ...], bool]":
-    """Return what `func` makes of `local` as a tuple, and whether it was one tensor.
+    """Return the outputs of `func` as a tuple, and whether it returned a single tensor.
 
     Raises:
-        TypeError: if it is anything but tensors and tuples of them.
-        RuntimeError: if `strict`, and one of them does not require grad.
+        TypeError: if it returns anything but tensors and tuples of them.
+        RuntimeError: with `strict`, if an output does not require grad.
     """
-    outputs, single = _as_tensors(func(*local), "what the function returns", caller)
+    outputs, is_single = _as_tensors(func(*func_inputs), "the function's result", caller)
     if strict:
-        check_connected(outputs, INDEPENDENT)
-    return outputs, single
+        check_recorded(outputs, OUTPUT_INDEPENDENT)
+    return outputs, is_single
 
 
-def call_for_one(
-    func: Callable[..., Any], local: "tuple[Tensor, ...]", caller: str, strict: bool
+def call_scalar_function(
+    func: Callable[..., Any], func_inputs: "tuple[Tensor, ...]", caller: str, strict: bool
 ) -> "Tensor":
-    """Return the one element that `func` makes of `local`.
+    """Return the output of `func`, one real element.
 
     Raises:
-        TypeError: as `call`.
-        RuntimeError: as `call`; and if it is a tuple, not one element, or complex.
+        TypeError: as `call_function`.
+        RuntimeError: as `call_function`; and if the output is a tuple, not one element, or complex.
     """
-    outputs, single = call(func, local, caller, strict)
-    if not single:
+    outputs, is_single = call_function(func, func_inputs, caller, strict)
+    if not is_single:
         raise RuntimeError(
             f"{caller}() needs a function that returns one tensor, got a tuple of {len(outputs)}; "
             "return the tensor itself"
@@ -111,101 +113,101 @@ def call_for_one(
     return output
 
 
-def slope_of(
-    func: Callable[..., Any], local: "tuple[Tensor, ...]", caller: str, strict: bool
+def value_and_gradient(
+    func: Callable[..., Any], func_inputs: "tuple[Tensor, ...]", caller: str, strict: bool
 ) -> "tuple[Tensor, tuple[Tensor | None, ...]]":
-    """Return the one element `func` gives, and its recorded gradient."""
-    output = call_for_one(func, local, caller, strict)
-    found = gradients((output,), local, None, create_graph=True)
+    """Return the output of `func`, one real element, and its recorded gradient."""
+    output = call_scalar_function(func, func_inputs, caller, strict)
+    grads = gradients((output,), func_inputs, None, create_graph=True)
     if strict:
-        filled(found, local, strict, UNUSED)
-        check_connected(found, FLAT)
-    return output, found
+        fill_missing(grads, func_inputs, strict, INPUT_UNUSED)
+        check_recorded(grads, GRADIENT_INDEPENDENT)
+    return output, grads
 
 
 def check_real(output: "Tensor", caller: str) -> None:
-    """Raise unless `output` is real, so that gradient 1 is the one to begin with."""
+    """Raise unless `output` is real, so that its gradient defaults to 1."""
     if output.is_complex():
         raise RuntimeError(
-            f"{caller}() takes gradients of real numbers, got a {describe(output)}: it has two, of "
-            "its real and its imaginary part; take these apart, or use vjp() with v"
+            f"{caller}() takes gradients of real numbers, got a {describe(output)}, whose real and "
+            "imaginary parts have one each; pass these separately, or use vjp() with v"
         )
 
 
-def check_connected(found: "Sequence[Tensor | None]", message: str) -> None:
-    """Raise `message`, filled with the index, for the first that is missing or is a constant."""
-    for index, each in enumerate(found):
+def check_recorded(grads: "Sequence[Tensor | None]", message: str) -> None:
+    """Raise `message`, with the index, for the first gradient that is missing or a constant."""
+    for index, each in enumerate(grads):
         if each is None or not each.requires_grad:
-            raise RuntimeError(_strict(message, index))
+            raise RuntimeError(_strict_message(message, index))
 
 
 def gradients(
     outputs: "Sequence[Tensor | None]",
     inputs: "Sequence[Tensor]",
-    starts: "Sequence[Tensor] | None",
+    grad_outputs: "Sequence[Tensor] | None",
     create_graph: bool,
 ) -> "tuple[Tensor | None, ...]":
-    """Return the gradients of `outputs`, as far as they have a history, and keep the graph."""
-    places = [
+    """Return the gradients of those `outputs` that have a history, and keep the graph."""
+    indices = [
         index for index, each in enumerate(outputs) if each is not None and each.requires_grad
     ]
-    if not places:
+    if not indices:
         return (None,) * len(inputs)
     return grad(
-        [outputs[index] for index in places],  # type: ignore[misc]
+        [outputs[index] for index in indices],  # type: ignore[misc]
         inputs,
-        None if starts is None else [starts[index] for index in places],
+        None if grad_outputs is None else [grad_outputs[index] for index in indices],
         retain_graph=True,
         create_graph=create_graph,
         allow_unused=True,
     )
 
 
-def filled(
-    found: "Sequence[Tensor | None]", like: "Sequence[Tensor]", strict: bool, message: str
+def fill_missing(
+    grads: "Sequence[Tensor | None]", like: "Sequence[Tensor]", strict: bool, message: str
 ) -> "tuple[Tensor, ...]":
-    """Return `found` with zeros in the shapes of `like` for what is missing.
+    """Return `grads` with zeros in the shapes of `like` in place of None.
 
     Raises:
-        RuntimeError: if `strict`, and something is: `message`, filled with its index.
+        RuntimeError: with `strict`, if one is None: `message`, with its index.
     """
     if strict:
-        for index, each in enumerate(found):
+        for index, each in enumerate(grads):
             if each is None:
-                raise RuntimeError(_strict(message, index))
+                raise RuntimeError(_strict_message(message, index))
     return tuple(
-        place.new_zeros(place.shape) if each is None else each
-        for each, place in zip(found, like, strict=True)
+        tensor.new_zeros(tensor.shape) if each is None else each
+        for each, tensor in zip(grads, like, strict=True)
     )
 
 
-def finish(tensors: "Sequence[Tensor]", single: bool, create_graph: bool) -> Any:
-    """Return results in the form the user's arguments had, with a history if it was asked for."""
+def format_results(tensors: "Sequence[Tensor]", is_single: bool, create_graph: bool) -> Any:
+    """Return a tensor or a tuple, as the user passed them; detached without `create_graph`."""
     results = tuple(tensors) if create_graph else tuple(each.detach() for each in tensors)
-    return results[0] if single else results
+    return results[0] if is_single else results
 
 
-def _strict(message: str, index: int) -> str:
+def _strict_message(message: str, index: int) -> str:
     return f"strict=True: {message.format(index)}; leave strict out to get zeros or constants"
 
 
-def _own(tensor: "Tensor", create_graph: bool, requires_grad: bool) -> "Tensor":
+def _func_input(tensor: "Tensor", create_graph: bool, requires_grad: bool) -> "Tensor":
     if create_graph and tensor.requires_grad:
         return tensor.view(tensor.shape)
     return tensor.detach().requires_grad_(requires_grad)
 
 
-def _as_tensors(values: Any, what: str, caller: str) -> "tuple[tuple[Tensor, ...], bool]":
-    """Return one tensor or a tuple of them as a tuple, and whether it was one."""
-    single = not isinstance(values, tuple)
-    given = (values,) if single else values
-    for index, each in enumerate(given):
+def _as_tensors(values: Any, kind: str, caller: str) -> "tuple[tuple[Tensor, ...], bool]":
+    """Return a tensor or a tuple of tensors as a tuple, and whether it was a single tensor."""
+    is_single = not isinstance(values, tuple)
+    tensors = (values,) if is_single else values
+    for index, each in enumerate(tensors):
         if not isinstance(each, TensorBase):
-            place = "" if single else f" at index {index}"
+            position = "" if is_single else f" at index {index}"
             raise TypeError(
-                f"{caller}() needs {what} to be a tensor or a tuple of tensors, got "
-                f"{type(each).__name__}{place}"
+                f"{caller}() needs {kind} to be a tensor or a tuple of tensors, got "
+                f"{type(each).__name__}{position}"
             )
-    if not given and what != "v":  # For v, the number of others is the better measure.
-        raise IndexError(f"{caller}() needs {what} to be at least one tensor, got an empty tuple")
-    return given, single
+    if not tensors and kind != "v":  # for v, the caller's message gives the expected number
+        raise IndexError(f"{caller}() needs {kind} to be at least one tensor, got an empty tuple")
+    return tensors, is_single

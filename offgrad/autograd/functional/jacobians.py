@@ -1,7 +1,7 @@
 """Jacobians and Hessians of functions.
 
-Entry ``[i, j]`` of a Jacobian is the derivative of output element i by input element j; a backward
-pass gives row i.
+Entry ``[i, j]`` of a Jacobian is the derivative of output element i with respect to input element
+j; a backward pass computes row i.
 """
 
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from offgrad import memory
 from offgrad.autograd import grad_mode
 from offgrad.autograd.function import Function
 from offgrad.autograd.functional.arguments import (
-    CONSTANT,
-    UNUSED,
-    begin,
-    call,
-    check_connected,
+    INPUT_UNUSED,
+    RESULT_CONSTANT,
+    call_function,
     check_real,
-    filled,
-    finish,
+    check_recorded,
+    fill_missing,
+    format_results,
     gradients,
-    slope_of,
+    make_func_inputs,
+    value_and_gradient,
 )
 from offgrad.autograd.tensor_base import wrap
 
@@ -50,8 +50,9 @@ def jacobian(
 
     Returns:
         A tensor of the shape of the output followed by that of the input, in the dtype of the
-        input. For a tuple of inputs it is a tuple, for a tuple of outputs a tuple of what one
-        gives: ``[output][input]``. The gradient of L by a complex x + iy is dL/dx + i dL/dy.
+        input. For a tuple of inputs, a tuple of these; for a tuple of outputs, a tuple of the
+        result for each output: ``[output][input]``. The gradient of L with respect to a complex
+        x + iy is dL/dx + i dL/dy.
 
     Raises:
         TypeError: as `vjp`.
@@ -92,9 +93,13 @@ def hessian(
     strategy = outer_jacobian_strategy
     _check_strategy("hessian", "outer_jacobian_strategy", strategy, create_graph, strict, vectorize)
 
-    def gradient(*local: "Tensor") -> Any:
-        _, found = slope_of(func, local, "hessian", strict)
-        return finish(filled(found, local, strict, UNUSED), not isinstance(inputs, tuple), True)
+    def gradient(*func_inputs: "Tensor") -> Any:
+        _, grads = value_and_gradient(func, func_inputs, "hessian", strict)
+        return format_results(
+            fill_missing(grads, func_inputs, strict, INPUT_UNUSED),
+            not isinstance(inputs, tuple),
+            True,
+        )
 
     return _jacobian(gradient, inputs, "hessian", create_graph, strict)
 
@@ -103,44 +108,44 @@ def hessian(
 def _jacobian(
     func: Callable[..., Any], inputs: Any, caller: str, create_graph: bool, strict: bool
 ) -> Any:
-    local, single = begin(inputs, caller, create_graph)
-    outputs, one = call(func, local, caller, strict)
+    func_inputs, is_single = make_func_inputs(inputs, caller, create_graph)
+    outputs, is_one_output = call_function(func, func_inputs, caller, strict)
     for output in outputs:
         check_real(output, caller)
     blocks = [
-        finish(_rows(output, local, create_graph, strict), single, create_graph)
+        format_results(_rows(output, func_inputs, create_graph, strict), is_single, create_graph)
         for output in outputs
     ]
-    return blocks[0] if one else tuple(blocks)
+    return blocks[0] if is_one_output else tuple(blocks)
 
 
 def _rows(
     output: "Tensor", inputs: "tuple[Tensor, ...]", create_graph: bool, strict: bool
 ) -> "list[Tensor]":
-    """Return the Jacobian of `output` by each of `inputs`."""
+    """Return the Jacobian of `output` with respect to each of `inputs`."""
     size = output.numel()
     recorded: list[list[Tensor]] = [[] for _ in inputs]
-    plain = [memory.zeros((0 if create_graph else size, *x.shape), x.dtype) for x in inputs]
+    blocks = [memory.zeros((0 if create_graph else size, *x.shape), x.dtype) for x in inputs]
     for element in range(size):
-        start = memory.zeros(output.shape, output.dtype)
-        start.reshape(-1)[element] = 1
-        found = gradients((output,), inputs, (wrap(start),), create_graph)
-        rows = filled(found, inputs, strict, UNUSED)
+        grad_output = memory.zeros(output.shape, output.dtype)
+        grad_output.reshape(-1)[element] = 1
+        grads = gradients((output,), inputs, (wrap(grad_output),), create_graph)
+        rows = fill_missing(grads, inputs, strict, INPUT_UNUSED)
         if strict and create_graph:
-            check_connected(rows, CONSTANT)
-        for row, before, block in zip(rows, recorded, plain, strict=True):
+            check_recorded(rows, RESULT_CONSTANT)
+        for row, rows_of_input, block in zip(rows, recorded, blocks, strict=True):
             if create_graph:
-                before.append(row)
+                rows_of_input.append(row)
             else:
                 block[element] = row._array
     return [
         (_Stack.apply(*rows) if rows else wrap(block)).view(output.shape + x.shape)
-        for rows, block, x in zip(recorded, plain, inputs, strict=True)
+        for rows, block, x in zip(recorded, blocks, inputs, strict=True)
     ]
 
 
 class _Stack(Function):
-    """Tensors of one shape, one after the other along a new first dimension; keeps nothing."""
+    """Stacks tensors of one shape along a new first dimension; saves nothing."""
 
     @staticmethod
     def forward(ctx: Any, *rows: "Tensor") -> "Tensor":
@@ -162,14 +167,14 @@ class _Stack(Function):
 def _check_strategy(
     caller: str, name: str, strategy: str, create_graph: bool, strict: bool, vectorize: bool
 ) -> None:
-    """Raise unless what is asked for is one backward pass for each row."""
+    """Raise unless the arguments select one backward pass for each row."""
     if strategy not in ("reverse-mode", "forward-mode"):
-        raise AssertionError(f'{caller}() knows the {name} "reverse-mode", got {strategy!r}')
+        raise AssertionError(f'{caller}() needs {name} "reverse-mode", got {strategy!r}')
     forward = strategy == "forward-mode"
     if strict and (vectorize or (forward and not create_graph)):
         raise RuntimeError(
             f"{caller}() checks strict=True row by row, which neither vectorize=True nor "
-            '"forward-mode" computes; drop one of them'
+            '"forward-mode" does; remove one of them'
         )
     if forward:
         raise NotImplementedError(
@@ -178,6 +183,6 @@ def _check_strategy(
         )
     if vectorize:
         raise NotImplementedError(
-            f"{caller}(vectorize=True) needs vmap, which offgrad does not have; leave it out: the "
-            "result is the same, computed row by row"
+            f"{caller}(vectorize=True) needs vmap, which offgrad does not have; leave it out for "
+            "the same result, computed row by row"
         )

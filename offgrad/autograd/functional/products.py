@@ -1,9 +1,9 @@
-"""Products of vectors with Jacobians and Hessians, without computing these.
+"""Products of vectors with Jacobians and Hessians, without computing the matrices.
 
-Backward multiplies a vector with the Jacobian from the left, for the price of about one call of the
-function. From the right it takes two backward passes: the first is linear in the gradient it
-begins with, and the second, its derivative by that gradient, multiplies by the transpose
-(https://j-towns.github.io/2017/06/12/A-new-trick.html).
+A backward pass multiplies the Jacobian by a vector from the left, at about the cost of one call of
+the function. A product from the right takes two passes: the first is linear in its output
+gradient, and the second, the derivative of the first with respect to that gradient, multiplies by
+the transpose (https://j-towns.github.io/2017/06/12/A-new-trick.html).
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.functional.arguments import (
-    CONSTANT,
-    FLAT,
-    INDEPENDENT,
-    UNUSED,
-    begin,
-    call,
-    check_connected,
-    filled,
-    finish,
+    GRADIENT_INDEPENDENT,
+    INPUT_UNUSED,
+    OUTPUT_INDEPENDENT,
+    RESULT_CONSTANT,
+    call_function,
+    check_recorded,
+    checked_vector,
+    fill_missing,
+    format_results,
     gradients,
-    slope_of,
-    vector,
+    make_func_inputs,
+    value_and_gradient,
 )
 
 if TYPE_CHECKING:
@@ -37,36 +37,37 @@ def vjp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> Any:
-    """Return what `func` returns, and the product of `v` with the Jacobian of `func`.
+    """Return the outputs of `func`, and the product of `v` with the Jacobian of `func`.
 
-    `func` gets tensors of its own, which require grad whether or not `inputs` do, and runs with
-    grad mode on. Neither `.grad` nor the history of anything outside is changed.
+    `func` gets new tensors over the data of `inputs`, all of which require grad, and runs in grad
+    mode. The ``.grad`` and the history of other tensors do not change.
 
     Args:
         func: takes the inputs, returns a tensor or a tuple of tensors.
         inputs: a tensor or a tuple of tensors.
         v: for each output a tensor of its shape; may be None for one output of one element.
-        create_graph: record the results, so that they can be differentiated by those of `inputs`
-            and `v` that require grad, and by what else `func` uses.
-        strict: raise where an output does not depend on an input, instead of returning zeros; and
-            with `create_graph`, where the product is a constant.
+        create_graph: record the results, so that they can be differentiated with respect to those
+            of `inputs` and `v` that require grad, and to other tensors that `func` uses.
+        strict: raise if an output does not depend on an input, instead of returning zeros; with
+            `create_graph`, also if the product is a constant.
 
     Returns:
         The outputs and, in the form of `inputs`, the products: each has the shape of its input.
 
     Raises:
         TypeError: for anything but tensors and tuples of them.
-        RuntimeError: if `v` does not fit, an input is of a dtype without gradients, or `strict`
-            finds something.
+        RuntimeError: if `v` does not fit, an input has a dtype without gradients, or a check of
+            `strict` fails.
     """
-    local, single = begin(inputs, "vjp", create_graph)
-    outputs, one = call(func, local, "vjp", strict)
-    start = vector(v, outputs, "output", "vjp", create_graph)
-    found = gradients(outputs, local, start, create_graph)
-    product = filled(found, local, strict, UNUSED)
+    func_inputs, is_single = make_func_inputs(inputs, "vjp", create_graph)
+    outputs, is_one_output = call_function(func, func_inputs, "vjp", strict)
+    grad_output = checked_vector(v, outputs, "output", "vjp", create_graph)
+    grads = gradients(outputs, func_inputs, grad_output, create_graph)
+    product = fill_missing(grads, func_inputs, strict, INPUT_UNUSED)
     if strict and create_graph:
-        check_connected(product, CONSTANT)
-    return finish(outputs, one, create_graph), finish(product, single, create_graph)
+        check_recorded(product, RESULT_CONSTANT)
+    products = format_results(product, is_single, create_graph)
+    return format_results(outputs, is_one_output, create_graph), products
 
 
 @grad_mode.enable_grad()
@@ -77,9 +78,9 @@ def jvp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> Any:
-    """Return what `func` returns, and the product of the Jacobian of `func` with `v`.
+    """Return the outputs of `func`, and the product of the Jacobian of `func` with `v`.
 
-    It differentiates twice, so what `func` does must allow that.
+    The operations of `func` must be twice differentiable.
 
     Args:
         func: as for `vjp`.
@@ -93,20 +94,21 @@ def jvp(
 
     Raises:
         TypeError: as `vjp`.
-        RuntimeError: as `vjp`; and if an output is of a dtype without gradients.
+        RuntimeError: as `vjp`; and if an output has a dtype without gradients.
     """
-    local, _ = begin(inputs, "jvp", create_graph)
-    direction = vector(v, local, "input", "jvp", create_graph)
-    outputs, one = call(func, local, "jvp", strict)
-    starts = _to_differentiate_by(outputs)
-    back = gradients(outputs, local, starts, create_graph=True)
+    func_inputs, _ = make_func_inputs(inputs, "jvp", create_graph)
+    direction = checked_vector(v, func_inputs, "input", "jvp", create_graph)
+    outputs, is_one_output = call_function(func, func_inputs, "jvp", strict)
+    grad_outputs = _zeros_requiring_grad(outputs)
+    input_grads = gradients(outputs, func_inputs, grad_outputs, create_graph=True)
     if strict:
-        check_connected(back, UNUSED)
-    found = gradients(back, starts, direction, create_graph)
-    product = filled(found, outputs, strict, INDEPENDENT)
+        check_recorded(input_grads, INPUT_UNUSED)
+    grads = gradients(input_grads, grad_outputs, direction, create_graph)
+    product = fill_missing(grads, outputs, strict, OUTPUT_INDEPENDENT)
     if strict and create_graph:
-        check_connected(product, CONSTANT)
-    return finish(outputs, one, create_graph), finish(product, one, create_graph)
+        check_recorded(product, RESULT_CONSTANT)
+    products = format_results(product, is_one_output, create_graph)
+    return format_results(outputs, is_one_output, create_graph), products
 
 
 @grad_mode.enable_grad()
@@ -117,17 +119,17 @@ def vhp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> Any:
-    """Return what `func` returns, and the product of `v` with the Hessian of `func`.
+    """Return the output of `func`, and the product of `v` with the Hessian of `func`.
 
-    Where second derivatives are continuous, the Hessian is symmetric and this is `hvp` at less
-    expense.
+    Where second derivatives are continuous, the Hessian is symmetric, and this equals `hvp` at a
+    lower cost.
 
     Args:
         func: takes the inputs, returns a tensor of one element.
         inputs: as for `vjp`.
         v: for each input a tensor of its shape; may be None for one input of one element.
         create_graph: as for `vjp`.
-        strict: raise where the output or its gradient does not depend on an input, instead of
+        strict: raise if the output or its gradient does not depend on an input, instead of
             returning zeros.
 
     Returns:
@@ -137,12 +139,13 @@ def vhp(
         TypeError: as `vjp`.
         RuntimeError: as `vjp`; and if `func` returns anything but one real element.
     """
-    local, single = begin(inputs, "vhp", create_graph)
-    direction = vector(v, local, "input", "vhp", create_graph)
-    output, slope = slope_of(func, local, "vhp", strict)
-    found = gradients(slope, local, direction, create_graph)
-    product = filled(found, local, strict, FLAT)
-    return finish((output,), True, create_graph), finish(product, single, create_graph)
+    func_inputs, is_single = make_func_inputs(inputs, "vhp", create_graph)
+    direction = checked_vector(v, func_inputs, "input", "vhp", create_graph)
+    output, gradient = value_and_gradient(func, func_inputs, "vhp", strict)
+    grads = gradients(gradient, func_inputs, direction, create_graph)
+    product = fill_missing(grads, func_inputs, strict, GRADIENT_INDEPENDENT)
+    products = format_results(product, is_single, create_graph)
+    return format_results((output,), True, create_graph), products
 
 
 @grad_mode.enable_grad()
@@ -153,9 +156,9 @@ def hvp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> Any:
-    """Return what `func` returns, and the product of the Hessian of `func` with `v`.
+    """Return the output of `func`, and the product of the Hessian of `func` with `v`.
 
-    It differentiates three times, so what `func` does must allow that.
+    The operations of `func` must be three times differentiable.
 
     Args:
         func: as for `vhp`.
@@ -171,18 +174,19 @@ def hvp(
         TypeError: as `vjp`.
         RuntimeError: as `vhp`.
     """
-    local, single = begin(inputs, "hvp", create_graph)
-    direction = vector(v, local, "input", "hvp", create_graph)
-    output, slope = slope_of(func, local, "hvp", strict)
-    starts = _to_differentiate_by(local)
-    back = gradients(slope, local, starts, create_graph=True)
+    func_inputs, is_single = make_func_inputs(inputs, "hvp", create_graph)
+    direction = checked_vector(v, func_inputs, "input", "hvp", create_graph)
+    output, gradient = value_and_gradient(func, func_inputs, "hvp", strict)
+    grad_outputs = _zeros_requiring_grad(func_inputs)
+    input_grads = gradients(gradient, func_inputs, grad_outputs, create_graph=True)
     if strict:
-        check_connected(back, FLAT)
-    found = gradients(back, starts, direction, create_graph)
-    product = filled(found, local, strict, FLAT)
-    return finish((output,), True, create_graph), finish(product, single, create_graph)
+        check_recorded(input_grads, GRADIENT_INDEPENDENT)
+    grads = gradients(input_grads, grad_outputs, direction, create_graph)
+    product = fill_missing(grads, func_inputs, strict, GRADIENT_INDEPENDENT)
+    products = format_results(product, is_single, create_graph)
+    return format_results((output,), True, create_graph), products
 
 
-def _to_differentiate_by(like: "tuple[Tensor, ...]") -> "tuple[Tensor, ...]":
-    """Return zeros that require grad: gradients to begin with, whose values do not matter."""
+def _zeros_requiring_grad(like: "tuple[Tensor, ...]") -> "tuple[Tensor, ...]":
+    """Return zeros that require grad: output gradients whose values do not matter."""
     return tuple(each.new_zeros(each.shape).requires_grad_() for each in like)
