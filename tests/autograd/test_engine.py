@@ -1,4 +1,4 @@
-"""The engine: what it computes, in which order, what it keeps and what it refuses."""
+"""The engine: results, order of nodes, kept memory and errors."""
 
 import gc
 import threading
@@ -11,7 +11,7 @@ import pytest
 import offgrad
 from offgrad import Tensor, memory
 
-# Without the optional results: a test says itself what it expects.
+# Typed as Any, so that tests need not check each gradient for None.
 grad: Any = offgrad.autograd.grad
 
 
@@ -27,7 +27,7 @@ def test_gradients_accumulate_over_calls() -> None:
         assert x.grad.tolist() == [2 * times, 4 * times, 6 * times]
 
 
-def test_diamond_sums_all_paths_before_going_on() -> None:
+def test_diamond_sums_all_paths_before_the_next_node() -> None:
     x = leaf(0.5)
     a = x * 2
     b, c = a.exp(), a.sin()
@@ -78,7 +78,7 @@ def test_backward_create_graph_leaves_a_differentiable_grad() -> None:
     x.grad = None
 
 
-def test_second_backward_says_what_to_do() -> None:
+def test_error_of_a_second_backward_names_retain_graph() -> None:
     x = leaf(1, 2)
     y = (x * x).sum()
     y.backward()
@@ -88,7 +88,7 @@ def test_second_backward_says_what_to_do() -> None:
         grad(y, x)
 
 
-def test_second_backward_without_saved_tensors_is_fine() -> None:
+def test_second_backward_without_saved_tensors_works() -> None:
     x = leaf(1, 2)
     y = (x + x).sum()
     y.backward()
@@ -131,7 +131,7 @@ def test_backward_frees_the_saved_memory_at_once() -> None:
     assert memory.allocated() == before + x.grad.nbytes + loss.nbytes
 
 
-def test_inputs_accumulates_only_there() -> None:
+def test_inputs_restricts_accumulation() -> None:
     a, b = leaf(2.0), leaf(5.0)
     y = a * b
     y.backward(inputs=[a], retain_graph=True)
@@ -143,7 +143,7 @@ def test_inputs_accumulates_only_there() -> None:
     assert (a.grad.item(), b.grad.item()) == (5.0, 2.0)
 
 
-def test_inputs_may_be_inside_the_graph() -> None:
+def test_inputs_may_be_non_leaves() -> None:
     x = leaf(2.0)
     middle = x * 3
     (middle * middle).backward(inputs=[middle])
@@ -152,7 +152,7 @@ def test_inputs_may_be_inside_the_graph() -> None:
     assert x.grad is None
 
 
-def test_partial_backward_leaves_the_rest_of_the_graph_alive() -> None:
+def test_partial_backward_keeps_the_rest_of_the_graph() -> None:
     x = leaf(2.0)
     middle = x * x
     top = middle * middle
@@ -206,7 +206,7 @@ def test_several_roots() -> None:
     assert x.grad.tolist() == [2 + 2, 10 + 4]
 
 
-def test_starting_gradient_is_converted_and_checked() -> None:
+def test_root_gradient_is_converted_and_checked() -> None:
     x = leaf(1, 2)
     (x * 2).backward(offgrad.ones(2, dtype=offgrad.float32))
     assert x.grad is not None
@@ -221,7 +221,7 @@ def test_starting_gradient_is_converted_and_checked() -> None:
         (x * 2).backward(offgrad.ones(2) * 1j)
 
 
-def test_outputs_that_are_not_used() -> None:
+def test_unused_outputs() -> None:
     x = leaf(1, 2, 3, 4)
     first, _, third = x.split([1, 2, 1])
     (first * 2 + third * 3).sum().backward()
@@ -242,7 +242,7 @@ def test_engine_ignores_grad_mode_of_the_caller() -> None:
     assert offgrad.is_grad_enabled()
 
 
-def test_mode_and_graph_survive_an_error_in_backward() -> None:
+def test_error_in_backward_restores_mode_and_keeps_the_graph() -> None:
     x = leaf(2.0)
     y = x * x
 
@@ -261,7 +261,7 @@ def test_mode_and_graph_survive_an_error_in_backward() -> None:
 
 @pytest.mark.parametrize("depth", [100_000])
 def test_deep_graph(depth: int) -> None:
-    """Forward, backward and freeing go without recursion."""
+    """Forward, backward and freeing use no recursion."""
     x = offgrad.ones(1, requires_grad=True)
     y = x
     for _ in range(depth):

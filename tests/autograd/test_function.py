@@ -1,4 +1,4 @@
-"""Functions of the user's own."""
+"""User-defined Functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ import offgrad
 from offgrad import Tensor
 from offgrad.autograd import Function, gradcheck, gradgradcheck, once_differentiable
 
-# Without the optional results: a test says itself what it expects.
+# Typed as Any, so that tests need not check each gradient for None.
 grad: Any = offgrad.autograd.grad
 
 
@@ -61,7 +61,7 @@ def test_both_styles(function: type[Function]) -> None:
     assert not function.apply(x.detach(), 2.0).requires_grad
 
 
-def test_forward_is_not_recorded_and_backward_is_only_on_demand() -> None:
+def test_forward_is_not_recorded_and_backward_runs_only_when_needed() -> None:
     modes = []
 
     class Modes(Function):
@@ -83,7 +83,7 @@ def test_forward_is_not_recorded_and_backward_is_only_on_demand() -> None:
     assert modes == [False, False, True]
 
 
-def test_arguments_of_every_kind_and_what_is_needed() -> None:
+def test_arguments_of_every_kind_and_needs_input_grad() -> None:
     seen = {}
 
     class Mixed(Function):
@@ -181,7 +181,7 @@ def test_integer_outputs_do_not_require_grad() -> None:
     assert grad(y.sum(), x)[0].tolist() == [2, 2]
 
 
-def test_input_returned_as_it_is() -> None:
+def test_input_returned_unchanged() -> None:
     class Same(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ def test_saved_output_and_intermediate() -> None:
         (lambda g: g.sum(), RuntimeError, "expected shape"),
     ],
 )
-def test_what_backward_returns_is_checked(
+def test_results_of_backward_are_checked(
     returned: Callable[[Tensor], Any], error: type[Exception], match: str
 ) -> None:
     class Bad(Function):
@@ -271,7 +271,7 @@ def test_save_for_backward_takes_tensors_only() -> None:
         Bad.apply(leaf(1.0))
 
 
-def test_missing_methods_say_so() -> None:
+def test_missing_methods_raise() -> None:
     class Half(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -305,7 +305,7 @@ def test_once_differentiable() -> None:
 
 
 def test_once_differentiable_raises_whenever_second_order_would_be_wrong() -> None:
-    """Also where the incoming gradient is a constant: the slope depends on x."""
+    """Also if the incoming gradient is a constant: the gradient depends on x."""
 
     class Once(Function):
         @staticmethod

@@ -9,7 +9,7 @@ import offgrad
 from offgrad import Tensor
 from offgrad.autograd import Function
 
-# Without the optional results: a test says itself what it expects.
+# Typed as Any, so that tests need not check each gradient for None.
 grad: Any = offgrad.autograd.grad
 
 
@@ -40,7 +40,7 @@ def test_mark_dirty() -> None:
     assert grad(y.sum(), x)[0].tolist() == [3, 3]
 
 
-def test_mark_dirty_is_noticed_by_what_was_saved() -> None:
+def test_mark_dirty_is_detected_by_saved_tensors() -> None:
     x = leaf(1, 2)
     y = x * 1
     square = (y * y).sum()
@@ -49,7 +49,7 @@ def test_mark_dirty_is_noticed_by_what_was_saved() -> None:
         square.backward()
 
 
-def test_mark_dirty_counts_as_a_change_by_itself() -> None:
+def test_mark_dirty_alone_increments_the_version() -> None:
     class Behind(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def test_mark_dirty_of_a_constant_makes_it_part_of_the_graph() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        # A view taken before, the memory's new content, or a view itself: right, or refused.
+        # An earlier view, the new content of the memory, or a view itself: correct, or refused.
         lambda y: (y[0], Triple.apply(y))[0],
         lambda y: (Triple.apply(y[:1]), y[0])[1],
         lambda y: (Triple.apply(y[:1]), y)[1][0],

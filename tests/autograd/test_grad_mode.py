@@ -24,7 +24,7 @@ def test_no_grad_and_enable_grad_nest() -> None:
     assert (x * 2).requires_grad
 
 
-def test_results_of_no_grad_are_leaves_for_later() -> None:
+def test_results_of_no_grad_are_leaves() -> None:
     x = leaf()
     with offgrad.no_grad():
         y = x * 2
@@ -34,7 +34,7 @@ def test_results_of_no_grad_are_leaves_for_later() -> None:
     assert x.grad.tolist() == [2, 2]
 
 
-def test_mode_is_put_back_after_an_error() -> None:
+def test_mode_is_restored_after_an_error() -> None:
     with pytest.raises(KeyError), offgrad.no_grad():
         raise KeyError
     assert offgrad.is_grad_enabled()
@@ -64,7 +64,7 @@ def test_decorated_function_may_be_recursive_and_raise() -> None:
     assert offgrad.is_grad_enabled()
 
 
-def test_decorator_of_generators_leaves_the_caller_alone() -> None:
+def test_decorator_of_generators_does_not_affect_the_caller() -> None:
     @offgrad.no_grad()
     def steps() -> Iterator[bool]:
         for _ in range(2):
@@ -110,7 +110,7 @@ def test_one_object_entered_twice() -> None:
     assert offgrad.is_grad_enabled()
 
 
-def test_mode_is_each_thread_s_own() -> None:
+def test_mode_is_per_thread() -> None:
     seen: list[bool] = []
     with offgrad.no_grad():
         thread = threading.Thread(target=lambda: seen.append(offgrad.is_grad_enabled()))

@@ -1,4 +1,4 @@
-"""gradcheck and gradgradcheck find what is wrong and pass what is right."""
+"""gradcheck and gradgradcheck reject wrong gradients and accept correct ones."""
 
 from typing import Any
 
@@ -29,8 +29,8 @@ class WrongScale(Function):
         return grads[0] * y, grads[0] * x * 1.01
 
 
-class ConstantSlope(Function):
-    """Right once; its gradient forgets that it depends on x."""
+class DetachedGradient(Function):
+    """Correct first derivative; its gradient is recorded as independent of x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class ConstantSlope(Function):
 
 
 class Unrecorded(Function):
-    """Right once; its gradient is not recorded at all."""
+    """Correct first derivative; its gradient is not recorded."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Unrecorded(Function):
         return (grads[0] * x * 2).detach()
 
 
-class Restless(Function):
+class Nondeterministic(Function):
     calls = 0
 
     @staticmethod
@@ -66,8 +66,8 @@ class Restless(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        Restless.calls += 1
-        return grads[0] * (1 + 1e-9 * Restless.calls)
+        Nondeterministic.calls += 1
+        return grads[0] * (1 + 1e-9 * Nondeterministic.calls)
 
 
 class WrongMissing(Function):
@@ -102,8 +102,8 @@ def test_wrong_gradient_is_named() -> None:
     assert issubclass(GradcheckError, RuntimeError)
 
 
-@pytest.mark.parametrize("function", [ConstantSlope, Unrecorded])
-def test_gradgradcheck_finds_an_unrecorded_slope(function: type[Function]) -> None:
+@pytest.mark.parametrize("function", [DetachedGradient, Unrecorded])
+def test_gradgradcheck_finds_an_unrecorded_gradient(function: type[Function]) -> None:
     x = leaf(3)
     assert gradcheck(function.apply, x)
     with pytest.raises(GradcheckError):
@@ -111,10 +111,10 @@ def test_gradgradcheck_finds_an_unrecorded_slope(function: type[Function]) -> No
     assert gradgradcheck(function.apply, x, raise_exception=False) is False
 
 
-def test_backward_must_be_repeatable() -> None:
+def test_backward_must_be_deterministic() -> None:
     with pytest.raises(GradcheckError, match="nondet_tol"):
-        gradcheck(Restless.apply, leaf(1))
-    assert gradcheck(Restless.apply, leaf(1), nondet_tol=1e-6)
+        gradcheck(Nondeterministic.apply, leaf(1))
+    assert gradcheck(Nondeterministic.apply, leaf(1), nondet_tol=1e-6)
 
 
 def test_each_output_is_checked_alone() -> None:
@@ -122,7 +122,7 @@ def test_each_output_is_checked_alone() -> None:
         gradcheck(WrongMissing.apply, leaf(2))
 
 
-def test_inputs_are_given_back_unchanged() -> None:
+def test_inputs_are_restored() -> None:
     x = leaf(3)
     before = x.detach().numpy().copy()
     gradcheck(offgrad.sin, x)
@@ -139,7 +139,7 @@ def test_inputs_are_given_back_unchanged() -> None:
     assert x._version == 0
 
 
-def test_what_cannot_be_checked() -> None:
+def test_inputs_that_cannot_be_checked() -> None:
     with pytest.raises(ValueError, match="requires_grad=True"):
         gradcheck(offgrad.exp, leaf(2).detach())
     expanded = leaf(1).detach().expand(3).requires_grad_()
@@ -206,4 +206,4 @@ def test_given_grad_outputs() -> None:
     assert gradgradcheck(lambda x: x**3, leaf(2), start)
     assert gradgradcheck(lambda x: x**3, leaf(2), [start])
     with pytest.raises(GradcheckError):
-        gradgradcheck(ConstantSlope.apply, leaf(2), start)
+        gradgradcheck(DetachedGradient.apply, leaf(2), start)

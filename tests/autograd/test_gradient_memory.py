@@ -1,4 +1,4 @@
-"""Whose memory gradients are: what one holder does to its own is not seen by another."""
+"""Memory of gradients: an in-place change of one gradient does not affect another."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 import offgrad
 from offgrad import Tensor
 
-# Without the optional results: a test says itself what it expects.
+# Typed as Any, so that tests need not check each gradient for None.
 grad: Any = offgrad.autograd.grad
 
 
@@ -15,7 +15,7 @@ def leaf(*values: float) -> Tensor:
     return offgrad.tensor(values, dtype=offgrad.float64, requires_grad=True)
 
 
-def test_gradients_of_leaves_are_their_own_memory() -> None:
+def test_gradients_of_leaves_do_not_share_memory() -> None:
     a, b = leaf(1, 2), leaf(3, 4)
     start = offgrad.ones(2, dtype=offgrad.float64)
     (a + b).backward(start)
@@ -32,7 +32,7 @@ def test_gradients_of_leaves_are_their_own_memory() -> None:
     assert start.tolist() == [1, 1]
 
 
-def test_returned_gradients_of_two_inputs_may_be_changed_apart() -> None:
+def test_returned_gradients_of_two_inputs_may_be_changed_separately() -> None:
     a, b = leaf(1, 2), leaf(3, 4)
     start = offgrad.ones(2, dtype=offgrad.float64)
     first, second = grad(a + b, [a, b], start)
@@ -43,7 +43,7 @@ def test_returned_gradients_of_two_inputs_may_be_changed_apart() -> None:
     assert start.tolist() == [1, 1]
 
 
-def test_accumulating_does_not_write_into_what_a_hook_kept() -> None:
+def test_accumulation_does_not_write_into_a_gradient_that_a_hook_kept() -> None:
     x = leaf(1, 2)
     kept: list[Tensor] = []
     a, b, c = x * 1, x * 2, x * 3
@@ -55,7 +55,7 @@ def test_accumulating_does_not_write_into_what_a_hook_kept() -> None:
     assert x.grad.tolist() == [6, 6]
 
 
-def test_retained_gradient_is_not_changed_by_what_follows() -> None:
+def test_retained_gradient_is_not_changed_by_later_nodes() -> None:
     x = leaf(1.0)
     a = x * 2
     a.retain_grad()

@@ -1,4 +1,4 @@
-"""Hooks of tensors and nodes: which are fired, in which order, what they may change."""
+"""Hooks of tensors and nodes: which run, in which order, and what they may change."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 import offgrad
 from offgrad import Tensor
 
-# Without the optional results: a test says itself what it expects.
+# Typed as Any, so that tests need not check each gradient for None.
 grad: Any = offgrad.autograd.grad
 
 
@@ -15,7 +15,7 @@ def leaf(*values: float) -> Tensor:
     return offgrad.tensor(values, dtype=offgrad.float64, requires_grad=True)
 
 
-def test_order_of_everything_at_one_node() -> None:
+def test_order_of_all_hooks_of_one_node() -> None:
     x = leaf(1, 2)
     y = x * x
     node: Any = y.grad_fn
@@ -32,7 +32,7 @@ def test_order_of_everything_at_one_node() -> None:
     ]  # fmt: skip
 
 
-def test_tensor_hooks_see_what_earlier_ones_returned() -> None:
+def test_tensor_hooks_get_the_result_of_earlier_ones() -> None:
     x = leaf(1, 2)
     seen: list[Any] = []
     x.register_hook(lambda g: g * 2)
@@ -104,7 +104,7 @@ def test_leaf_hooks_outlive_graphs_and_are_removed_by_their_handle() -> None:
         (lambda g: 2.0, TypeError),
     ],
 )
-def test_what_a_tensor_hook_returns_is_checked(hook: Any, error: type[Exception]) -> None:
+def test_results_of_tensor_hooks_are_checked(hook: Any, error: type[Exception]) -> None:
     x = leaf(1, 2)
     x.register_hook(hook)
     with pytest.raises(error, match="hook"):
@@ -112,7 +112,7 @@ def test_what_a_tensor_hook_returns_is_checked(hook: Any, error: type[Exception]
     assert x.grad is None
 
 
-def test_hooks_need_a_gradient_to_wait_for() -> None:
+def test_hooks_need_a_tensor_that_requires_grad() -> None:
     constant = offgrad.ones(2)
     for call in (
         lambda: constant.register_hook(print),
@@ -176,11 +176,11 @@ def test_which_hooks_are_fired_by_grad_and_by_backward() -> None:
     assert run(lambda top, x, y: grad(top, x)) == everything
     assert run(lambda top, x, y: grad(top, [x, y])) == everything
     assert run(lambda top, x, y: top.backward(inputs=[x])) == everything
-    # The node is not needed for the gradient of its own output.
+    # The gradient of a node's own output does not need the node.
     assert run(lambda top, x, y: grad(top, y)) == ["tensor"]
 
 
-def test_hooks_of_leaves_that_are_not_asked_for_are_silent() -> None:
+def test_hooks_of_leaves_outside_inputs_are_not_called() -> None:
     x, w = leaf(1, 2), leaf(3, 4)
     seen: list[str] = []
     w.register_hook(lambda g: seen.append("w"))
@@ -223,7 +223,7 @@ def test_hooks_are_recorded_with_create_graph() -> None:
     assert second.item() == 16  # d(2 x^2) = 4 x, times x by the hook
 
 
-def test_hook_that_backs_up_another_graph() -> None:
+def test_hook_that_runs_backward_of_another_graph() -> None:
     x, w = leaf(2.0), leaf(3.0)
 
     def hook(g: Tensor) -> None:

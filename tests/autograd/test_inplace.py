@@ -1,4 +1,4 @@
-"""In-place operations: right, or refused; never silently wrong."""
+"""In-place operations: correct or refused, never silently wrong."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 import offgrad
 from offgrad import Tensor
 
-# Without the optional results: a test says itself what it expects.
+# Typed as Any, so that tests need not check each gradient for None.
 grad: Any = offgrad.autograd.grad
 
 
@@ -116,7 +116,7 @@ def test_view_taken_before_is_right_or_stale(take: Callable[[Tensor], Tensor]) -
 def test_view_of_a_constant_that_became_part_of_the_graph(
     take: Callable[[Tensor], Tensor],
 ) -> None:
-    """The view's memory depends on x now: its gradient must not be dropped in silence."""
+    """The view's memory depends on x now: its gradient must not be dropped silently."""
     x = leaf(1, 2)
     base = zeros(2)
     view = take(base)
@@ -131,7 +131,7 @@ def test_view_of_a_constant_that_became_part_of_the_graph(
     assert "one of several outputs" in refused
 
 
-def test_views_of_views_and_siblings_follow() -> None:
+def test_views_of_views_and_sibling_views_get_the_new_history() -> None:
     x = leaf(1, 2)
     y = x * 1
     deep, sibling = y.view(2, 1)[0], y[1:]
@@ -152,13 +152,13 @@ def test_version_is_shared_by_views() -> None:
     assert copy._version == 0
 
 
-def test_out_of_place_does_not_count() -> None:
+def test_out_of_place_does_not_increment_the_version() -> None:
     x = zeros(2)
     _ = (x + 1, x.exp(), x[0], x.sum(), x.clone(), x.numpy())
     assert x._version == 0
 
 
-def test_constants_take_in_history() -> None:
+def test_constants_get_a_history() -> None:
     x = leaf(1, 2)
     table = zeros(3, 2)
     table[1] = x * 2
@@ -167,7 +167,7 @@ def test_constants_take_in_history() -> None:
     assert gradient(table, x) == [8, 8]
 
 
-def test_assignment_into_a_result_cuts_what_it_overwrites() -> None:
+def test_assignment_into_a_result_removes_the_history_of_overwritten_elements() -> None:
     x, w = leaf(1, 2), leaf(5.0)
     y = x * 3
     y[0] = w[0]
@@ -197,7 +197,7 @@ def test_operand_is_the_target_itself() -> None:
     z = x * 1
     z.mul_(z)
     assert z.tolist() == [1, 4]
-    # PyTorch saves one of the two as it is, and raises; both are saved as they were here.
+    # PyTorch saves one operand without a copy and raises; offgrad saves the old value of both.
     assert gradient(z, x) == [2, 4]
 
 
@@ -268,7 +268,7 @@ def test_setting_data() -> None:
 
 
 def test_setting_data_between_forward_and_backward_is_not_silent() -> None:
-    """What was saved is the old memory; either that is used, or it raises."""
+    """Backward either uses the saved old memory or raises."""
     x = leaf(1, 2)
     y = (x * x).sum()
     x.data = zeros(2) + 5

@@ -1,4 +1,4 @@
-"""What is saved for backward: identity, lifetime, and changes in place."""
+"""Tensors saved for backward: identity, lifetime, and in-place changes."""
 
 import gc
 import weakref
@@ -74,7 +74,7 @@ def test_raw_saved_is_a_saved_tensor() -> None:
     assert raw.unpack() is x
 
 
-def test_reading_after_release_says_what_to_do() -> None:
+def test_error_of_reading_after_release_names_retain_graph() -> None:
     x = leaf(1, 2)
     y = (x * x).sum()
     product = node(y).next_functions[0][0]
@@ -124,7 +124,7 @@ def test_changed_output_is_named() -> None:
         lambda t: t.normal_(),
     ],
 )
-def test_every_way_to_change_is_noticed(change: Any) -> None:
+def test_every_kind_of_change_is_detected(change: Any) -> None:
     w = leaf(3, 4)
     constant = offgrad.ones(2, dtype=offgrad.float64)
     loss = (w * constant).sum()
@@ -133,7 +133,7 @@ def test_every_way_to_change_is_noticed(change: Any) -> None:
         loss.backward()
 
 
-def test_change_of_the_base_is_noticed_in_a_view_and_back() -> None:
+def test_change_of_the_base_is_detected_in_a_view_and_the_reverse() -> None:
     w = leaf(3, 4)
     base = offgrad.ones(2, 2, dtype=offgrad.float64)
     through_view = (w * base[0]).sum()
@@ -142,7 +142,7 @@ def test_change_of_the_base_is_noticed_in_a_view_and_back() -> None:
         through_view.backward()
 
 
-def test_optimizer_step_between_forward_and_backward_is_noticed() -> None:
+def test_optimizer_step_between_forward_and_backward_is_detected() -> None:
     w = leaf(3, 4)
     loss = (w * w).sum()
     w.grad = offgrad.ones(2, dtype=offgrad.float64)
@@ -151,7 +151,7 @@ def test_optimizer_step_between_forward_and_backward_is_noticed() -> None:
         loss.backward()
 
 
-def test_change_after_backward_and_of_what_is_not_saved_is_fine() -> None:
+def test_changes_after_backward_and_of_unsaved_tensors_are_allowed() -> None:
     x = leaf(1, 2)
     y = x * 1
     loss = (y + y).sum()

@@ -1,4 +1,4 @@
-"""Hooks for saved tensors: when they run, on what, and what they may return."""
+"""Hooks for saved tensors: when they run, their arguments and their results."""
 
 import threading
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Log:
         return offgrad.from_numpy(packed)
 
 
-def test_packed_once_unpacked_as_often_as_asked() -> None:
+def test_packed_once_unpacked_on_each_use() -> None:
     log, x = Log(), leaf(1, 2)
     with saved_tensors_hooks(log.pack, log.unpack):
         y = x.exp()
@@ -135,7 +135,7 @@ def test_in_place_change_in_pack_is_refused() -> None:
         x.exp()
 
 
-def test_innermost_pair_counts() -> None:
+def test_innermost_pair_applies() -> None:
     outer, inner, x = Log(), Log(), leaf(1, 2)
     with saved_tensors_hooks(outer.pack, outer.unpack):
         a = x.exp()
@@ -185,7 +185,7 @@ def test_disable_saved_tensors_hooks() -> None:
         pass
 
 
-def test_hooks_are_left_when_the_block_raises() -> None:
+def test_hooks_are_removed_when_the_block_raises() -> None:
     with pytest.raises(KeyError), saved_tensors_hooks(same, same):
         raise KeyError
     assert offgrad.autograd.saved_tensor.state.hooks == ()
@@ -213,7 +213,7 @@ def test_hooks_must_be_callable() -> None:
     "pack",
     [same, lambda t: t.view(-1), lambda t: (t, "packed"), lambda t: t[:], lambda t: t.numpy()],
 )
-def test_hook_that_hands_out_the_memory_itself_does_not_hide_a_change(pack: Any) -> None:
+def test_hook_that_returns_the_saved_memory_does_not_hide_a_change(pack: Any) -> None:
     """PyTorch skips the check here and returns wrong gradients."""
 
     def unpack(packed: Any) -> Tensor:
@@ -232,7 +232,7 @@ def test_hook_that_hands_out_the_memory_itself_does_not_hide_a_change(pack: Any)
         loss.backward()
 
 
-def test_output_handed_out_by_a_hook_and_changed_raises() -> None:
+def test_output_returned_by_a_hook_and_changed_raises() -> None:
     x = leaf(1, 2)
     with saved_tensors_hooks(same, same):
         y = x.exp()
@@ -289,7 +289,7 @@ def test_copying_hook_keeps_the_value_as_it_was_saved() -> None:
         (lambda _: None, TypeError, "NoneType"),
     ],
 )
-def test_what_unpack_returns_is_checked(
+def test_results_of_unpack_are_checked(
     unpack: Callable[[Any], Any], error: type[Exception], match: str
 ) -> None:
     x = leaf(1, 2)
@@ -300,7 +300,7 @@ def test_what_unpack_returns_is_checked(
 
 
 def test_unpacked_metadata_is_overwritten() -> None:
-    """Whether what unpack returns requires grad does not matter."""
+    """Whether the unpacked tensor requires grad does not matter."""
     x = leaf(1, 2)
     with saved_tensors_hooks(copied, lambda a: offgrad.from_numpy(a).requires_grad_()):
         y = (x * x).sum()
@@ -381,7 +381,7 @@ def test_packed_object_dies_with_the_graph_or_with_backward() -> None:
         assert Packed.alive == 0
 
 
-def test_graph_module_has_the_names() -> None:
+def test_graph_module_exports_its_public_names() -> None:
     assert {"Node", "SavedTensor", "saved_tensors_hooks", "disable_saved_tensors_hooks"} <= set(
         graph.__all__
     )
