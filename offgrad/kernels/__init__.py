@@ -9,22 +9,22 @@ alone: the same call gives the same bits on any number of threads.
 Importing this package neither imports numba nor compiles anything; the first calls do.
 """
 
-from offgrad.kernels.attention import attention, attention_backward
-from offgrad.kernels.blas import single_threaded_blas
-from offgrad.kernels.cross_entropy import (
+from offgrad.kernels._attention import attention, attention_backward
+from offgrad.kernels._blas import single_threaded_blas
+from offgrad.kernels._cross_entropy import (
     cross_entropy,
     cross_entropy_backward,
     cross_entropy_total_weight,
 )
-from offgrad.kernels.dropout import dropout, dropout_mask
-from offgrad.kernels.embedding import embedding_backward
-from offgrad.kernels.gelu import gelu, gelu_backward
-from offgrad.kernels.jit import backend, set_backend
-from offgrad.kernels.layer_norm import layer_norm, layer_norm_backward
-from offgrad.kernels.optimizers import adamw_step, sgd_step
-from offgrad.kernels.parallel import get_num_threads, parallel_for, set_num_threads
-from offgrad.kernels.reduce import sum_rows
-from offgrad.kernels.softmax import (
+from offgrad.kernels._dropout import dropout, dropout_mask
+from offgrad.kernels._embedding import embedding_backward
+from offgrad.kernels._gelu import gelu, gelu_backward
+from offgrad.kernels._jit import backend, set_backend
+from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
+from offgrad.kernels._optimizers import adamw_step, sgd_step
+from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
+from offgrad.kernels._reduce import sum_rows
+from offgrad.kernels._softmax import (
     log_softmax,
     log_softmax_backward,
     softmax,

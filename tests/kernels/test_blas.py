@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from offgrad.kernels import single_threaded_blas
-from offgrad.kernels.blas import _blas_libraries
+from offgrad.kernels._blas import _blas_libraries
 
 
 @pytest.fixture

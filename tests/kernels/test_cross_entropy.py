@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels.cross_entropy import _cross_entropy_backward_numpy, _cross_entropy_numpy
+from offgrad.kernels._cross_entropy import _cross_entropy_backward_numpy, _cross_entropy_numpy
 
 Agree = Callable[..., None]
 SHAPES = [(0, 4), (1, 1), (5, 3), (40, 257), (9, 40_001)]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels.dropout import _dropout_numpy
-from offgrad.kernels.fastmath import random_bits, stream_key
+from offgrad.kernels._dropout import _dropout_numpy
+from offgrad.kernels._fastmath import random_bits, stream_key
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels.embedding import _embedding_backward_numpy
+from offgrad.kernels._embedding import _embedding_backward_numpy
 
 Agree = Callable[..., None]
 

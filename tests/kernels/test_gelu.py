@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels.fastmath import normal_cdf
-from offgrad.kernels.gelu import _gelu_backward_numpy, _gelu_numpy, _normal_cdf_numpy
+from offgrad.kernels._fastmath import normal_cdf
+from offgrad.kernels._gelu import _gelu_backward_numpy, _gelu_numpy, _normal_cdf_numpy
 
 Array = npt.NDArray[Any]
 Agree = Callable[..., None]

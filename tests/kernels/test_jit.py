@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels import jit as jit_module
-from offgrad.kernels.jit import uses_numba
+from offgrad.kernels import _jit
+from offgrad.kernels._jit import uses_numba
 
 RUN = """
 import sys, numpy as np
@@ -80,16 +80,16 @@ def test_compiled_loops_are_cached_under_a_name_that_follows_the_helpers(
 ) -> None:
     def loop() -> None: ...
 
-    name = jit_module._named_after_helpers(loop).__qualname__
-    assert jit_module._named_after_helpers(loop).__qualname__ == name
-    jit_module._helpers_digest.cache_clear()
-    assert jit_module._named_after_helpers(loop).__qualname__ == name
+    name = _jit._named_after_helpers(loop).__qualname__
+    assert _jit._named_after_helpers(loop).__qualname__ == name
+    _jit._helpers_digest.cache_clear()
+    assert _jit._named_after_helpers(loop).__qualname__ == name
 
     def helper(x: Any) -> Any:
         return x + 1
 
-    changed: dict[Callable[..., Any], Callable[..., Any]] = {**jit_module._helpers, helper: helper}
-    monkeypatch.setattr(jit_module, "_helpers", changed)
-    jit_module._helpers_digest.cache_clear()
-    assert jit_module._named_after_helpers(loop).__qualname__ != name
-    jit_module._helpers_digest.cache_clear()
+    changed: dict[Callable[..., Any], Callable[..., Any]] = {**_jit._helpers, helper: helper}
+    monkeypatch.setattr(_jit, "_helpers", changed)
+    _jit._helpers_digest.cache_clear()
+    assert _jit._named_after_helpers(loop).__qualname__ != name
+    _jit._helpers_digest.cache_clear()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels.layer_norm import _layer_norm_backward_numpy, _layer_norm_numpy
+from offgrad.kernels._layer_norm import _layer_norm_backward_numpy, _layer_norm_numpy
 
 Agree = Callable[..., None]
 

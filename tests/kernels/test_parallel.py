@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels import parallel
-from offgrad.kernels.blas import _blas_libraries
-from offgrad.kernels.parallel import (
+from offgrad.kernels import _parallel
+from offgrad.kernels._blas import _blas_libraries
+from offgrad.kernels._parallel import (
     BLOCK,
     THREAD_NAME,
     block_items,
@@ -266,6 +266,6 @@ def test_bad_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("0", "many", "-1", ""):
         monkeypatch.setenv("OFFGRAD_NUM_THREADS", text)
         with pytest.raises(ValueError, match=f"1 or more; got '{text}'"):
-            parallel._initial_num_threads()
+            _parallel._initial_num_threads()
     monkeypatch.setenv("OFFGRAD_NUM_THREADS", "3")
-    assert parallel._initial_num_threads() == 3
+    assert _parallel._initial_num_threads() == 3

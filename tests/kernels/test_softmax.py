@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from offgrad import kernels
-from offgrad.kernels.fastmath import row_max
-from offgrad.kernels.jit import jit
-from offgrad.kernels.softmax import (
+from offgrad.kernels._fastmath import row_max
+from offgrad.kernels._jit import jit
+from offgrad.kernels._softmax import (
     _log_softmax_backward_numpy,
     _log_softmax_numpy,
     _softmax_backward_numpy,

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels.arrays import (
+from offgrad.kernels._arrays import (
     Array,
     as_float,
     flat,
     rows,
     same_shape,
 )
-from offgrad.kernels.fastmath import exp, log_share, row_max
-from offgrad.kernels.jit import jit, uses_numba
-from offgrad.kernels.parallel import parallel_for
+from offgrad.kernels._fastmath import exp, log_share, row_max
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
 
 
 def cross_entropy(

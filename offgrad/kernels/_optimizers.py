@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels.arrays import (
+from offgrad.kernels._arrays import (
     Array,
     as_float,
     flat,
     same_shape,
 )
-from offgrad.kernels.jit import jit, uses_numba
-from offgrad.kernels.parallel import parallel_for
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
 
 
 def adamw_step(

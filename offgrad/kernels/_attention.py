@@ -17,35 +17,17 @@ exact attention with IO-awareness", arXiv:2205.14135 (the backward from the log-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from offgrad.kernels.arrays import Array
-from offgrad.kernels.attention_tiles import softmax_tile, softmax_tile_backward
-from offgrad.kernels.blas import single_threaded_blas
-from offgrad.kernels.dropout import keep_rule
-from offgrad.kernels.fastmath import stream_key
-from offgrad.kernels.parallel import Body, parallel_for
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._attention_tiles import Dropout, softmax_tile, softmax_tile_backward
+from offgrad.kernels._blas import single_threaded_blas
+from offgrad.kernels._parallel import Body, parallel_for
 
 TILE = 128
 """Query rows in a tile."""
-
-
-@dataclass(frozen=True)
-class Dropout:
-    """Which attention probabilities are dropped: element [b, h, t, s] has its place in a stream."""
-
-    key: np.uint64
-    offset: int
-    threshold: np.uint64
-    scale: float
-
-    @classmethod
-    def of(cls, p: float, seed: int, offset: int) -> Dropout:
-        """The rule for probability `p`, which `kernels.dropout` would apply as well."""
-        return cls(stream_key(seed), offset, *keep_rule(p))
 
 
 def attention(

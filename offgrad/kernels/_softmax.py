@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels.arrays import (
+from offgrad.kernels._arrays import (
     Array,
     as_float,
     rows,
     same_shape,
 )
-from offgrad.kernels.fastmath import exp, log_share, row_max
-from offgrad.kernels.jit import Kernel, jit, uses_numba
-from offgrad.kernels.parallel import parallel_for
+from offgrad.kernels._fastmath import exp, log_share, row_max
+from offgrad.kernels._jit import Kernel, jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
 
 
 def softmax(x: Array, out: Array) -> None:

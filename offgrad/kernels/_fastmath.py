@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offgrad.kernels.jit import inlined, specialised
+from offgrad.kernels._jit import inlined, specialised
 
 _LOG2_E = np.float32(math.log2(math.e))
 # ln 2 in two parts, the first with few enough bits that its product with an integer is exact.

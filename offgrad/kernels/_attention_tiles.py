@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from offgrad.kernels.arrays import Array
-from offgrad.kernels.fastmath import exp, random_bits, row_max
-from offgrad.kernels.jit import jit, uses_numba
-
-if TYPE_CHECKING:
-    from offgrad.kernels.attention import Dropout
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._dropout import keep_rule
+from offgrad.kernels._fastmath import exp, random_bits, row_max, stream_key
+from offgrad.kernels._jit import jit, uses_numba
 
 _HIGH_HALF = np.uint64(32)
 _MASK64 = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Which attention probabilities are dropped: element [b, h, t, s] has its place in a stream."""
+
+    key: np.uint64
+    offset: int
+    threshold: np.uint64
+    scale: float
+
+    @classmethod
+    def of(cls, p: float, seed: int, offset: int) -> Dropout:
+        """The rule for probability `p`, which `kernels.dropout` would apply as well."""
+        return cls(stream_key(seed), offset, *keep_rule(p))
 
 
 def softmax_tile(

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels.arrays import (
+from offgrad.kernels._arrays import (
     Array,
     as_float,
     flat,
     rows,
     same_shape,
 )
-from offgrad.kernels.jit import jit, uses_numba
-from offgrad.kernels.parallel import block_items, parallel_for
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import block_items, parallel_for
 
 
 def layer_norm(

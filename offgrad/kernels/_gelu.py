@@ -10,21 +10,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from offgrad.kernels.arrays import (
+from offgrad.kernels._arrays import (
     Array,
     as_float,
     flat,
     same_shape,
 )
-from offgrad.kernels.fastmath import (
+from offgrad.kernels._fastmath import (
     ERFC_P,
     ERFC_T,
     SQRT_HALF,
     exp,
     normal_cdf,
 )
-from offgrad.kernels.jit import jit, uses_numba
-from offgrad.kernels.parallel import parallel_for
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
 
 Approximation = Literal["none", "tanh"]
 

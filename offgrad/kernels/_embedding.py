@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels.arrays import (
+from offgrad.kernels._arrays import (
     Array,
     as_float,
     flat,
     rows,
 )
-from offgrad.kernels.jit import jit, uses_numba
-from offgrad.kernels.parallel import parallel_for
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
 
 
 def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int = -1) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels.arrays import Array, as_float, rows
-from offgrad.kernels.jit import jit, uses_numba
-from offgrad.kernels.parallel import block_items, parallel_for
+from offgrad.kernels._arrays import Array, as_float, rows
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import block_items, parallel_for
 
 
 def sum_rows(x: Array, out: Array) -> None:

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offgrad.kernels.arrays import (
+from offgrad.kernels._arrays import (
     Array,
     as_float,
     flat,
     same_shape,
 )
-from offgrad.kernels.fastmath import random_bits, stream_key
-from offgrad.kernels.jit import jit, uses_numba
-from offgrad.kernels.parallel import parallel_for
+from offgrad.kernels._fastmath import random_bits, stream_key
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
 
 _HIGH_HALF = np.uint64(32)
 _MASK64 = 2**64 - 1
