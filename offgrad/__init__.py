@@ -5,7 +5,7 @@ for backward passes through a policy: ``with offgrad.offload("disk"): loss = mod
 """
 
 import os as _os
-from typing import Any
+from typing import Any as _Any
 
 # Before NumPy starts OpenBLAS's threads: by default they spin for tens of milliseconds after each
 # product and take that time from the kernels' threads (docs/adr/0007).
@@ -15,6 +15,7 @@ import ml_dtypes as _ml_dtypes
 import numpy as _np
 
 from offgrad import (
+    _missing,
     _out,
     autograd,
     fft,
@@ -28,8 +29,6 @@ from offgrad import (
     storage,
     utils,
 )
-from offgrad._missing import missing as _missing
-from offgrad._tensor.inplace import FUNCTIONS as _FUNCTIONS
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import (
     enable_grad,
@@ -63,17 +62,15 @@ finfo, iinfo = _np.finfo, _np.iinfo
 inf, nan, pi, e = _np.inf, _np.nan, _np.pi, _np.e
 
 
-def is_tensor(obj: Any) -> Any:
+def is_tensor(obj: _Any) -> _Any:
     """Return whether `obj` is a tensor."""
     return isinstance(obj, Tensor)
 
 
+detach_, fill_, zero_ = Tensor.detach_, Tensor.fill_, Tensor.zero_
 globals().update(_out.functions)
-globals().update({f"{name}_": getattr(Tensor, f"{name}_") for name in _FUNCTIONS})
-for _name in ("celu_", "rrelu_", "selu_", "threshold_"):
-    globals()[_name] = getattr(nn.functional, _name)
 
-__getattr__ = _missing("offgrad")
+__getattr__ = _missing.missing("offgrad")
 
 __all__ = [
     "OutOfMemoryError",
@@ -85,11 +82,13 @@ __all__ = [
     "cfloat",
     "complex64",
     "complex128",
+    "detach_",
     "device",
     "double",
     "e",
     "enable_grad",
     "fft",
+    "fill_",
     "finfo",
     "float",
     "float16",
@@ -126,5 +125,6 @@ __all__ = [
     "storage",
     "uint8",
     "utils",
+    "zero_",
 ]
 __all__ += [name for name in vars(ops) if not name.startswith("_")]

@@ -5,7 +5,7 @@ Transforms of complex and real tensors, of one dimension (`fft`), of two (`fft2`
 result that follows from the other, ``hfft`` has a real result. Their gradients need nothing kept.
 """
 
-from offgrad._missing import missing
+from offgrad import _missing
 from offgrad.ops._fft.frequencies import (
     fftfreq,
     fftshift,
@@ -33,7 +33,7 @@ from offgrad.ops._fft.transforms import (
     rfftn,
 )
 
-__getattr__ = missing("offgrad.fft")
+__getattr__ = _missing.missing("offgrad.fft")
 
 __all__ = [
     "fft",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from offgrad import ops
 from offgrad._missing import missing
-from offgrad._tensor.inplace import in_place
 from offgrad.ops import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -49,6 +48,7 @@ from offgrad.ops import (
     tanhshrink,
     triplet_margin_loss,
 )
+from offgrad.ops._core.inplace_forms import inplace_form
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -83,14 +83,14 @@ rrelu = with_inplace(ops.rrelu)
 selu = with_inplace(ops.selu)
 silu = with_inplace(ops.silu)
 threshold = with_inplace(ops.threshold)
-celu_ = in_place(ops.celu)
-elu_ = in_place(ops.elu)
-hardtanh_ = in_place(ops.hardtanh)
-leaky_relu_ = in_place(ops.leaky_relu)
-relu_ = in_place(ops.relu)
-rrelu_ = in_place(ops.rrelu)
-selu_ = in_place(ops.selu)
-threshold_ = in_place(ops.threshold)
+celu_ = ops.celu_
+elu_ = inplace_form(ops.elu)
+hardtanh_ = inplace_form(ops.hardtanh)
+leaky_relu_ = inplace_form(ops.leaky_relu)
+relu_ = ops.relu_
+rrelu_ = ops.rrelu_
+selu_ = ops.selu_
+threshold_ = ops.threshold_
 
 __all__ = [
     "binary_cross_entropy",

@@ -152,3 +152,29 @@ def copy_(
     target._storage.write(name)
     np.copyto(target._array, view)
     return target
+
+
+def inplace_form(operation: Callable[..., Any]) -> "Callable[..., Tensor]":
+    """Return the function that writes the result of `operation` over its first argument.
+
+    It serves as a method, too. PyTorch has some in-place forms as functions, and all as methods:
+    an operation's file defines the former, `offgrad._tensor.inplace` the rest.
+    """
+
+    def run(self: "Tensor", *args: Any, **kwargs: Any) -> "Tensor":
+        return inplace(operation, self, *args, **kwargs)
+
+    run.__name__ = f"{operation.__name__}_"
+    run.__doc__ = f"Compute `{operation.__name__}` in place; return the tensor."
+    return run
+
+
+def inplace_view_form(operation: Callable[..., Any]) -> "Callable[..., Tensor]":
+    """Return the function that turns its first argument into the view `operation` returns."""
+
+    def run(self: "Tensor", *args: Any) -> "Tensor":
+        return inplace_view(operation, self, *args)
+
+    run.__name__ = f"{operation.__name__}_"
+    run.__doc__ = f"Compute `{operation.__name__}` in place; return the tensor."
+    return run

@@ -22,20 +22,26 @@ from offgrad.ops._core.dtypes import (
     check_tensor,
     result_type,
 )
+from offgrad.ops._core.inplace_forms import inplace_form
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 __all__ = [
     "clamp",
+    "clamp_",
     "clamp_max",
+    "clamp_max_",
     "clamp_min",
+    "clamp_min_",
     "clip",
+    "clip_",
     "fmax",
     "fmin",
     "maximum",
     "minimum",
     "nan_to_num",
+    "nan_to_num_",
 ]
 
 
@@ -255,3 +261,10 @@ def nan_to_num(
 
 
 clip = clamp
+
+
+clamp_ = inplace_form(clamp)
+clamp_max_ = inplace_form(clamp_max)
+clamp_min_ = inplace_form(clamp_min)
+clip_ = inplace_form(clip)
+nan_to_num_ = inplace_form(nan_to_num)

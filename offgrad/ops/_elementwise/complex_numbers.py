@@ -19,6 +19,7 @@ from offgrad.ops._core.dtypes import (
     check_tensor,
     floating,
 )
+from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.rounding import sign_of
 
 if TYPE_CHECKING:
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "abs",
+    "abs_",
     "absolute",
     "angle",
     "complex",
     "conj",
     "conj_physical",
+    "conj_physical_",
     "imag",
     "is_complex",
     "is_floating_point",
@@ -329,3 +332,7 @@ def is_floating_point(input: "Tensor") -> bool:
 
 
 absolute = abs
+
+
+abs_ = inplace_form(abs)
+conj_physical_ = inplace_form(conj_physical)

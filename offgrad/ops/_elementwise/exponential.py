@@ -14,6 +14,7 @@ from offgrad.ops._core.broadcasting import (
     conj,
 )
 from offgrad.ops._core.dtypes import check_ordered, check_tensor, floating
+from offgrad.ops._core.inplace_forms import inplace_form
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -21,19 +22,33 @@ if TYPE_CHECKING:
 __all__ = [
     "exp",
     "exp2",
+    "exp2_",
+    "exp_",
     "expm1",
+    "expm1_",
     "log",
     "log10",
+    "log10_",
     "log1p",
+    "log1p_",
     "log2",
+    "log2_",
+    "log_",
     "logit",
+    "logit_",
     "neg",
+    "neg_",
     "negative",
+    "negative_",
     "positive",
     "reciprocal",
+    "reciprocal_",
     "rsqrt",
+    "rsqrt_",
     "sigmoid",
+    "sigmoid_",
     "sqrt",
+    "sqrt_",
 ]
 
 
@@ -331,3 +346,19 @@ def logit(input: "Tensor", eps: float | None = None) -> "Tensor":
 
 
 negative = neg
+
+
+exp_ = inplace_form(exp)
+exp2_ = inplace_form(exp2)
+expm1_ = inplace_form(expm1)
+log_ = inplace_form(log)
+log10_ = inplace_form(log10)
+log1p_ = inplace_form(log1p)
+log2_ = inplace_form(log2)
+logit_ = inplace_form(logit)
+neg_ = inplace_form(neg)
+negative_ = inplace_form(negative)
+reciprocal_ = inplace_form(reciprocal)
+rsqrt_ = inplace_form(rsqrt)
+sigmoid_ = inplace_form(sigmoid)
+sqrt_ = inplace_form(sqrt)

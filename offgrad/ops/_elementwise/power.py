@@ -20,11 +20,17 @@ from offgrad.ops._core.dtypes import (
     check_tensor,
     result_type,
 )
+from offgrad.ops._core.inplace_forms import inplace_form
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["float_power", "pow", "square"]
+__all__ = [
+    "float_power",
+    "pow",
+    "square",
+    "square_",
+]
 
 
 class Pow(Broadcasting):
@@ -162,3 +168,6 @@ def float_power(input: TensorLike, exponent: TensorLike) -> "Tensor":
         for each in (input, exponent)
     )
     return pow(a, b)
+
+
+square_ = inplace_form(square)

@@ -10,18 +10,25 @@ from offgrad.ops._core.broadcasting import (
     compute,
 )
 from offgrad.ops._core.dtypes import category, check_ordered, check_tensor
+from offgrad.ops._core.inplace_forms import inplace_form
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 __all__ = [
     "ceil",
+    "ceil_",
     "fix",
+    "fix_",
     "floor",
+    "floor_",
     "frac",
+    "frac_",
     "round",
+    "round_",
     "sign",
     "trunc",
+    "trunc_",
 ]
 
 
@@ -123,3 +130,11 @@ def sign(input: "Tensor") -> "Tensor":
 
 
 fix = trunc
+
+
+ceil_ = inplace_form(ceil)
+fix_ = inplace_form(fix)
+floor_ = inplace_form(floor)
+frac_ = inplace_form(frac)
+round_ = inplace_form(round)
+trunc_ = inplace_form(trunc)

@@ -24,6 +24,7 @@ from offgrad.ops._core.dtypes import (
     floating,
     get_default_dtype,
 )
+from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._elementwise.exponential import (
     Unary,
@@ -38,12 +39,15 @@ if TYPE_CHECKING:
 __all__ = [
     "copysign",
     "erf",
+    "erf_",
     "erfc",
+    "erfc_",
     "erfinv",
     "heaviside",
     "logaddexp",
     "logaddexp2",
     "xlogy",
+    "xlogy_",
 ]
 
 _erf_of_array = np.vectorize(erf_of, otypes=[np.float64])
@@ -266,3 +270,8 @@ def heaviside(input: "Tensor", values: "Tensor") -> "Tensor":
         )
     array = x._array
     return where(wrap(array == 0), y, wrap((array > 0).astype(array.dtype)))
+
+
+erf_ = inplace_form(erf)
+erfc_ = inplace_form(erfc)
+xlogy_ = inplace_form(xlogy)

@@ -20,6 +20,7 @@ from offgrad.ops._core.dtypes import (
     floating,
     get_default_dtype,
 )
+from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.exponential import Unary, reciprocal, rsqrt
 
 if TYPE_CHECKING:
@@ -27,29 +28,50 @@ if TYPE_CHECKING:
 
 __all__ = [
     "acos",
+    "acos_",
     "acosh",
+    "acosh_",
     "arccos",
+    "arccos_",
     "arccosh",
+    "arccosh_",
     "arcsin",
+    "arcsin_",
     "arcsinh",
+    "arcsinh_",
     "arctan",
     "arctan2",
+    "arctan_",
     "arctanh",
+    "arctanh_",
     "asin",
+    "asin_",
     "asinh",
+    "asinh_",
     "atan",
     "atan2",
+    "atan_",
     "atanh",
+    "atanh_",
     "cos",
+    "cos_",
     "cosh",
+    "cosh_",
     "deg2rad",
+    "deg2rad_",
     "hypot",
     "rad2deg",
+    "rad2deg_",
     "sin",
+    "sin_",
     "sinc",
+    "sinc_",
     "sinh",
+    "sinh_",
     "tan",
+    "tan_",
     "tanh",
+    "tanh_",
 ]
 
 
@@ -347,3 +369,26 @@ def rad2deg(input: "Tensor") -> "Tensor":
 arcsin, arccos, arctan = asin, acos, atan
 arcsinh, arccosh, arctanh = asinh, acosh, atanh
 arctan2 = atan2
+
+
+acos_ = inplace_form(acos)
+acosh_ = inplace_form(acosh)
+arccos_ = inplace_form(arccos)
+arccosh_ = inplace_form(arccosh)
+arcsin_ = inplace_form(arcsin)
+arcsinh_ = inplace_form(arcsinh)
+arctan_ = inplace_form(arctan)
+arctanh_ = inplace_form(arctanh)
+asin_ = inplace_form(asin)
+asinh_ = inplace_form(asinh)
+atan_ = inplace_form(atan)
+atanh_ = inplace_form(atanh)
+cos_ = inplace_form(cos)
+cosh_ = inplace_form(cosh)
+deg2rad_ = inplace_form(deg2rad)
+rad2deg_ = inplace_form(rad2deg)
+sin_ = inplace_form(sin)
+sinc_ = inplace_form(sinc)
+sinh_ = inplace_form(sinh)
+tan_ = inplace_form(tan)
+tanh_ = inplace_form(tanh)

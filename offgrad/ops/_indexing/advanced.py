@@ -12,6 +12,7 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import as_tensor_of, category
+from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.slicing import ALL, basic, slice_of
 
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.saved_tensor import SavedTensor
 
-__all__ = ["getitem", "index_put"]
+__all__ = [
+    "getitem",
+    "index_put",
+    "index_put_",
+]
 
 
 class _Place(int):
@@ -278,3 +283,6 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
         raise RuntimeError(
             f"cannot put a {describe(source)} into a {describe(input)}: {error}"
         ) from None
+
+
+index_put_ = inplace_form(index_put)

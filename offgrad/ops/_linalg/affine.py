@@ -12,6 +12,7 @@ from offgrad.ops._core.broadcasting import (
     conj,
 )
 from offgrad.ops._core.dtypes import category, check_tensor, shape_error
+from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._linalg.products import (
     check_factors,
     for_blas,
@@ -23,7 +24,15 @@ from offgrad.ops._reduction.sums import sum_to_size
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["addbmm", "addmm", "addmv", "addr", "baddbmm", "linear"]
+__all__ = [
+    "addbmm",
+    "addmm",
+    "addmv",
+    "addmv_",
+    "addr",
+    "baddbmm",
+    "linear",
+]
 
 
 class LinearWithoutBias(Op):
@@ -345,3 +354,6 @@ def addbmm(
         return None if full is None else full[1:]
 
     return _add_product(Addbmm, "addbmm", input, batch1, batch2, (3, 3), shape, beta, alpha)
+
+
+addmv_ = inplace_form(addmv)

@@ -13,6 +13,7 @@ from offgrad.ops._core.broadcasting import (
 )
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import category, check_tensor, real_floating
+from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.exponential import exp
 from offgrad.ops._elementwise.special import erf
 from offgrad.ops._elementwise.trigonometry import tanh
@@ -20,7 +21,11 @@ from offgrad.ops._elementwise.trigonometry import tanh
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["gelu", "relu"]
+__all__ = [
+    "gelu",
+    "relu",
+    "relu_",
+]
 
 
 class Relu(Op):
@@ -120,3 +125,6 @@ def gelu(input: "Tensor", approximate: str = "none") -> "Tensor":
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
     return Gelu.apply(real_floating(input, "gelu"), approximate=approximate)
+
+
+relu_ = inplace_form(relu)

@@ -12,6 +12,7 @@ from offgrad.ops._core.dtypes import (
     real_floating,
     shape_error,
 )
+from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._nn.smooth_activations import Activation
 from offgrad.ops._random.generators import rand_like
@@ -29,8 +30,10 @@ __all__ = [
     "prelu",
     "relu6",
     "rrelu",
+    "rrelu_",
     "softshrink",
     "threshold",
+    "threshold_",
 ]
 
 
@@ -251,3 +254,7 @@ def softshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
 def hardshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
     """Return `input`, and 0 where it is not beyond `lambd` from 0."""
     return Hardshrink.apply(real_floating(input, "hardshrink"), lambd=lambd)
+
+
+rrelu_ = inplace_form(rrelu)
+threshold_ = inplace_form(threshold)

@@ -13,6 +13,7 @@ from offgrad.ops._core.dims import (
     normalize_dim,
 )
 from offgrad.ops._core.dtypes import category, check_tensor, real_floating
+from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._elementwise.exponential import exp, sigmoid
 from offgrad.ops._elementwise.trigonometry import tanh
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "celu",
+    "celu_",
     "elu",
     "glu",
     "logsigmoid",
     "mish",
     "selu",
+    "selu_",
     "silu",
     "softplus",
     "softsign",
@@ -246,3 +249,7 @@ def glu(input: "Tensor", dim: int = -1) -> "Tensor":
     if x._array.shape[axis] % 2:
         raise RuntimeError(f"glu: the size of dim {axis} must be even, got a {describe(x)}")
     return Glu.apply(x, dim=dim)
+
+
+celu_ = inplace_form(celu)
+selu_ = inplace_form(selu)
