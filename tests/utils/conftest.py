@@ -17,4 +17,4 @@ def _no_checkpoint_runs() -> Iterator[None]:
     """Afterwards no function is taken to be running, nor numbers to be drawn again."""
     yield
     assert not saved_tensor.state.checkpointed
-    assert not draws.is_repeating()
+    assert not draws.is_replaying()

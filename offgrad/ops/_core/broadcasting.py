@@ -19,8 +19,6 @@ from offgrad.ops._core.dtypes import (
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__: list[str] = []
-
 
 def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Array:
     """Return ``ufunc(*arrays)`` in tensor memory, C-ordered, of `dtype` or that of the arrays."""

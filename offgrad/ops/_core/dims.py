@@ -6,8 +6,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__: list[str] = []
-
 Dim: TypeAlias = int | Sequence[int] | None
 
 

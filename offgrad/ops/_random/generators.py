@@ -13,7 +13,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import is_differentiable, wrap
 from offgrad.ops._core.device import check_device
 from offgrad.ops._core.dtypes import get_default_dtype, real_floating
-from offgrad.ops._random import replay as draws
+from offgrad.ops._random import replay
 from offgrad.ops._shape.reshaping import sizes
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Generator:
 
     def set_state(self, state: tuple[int, int]) -> None:
         """Go to a state that `get_state` returned."""
-        if not draws.is_repeating():
+        if not replay.is_replaying():
             with self._lock:
                 self._seed, self._offset = state
 
@@ -71,14 +71,14 @@ class Generator:
 
         What a checkpoint computes again takes the numbers that it took before.
         """
-        draw = draws.take(count, lambda: self._draw(count))
+        draw = replay.take(count, lambda: self._draw(count))
         return draw.seed, draw.offset
 
-    def _draw(self, count: int) -> draws.Draw:
+    def _draw(self, count: int) -> replay.Draw:
         with self._lock:
             offset = self._offset
             self._offset += count
-            return draws.Draw(self._seed, offset, count)
+            return replay.Draw(self._seed, offset, count)
 
     def stream(self, count: int) -> np.random.Generator:
         """Take `count` numbers; return a NumPy generator of its own for them."""

@@ -1,7 +1,7 @@
-"""The random numbers a thread draws: noted as they are drawn, and drawn again.
+"""The random numbers that a thread draws, recorded and replayed.
 
-A draw is a seed, an offset and a count, so noting one costs next to nothing, and repeating it
-touches no generator: other threads may draw from the same ones meanwhile.
+A draw is a seed, an offset and a count, so recording costs next to nothing. Replaying reads no
+generator: other threads may draw from the same ones meanwhile.
 """
 
 import threading
@@ -14,9 +14,9 @@ class Draw(NamedTuple):
     """Numbers taken from a generator.
 
     Attributes:
-        seed: of the generator.
-        offset: of the first number.
-        size: how many.
+        seed: the generator's seed.
+        offset: the position of the first number.
+        size: the number of numbers.
     """
 
     seed: int
@@ -24,22 +24,22 @@ class Draw(NamedTuple):
     size: int
 
 
-class _Repetition:
-    def __init__(self, draws: Sequence[Draw], differs: Callable[[str], Exception]) -> None:
+class _Replay:
+    def __init__(self, draws: Sequence[Draw], make_error: Callable[[str], Exception]) -> None:
         self._draws = draws
-        self._differs = differs
+        self._make_error = make_error
         self._next = 0
 
     def take(self, size: int) -> Draw:
-        """Return the next draw."""
+        """Return the next draw, which must have this size."""
         index, self._next = self._next, self._next + 1
         if index >= len(self._draws):
-            raise self._differs(
+            raise self._make_error(
                 f"it drew {size} random numbers more, after the {len(self._draws)} draws of forward"
             )
         draw = self._draws[index]
         if draw.size != size:
-            raise self._differs(
+            raise self._make_error(
                 f"it drew {size} random numbers where it had drawn {draw.size}, in draw {index} of "
                 f"{len(self._draws)}"
             )
@@ -47,50 +47,50 @@ class _Repetition:
 
 
 class _State(threading.local):
-    notes: tuple[list[Draw], ...] = ()
-    repetition: _Repetition | None = None
+    recordings: tuple[list[Draw], ...] = ()
+    replay: _Replay | None = None
 
 
 _state = _State()
 
 
-def is_repeating() -> bool:
-    """Return whether this thread draws what it drew before: then generators stay as they are."""
-    return _state.repetition is not None
+def is_replaying() -> bool:
+    """Return whether this thread replays draws: generators keep their state then."""
+    return _state.replay is not None
 
 
-def take(size: int, fresh: Callable[[], Draw]) -> Draw:
-    """Return the draw to be repeated, or a `fresh` one, and note it."""
-    repetition = _state.repetition
-    draw = fresh() if repetition is None else repetition.take(size)
-    for notes in _state.notes:
-        notes.append(draw)
+def take(size: int, draw_new: Callable[[], Draw]) -> Draw:
+    """Return the replayed draw, or a new one, and record it."""
+    replay = _state.replay
+    draw = draw_new() if replay is None else replay.take(size)
+    for recording in _state.recordings:
+        recording.append(draw)
     return draw
 
 
 @contextmanager
-def noted() -> Iterator[list[Draw]]:
-    """Note what this thread draws in the block, from whichever generators."""
-    notes: list[Draw] = []
-    before, _state.notes = _state.notes, (*_state.notes, notes)
+def recording() -> Iterator[list[Draw]]:
+    """Record this thread's draws in the block, from any generator."""
+    draws: list[Draw] = []
+    outer, _state.recordings = _state.recordings, (*_state.recordings, draws)
     try:
-        yield notes
+        yield draws
     finally:
-        _state.notes = before
+        _state.recordings = outer
 
 
 @contextmanager
-def repeated(draws: Sequence[Draw], differs: Callable[[str], Exception]) -> Iterator[None]:
-    """Have this thread draw in the block what `draws` says, in this order.
+def replaying(draws: Sequence[Draw], make_error: Callable[[str], Exception]) -> Iterator[None]:
+    """Give this thread's draws in the block the results of `draws`, in this order.
 
-    Seeding a generator there has no effect, and no block around notes anything.
+    Seeding a generator has no effect in the block, and enclosing `recording` blocks record nothing.
 
     Raises:
-        Exception: what `differs` makes of a message, if other sizes, or more, are asked for.
+        Exception: ``make_error(message)``, if a draw has another size or there are more draws.
     """
-    before = _state.notes, _state.repetition
-    _state.notes, _state.repetition = (), _Repetition(draws, differs)
+    outer = _state.recordings, _state.replay
+    _state.recordings, _state.replay = (), _Replay(draws, make_error)
     try:
         yield
     finally:
-        _state.notes, _state.repetition = before
+        _state.recordings, _state.replay = outer

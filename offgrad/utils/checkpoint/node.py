@@ -133,7 +133,7 @@ class Checkpoint(Node):
         with ExitStack() as ends:
             _enter(ends, _First(self))
             if self.options.preserve_rng_state:
-                self._draws = ends.enter_context(draws.noted())
+                self._draws = ends.enter_context(draws.recording())
             with context:
                 result = self._function(*args, **kwargs)
                 self.is_complete = True
@@ -200,7 +200,7 @@ class Checkpoint(Node):
                 ends.callback(grad_mode.state.set, *grad_mode.state.set(*self._modes))
                 _enter(ends, again)
                 if self._draws is not None:
-                    ends.enter_context(draws.repeated(self._draws, again.differs))
+                    ends.enter_context(draws.replaying(self._draws, again.differs))
                 with self._context:
                     self._function(*args, **kwargs)
         except _Stop as stop:
