@@ -1,8 +1,8 @@
 """Discrete Fourier transforms: ``torch.fft``.
 
 Transforms of complex and real tensors, of one dimension (`fft`), of two (`fft2`) and of several
-(`fftn`); inverses begin with ``i``. ``rfft`` takes real numbers and leaves out the half of the
-result that follows from the other, ``hfft`` has a real result. Their gradients need nothing kept.
+(`fftn`); inverses begin with ``i``. ``rfft`` takes real numbers and omits the half of the
+result that follows from the other, ``hfft`` has a real result. Their gradients keep nothing.
 """
 
 from offgrad import _missing

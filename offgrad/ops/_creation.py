@@ -50,7 +50,7 @@ def _checked(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def _requiring(tensor: "Tensor", requires_grad: bool) -> "Tensor":
+def _set_requires_grad(tensor: "Tensor", requires_grad: bool) -> "Tensor":
     return tensor.requires_grad_() if requires_grad else tensor
 
 
@@ -76,7 +76,7 @@ def _array_of(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def _default_for(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
-    """Return the dtype of Python numbers that NumPy made `array` of."""
+    """Return PyTorch's dtype for the Python numbers in `array`."""
     kind = array.dtype.kind
     if kind == "f" or not array.size:
         return get_default_dtype()
@@ -106,10 +106,10 @@ def tensor(
 
     Raises:
         TypeError: if the elements are not numbers.
-        RuntimeError: if integers or bools are to require grad.
+        RuntimeError: if integers or bools should require grad.
     """
     check_device(device)
-    return _requiring(wrap(memory.copy(_array_of(data, dtype))), requires_grad)
+    return _set_requires_grad(wrap(memory.copy(_array_of(data, dtype))), requires_grad)
 
 
 def as_tensor(data: Any, *, dtype: Any = None) -> "Tensor":
@@ -121,10 +121,10 @@ def as_tensor(data: Any, *, dtype: Any = None) -> "Tensor":
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> "Tensor":
-    """Return a tensor over the memory of `array`, which is the caller's and is not counted.
+    """Return a tensor that shares the memory of `array`, which the memory counters leave out.
 
     Raises:
-        TypeError: if it is no array of numbers.
+        TypeError: if `array` is not an array of numbers.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy takes a NumPy array, got {type(array).__name__}")
@@ -134,10 +134,10 @@ def from_numpy(array: np.ndarray[Any, Any]) -> "Tensor":
 def empty(
     *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> "Tensor":
-    """Return a tensor with whatever is in its memory."""
+    """Return an uninitialised tensor."""
     check_device(device)
     dtype = get_default_dtype() if dtype is None else dtype
-    return _requiring(wrap(memory.empty(sizes(size), dtype)), requires_grad)
+    return _set_requires_grad(wrap(memory.empty(sizes(size), dtype)), requires_grad)
 
 
 def full(
@@ -148,12 +148,12 @@ def full(
     device: Any = None,
     requires_grad: bool = False,
 ) -> "Tensor":
-    """Return a tensor of `fill_value`, whose type chooses the dtype."""
+    """Return a constant tensor; the dtype defaults to that of `fill_value`."""
     check_device(device)
     kind = np.dtype(dtype) if dtype is not None else _array_of(fill_value, None).dtype
     out = memory.empty(sizes((size,)), kind)
     out[...] = fill_value
-    return _requiring(wrap(out), requires_grad)
+    return _set_requires_grad(wrap(out), requires_grad)
 
 
 def zeros(
@@ -249,7 +249,7 @@ def arange(
         raise RuntimeError(
             f"arange: step must lead from start to end, got start {start}, end {end}, step {step}"
         )
-    return _requiring(wrap(np.arange(start, end, step).astype(dtype)), requires_grad)
+    return _set_requires_grad(wrap(np.arange(start, end, step).astype(dtype)), requires_grad)
 
 
 def linspace(
@@ -268,7 +268,7 @@ def linspace(
     if dtype is None and isinstance(start + end, complex):
         dtype = np.complex128 if get_default_dtype() == np.float64 else np.complex64
     array = np.linspace(start, end, steps).astype(dtype or get_default_dtype())
-    return _requiring(wrap(array), requires_grad)
+    return _set_requires_grad(wrap(array), requires_grad)
 
 
 def eye(
@@ -281,7 +281,7 @@ def eye(
 ) -> "Tensor":
     """Return the matrix [n, m] with ones on the diagonal; `m` defaults to `n`."""
     check_device(device)
-    return _requiring(wrap(np.eye(n, m, dtype=dtype or get_default_dtype())), requires_grad)
+    return _set_requires_grad(wrap(np.eye(n, m, dtype=dtype or get_default_dtype())), requires_grad)
 
 
 def check_requires_grad(tensor: TensorBase) -> None:

@@ -1,1 +1,1 @@
-"""What all operations share: dtypes, devices, in-place forms, derivatives of fused kernels."""
+"""Helpers of all operations: dtypes, devices, in-place forms, derivatives of fused kernels."""

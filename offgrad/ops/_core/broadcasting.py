@@ -36,7 +36,7 @@ def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Arr
 
 
 def converted(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return `array` as `dtype`, itself if it is."""
+    """Return `array` as `dtype`; itself if it has that dtype."""
     if array.dtype == dtype:
         return array
     out = memory.empty(array.shape, dtype)
@@ -45,7 +45,7 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def conj(tensor: "Tensor") -> "Tensor":
-    """Return the complex conjugate; a real tensor is its own."""
+    """Return the complex conjugate; a real tensor itself."""
     if tensor._array.dtype.kind != "c":
         return tensor
     return tensor.conj_physical()
@@ -54,17 +54,17 @@ def conj(tensor: "Tensor") -> "Tensor":
 class Broadcasting(Op):
     """An operation on arrays of broadcastable shapes, which it converts to one dtype.
 
-    What is saved are the arrays as they came: tensors of the user's, not converted copies.
+    Subclasses save the arrays as they came: the user's tensors, not converted copies.
     """
 
     is_recomputable = True
 
     shapes: tuple[tuple[int, ...], ...]
-    # The dtypes of the operands, where one differs from that of the result.
+    # The dtypes of the operands if one differs from that of the result.
     dtypes: tuple[np.dtype[Any], ...] | None = None
 
     def operands(self, dtype: np.dtype[Any], *arrays: Array) -> tuple[Array, ...]:
-        """Return the arrays as `dtype`; remember what they were."""
+        """Return the arrays as `dtype`; record their shapes and dtypes for `reduced`."""
         self.shapes = tuple([each.shape for each in arrays])
         for each in arrays:
             if each.dtype != dtype:
@@ -94,7 +94,7 @@ def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor,
     """Return both as tensors, numbers in the dtype to compute in, and that dtype.
 
     Raises:
-        TypeError: for what is neither tensor nor number.
+        TypeError: for operands that are neither tensors nor numbers.
         RuntimeError: if the shapes do not broadcast.
     """
     if isinstance(a, TensorBase) and isinstance(b, TensorBase):

@@ -1,7 +1,7 @@
-"""Derivatives of fused gradient kernels: those of the same gradient, written in plain operations.
+"""Derivatives of fused gradient kernels, taken of the same gradient written in plain operations.
 
 An op whose gradient is one fused kernel makes that gradient an op of its own. Its backward is
-`differentiate` of a reference that computes the same from differentiable operations, so that
+`differentiate` of a reference that computes the same with differentiable operations, so that
 derivatives of any order are right without a second hand-written formula.
 """
 
@@ -23,8 +23,8 @@ def differentiate(
 ) -> "tuple[Tensor | None, ...]":
     """Return the gradients of ``reference(*inputs)`` for those inputs that need one.
 
-    They are recorded if grad mode is on. Each input is seen through a view of its own, so that a
-    dependence of one input on another is not counted here: the engine follows it itself.
+    They are recorded if grad mode is on. The reference gets a new view of each input, so that a
+    dependence of one input on another does not count here: the engine follows it.
     """
     recorded = grad_mode.state.grad_enabled
     with grad_mode.enable_grad():

@@ -15,7 +15,7 @@ class Device:
     """A device: ``Device("cpu")`` is the only one.
 
     Raises:
-        RuntimeError: for another.
+        RuntimeError: for another device.
     """
 
     type: str
@@ -37,20 +37,19 @@ def check_device(device: Any) -> None:
 
 
 def conversion(target: tuple[Any, ...], device: Any, dtype: Any) -> Any:
-    """Return the dtype that the arguments of ``to()`` mean, None to keep it.
+    """Return the dtype that the arguments of ``to()`` ask for, None to keep the tensor's.
 
     Args:
         target: positional arguments: a device, a dtype, both, or a tensor.
-        device: the argument of that name.
-        dtype: the argument of that name.
+        device: the keyword argument, checked.
+        dtype: the keyword argument.
     """
     check_device(device)
     for each in target:
         if isinstance(each, TensorBase):
             dtype = each._array.dtype
         elif isinstance(each, Device) or (
-            isinstance(each, str)
-            and each.partition(":")[0] in ("cpu", "cuda", "mps", "xpu", "meta")
+            isinstance(each, str) and each.partition(":")[0] in _PYTORCH_DEVICES
         ):
             check_device(each)
         elif not isinstance(each, bool):  # non_blocking

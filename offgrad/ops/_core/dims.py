@@ -25,7 +25,7 @@ def normalize_dim(dim: int, ndim: int, where: str) -> int:
 
 
 def normalize_dims(dim: Dim, ndim: int, where: str) -> tuple[int, ...]:
-    """Return the dimensions meant by `dim`, counted from the front; None and () mean all."""
+    """Return the dimensions `dim` as counted from the front; None and () mean all."""
     if dim is None:
         return tuple(range(ndim))
     if isinstance(dim, int | np.integer):

@@ -1,4 +1,4 @@
-"""From arguments to tensors: conversion and PyTorch's type promotion."""
+"""Conversion of arguments to tensors, and PyTorch's type promotion."""
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -52,19 +52,19 @@ def category(dtype: np.dtype[Any]) -> int:
 
 
 def _promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
-    """Return what PyTorch computes two tensors of the same rank class in."""
+    """Return the dtype to which PyTorch promotes two tensors with dimensions, or two without."""
     if a == b:
         return a
-    rank_a, rank_b = category(a), category(b)
-    if {rank_a, rank_b} == {2, 3}:
-        return np.promote_types(a, _complex_of(b)) if rank_a == 3 else _promote_dtypes(b, a)
-    if rank_a == rank_b:
+    category_a, category_b = category(a), category(b)
+    if {category_a, category_b} == {2, 3}:
+        return np.promote_types(a, _complex_of(b)) if category_a == 3 else _promote_dtypes(b, a)
+    if category_a == category_b:
         if "bfloat16" in (a.name, b.name):
             other = b if a.name == "bfloat16" else a
             return np.dtype(np.float32) if other.itemsize <= 2 else other
         return np.promote_types(a, b)
     # Floating point beats integers whatever their width.
-    return a if rank_a > rank_b else b
+    return a if category_a > category_b else b
 
 
 def _scalar_dtype(value: Any, like: np.dtype[Any]) -> np.dtype[Any]:
@@ -85,10 +85,10 @@ def _complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def result_type(*operands: Any) -> np.dtype[Any]:
-    """Return the dtype PyTorch promotes `operands` to: tensors first, then 0-dim ones, then
-    numbers.
+    """Return the dtype to which PyTorch promotes `operands`.
 
-    A tensor without dimensions, or a number, changes the dtype only if its category is higher.
+    Tensors with dimensions decide. A tensor without dimensions, or a number, changes the dtype only
+    if its category (bool, integer, floating point, complex) is higher.
     """
     dimensioned: np.dtype[Any] | None = None
     zero_dim: np.dtype[Any] | None = None
@@ -119,7 +119,7 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
             return value
         return Cast.apply(value, dtype=dtype)
     if isinstance(value, int) and dtype.kind in "iu":
-        return wrap(np.asarray(_wrapped(value, dtype), dtype))
+        return wrap(np.asarray(_wrap_around(value, dtype), dtype))
     if isinstance(value, bool | int | float | complex | np.generic):
         return wrap(np.asarray(value, dtype))
     raise TypeError(
@@ -128,8 +128,8 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
     )
 
 
-def _wrapped(value: int, dtype: np.dtype[Any]) -> int:
-    """Return `value` modulo the range of an integer dtype, as PyTorch computes."""
+def _wrap_around(value: int, dtype: np.dtype[Any]) -> int:
+    """Return `value` wrapped around into the range of an integer dtype, as in PyTorch."""
     low, bits = int(np.iinfo(dtype).min), 8 * dtype.itemsize
     return int((value - low) % 2**bits + low)
 
@@ -161,7 +161,7 @@ def real_floating(input: TensorLike, where: str) -> "Tensor":
     """Return `input`, which must be a tensor of real floating point numbers.
 
     Raises:
-        NotImplementedError: if it holds something else.
+        NotImplementedError: for other dtypes.
     """
     tensor = check_tensor(input, where)
     if category(tensor._array.dtype) != 2:
@@ -187,7 +187,6 @@ class Cast(Op):
     torch_name = "ToCopyBackward0"
 
     def forward(self, x: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a converted copy."""
         self.dtype = x.dtype
         if x.dtype.kind == "c" and dtype.kind not in "cb":
             x = x.real
@@ -196,12 +195,11 @@ class Cast(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Convert back."""
         return cast(grad, self.dtype)
 
 
 def cast(input: "Tensor", dtype: Any) -> "Tensor":
-    """Return `input` converted to `dtype`; `input` itself if it has it already."""
+    """Return `input` converted to `dtype`; `input` itself if it has that dtype."""
     dtype = np.dtype(dtype)
     if input._array.dtype == dtype:
         return input
@@ -226,5 +224,5 @@ def check_broadcastable(where: str, *tensors: TensorBase) -> None:
 
 
 def shape_error(where: str, rule: str, *tensors: TensorBase) -> RuntimeError:
-    """Return the error for shapes that do not fit."""
+    """Return the error for shapes that break `rule`."""
     return RuntimeError(f"{where}: {rule}, got {' and '.join(describe(each) for each in tensors)}")

@@ -1,4 +1,4 @@
-"""In-place forms: compute out of place, write the result over the target, move its history."""
+"""In-place forms: compute out of place, overwrite the target, give it the result's history."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,10 @@ __all__ = ["copy_", "inplace", "inplace_view"]
 
 
 def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwargs: Any) -> "Tensor":
-    """Run ``operation(target, *args, **kwargs)`` and make `target` its result.
+    """Overwrite `target` with ``operation(target, *args, **kwargs)``.
 
     Raises:
-        RuntimeError: as `overwrite`; before anything changed.
+        RuntimeError: as `overwrite`; nothing has changed then.
     """
     name = f"{operation.__name__}_" if operation.__name__ != "apply" else "copy_"
     check_mutable(target, name, recorded=False)
@@ -34,25 +34,25 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     finally:
         saved_tensor.state.target = outer
     if target._requires_grad and not result._requires_grad and grad_mode.state.grad_enabled:
-        # Not differentiable, such as a comparison: the gradient is zero, as after a copy.
+        # The operation is not differentiable (a comparison): gradient zero, as after a copy.
         return copy_(target, result, name=name)
     return overwrite(target, result, name)
 
 
 def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) -> "Tensor":
-    """Make `target` the view that ``operation(target, *args)`` returns.
+    """Turn `target` into the view that ``operation(target, *args)`` returns.
 
     Raises:
         RuntimeError: if `target` must not be changed in place (see `check_mutable`).
     """
     name = f"{operation.__name__}_"
     check_history(target, name, recorded=False)
-    # Recorded even under no_grad: a shape that changed belongs to the history of its values.
+    # Recorded even under no_grad: the history of the values needs the change of shape.
     with grad_mode.enable_grad():
         view: Tensor = operation(target, *args)
     if view is target:
         return target
-    # What was saved of it is not any more what it is.
+    # Saved tensors that share the memory have the old shape: count a new version.
     target._storage.write(name)
     if target._requires_grad and target._grad_fn is None:
         target._array = view._array
@@ -62,9 +62,9 @@ def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) ->
 
 
 def _as_operand(target: "Tensor") -> "Tensor":
-    """Return `target`; of a view with a history another one like it.
+    """Return `target`; for a view with a history, another view like it.
 
-    What was hooked to the view stays with the value it had, which nothing leads to any more.
+    Hooks of the view stay with its old value, which is no longer part of the graph.
     """
     base, view_chain = base_of(target), target._view_chain
     if base is target or not (base._requires_grad and grad_mode.state.grad_enabled):
@@ -74,7 +74,7 @@ def _as_operand(target: "Tensor") -> "Tensor":
 
 
 def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
-    """Write `result` into the memory of `target`, which takes over its place in the graph.
+    """Write `result` into the memory of `target` and move `target` to its place in the graph.
 
     Raises:
         RuntimeError: if `target` must not be changed in place (see `check_mutable`); if the shapes
@@ -109,14 +109,13 @@ class CopyBackwards(Op):
     suffix = ""
 
     def forward(self, target: Array, source: Array) -> Array:
-        """Return the copy."""
         self.shape = source.shape
         out = memory.empty(target.shape, target.dtype)
         np.copyto(out, source)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """What was overwritten gets zeros, the source the gradient."""
+        """The overwritten target gets zeros, the source the gradient."""
         need_target, need_source = self.needs_input_grad
         return (
             grad.new_zeros(grad.shape) if need_target else None,
@@ -130,7 +129,7 @@ def copy_(
     """Write `source`, a tensor or a number, broadcast and converted, over `target`.
 
     Raises:
-        RuntimeError: as `overwrite`, in the words of the operation `name`.
+        RuntimeError: as `overwrite`; the message names the operation `name`.
     """
     value = as_tensor_of(source, target._array.dtype, name)
     try:
@@ -145,7 +144,7 @@ def copy_(
         target._requires_grad or base._requires_grad or value._requires_grad
     ):
         check_mutable(target, name, recorded=True)
-        # The view of a base gets no gradient: CopySlices gives it to the rest of the base.
+        # A view's old value gets no gradient: CopySlices passes it to the rest of the base.
         overwritten = target if target._base is None else target.detach()
         return overwrite(target, CopyBackwards.apply(overwritten, value), name)
     check_mutable(target, name, recorded=False)

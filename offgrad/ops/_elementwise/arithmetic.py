@@ -39,7 +39,6 @@ class Add(Broadcasting):
     sign: ClassVar[int] = 1
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any = 1) -> Array:
-        """Return the sum."""
         a, b = self.operands(dtype, a, b)
         self.alpha = alpha
         if alpha != 1:
@@ -47,7 +46,7 @@ class Add(Broadcasting):
         return compute(self.ufunc, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Pass the gradient to a, and times the factor to b."""
+        """Pass the gradient to a, and the gradient times the factor to b."""
         need_a, need_b = self.needs_input_grad
         return self.reduced(grad if need_a else None, self.scaled(grad) if need_b else None)
 
@@ -72,14 +71,13 @@ class Rsub(Sub):
     def forward(  # type: ignore[override]
         self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any
     ) -> Array:
-        """Return the difference."""
         result = super().forward(b, a, dtype, alpha)
         self.shapes = self.shapes[::-1]
         self.dtypes = None if self.dtypes is None else self.dtypes[::-1]
         return result
 
     def backward(self, grad: "Tensor") -> Any:
-        """Pass the gradient to b, and times the factor to a."""
+        """Pass the gradient to b, and the gradient times the factor to a."""
         need_a, need_b = self.needs_input_grad
         return self.reduced(self.scaled(grad) if need_a else None, grad if need_b else None)
 
@@ -88,7 +86,6 @@ class Mul(Broadcasting):
     """a * b; keeps each factor whose partner needs a gradient."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the product."""
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, other=b if need_a else None)
         return compute(np.multiply, *self.operands(dtype, a, b))
@@ -112,12 +109,11 @@ def _truncating_division(a: Array, b: Array, out: Array) -> None:
 
 
 class Div(Broadcasting):
-    """a / b; keeps b, and a where b needs a gradient. Rounded it keeps nothing: gradient zero."""
+    """a / b; keeps b, and a if b needs a gradient. Rounded, it keeps nothing: gradient zero."""
 
     def forward(
         self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str | None = None
     ) -> Array:
-        """Return the quotient."""
         self.rounding_mode = rounding_mode
         if rounding_mode is None:
             self.save(self=a if self.needs_input_grad[1] else None, other=b)
@@ -188,8 +184,10 @@ def mul(input: TensorLike, other: TensorLike) -> "Tensor":
 
 
 def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = None) -> "Tensor":
-    """Return ``input / other``: true division, or the quotient rounded down (`rounding_mode`
-    ``"floor"``) or towards zero (``"trunc"``) in the common dtype, whose gradient is zero.
+    """Return ``input / other``.
+
+    With `rounding_mode` ``"floor"`` the quotient is rounded down, with ``"trunc"`` towards zero, in
+    the common dtype; its gradient is zero then.
     """
     if rounding_mode is not None:
         return rounded_div(input, other, rounding_mode)
@@ -205,10 +203,9 @@ subtract, multiply, divide, true_divide = sub, mul, div, div
 
 
 class Remainder(Broadcasting):
-    """a - b * q, where q is a / b rounded; keeps both where b needs a gradient."""
+    """a - b * q, where q is a / b rounded; keeps both if b needs a gradient."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str) -> Array:
-        """Return the remainder."""
         self.rounding_mode = rounding_mode
         if self.needs_input_grad[1]:
             self.save(self=a, other=b)
@@ -238,7 +235,7 @@ def _real_numbers(
 
 
 def rounded_div(input: TensorLike, other: TensorLike, rounding_mode: str) -> "Tensor":
-    """Return the quotient rounded, in the common dtype; its gradient is zero."""
+    """Return the rounded quotient, in the common dtype; its gradient is zero."""
     if rounding_mode not in ("floor", "trunc"):
         raise RuntimeError(
             f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}"

@@ -1,4 +1,4 @@
-"""The larger and the smaller of two, and values limited to a range."""
+"""Elementwise maximum and minimum, and values limited to a range."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -48,18 +48,17 @@ __all__ = [
 class Extremum(Broadcasting):
     """The larger or smaller of two; keeps both.
 
-    Where they are equal each gets half the gradient, and all of it where one is NaN. fmax and fmin
-    pass NaN over: their gradient goes to what they return, the first where both are equal.
+    Equal elements get half the gradient each; if one is NaN, both get all of it. fmax and fmin
+    ignore NaN: their gradient goes to the element they return, the first of equal ones.
     """
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any], ufunc: Any) -> Array:
-        """Return the elementwise extremum."""
         self.ufunc = ufunc
         self.save(self=a, other=b)
         return compute(ufunc, *self.operands(dtype, a, b))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give the gradient to the winner."""
+        """Pass the gradient to the larger or smaller element."""
         a, b = self.saved("self")._array, self.saved("other")._array
         need_a, need_b = self.needs_input_grad
         if self.ufunc in (np.fmax, np.fmin):
@@ -92,7 +91,6 @@ class Clamp(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Mask."""
         x = self.saved("self")._array
         inside = np.ones(x.shape, np.bool_)
         if self.min is not None:
@@ -103,9 +101,9 @@ class Clamp(Op):
 
 
 class ClampTensor(Broadcasting):
-    """x limited to tensors, one of which may be None; keeps all.
+    """x limited by tensors, one of which may be None; keeps all.
 
-    The gradient goes to x inside, bounds included, else to the bound that was reached.
+    The gradient goes to x within the bounds, these included, else to the bound.
     """
 
     def forward(
@@ -115,7 +113,7 @@ class ClampTensor(Broadcasting):
         high: Array | None,
         dtype: np.dtype[Any],
     ) -> Array:
-        """Return the limited values: `high` where the bounds contradict; NaN of any stays."""
+        """Return the limited values; `high` where it is below `low`, NaN where any is NaN."""
         self.save(self=x, min=low, max=high)
         given = [each for each in (x, low, high) if each is not None]
         arrays = iter(self.operands(dtype, *given))
@@ -125,7 +123,6 @@ class ClampTensor(Broadcasting):
         return out if high is None else compute(np.minimum, out, next(arrays))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Mask."""
         x = self.saved("self")._array
         low = self.saved("min")._array if "min" in self._saved else None
         high = self.saved("max")._array if "max" in self._saved else None
@@ -137,21 +134,20 @@ class ClampTensor(Broadcasting):
         if high is not None:
             inside = inside & (x <= high)
             masks.append((x > high) | (False if low is None else high < low))
-        found = iter(self.reduced(*[grad.masked_fill(wrap(~mask), 0) for mask in (inside, *masks)]))
+        grads = iter(self.reduced(*[grad.masked_fill(wrap(~mask), 0) for mask in (inside, *masks)]))
         return (
-            next(found),
-            None if low is None else next(found),
-            None if high is None else next(found),
+            next(grads),
+            None if low is None else next(grads),
+            None if high is None else next(grads),
         )
 
 
 class NanToNum(Op):
-    """x with numbers for NaN and the infinities; keeps x. Replaced elements get gradient 0."""
+    """x with NaN and infinities replaced; keeps x. Replaced elements get gradient 0."""
 
     is_recomputable = True
 
     def forward(self, x: Array, nan: float, posinf: float | None, neginf: float | None) -> Array:
-        """Return the numbers."""
         self.save(self=x)
         out = memory.copy(x)
         np.copyto(out, x.dtype.type(nan), where=np.isnan(x))
@@ -163,7 +159,6 @@ class NanToNum(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Mask."""
         return grad.masked_fill(wrap(~np.isfinite(self.saved("self")._array)), 0)
 
 
@@ -187,22 +182,22 @@ def _extremum(where: str, input: "Tensor", other: "Tensor", ufunc: Any) -> "Tens
 
 
 def maximum(input: "Tensor", other: "Tensor") -> "Tensor":
-    """Return the elementwise larger of two tensors; NaN if either is."""
+    """Return the elementwise maximum of two tensors; NaN if either is."""
     return _extremum("maximum", input, other, np.maximum)
 
 
 def minimum(input: "Tensor", other: "Tensor") -> "Tensor":
-    """Return the elementwise smaller of two tensors; NaN if either is."""
+    """Return the elementwise minimum of two tensors; NaN if either is."""
     return _extremum("minimum", input, other, np.minimum)
 
 
 def fmax(input: "Tensor", other: "Tensor") -> "Tensor":
-    """Return the elementwise larger of two tensors; a number where one is NaN."""
+    """Return the elementwise maximum of two tensors; the other one where one is NaN."""
     return _extremum("fmax", input, other, np.fmax)
 
 
 def fmin(input: "Tensor", other: "Tensor") -> "Tensor":
-    """Return the elementwise smaller of two tensors; a number where one is NaN."""
+    """Return the elementwise minimum of two tensors; the other one where one is NaN."""
     return _extremum("fmin", input, other, np.fmin)
 
 
@@ -238,12 +233,12 @@ def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
 
 
 def clamp_min(input: "Tensor", min: TensorLike) -> "Tensor":
-    """Return `input`, `min` where it is less."""
+    """Return `input` limited to at least `min`."""
     return _clamp("clamp_min", input, min, None)
 
 
 def clamp_max(input: "Tensor", max: TensorLike) -> "Tensor":
-    """Return `input`, `max` where it is greater."""
+    """Return `input` limited to at most `max`."""
     return _clamp("clamp_max", input, None, max)
 
 
@@ -253,8 +248,9 @@ def nan_to_num(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> "Tensor":
-    """Return `input` with `nan` for NaN, and for the infinities `posinf` and `neginf`, by default
-    the largest and lowest finite number of the dtype.
+    """Return `input` with NaN replaced by `nan`, and infinities by `posinf` and `neginf`.
+
+    These default to the largest and lowest finite number of the dtype.
     """
     check_ordered(check_tensor(input, "nan_to_num"), "nan_to_num")
     return NanToNum.apply(input, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)

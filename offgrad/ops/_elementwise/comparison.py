@@ -190,7 +190,7 @@ def isreal(input: "Tensor") -> "Tensor":
 
 
 def signbit(input: "Tensor") -> "Tensor":
-    """Return where the sign is negative, that of a zero included, as bool."""
+    """Return where the sign bit is set, also that of a zero, as bool."""
     check_ordered(check_tensor(input, "signbit"), "signbit")
     array = input._array
     return wrap(np.signbit(array) if category(array.dtype) == 2 else np.asarray(array < 0))
@@ -238,10 +238,9 @@ def allclose(
 
 
 class Where(Broadcasting):
-    """a where the condition holds, else b; keeps the condition."""
+    """a where the condition is true, else b; keeps the condition."""
 
     def forward(self, condition: Array, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the mixture."""
         self.save(condition=condition)
         a, b = self.operands(dtype, a, b)
         out = memory.empty(np.broadcast_shapes(condition.shape, a.shape, b.shape), dtype)
@@ -250,7 +249,7 @@ class Where(Broadcasting):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give each element's gradient to where it came from."""
+        """Pass each element's gradient to the operand it came from."""
         condition = self.saved("condition")
         zero = grad.new_zeros(())
         _, need_a, need_b = self.needs_input_grad
@@ -272,8 +271,9 @@ def where(condition: "Tensor") -> "tuple[Tensor, ...]": ...
 
 
 def where(condition: "Tensor", input: Any = None, other: Any = None) -> Any:
-    """Return `input` where `condition`, a bool tensor, holds, and `other` elsewhere; without them,
-    the indices at which it holds, one tensor for each dimension.
+    """Return `input` where `condition`, a bool tensor, is true, and `other` elsewhere.
+
+    Without these return the indices where it is true, one tensor for each dimension.
 
     Raises:
         RuntimeError: if the condition is not a bool tensor.
@@ -281,7 +281,7 @@ def where(condition: "Tensor", input: Any = None, other: Any = None) -> Any:
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
     if check_tensor(condition, "where")._array.dtype == np.uint8:
-        condition = ne(condition, 0)  # PyTorch's bools, once
+        condition = ne(condition, 0)  # bools of old PyTorch code
     if condition._array.dtype != np.bool_:
         raise RuntimeError(f"where needs a bool condition, got {condition._array.dtype.name}")
     if isinstance(input, TensorBase) or isinstance(other, TensorBase):

@@ -1,4 +1,4 @@
-"""Magnitude, sign and angle, and complex numbers made of parts and taken apart."""
+"""Magnitude, sign and angle; complex numbers from their parts, and their parts."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ __all__ = [
     "view_as_real",
 ]
 
-_WHOLES: dict[str, np.dtype[Any]] = {
+_COMPLEX_DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.complex64),
     "float64": np.dtype(np.complex128),
 }
@@ -70,34 +70,32 @@ class Sgn(Op):
     """x/|x|, and 0 at 0; keeps x if it is complex."""
 
     def forward(self, x: Array) -> Array:
-        """Return the sign."""
         self.self_sym_sizes, self.is_complex = x.shape, x.dtype.kind == "c"
         self.save(self=x if self.is_complex else None)
         return compute(sign_of, x)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Zero for real x; for complex x the part of the gradient along the circle, over |x|."""
+        """Zero for real x; for complex x the gradient's tangential part over |x|."""
         if not self.is_complex:
             return grad.new_zeros(self.self_sym_sizes)
         x = self.saved("self")
         radius = x.abs()
         safe = radius.new_ones(()).where(radius == 0, radius)
         direction = x / safe
-        across = (grad - direction * (conjugate(direction) * grad).real) / safe
-        return grad.new_zeros(()).where(radius == 0, across)
+        tangential = (grad - direction * (conjugate(direction) * grad).real) / safe
+        return grad.new_zeros(()).where(radius == 0, tangential)
 
 
 class Angle(Op):
     """The angle of a complex number; keeps it. A real number has angle 0 or pi: gradient 0."""
 
     def forward(self, x: Array) -> Array:
-        """Return the angle in radians."""
         self.self_sym_sizes, self.is_complex = x.shape, x.dtype.kind == "c"
         self.save(self=x if self.is_complex else None)
         if self.is_complex:
             return compute(np.arctan2, x.imag, x.real)
-        turned = np.where(x < 0, x.dtype.type(np.pi), x.dtype.type(0))
-        return np.where(np.isnan(x), x, turned)
+        angle = np.where(x < 0, x.dtype.type(np.pi), x.dtype.type(0))
+        return np.where(np.isnan(x), x, angle)
 
     def backward(self, grad: "Tensor") -> Any:
         """d angle(x) = Im(conj(x) dx)/|x|^2, and 0 at 0."""
@@ -110,14 +108,12 @@ class Angle(Op):
 
 
 class ConjPhysical(Op):
-    """The complex conjugate, computed; keeps nothing."""
+    """The complex conjugate in new memory; keeps nothing."""
 
     def forward(self, x: Array) -> Array:
-        """Return the conjugate."""
         return compute(np.conjugate, x)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Conjugate."""
         return conjugate(grad)
 
 
@@ -127,7 +123,6 @@ class ViewAsReal(Op):
     is_view = True
 
     def forward(self, x: Array) -> Array:
-        """Return the view."""
         return np.lib.stride_tricks.as_strided(
             x.real, (*x.shape, 2), (*x.strides, x.dtype.itemsize // 2)
         )
@@ -143,15 +138,13 @@ class ViewAsComplex(Op):
     is_view = True
 
     def forward(self, x: Array) -> Array:
-        """Return the view."""
-        dtype = _WHOLES[x.dtype.name]
-        if not x.size:  # its strides need not be those of pairs
+        dtype = _COMPLEX_DTYPES[x.dtype.name]
+        if not x.size:  # strides of an empty array may be anything
             return np.empty(x.shape[:-1], dtype)
         view: Array = x.view(dtype)[..., 0]
         return view
 
     def backward(self, grad: "Tensor") -> Any:
-        """Take the gradient apart."""
         return view_as_real(grad)
 
 
@@ -159,12 +152,10 @@ class Complex(Broadcasting):
     """A complex number from its parts; keeps nothing."""
 
     def forward(self, real: Array, imag: Array) -> Array:
-        """Return the numbers."""
         self.shapes = real.shape, imag.shape
-        return compute(_complex, real, imag, dtype=_WHOLES[real.dtype.name])
+        return compute(_complex, real, imag, dtype=_COMPLEX_DTYPES[real.dtype.name])
 
     def backward(self, grad: "Tensor") -> Any:
-        """The parts of the gradient."""
         need_real, need_imag = self.needs_input_grad
         return self.reduced(real(grad) if need_real else None, imag(grad) if need_imag else None)
 
@@ -174,28 +165,27 @@ def _complex(a: Array, b: Array, out: Array) -> None:
 
 
 class Polar(Broadcasting):
-    """A complex number from magnitude and angle; keeps the angle, and the result where that needs
-    a gradient.
+    """A complex number from magnitude and angle; keeps the angle if the magnitude needs a gradient,
+    and the result if the angle does.
     """
 
     def forward(self, magnitude: Array, angle: Array) -> Array:
-        """Return the numbers."""
         self.shapes = magnitude.shape, angle.shape
         need_magnitude, need_angle = self.needs_input_grad
-        result = compute(_polar, magnitude, angle, dtype=_WHOLES[magnitude.dtype.name])
+        result = compute(_polar, magnitude, angle, dtype=_COMPLEX_DTYPES[magnitude.dtype.name])
         self.save(angle=angle if need_magnitude else None, result=result if need_angle else None)
         return result
 
     def backward(self, grad: "Tensor") -> Any:
         """d(r e^(it)) = e^(it) dr + i r e^(it) dt."""
         need_magnitude, need_angle = self.needs_input_grad
-        along = across = None
+        grad_magnitude = grad_angle = None
         if need_magnitude:
             angle = self.saved("angle")
-            along = real(grad) * angle.cos() + imag(grad) * angle.sin()
+            grad_magnitude = real(grad) * angle.cos() + imag(grad) * angle.sin()
         if need_angle:
-            across = real(conjugate(grad) * (self.saved("result") * 1j))
-        return self.reduced(along, across)
+            grad_angle = real(conjugate(grad) * (self.saved("result") * 1j))
+        return self.reduced(grad_magnitude, grad_angle)
 
 
 def _polar(magnitude: Array, angle: Array, out: Array) -> None:
@@ -211,7 +201,7 @@ def abs(input: "Tensor") -> "Tensor":
 
 
 def sgn(input: "Tensor") -> "Tensor":
-    """Return the sign: -1, 0 or 1, 0 for NaN; for complex `input` the point of the unit circle."""
+    """Return the sign: -1, 0 or 1, 0 for NaN; ``input / abs(input)`` of complex numbers."""
     if check_tensor(input, "sgn")._array.dtype == np.bool_:
         return input.clone()
     return Sgn.apply(input)
@@ -223,9 +213,9 @@ def angle(input: "Tensor") -> "Tensor":
 
 
 def conj(input: "Tensor") -> "Tensor":
-    """Return the complex conjugate; a real tensor is returned as it is.
+    """Return the complex conjugate; of a real tensor the tensor itself.
 
-    It is computed at once: a tensor of its own, where PyTorch gives a view that conjugates later.
+    The result has its own memory: PyTorch's is a view that conjugates later.
     """
     if check_tensor(input, "conj")._array.dtype.kind != "c":
         return input
@@ -233,14 +223,14 @@ def conj(input: "Tensor") -> "Tensor":
 
 
 def conj_physical(input: "Tensor") -> "Tensor":
-    """Return the complex conjugate, computed; a real tensor is returned as it is."""
+    """Return the complex conjugate in new memory; of a real tensor the tensor itself."""
     if check_tensor(input, "conj_physical")._array.dtype.kind != "c":
         return input
     return ConjPhysical.apply(input)
 
 
 def resolve_conj(input: "Tensor") -> "Tensor":
-    """Return `input`: conjugates are computed at once, none is ever outstanding."""
+    """Return `input`: conjugation is never deferred."""
     return check_tensor(input, "resolve_conj")
 
 
@@ -265,7 +255,7 @@ def view_as_complex(input: "Tensor") -> "Tensor":
             another stride is odd.
     """
     array = check_tensor(input, "view_as_complex")._array
-    if array.dtype.name not in _WHOLES:
+    if array.dtype.name not in _COMPLEX_DTYPES:
         raise RuntimeError(
             f"view_as_complex is defined for float32 and float64 tensors, got {array.dtype.name}"
         )
@@ -284,7 +274,7 @@ def view_as_complex(input: "Tensor") -> "Tensor":
 
 def _parts(where: str, a: "Tensor", b: "Tensor") -> "tuple[Tensor, Tensor]":
     dtypes = [check_tensor(each, where)._array.dtype for each in (a, b)]
-    if dtypes[0].name not in _WHOLES or dtypes[0] != dtypes[1]:
+    if dtypes[0].name not in _COMPLEX_DTYPES or dtypes[0] != dtypes[1]:
         raise RuntimeError(
             f"{where} needs two float32 or two float64 tensors, got {dtypes[0].name} and "
             f"{dtypes[1].name}; convert them"
@@ -304,7 +294,7 @@ def polar(abs: "Tensor", angle: "Tensor") -> "Tensor":
 
 
 def real(input: "Tensor") -> "Tensor":
-    """Return a view of the real part; a real tensor is returned as it is."""
+    """Return a view of the real part; of a real tensor the tensor itself."""
     if check_tensor(input, "real")._array.dtype.kind != "c":
         return input
     return view_as_real(input).select(-1, 0)

@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Unary(Op):
-    """f(x) by a ufunc; keeps x, or the result where the derivative is simpler from it."""
+    """f(x) by a ufunc; keeps x, or the result if that gives a simpler derivative."""
 
     is_recomputable = True
 
@@ -61,17 +61,15 @@ class Unary(Op):
     keeps: ClassVar[str] = "self"
 
     def forward(self, x: Array) -> Array:
-        """Return f(x)."""
         result = compute(type(self).ufunc, x)
         self.save(**{self.keeps: x if self.keeps == "self" else result})
         return result
 
     def backward(self, grad: "Tensor") -> Any:
-        """Multiply by the derivative."""
         return grad * conj(self.derivative(self.saved(self.keeps)))
 
     def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return f'(x) from what was kept."""
+        """Return f'(x) from the saved tensor."""
         raise NotImplementedError
 
 
@@ -81,11 +79,9 @@ class Neg(Op):
     is_recomputable = True
 
     def forward(self, x: Array) -> Array:
-        """Return the negative."""
         return compute(np.negative, x)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Negate."""
         return -grad
 
 
@@ -223,7 +219,7 @@ class Reciprocal(Unary):
 
 
 def _sigmoid(x: Array, out: Array) -> None:
-    # Through tanh nothing overflows: s(x) = (1 + tanh(x/2))/2.
+    # s(x) = (1 + tanh(x/2))/2 does not overflow.
     np.multiply(x, x.dtype.type(0.5), out=out)
     np.tanh(out, out=out)
     np.add(out, x.dtype.type(1), out=out)
@@ -242,12 +238,11 @@ class Sigmoid(Unary):
 
 
 class Logit(Op):
-    """log(x / (1 - x)), x limited to [eps, 1 - eps]; keeps x. The gradient beyond them is 0."""
+    """log(x / (1 - x)), x limited to [eps, 1 - eps]; keeps x. The gradient outside is 0."""
 
     is_recomputable = True
 
     def forward(self, x: Array, eps: float | None) -> Array:
-        """Return the logit."""
         self.eps = eps
         self.save(self=x)
         out = memory.copy(x)
@@ -258,7 +253,7 @@ class Logit(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """d logit(x) = dx / (x (1 - x)); NaN beyond [0, 1] without limits."""
+        """d logit(x) = dx / (x (1 - x)); without eps NaN outside [0, 1]."""
         x = self.saved("self")
         low = 0 if self.eps is None else self.eps
         outside = wrap(~((x._array >= low) & (x._array <= 1 - low)))
@@ -340,7 +335,7 @@ def sigmoid(input: "Tensor") -> "Tensor":
 
 
 def logit(input: "Tensor", eps: float | None = None) -> "Tensor":
-    """Return ``log(input / (1 - input))``, of `input` limited to ``[eps, 1 - eps]`` if given."""
+    """Return ``log(input / (1 - input))``; `eps` first limits `input` to ``[eps, 1 - eps]``."""
     check_ordered(check_tensor(input, "logit"), "logit")
     return Logit.apply(floating(input, "logit"), eps=eps)
 

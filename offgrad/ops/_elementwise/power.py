@@ -1,4 +1,4 @@
-"""Powers: of tensors to tensors, to numbers, and of numbers to tensors."""
+"""Powers of tensors and numbers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,11 @@ __all__ = [
 
 
 class Pow(Broadcasting):
-    """a ** b for tensors; keeps a, b, and the result where b needs a gradient."""
+    """a ** b for tensors; keeps a, b, and the result if b needs a gradient."""
 
     suffix = "Backward1"
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the power."""
         result = compute(np.power, *self.operands(dtype, a, b))
         self.save(self=a, exponent=b, result=result if self.needs_input_grad[1] else None)
         return result
@@ -60,10 +59,10 @@ class Pow(Broadcasting):
 def _to_exponent(grad: "Tensor", base: "Tensor", exponent: "Tensor", result: "Tensor") -> "Tensor":
     """Return the gradient of the exponent: 0 where base is 0 and the exponent not negative."""
     power = exponent._array
-    settled = (base._array == 0) & (power.real >= 0)
+    is_zero = (base._array == 0) & (power.real >= 0)
     if power.dtype.kind == "c":
-        settled &= power.imag == 0
-    return grad.new_zeros(()).where(wrap(settled), grad * conj(result * base.log()))
+        is_zero &= power.imag == 0
+    return grad.new_zeros(()).where(wrap(is_zero), grad * conj(result * base.log()))
 
 
 class PowScalar(Op):
@@ -74,7 +73,6 @@ class PowScalar(Op):
     torch_name = "PowBackward0"
 
     def forward(self, x: Array, exponent: Any, dtype: np.dtype[Any]) -> Array:
-        """Return the power."""
         self.exponent, self.dtype = exponent, x.dtype
         self.save(self=None if exponent in (0, 1) else x)
         x = converted(x, dtype)
@@ -98,16 +96,15 @@ class PowScalar(Op):
 
 
 class NumberPow(Op):
-    """A number ** x; keeps the result, and x where the number is 0."""
+    """A number ** x; keeps the result, and x if the number is 0."""
 
     is_recomputable = True
 
     torch_name = "PowBackward2"
 
     def forward(self, x: Array, base: Any, dtype: np.dtype[Any]) -> Array:
-        """Return the power."""
         self.dtype = x.dtype
-        self.self = base  # PyTorch's name for it: `_saved_self`
+        self.self = base  # `_saved_self`, PyTorch's name
         result = compute(np.power, np.asarray(base, dtype), converted(x, dtype))
         self.save(exponent=x if base == 0 else None, result=result)
         return result
@@ -146,7 +143,7 @@ def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
 
 
 def _integer_power(base: Array, exponent: Array) -> Array:
-    """Return a power of integers or bools; to a negative exponent only 1 and -1 are not 0."""
+    """Return a power of integers or bools: with a negative exponent 0, except of 1 and -1."""
     if base.dtype == np.bool_:
         return np.asarray(base | ~exponent.astype(np.bool_))
     magnitude = np.power(base, np.abs(exponent))
@@ -161,7 +158,7 @@ def square(input: "Tensor") -> "Tensor":
 
 
 def float_power(input: TensorLike, exponent: TensorLike) -> "Tensor":
-    """Return ``input ** exponent`` computed in float64, or complex128 if one is complex."""
+    """Return ``input ** exponent`` computed in float64, or in complex128 if one is complex."""
     dtype = np.dtype(np.complex128 if category(result_type(input, exponent)) == 3 else np.float64)
     a, b = (
         cast(each, dtype) if isinstance(each, TensorBase) else dtype.type(each).item()  # type: ignore[arg-type]

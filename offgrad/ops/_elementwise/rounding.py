@@ -1,4 +1,4 @@
-"""Functions that are constant between steps: rounding and sign."""
+"""Piecewise constant functions: rounding and sign."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,9 @@ __all__ = [
 
 
 class Stepwise(Op):
-    """floor, ceil, round, trunc, sign: piecewise constant, so the gradient is 0; keeps nothing."""
+    """floor, ceil, round, trunc, sign: the gradient is 0; keeps nothing."""
 
     def forward(self, x: Array, ufunc: Any, decimals: int = 0) -> Array:
-        """Return the rounded value."""
         self.self_sym_sizes = x.shape
         if decimals:
             out = memory.empty(x.shape, x.dtype)
@@ -45,7 +44,6 @@ class Stepwise(Op):
         return compute(ufunc, x)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Return zeros."""
         return grad.new_zeros(self.self_sym_sizes)
 
 
@@ -65,7 +63,7 @@ class Frac(Op):
     """x less its integer part; keeps nothing."""
 
     def forward(self, x: Array) -> Array:
-        """Return the fractional part, of the sign of x."""
+        """Return the fractional part, with the sign of x."""
         return compute(_frac, x)
 
     def backward(self, grad: "Tensor") -> Any:
@@ -97,7 +95,7 @@ def ceil(input: "Tensor") -> "Tensor":
 
 
 def round(input: "Tensor", *, decimals: int = 0) -> "Tensor":
-    """Return the nearest number of so many decimals, halves to even, as the same dtype."""
+    """Return the nearest number with `decimals` decimals, halves to even, as the same dtype."""
     return _stepwise(input, np.rint, "round", decimals)
 
 

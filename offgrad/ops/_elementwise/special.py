@@ -1,4 +1,4 @@
-"""The error function and its relatives, stable logarithms of sums, copysign, heaviside."""
+"""Error functions, stable logarithms of sums of exponentials, copysign, heaviside."""
 
 from math import erf as erf_of
 from math import erfc as erfc_of
@@ -113,14 +113,14 @@ class Erfinv(Unary):
 
 
 def log_add_exp(a: Array, b: Array, out: Array) -> None:
-    """Write ``log(exp(a) + exp(b))`` without overflow; complex numbers as well."""
+    """Write ``log(exp(a) + exp(b))`` without overflow; also for complex numbers."""
     if a.dtype.kind != "c":
         np.logaddexp(a, b, out=out)
         return
     first = a.real >= b.real
     high, low = np.where(first, a, b), np.where(first, b, a)
     np.add(high, np.log1p(np.exp(low - high)), out=out)
-    # The difference of two equal infinities is no number.
+    # The difference of two equal infinities is NaN.
     same = np.isinf(high.real) & (high.real == low.real)
     np.copyto(out, np.log(np.exp(high) + np.exp(low)), where=same)
 
@@ -154,10 +154,9 @@ def _xlogy(a: Array, b: Array, out: Array) -> None:
 
 
 class Xlogy(Broadcasting):
-    """a log b, and 0 where a is 0; keeps both as far as they are needed."""
+    """a log b, and 0 where a is 0; keeps those that gradients need."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the product."""
         self.save(self=a, other=b)
         return compute(_xlogy, *self.operands(dtype, a, b))
 
@@ -176,13 +175,13 @@ class Copysign(Broadcasting):
     """|a| with the sign of b; keeps a and the result."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the magnitudes with the signs."""
+        """Return the magnitudes of a with the signs of b."""
         result = compute(np.copysign, *self.operands(dtype, a, b))
         self.save(self=a, result=result)
         return result
 
     def backward(self, grad: "Tensor") -> Any:
-        """The gradient changes sign with a; 0 where a is 0. That of b is 0."""
+        """The gradient times the sign change of a; 0 where a is 0. That of b is 0."""
         need_a, need_b = self.needs_input_grad
         a, result = self.saved("self")._array, self.saved("result")._array
         grad_a = grad * wrap(np.sign(a) * np.sign(result)) if need_a else None
@@ -247,16 +246,16 @@ def xlogy(input: TensorLike, other: TensorLike) -> "Tensor":
 
 
 def copysign(input: "Tensor", other: TensorLike) -> "Tensor":
-    """Return the magnitude of `input` with the sign of `other`, that of a zero included."""
+    """Return the magnitude of `input` with the sign of `other`, also that of a zero."""
     a, b, dtype = _floats("copysign", check_tensor(input, "copysign"), other)
     number = 0 if isinstance(other, TensorBase) else 1
     return Copysign.named(f"CopysignBackward{number}").apply(a, b, dtype=dtype)
 
 
 def heaviside(input: "Tensor", values: "Tensor") -> "Tensor":
-    """Return 1 for positive elements, that of `values` for zeros, and 0 for the others.
+    """Return 1 for positive elements, `values` for zeros, and 0 for negative ones.
 
-    The gradient goes to the values that were taken.
+    The gradient goes to the elements of `values` in the result.
 
     Raises:
         RuntimeError: if the dtypes differ.

@@ -1,4 +1,4 @@
-"""Operations on three tensors: interpolation, and products and quotients added."""
+"""Operations on three tensors: interpolation, addition of products and quotients."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,12 @@ class Lerp(Broadcasting):
     """start + weight (end - start), the weight a number; keeps nothing."""
 
     def forward(self, start: Array, end: Array, weight: Any) -> Array:
-        """Return the interpolation."""
         self.weight = weight
         start, end = self.operands(start.dtype, start, end)
         return _interpolate(start, end, np.asarray(weight, start.dtype))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Share the gradient by the weight."""
+        """Split the gradient by the weight."""
         need_start, need_end = self.needs_input_grad
         weight = self.weight.conjugate() if isinstance(self.weight, complex) else self.weight
         return self.reduced(
@@ -45,12 +44,11 @@ class Lerp(Broadcasting):
 
 
 class LerpTensor(Broadcasting):
-    """start + weight (end - start); keeps the weight, and the ends where it needs a gradient."""
+    """start + weight (end - start); keeps the weight, and the ends if it needs a gradient."""
 
     torch_name = "LerpBackward1"
 
     def forward(self, start: Array, end: Array, weight: Array) -> Array:
-        """Return the interpolation."""
         need_start, need_end, need_weight = self.needs_input_grad
         self.save(
             weight=weight if need_start or need_end else None,
@@ -60,7 +58,7 @@ class LerpTensor(Broadcasting):
         return _interpolate(*self.operands(start.dtype, start, end, weight))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Share the gradient by the weight, whose own is the distance."""
+        """Split the gradient by the weight; the weight's is the gradient times the distance."""
         need_start, need_end, need_weight = self.needs_input_grad
         grad_start = grad_end = grad_weight = None
         if need_start or need_end:
@@ -84,12 +82,11 @@ def _interpolate(start: Array, end: Array, weight: Array) -> Array:
 
 
 class AddProduct(Broadcasting):
-    """a + value * b * c; keeps b and c as far as the other needs a gradient."""
+    """a + value * b * c; keeps each of b and c if the other needs a gradient."""
 
     torch_name = "AddcmulBackward0"
 
     def forward(self, a: Array, b: Array, c: Array, dtype: np.dtype[Any], value: Any) -> Array:
-        """Return the sum."""
         self.value = value
         _, need_b, need_c = self.needs_input_grad
         self.save(tensor1=b if need_c else None, tensor2=c if need_b else None)
@@ -108,12 +105,11 @@ class AddProduct(Broadcasting):
 
 
 class AddQuotient(Broadcasting):
-    """a + value * b / c; keeps c, and b where c needs a gradient."""
+    """a + value * b / c; keeps c, and b if c needs a gradient."""
 
     torch_name = "AddcdivBackward0"
 
     def forward(self, a: Array, b: Array, c: Array, dtype: np.dtype[Any], value: Any) -> Array:
-        """Return the sum."""
         self.value = value
         _, need_b, need_c = self.needs_input_grad
         self.save(tensor1=b if need_c else None, tensor2=c if need_b or need_c else None)

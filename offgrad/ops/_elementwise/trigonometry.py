@@ -183,7 +183,7 @@ class Acosh(Unary):
     ufunc = np.arccosh
 
     def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 1/(sqrt(x - 1) sqrt(x + 1)), which has the branch cut of the function."""
+        """Return 1/(sqrt(x - 1) sqrt(x + 1)), with the branch cut of acosh."""
         if saved._array.dtype.kind == "c":
             return rsqrt(saved - 1) * rsqrt(saved + 1)
         return rsqrt(saved * saved - 1)
@@ -218,7 +218,6 @@ class Atan2(Broadcasting):
     """The angle of the point (b, a); keeps both. The gradient at the origin is 0."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the angle."""
         self.save(self=a, other=b)
         return compute(np.arctan2, *self.operands(dtype, a, b))
 
@@ -235,7 +234,6 @@ class Hypot(Broadcasting):
     """sqrt(a^2 + b^2); keeps both and the result. The gradient at the origin is 0."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-        """Return the length."""
         need_a, need_b = self.needs_input_grad
         result = compute(np.hypot, *self.operands(dtype, a, b))
         self.save(self=a if need_a else None, other=b if need_b else None, result=result)
@@ -258,12 +256,10 @@ class Scale(Op):
     is_recomputable = True
 
     def forward(self, x: Array, factor: float) -> Array:
-        """Return the product."""
         self.factor = factor
         return compute(np.multiply, x, np.asarray(factor, x.dtype))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Scale."""
         return grad * self.factor
 
 

@@ -1,4 +1,4 @@
-"""What the functions of `offgrad.fft` do with their arguments: checks, defaults, lengths."""
+"""Arguments of the functions of `offgrad.fft`: checks, defaults, lengths."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -17,7 +17,7 @@ from offgrad.ops._core.dtypes import (
     check_tensor,
     get_default_dtype,
 )
-from offgrad.ops._fft.nodes import SWAPPED
+from offgrad.ops._fft.nodes import INVERSE_NORM
 from offgrad.ops._shape.slicing import narrow
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ Ints: TypeAlias = int | Sequence[int]
 
 
 class Geometry(NamedTuple):
-    """The dimensions to transform, counted from the front, and for each the length wanted.
+    """The dimensions to transform, counted from the front, and the requested length of each.
 
-    None is the length that the input has, or that follows from it.
+    None stands for the length of the input, or the one that follows from it.
     """
 
     dim: tuple[int, ...]
@@ -37,22 +37,20 @@ class Geometry(NamedTuple):
 
 
 class ConstantPadNd(Op):
-    """x with zeros behind it along dimensions, up to a shape; keeps nothing."""
+    """x padded with zeros at the end of dimensions, up to a shape; keeps nothing."""
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Return the padded copy."""
         self.shape = x.shape
         out = memory.zeros(shape, x.dtype)
         out[tuple(slice(size) for size in x.shape)] = x
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Take what is not padding."""
-        return _cut(grad, self.shape)
+        return _truncate(grad, self.shape)
 
 
-def _cut(input: "Tensor", shape: tuple[int, ...]) -> "Tensor":
-    """Return a view of the first elements along each dimension, at most as many as `shape` has."""
+def _truncate(input: "Tensor", shape: tuple[int, ...]) -> "Tensor":
+    """Return a view of the first elements along each dimension, at most those of `shape`."""
     for axis, size in enumerate(shape):
         if size < input._array.shape[axis]:
             input = narrow(input, axis, 0, size)
@@ -60,7 +58,7 @@ def _cut(input: "Tensor", shape: tuple[int, ...]) -> "Tensor":
 
 
 def resize(input: "Tensor", geometry: Geometry, where: str) -> "Tensor":
-    """Return `input` cut, or padded with zeros, at the end to the lengths wanted.
+    """Return `input` truncated or padded with zeros at the end to the requested lengths.
 
     Raises:
         RuntimeError: if a signal would have no element.
@@ -73,29 +71,29 @@ def resize(input: "Tensor", geometry: Geometry, where: str) -> "Tensor":
                 f"{where}: a signal must have at least 1 element, got {shape[axis]} along dim "
                 f"{axis} for a {describe(input)}; pass another length as n or s"
             )
-    x = _cut(input, tuple(shape))
+    x = _truncate(input, tuple(shape))
     return x if x._array.shape == tuple(shape) else ConstantPadNd.apply(x, shape=tuple(shape))
 
 
-def integer(value: Any, where: str, what: str) -> int:
+def integer(value: Any, where: str, name: str) -> int:
     """Return `value`, an integer and no bool.
 
     Raises:
-        TypeError: if it is anything else.
+        TypeError: for other values.
     """
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(f"{where}: {what} must be an integer, got {value!r}")
+        raise TypeError(f"{where}: {name} must be an integer, got {value!r}")
     return int(value.__index__())
 
 
-def integers(value: Any, where: str, what: str) -> tuple[int, ...]:
+def integers(value: Any, where: str, name: str) -> tuple[int, ...]:
     """Return a list or tuple of integers, or an integer alone, as a tuple.
 
     Raises:
-        TypeError: if it is anything else.
+        TypeError: for other values.
     """
     many = value if isinstance(value, list | tuple) else (value,)
-    return tuple(integer(each, where, what) for each in many)
+    return tuple(integer(each, where, name) for each in many)
 
 
 def dimensions(input: "Tensor", dim: Any, where: str) -> tuple[int, ...]:
@@ -110,19 +108,20 @@ def dimensions(input: "Tensor", dim: Any, where: str) -> tuple[int, ...]:
     return tuple(normalize_dim(each, input._array.ndim, where) for each in given)
 
 
-def one(input: "Tensor", n: int | None, dim: int, where: str) -> Geometry:
+def one_dim(input: "Tensor", n: int | None, dim: int, where: str) -> Geometry:
     """Return the geometry of a transform of one dimension."""
     x = check_tensor(input, where)
     lengths = (None if n is None else integer(n, where, "n"),)
     return Geometry(dimensions(x, integer(dim, where, "dim"), where), lengths)
 
 
-def several(input: "Tensor", s: Ints | None, dim: Ints | None, where: str) -> Geometry:
-    """Return the geometry of a transform of `dim`, by default the last ones, as many as lengths
-    are given, or else all.
+def several_dims(input: "Tensor", s: Ints | None, dim: Ints | None, where: str) -> Geometry:
+    """Return the geometry of a transform of `dim`.
+
+    By default these are the last dimensions, one for each length; without lengths, all.
 
     Raises:
-        RuntimeError: if a dimension is given twice, or there are not as many as lengths.
+        RuntimeError: if a dimension is given twice, or the numbers of dims and lengths differ.
     """
     ndim = check_tensor(input, where)._array.ndim
     lengths = None if s is None else integers(s, where, "s")
@@ -148,19 +147,19 @@ def check_norm(norm: str | None, where: str) -> str:
     """Return `norm`, ``"backward"`` for None.
 
     Raises:
-        TypeError: if it is no string.
-        RuntimeError: if it is another one.
+        TypeError: if `norm` is not a string.
+        RuntimeError: for an unknown norm.
     """
     if norm is None:
         return "backward"
     if not isinstance(norm, str):
         raise TypeError(f"{where}: norm must be a string or None, got {norm!r}")
-    if norm not in SWAPPED:
-        raise RuntimeError(f"{where}: norm must be one of {', '.join(SWAPPED)}, got {norm!r}")
+    if norm not in INVERSE_NORM:
+        raise RuntimeError(f"{where}: norm must be one of {', '.join(INVERSE_NORM)}, got {norm!r}")
     return norm
 
 
-def _precise(input: "Tensor", where: str) -> np.dtype[Any]:
+def _transform_dtype(input: "Tensor", where: str) -> np.dtype[Any]:
     """Return the floating point or complex dtype of a transform of `input`."""
     dtype = input._array.dtype
     if category(dtype) < 2:
@@ -179,7 +178,7 @@ def as_complex(input: "Tensor", where: str) -> "Tensor":
     Raises:
         RuntimeError: for 16-bit floats.
     """
-    return cast(input, np.result_type(_precise(input, where), np.complex64))
+    return cast(input, np.result_type(_transform_dtype(input, where), np.complex64))
 
 
 def as_real(input: "Tensor", where: str) -> "Tensor":
@@ -193,10 +192,10 @@ def as_real(input: "Tensor", where: str) -> "Tensor":
             f"{where} transforms real numbers, got a {describe(input)}; take its real part, or "
             "transform it as complex"
         )
-    return cast(input, _precise(input, where))
+    return cast(input, _transform_dtype(input, where))
 
 
-def check_some(geometry: Geometry, where: str) -> None:
-    """Raise RuntimeError without a dimension to transform."""
+def check_has_dims(geometry: Geometry, where: str) -> None:
+    """Raise RuntimeError if there is no dimension to transform."""
     if not geometry.dim:
         raise RuntimeError(f"{where}: a dimension to transform is needed, got none; pass dim")

@@ -1,4 +1,4 @@
-"""Frequencies: which ones a spectrum has, and in which order."""
+"""The frequencies of a spectrum, and their order."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ def _frequencies(
     if isinstance(d, str | bytes):
         raise TypeError(f"{where}: d must be a number, got {d!r}")
     with np.errstate(all="ignore"):
-        # Rounded as PyTorch does: the factor before the product.
+        # As in PyTorch, the factor is rounded before the product.
         factor = np.asarray(1 / (n * np.float64(float(d))), dtype)
         result = wrap(counts.astype(dtype) * factor)
     return result.requires_grad_() if requires_grad else result
@@ -42,13 +42,13 @@ def _count(n: Any, where: str) -> int:
 def fftfreq(
     n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> "Tensor":
-    """Return the frequencies that `fft` gives of `n` samples `d` apart, in cycles per unit of `d`.
+    """Return the frequencies of `fft` for `n` samples `d` apart, in cycles per unit of `d`.
 
     They are 0 and the positive ones, then the negative ones: 0, 1, ..., -2, -1 over ``n * d``.
 
     Raises:
-        TypeError: if `n` is no integer or `d` no number.
-        RuntimeError: if `n` is negative or `dtype` no floating point type.
+        TypeError: if `n` is not an integer or `d` not a number.
+        RuntimeError: if `n` is negative or `dtype` not a floating point type.
     """
     count = _count(n, "fftfreq")
     counts = (np.arange(count) + count // 2) % max(count, 1) - count // 2
@@ -58,23 +58,23 @@ def fftfreq(
 def rfftfreq(
     n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> "Tensor":
-    """Return the frequencies that `rfft` gives of `n` samples `d` apart: 0, 1, ... over ``n * d``.
+    """Return the frequencies of `rfft` for `n` samples `d` apart: 0, 1, ... over ``n * d``.
 
     Raises:
-        TypeError: if `n` is no integer or `d` no number.
-        RuntimeError: if `n` is negative or `dtype` no floating point type.
+        TypeError: if `n` is not an integer or `d` not a number.
+        RuntimeError: if `n` is negative or `dtype` not a floating point type.
     """
     count = _count(n, "rfftfreq")
     counts = np.arange(count // 2 + 1)
     return _frequencies(counts, count, d, dtype, device, requires_grad, "rfftfreq")
 
 
-def _shifted(input: "Tensor", dim: Ints | None, where: str, *, back: bool) -> "Tensor":
+def _shifted(input: "Tensor", dim: Ints | None, where: str, *, inverse: bool) -> "Tensor":
     shape = check_tensor(input, where)._array.shape
     dims = tuple(range(len(shape))) if dim is None else dimensions(input, dim, where)
     if not dims:
         raise RuntimeError(f"{where}: a dimension to shift is needed, got none; pass dim")
-    return roll(input, [(shape[axis] + back) // 2 for axis in dims], dims)
+    return roll(input, [(shape[axis] + inverse) // 2 for axis in dims], dims)
 
 
 def fftshift(input: "Tensor", dim: Ints | None = None) -> "Tensor":
@@ -82,9 +82,9 @@ def fftshift(input: "Tensor", dim: Ints | None = None) -> "Tensor":
 
     Raises:
         RuntimeError: if there is no dimension.
-        IndexError: if there is not this one.
+        IndexError: if `dim` is out of range.
     """
-    return _shifted(input, dim, "fftshift", back=False)
+    return _shifted(input, dim, "fftshift", inverse=False)
 
 
 def ifftshift(input: "Tensor", dim: Ints | None = None) -> "Tensor":
@@ -92,6 +92,6 @@ def ifftshift(input: "Tensor", dim: Ints | None = None) -> "Tensor":
 
     Raises:
         RuntimeError: if there is no dimension.
-        IndexError: if there is not this one.
+        IndexError: if `dim` is out of range.
     """
-    return _shifted(input, dim, "ifftshift", back=True)
+    return _shifted(input, dim, "ifftshift", inverse=True)

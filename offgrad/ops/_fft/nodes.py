@@ -1,11 +1,11 @@
 """The discrete Fourier transforms of complex numbers, from real ones, and to real ones.
 
 With w = exp(-2 pi i / n) the forward transform is y[k] = sum_j x[j] w^(jk); the inverse has the
-exponents negated. Each takes where the factor 1/n goes: ``"backward"`` onto inverse transforms,
-``"forward"`` onto forward ones, ``"ortho"`` as 1/sqrt(n) onto both.
+exponents negated. `norm` places the factor 1/n: ``"backward"`` on inverse transforms,
+``"forward"`` on forward ones, ``"ortho"`` as 1/sqrt(n) on both.
 
 The matrix w^(jk) is symmetric, so its adjoint is its conjugate: the gradient of a transform is that
-of the other direction with the same factor, and nothing needs to be kept.
+of the other direction with the same factor, and nothing is kept.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from offgrad.ops._core.dtypes import cast
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-SWAPPED = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
-"""For the norm of one direction, that of the other direction with the same factor."""
+INVERSE_NORM = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+"""The norm that gives the other direction the same factor."""
 
 
 def _along(
@@ -31,16 +31,16 @@ def _along(
     """Write ``function(x, length, axis, norm)``, of numpy.fft, to `out`, which may be x.
 
     Without a factor NumPy (2.4) multiplies by an integer 1 and so computes single precision in
-    double, several times as slow: there it gets a factor, which is taken back.
+    double, several times slower: then it gets a factor, undone afterwards.
     """
     inverse = function in (np.fft.ifft, np.fft.irfft)
-    plain = norm == ("forward" if inverse else "backward")
-    undo = plain and out.real.dtype == np.float32
+    unscaled = norm == ("forward" if inverse else "backward")
+    undo = unscaled and out.real.dtype == np.float32
     if undo:
-        norm = SWAPPED[norm]
+        norm = INVERSE_NORM[norm]
     if x.ndim == 1:
         x, out, axis = x[np.newaxis], out[np.newaxis], 1
-    # The longest of the other dimensions is shared out to the threads.
+    # The longest of the other dimensions is divided among the threads.
     rows = max((each for each in range(x.ndim) if each != axis), key=lambda each: x.shape[each])
 
     def body(start: int, stop: int) -> None:
@@ -68,10 +68,10 @@ def _at(axis: int, start: int | None, stop: int | None, step: int = 1) -> tuple[
     return (*(slice(None),) * axis, slice(start, stop, step))
 
 
-def _paired(axis: int, length: int) -> tuple[slice, ...]:
-    """Return the index, in half a spectrum, of the frequencies whose conjugates are left out.
+def _with_omitted_conjugate(axis: int, length: int) -> tuple[slice, ...]:
+    """Return the index, in half a spectrum, of the frequencies whose conjugates are omitted.
 
-    Those are all but 0 and, if the length is even, the last one.
+    These are all but 0 and, if the length is even, the last one.
     """
     return _at(axis, 1, (length + 1) // 2)
 
@@ -80,27 +80,26 @@ class FftC2C(Op):
     """Transform of complex numbers along dimensions, forward or inverse; keeps nothing."""
 
     def forward(self, x: Array, dim: tuple[int, ...], norm: str, inverse: bool) -> Array:
-        """Return the transform."""
         self.dim, self.norm, self.inverse = dim, norm, inverse
         return _complex(x, memory.empty(x.shape, x.dtype), dim, norm, inverse)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Transform in the other direction."""
-        return FftC2C.apply(grad, dim=self.dim, norm=SWAPPED[self.norm], inverse=not self.inverse)
+        return FftC2C.apply(
+            grad, dim=self.dim, norm=INVERSE_NORM[self.norm], inverse=not self.inverse
+        )
 
 
 class FftR2C(Op):
     """Forward transform of real numbers along dimensions; keeps nothing.
 
-    If `onesided`, of the last dimension the result has frequencies 0 to n/2: the others are their
-    conjugates. Frequencies with a conjugate that is left out are multiplied by `paired`. If not
-    `onesided`, the result has all frequencies, and there is one dimension.
+    If `onesided`, the result has frequencies 0 to n/2 of the last dimension: the others are their
+    conjugates. Frequencies with an omitted conjugate are multiplied by `paired`. If not `onesided`,
+    the result has all frequencies, and there is one dimension.
     """
 
     def forward(
         self, x: Array, dim: tuple[int, ...], norm: str, onesided: bool = True, paired: float = 1
     ) -> Array:
-        """Return the spectrum."""
         self.dim, self.norm, self.onesided, self.paired = dim, norm, onesided, paired
         axis = dim[-1]
         self.dtype, self.length = x.dtype, x.shape[axis]
@@ -112,16 +111,16 @@ class FftR2C(Op):
             rest = out[_at(axis, self.length - half, 0, -1)]
             np.conjugate(rest, out=out[_at(axis, half, None)])
         elif paired != 1:
-            out[_paired(axis, self.length)] *= paired
+            out[_with_omitted_conjugate(axis, self.length)] *= paired
         return _complex(out, out, dim[:-1], norm, inverse=False) if dim[:-1] else out
 
     def backward(self, grad: "Tensor") -> Any:
         """The real part of the inverse transform.
 
-        Of half a spectrum it is an inverse transform to real numbers. That one adds to each
-        frequency its conjugate, and so doubles the real part: hence the half.
+        For half a spectrum this is an inverse transform to real numbers, which adds each
+        frequency's conjugate and so doubles the real part: hence the half.
         """
-        norm = SWAPPED[self.norm]
+        norm = INVERSE_NORM[self.norm]
         if not self.onesided:
             return cast(FftC2C.apply(grad, dim=self.dim, norm=norm, inverse=True), self.dtype)
         return FftC2R.apply(
@@ -132,25 +131,26 @@ class FftR2C(Op):
 class FftC2R(Op):
     """Inverse transform to real numbers along dimensions; keeps nothing.
 
-    Of the last dimension x has frequencies 0 to n/2, the result `length` elements. Frequencies with
-    a conjugate that is left out are multiplied by `paired`; of the others, the imaginary part is
-    not used.
+    x has frequencies 0 to n/2 of the last dimension, the result `length` elements there.
+    Frequencies with an omitted conjugate are multiplied by `paired`; the imaginary part of the
+    others is ignored.
     """
 
     def forward(
         self, x: Array, dim: tuple[int, ...], norm: str, length: int, paired: float = 1
     ) -> Array:
-        """Return the signal."""
         self.dim, self.norm, self.paired = dim, norm, paired
         axis = dim[-1]
         if dim[:-1] or paired != 1:
             x = _complex(x, memory.empty(x.shape, x.dtype), dim[:-1], norm, inverse=True)
         if paired != 1:
-            x[_paired(axis, length)] *= paired
+            x[_with_omitted_conjugate(axis, length)] *= paired
         out = memory.empty((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.real.dtype)
         _along(np.fft.irfft, x, out, axis, length, norm)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Transform to half a spectrum, twice of what a conjugate was added to."""
-        return FftR2C.apply(grad, dim=self.dim, norm=SWAPPED[self.norm], paired=2 * self.paired)
+        """Transform to half a spectrum, doubled where forward added a conjugate."""
+        return FftR2C.apply(
+            grad, dim=self.dim, norm=INVERSE_NORM[self.norm], paired=2 * self.paired
+        )

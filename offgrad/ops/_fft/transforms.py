@@ -1,19 +1,19 @@
-"""The functions of `offgrad.fft` that transform: of one dimension, of several, and of two.
+"""The transforms of `offgrad.fft`: of one dimension, of several, and of two.
 
 Their arguments:
 
-- `n`, or `s` for several dimensions: the length of the signal; the input is cut, or padded with
-  zeros, at the end. In `s`, -1 leaves a length as it is.
-- `dim`: what to transform; of several, the last is the one that is halved or doubled.
-- `norm`: where the factor goes: ``"backward"``, the default, is 1/n on inverse transforms,
+- `n`, or `s` for several dimensions: the length of the signal; the input is truncated or padded
+  with zeros at the end. In `s`, -1 keeps a length.
+- `dim`: the dimensions to transform; the last one is halved or doubled.
+- `norm`: the place of the factor: ``"backward"``, the default, is 1/n on inverse transforms,
   ``"forward"`` is 1/n on forward ones, ``"ortho"`` is 1/sqrt(n) on both.
 
 Float32 is transformed to complex64 and float64 to complex128, integers and bools as the default
-dtype; where the result is real, it is the other way round.
+dtype; transforms with real results convert the other way round.
 
-All raise TypeError for an argument of the wrong type, IndexError for a dimension that is not there,
+All raise TypeError for an argument of the wrong type, IndexError for a dimension out of range,
 and RuntimeError for a length below 1, a dimension given twice, an `s` of another length than
-`dim`, an unknown `norm`, 16-bit floats, and complex numbers where real ones are transformed.
+`dim`, an unknown `norm`, 16-bit floats, and complex numbers in transforms of real ones.
 """
 
 from typing import TYPE_CHECKING
@@ -27,15 +27,15 @@ from offgrad.ops._fft.arguments import (
     Ints,
     as_complex,
     as_real,
+    check_has_dims,
     check_norm,
-    check_some,
     integers,
-    one,
+    one_dim,
     resize,
-    several,
+    several_dims,
 )
 from offgrad.ops._fft.nodes import (
-    SWAPPED,
+    INVERSE_NORM,
     FftC2C,
     FftC2R,
     FftR2C,
@@ -65,12 +65,12 @@ def _r2c(
 ) -> "Tensor":
     """Return the transform of real numbers; the inverse is the conjugate of the forward one."""
     factor = check_norm(norm, where)
-    check_some(geometry, where)
+    check_has_dims(geometry, where)
     x = resize(as_real(input, where), geometry, where)
     if not inverse:
         return FftR2C.apply(x, dim=geometry.dim, norm=factor, onesided=onesided)
     *others, last = geometry.dim
-    half = conj(FftR2C.apply(x, dim=(last,), norm=SWAPPED[factor], onesided=onesided))
+    half = conj(FftR2C.apply(x, dim=(last,), norm=INVERSE_NORM[factor], onesided=onesided))
     return FftC2C.apply(half, dim=tuple(others), norm=factor, inverse=True) if others else half
 
 
@@ -79,7 +79,7 @@ def _c2r(
 ) -> "Tensor":
     """Return the transform to real numbers; the forward one is the inverse of the conjugate."""
     factor = check_norm(norm, where)
-    check_some(geometry, where)
+    check_has_dims(geometry, where)
     *others, length = geometry.lengths
     if length is None:
         length = 2 * (input._array.shape[geometry.dim[-1]] - 1)
@@ -91,7 +91,7 @@ def _c2r(
     halved = Geometry(geometry.dim, (*others, length // 2 + 1))
     x = resize(as_complex(input, where), halved, where)
     if not inverse:
-        x, factor = conj(x), SWAPPED[factor]
+        x, factor = conj(x), INVERSE_NORM[factor]
     return FftC2R.apply(x, dim=geometry.dim, norm=factor, length=length)
 
 
@@ -100,7 +100,7 @@ def _c2r(
 
 def fft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None) -> "Tensor":
     """Return the transform along `dim`: y[k] = sum_j x[j] exp(-2 pi i jk / n)."""
-    geometry = one(input, n, dim, "fft")
+    geometry = one_dim(input, n, dim, "fft")
     if category(input._array.dtype) == 3:
         return _c2c(input, geometry, norm, "fft", inverse=False)
     return _r2c(input, geometry, norm, "fft", onesided=False)
@@ -108,7 +108,7 @@ def fft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None =
 
 def ifft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None) -> "Tensor":
     """Return the inverse of `fft`: y[k] = 1/n sum_j x[j] exp(2 pi i jk / n)."""
-    geometry = one(input, n, dim, "ifft")
+    geometry = one_dim(input, n, dim, "ifft")
     if category(input._array.dtype) == 3:
         return _c2c(input, geometry, norm, "ifft", inverse=True)
     return _r2c(input, geometry, norm, "ifft", inverse=True, onesided=False)
@@ -116,14 +116,14 @@ def ifft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None 
 
 def rfft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None) -> "Tensor":
     """Return frequencies 0 to n/2 of the `fft` of a real tensor; the others are conjugates."""
-    return _r2c(input, one(input, n, dim, "rfft"), norm, "rfft")
+    return _r2c(input, one_dim(input, n, dim, "rfft"), norm, "rfft")
 
 
 def irfft(
     input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None
 ) -> "Tensor":
     """Return the inverse of `rfft`, a real tensor of length `n`, by default 2 * (size - 1)."""
-    return _c2r(input, one(input, n, dim, "irfft"), norm, "irfft", inverse=True)
+    return _c2r(input, one_dim(input, n, dim, "irfft"), norm, "irfft", inverse=True)
 
 
 def hfft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None) -> "Tensor":
@@ -131,45 +131,45 @@ def hfft(input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None 
 
     `input` has elements 0 to n/2 of it; `n` is by default 2 * (size - 1).
     """
-    return _c2r(input, one(input, n, dim, "hfft"), norm, "hfft", inverse=False)
+    return _c2r(input, one_dim(input, n, dim, "hfft"), norm, "hfft", inverse=False)
 
 
 def ihfft(
     input: "Tensor", n: int | None = None, dim: int = -1, norm: str | None = None
 ) -> "Tensor":
     """Return the inverse of `hfft`: elements 0 to n/2 of the `ifft` of a real tensor."""
-    return _r2c(input, one(input, n, dim, "ihfft"), norm, "ihfft", inverse=True)
+    return _r2c(input, one_dim(input, n, dim, "ihfft"), norm, "ihfft", inverse=True)
 
 
-# Several dimensions: by default the last ones that `s` has lengths for, or else all
+# Several dimensions: by default the last ones, one for each length in `s`, or else all
 
 
 def fftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
     """Return the `fft` along each of several dimensions."""
-    return _c2c(input, several(input, s, dim, "fftn"), norm, "fftn", inverse=False)
+    return _c2c(input, several_dims(input, s, dim, "fftn"), norm, "fftn", inverse=False)
 
 
 def ifftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
     """Return the inverse of `fftn`."""
-    return _c2c(input, several(input, s, dim, "ifftn"), norm, "ifftn", inverse=True)
+    return _c2c(input, several_dims(input, s, dim, "ifftn"), norm, "ifftn", inverse=True)
 
 
 def rfftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
     """Return the `fftn` of a real tensor, frequencies 0 to n/2 of the last dimension."""
-    return _r2c(input, several(input, s, dim, "rfftn"), norm, "rfftn")
+    return _r2c(input, several_dims(input, s, dim, "rfftn"), norm, "rfftn")
 
 
 def irfftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
     """Return the inverse of `rfftn`, the last dimension by default 2 * (size - 1) long."""
-    return _c2r(input, several(input, s, dim, "irfftn"), norm, "irfftn", inverse=True)
+    return _c2r(input, several_dims(input, s, dim, "irfftn"), norm, "irfftn", inverse=True)
 
 
 def hfftn(
@@ -179,17 +179,17 @@ def hfftn(
 
     `input` has elements 0 to n/2 of its last dimension, by default 2 * (size - 1) long.
     """
-    return _c2r(input, several(input, s, dim, "hfftn"), norm, "hfftn", inverse=False)
+    return _c2r(input, several_dims(input, s, dim, "hfftn"), norm, "hfftn", inverse=False)
 
 
 def ihfftn(
     input: "Tensor", s: Ints | None = None, dim: Ints | None = None, norm: str | None = None
 ) -> "Tensor":
     """Return the inverse of `hfftn`: the `ifftn` of a real tensor, half of the last dimension."""
-    return _r2c(input, several(input, s, dim, "ihfftn"), norm, "ihfftn", inverse=True)
+    return _r2c(input, several_dims(input, s, dim, "ihfftn"), norm, "ihfftn", inverse=True)
 
 
-# Two dimensions. Here None is no default for them.
+# Two dimensions. `dim` must not be None here.
 
 
 def fft2(

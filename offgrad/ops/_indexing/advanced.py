@@ -1,7 +1,7 @@
 """Indexing by tensors and lists gathers copies; assigning by them scatters.
 
 An index has two parts: ints, slices, None and ``...`` come first and give a view; tensors and lists
-then index the view. So PyTorch does it, where NumPy takes an int beside an array for an array.
+then index the view, as in PyTorch. NumPy converts an int beside an array to an array.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,14 @@ __all__ = [
 ]
 
 
-class _Place(int):
-    """Stands in an index for one of the index arrays, by its number."""
+class _Placeholder(int):
+    """The number of an index array, in its place in an index."""
 
 
 class _Indexed(Op):
-    """An operation at an advanced index, given as a template and the arrays in its places.
+    """An operation at an advanced index: a template with placeholders, and arrays for these.
 
-    The arrays are saved as any tensor is: offloaded by policies, and checked for later changes.
+    The arrays are saved as other tensors: policies place them, and later changes are detected.
     """
 
     template: tuple[Any, ...]
@@ -44,7 +44,7 @@ class _Indexed(Op):
         """Save the index; return it for NumPy."""
         self.template, self.count = template, len(arrays)
         self.save(**{f"index_{number}": array for number, array in enumerate(arrays)})
-        return tuple([arrays[each] if type(each) is _Place else each for each in template])
+        return tuple([arrays[each] if type(each) is _Placeholder else each for each in template])
 
     def indices(self) -> "list[Tensor]":
         """Return the index tensors."""
@@ -52,14 +52,15 @@ class _Indexed(Op):
 
     @property
     def _saved_indices(self) -> "tuple[Tensor | None, ...]":
-        """What PyTorch calls the indices: for each dimension up to the last indexed, or None."""
+        """PyTorch's attribute: an index, or None, for each dimension up to the last one indexed."""
         return tuple(None if raw is None else raw.unpack() for raw in self._raw_saved_indices)
 
     @property
     def _raw_saved_indices(self) -> "tuple[SavedTensor | None, ...]":
-        """The same, as saved."""
+        """The saved tensors of `_saved_indices`."""
         return tuple(
-            self._saved[f"index_{each}"] if type(each) is _Place else None for each in self.template
+            self._saved[f"index_{each}"] if type(each) is _Placeholder else None
+            for each in self.template
         )
 
     def with_none(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
@@ -71,7 +72,6 @@ class Index(_Indexed):
     """Elements at an advanced index, a copy; keeps the index."""
 
     def forward(self, x: Array, *arrays: Array, template: tuple[Any, ...]) -> Array:
-        """Return the gathered copy."""
         self.self_sym_sizes = x.shape
         result = x[self.index(template, arrays)]
         out = memory.empty(result.shape, result.dtype)
@@ -79,7 +79,7 @@ class Index(_Indexed):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Add each gradient to where it was taken from."""
+        """Add each gradient at the index of its element."""
         options = {"template": self.template, "shape": self.self_sym_sizes}
         return self.with_none(IndexBackward.apply(grad, *self.indices(), **options))
 
@@ -92,13 +92,11 @@ class IndexBackward(_Indexed):
     def forward(
         self, x: Array, *arrays: Array, template: tuple[Any, ...], shape: tuple[int, ...]
     ) -> Array:
-        """Return the scattered sum."""
         out = memory.zeros(shape, x.dtype)
         np.add.at(out, self.index(template, arrays), x)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Gather."""
         return self.with_none(Index.apply(grad, *self.indices(), template=self.template))
 
 
@@ -117,7 +115,6 @@ class IndexPut(_Indexed):
         template: tuple[Any, ...],
         accumulate: bool,
     ) -> Array:
-        """Return the changed copy."""
         self.shape, self.view, self.accumulate = values.shape, view, accumulate
         out = memory.copy(x)
         part, index = out[view], self.index(template, arrays)
@@ -130,7 +127,7 @@ class IndexPut(_Indexed):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Values get the gradient at the index; x gets it elsewhere, or everywhere if added to."""
+        """Values get the gradient at the index; x gets the rest, or all of it if accumulating."""
         need_x, need_values = self.needs_input_grad[:2]
         indices = self.indices()
         grad_x = grad_values = None
@@ -149,22 +146,22 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
     """Return the two parts of an index, and the tensors of the second.
 
     Returns:
-        An index that gives a view; a template for what then indexes the view, in which the tensors
-        have places, empty if there are none; the tensors.
+        An index that gives a view; a template of the index into that view, with a placeholder for
+        each tensor, or empty without tensors; the tensors.
 
     Raises:
-        IndexError: for what is no index, and for tensors that are neither integer nor bool.
-        ValueError: for slices that go backwards.
+        IndexError: for invalid indices, and for tensors that are neither integer nor bool.
+        ValueError: for slices with a negative step.
     """
     view: list[Any] = []
     template: list[Any] = []
     arrays: list[Tensor] = []
 
-    def place(tensor: "Tensor") -> None:
-        # In the view, whole dimensions stand for those the tensor indexes.
+    def add_tensor(tensor: "Tensor") -> None:
+        # The view keeps the dimensions that the tensor indexes.
         is_mask = tensor._array.dtype == np.bool_
         view.extend([ALL] * tensor._array.ndim if is_mask else [ALL])
-        template.append(_Place(len(arrays)))
+        template.append(_Placeholder(len(arrays)))
         arrays.append(tensor)
 
     for item in index if isinstance(index, tuple) else (index,):
@@ -175,15 +172,15 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
                     f"tensors used as indices must be integer or bool, got a {describe(item)}"
                 )
             if array.dtype == np.uint8:
-                place(wrap(array.astype(np.bool_)))  # PyTorch's masks before it had bools
+                add_tensor(wrap(array.astype(np.bool_)))  # masks of old PyTorch code
             elif array.ndim == 0 and array.dtype != np.bool_:
                 view.append(int(array))
             else:
-                place(item)  # type: ignore[arg-type]
+                add_tensor(item)  # type: ignore[arg-type]
         elif isinstance(item, list | np.ndarray | bool):
             # A copy: the caller may change it before backward.
             array = np.array(item)
-            place(wrap(array if array.size else array.astype(np.int64)))
+            add_tensor(wrap(array if array.size else array.astype(np.int64)))
         elif item is None or item is Ellipsis or isinstance(item, int | np.integer):
             view.append(item)
             if item is None or item is Ellipsis:
@@ -213,11 +210,15 @@ def _at(
         return basic(input, view)
     if any(item is not ALL and item != ALL and item is not Ellipsis for item in view):
         input = basic(input, view)
-    return Index.apply(input, *arrays, template=_written_out(template, arrays, input._array.ndim))
+    return Index.apply(
+        input, *arrays, template=_expand_ellipsis(template, arrays, input._array.ndim)
+    )
 
 
-def _written_out(template: tuple[Any, ...], arrays: "list[Tensor]", ndim: int) -> tuple[Any, ...]:
-    """Return `template` up to its last tensor, with ``...`` as the dimensions it stands for."""
+def _expand_ellipsis(
+    template: tuple[Any, ...], arrays: "list[Tensor]", ndim: int
+) -> tuple[Any, ...]:
+    """Return `template` up to its last tensor, with ``...`` replaced by whole dimensions."""
     masks = [each._array.ndim - 1 for each in arrays if each._array.dtype == np.bool_]
     missing = ndim - (len(template) - (Ellipsis in template)) - sum(masks)
     if missing < 0:
@@ -225,13 +226,12 @@ def _written_out(template: tuple[Any, ...], arrays: "list[Tensor]", ndim: int) -
     if Ellipsis in template:
         at = template.index(Ellipsis)
         template = (*template[:at], *[ALL] * missing, *template[at + 1 :])
-    end = max(place for place, item in enumerate(template) if type(item) is _Place)
+    end = max(place for place, item in enumerate(template) if type(item) is _Placeholder)
     return template[: end + 1]
 
 
 def getitem(input: "Tensor", index: Any) -> "Tensor":
-    """Return ``input[index]``: a view for ints, slices, None and ``...``; a copy for tensors and
-    lists.
+    """Return ``input[index]``, a view for ints, slices, None and ``...``, else a copy.
 
     Raises:
         IndexError: if the index does not fit.
@@ -250,9 +250,9 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
 
     Args:
         input: the tensor.
-        indices: a tuple of tensors, or anything that indexes a tensor.
+        indices: a tuple of tensors, or any index of a tensor.
         values: a tensor or a number.
-        accumulate: add the values to what is there; repeated indices are summed.
+        accumulate: add the values to the elements; repeated indices are summed.
 
     Raises:
         IndexError: if the index does not fit.
@@ -270,11 +270,11 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
         )
     source = as_tensor_of(values, input._array.dtype, "index_put")
     if Ellipsis not in view:
-        # Even a single element is an array then, and can be written to.
+        # With ... a single element is an array as well, which can be written to.
         view = (*view, Ellipsis)
     try:
         if arrays:
-            template = _written_out(template, arrays, input._array[view].ndim)
+            template = _expand_ellipsis(template, arrays, input._array[view].ndim)
         parts: Any = {"view": view, "template": template, "accumulate": accumulate}
         return IndexPut.apply(input, source, *arrays, **parts)
     except IndexError as error:

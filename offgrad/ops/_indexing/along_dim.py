@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["index_add", "index_copy", "index_fill", "index_select"]
 
 
-class _Along(Op):
-    """An operation on the entries a vector of indices chooses; keeps the index.
+class _AlongDim(Op):
+    """An operation on the entries that a vector of indices chooses; keeps the index.
 
-    A tensor without dimensions has one entry, itself.
+    A tensor without dimensions is its own single entry.
     """
 
     def entries(self, x: Array, index: Array, dim: int) -> tuple[Any, Any]:
@@ -31,11 +31,10 @@ class _Along(Op):
         return np.atleast_1d(x), (*(slice(None),) * dim, np.atleast_1d(index))
 
 
-class IndexSelect(_Along):
+class IndexSelect(_AlongDim):
     """The chosen entries; keeps the index."""
 
     def forward(self, x: Array, index: Array, dim: int) -> Array:
-        """Return the copy."""
         self.self_sym_sizes = x.shape
         source, _ = self.entries(x, index, dim)
         out = memory.empty((*x.shape[:dim], index.size, *x.shape[dim + 1 :]), x.dtype)
@@ -43,16 +42,15 @@ class IndexSelect(_Along):
         return out if x.ndim else out.reshape(())
 
     def backward(self, grad: "Tensor") -> Any:
-        """Add each gradient to where it was taken from."""
+        """Add each gradient to its entry."""
         zeros = grad.new_zeros(self.self_sym_sizes)
         return index_add(zeros, self.dim, self.saved("index"), grad), None
 
 
-class IndexAdd(_Along):
+class IndexAdd(_AlongDim):
     """x with a multiple of a source's entries added to the chosen ones; keeps the index."""
 
     def forward(self, x: Array, index: Array, source: Array, dim: int, alpha: Any) -> Array:
-        """Return the sum."""
         self.alpha, self.source_dim = alpha, source.ndim
         out = memory.copy(x)
         target, chosen = self.entries(out, index, dim)
@@ -61,7 +59,7 @@ class IndexAdd(_Along):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """x gets the gradient; the source gets that of the entries it went to."""
+        """x gets the gradient; the source gets that of the chosen entries."""
         need_x, _, need_source = self.needs_input_grad
         found = None
         if need_source:
@@ -70,11 +68,10 @@ class IndexAdd(_Along):
         return grad if need_x else None, None, found
 
 
-class IndexCopy(_Along):
+class IndexCopy(_AlongDim):
     """x with a source's entries in place of the chosen ones; keeps the index."""
 
     def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
-        """Return the changed copy."""
         self.source_dim = source.ndim
         out = memory.copy(x)
         target, chosen = self.entries(out, index, dim)
@@ -82,7 +79,7 @@ class IndexCopy(_Along):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The source gets the gradient of its entries, x that of the others."""
+        """The source gets the gradient of the chosen entries, x that of the others."""
         need_x, _, need_source = self.needs_input_grad
         index = self.saved("index")
         return (
@@ -92,35 +89,33 @@ class IndexCopy(_Along):
         )
 
 
-class IndexFill(_Along):
+class IndexFill(_AlongDim):
     """x with a number in the chosen entries; keeps the index."""
 
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
-        """Return the filled copy."""
         out = memory.copy(x)
         target, chosen = self.entries(out, index, dim)
         target[chosen] = value
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """No gradient where it was filled."""
+        """Zero the gradient of filled entries."""
         return index_fill(grad, self.dim, self.saved("index"), 0), None
 
 
-class IndexFillTensor(_Along):
+class IndexFillTensor(_AlongDim):
     """x with a tensor without dimensions in the chosen entries; keeps the index."""
 
     torch_name = "IndexFillBackward1"
 
     def forward(self, x: Array, index: Array, value: Array, dim: int) -> Array:
-        """Return the filled copy."""
         out = memory.copy(x)
         target, chosen = self.entries(out, index, dim)
         target[chosen] = value
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """x gets no gradient where it was filled, the value all of it."""
+        """The value gets the sum over filled entries, x the gradient of the others."""
         need_x, _, need_value = self.needs_input_grad
         index = self.saved("index")
         return (
@@ -131,7 +126,7 @@ class IndexFillTensor(_Along):
 
 
 def _along(input: "Tensor", dim: int, index: "Tensor", where: str) -> int:
-    """Return the dimension, counted from the front, if the index is a vector of its entries."""
+    """Return the dimension, counted from the front; check that the index is a vector of entries."""
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
     if check_tensor(index, where)._array.dtype not in (np.int64, np.int32):
         raise RuntimeError(f"{where}: the index must be int32 or int64, got a {describe(index)}")
@@ -149,7 +144,7 @@ def _along(input: "Tensor", dim: int, index: "Tensor", where: str) -> int:
 def _check_source(
     input: "Tensor", axis: int, index: "Tensor", source: "Tensor", where: str
 ) -> "Tensor":
-    """Return `source`, an entry for each index."""
+    """Return `source`, which must have an entry for each index."""
     shape = input._array.shape
     expected = (*shape[:axis], index._array.size, *shape[axis + 1 :]) if shape else ()
     if check_tensor(source, where)._array.dtype != input._array.dtype:
@@ -166,7 +161,7 @@ def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
     """Return the entries `index`, a vector, along `dim`.
 
     Raises:
-        IndexError: if there is no such entry, or the index is no vector.
+        IndexError: if there is no such entry, or the index is not a vector.
     """
     axis = _along(input, dim, index, "index_select")
     if not input._array.ndim and index._array.size != 1:
@@ -202,7 +197,7 @@ def index_copy(input: "Tensor", dim: int, index: "Tensor", source: "Tensor") -> 
 
 
 def index_fill(input: "Tensor", dim: int, index: "Tensor", value: Any) -> "Tensor":
-    """Return `input` with `value`, a number or a tensor of one, in the entries `index` along `dim`.
+    """Return `input` with `value`, a number or a scalar tensor, in the entries `index` along `dim`.
 
     Raises:
         IndexError: if there is no such entry.

@@ -1,4 +1,4 @@
-"""Where a mask holds: filling, taking, scattering; and where something is not zero."""
+"""Filling, selecting and scattering by masks; indices of nonzero elements."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,36 +24,34 @@ __all__ = ["argwhere", "masked_fill", "masked_scatter", "masked_select", "nonzer
 
 
 class MaskedFill(Op):
-    """x with a number where the mask holds; keeps the mask."""
+    """x with a number where the mask is true; keeps the mask."""
 
     is_recomputable = True
 
     def forward(self, x: Array, mask: Array, value: Any) -> Array:
-        """Return the filled copy."""
         self.save(mask=mask)
         self.shape = x.shape
         return _filled(x, mask, value)
 
     def backward(self, grad: "Tensor") -> Any:
-        """No gradient where it was filled."""
+        """Zero the gradient of filled elements."""
         return sum_to_size(masked_fill(grad, self.saved("mask"), 0), self.shape), None
 
 
 class MaskedFillTensor(Op):
-    """x with a tensor without dimensions where the mask holds; keeps the mask."""
+    """x with a tensor without dimensions where the mask is true; keeps the mask."""
 
     is_recomputable = True
 
     torch_name = "MaskedFillBackward1"
 
     def forward(self, x: Array, mask: Array, value: Array) -> Array:
-        """Return the filled copy."""
         self.save(mask=mask)
         self.shape = x.shape
         return _filled(x, mask, value)
 
     def backward(self, grad: "Tensor") -> Any:
-        """x gets no gradient where it was filled, the value all of it."""
+        """The value gets the sum over filled elements, x the gradient of the others."""
         need_x, _, need_value = self.needs_input_grad
         mask = self.saved("mask")
         return (
@@ -71,10 +69,9 @@ def _filled(x: Array, mask: Array, value: Any) -> Array:
 
 
 class MaskedSelect(Op):
-    """The elements where the mask holds, as a vector; keeps the mask."""
+    """The elements where the mask is true, as a vector; keeps the mask."""
 
     def forward(self, x: Array, mask: Array) -> Array:
-        """Return the copy."""
         self.save(mask=mask)
         self.shape = x.shape
         full = np.broadcast_shapes(x.shape, mask.shape)
@@ -82,17 +79,15 @@ class MaskedSelect(Op):
         return found
 
     def backward(self, grad: "Tensor") -> Any:
-        """Put each gradient back."""
         mask = self.saved("mask")
         zeros = grad.new_zeros(np.broadcast_shapes(self.shape, mask.shape))
         return sum_to_size(masked_scatter(zeros, mask, grad), self.shape), None
 
 
 class MaskedScatter(Op):
-    """x with the elements of a source, one after the other, where the mask holds; keeps it."""
+    """x with the elements of a source, one after the other, where the mask is true; keeps it."""
 
     def forward(self, x: Array, mask: Array, source: Array) -> Array:
-        """Return the changed copy."""
         self.save(mask=mask)
         self.shape, self.source_sym_sizes = x.shape, source.shape
         out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
@@ -102,7 +97,7 @@ class MaskedScatter(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The source gets the gradient of its elements, zeros for unused ones; x the others."""
+        """The source gets the gradient of its elements, zeros for unused ones; x gets the rest."""
         need_x, _, need_source = self.needs_input_grad
         mask = self.saved("mask")
         found = None
@@ -126,7 +121,7 @@ def _check_mask(input: "Tensor", mask: "Tensor", where: str) -> None:
 
 
 def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
-    """Return a copy of `input` with `value` where `mask`, a bool tensor, holds.
+    """Return a copy of `input` with `value` where `mask`, a bool tensor, is true.
 
     Args:
         input: the tensor.
@@ -153,13 +148,13 @@ def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
 
 
 def masked_select(input: "Tensor", mask: "Tensor") -> "Tensor":
-    """Return the elements of `input` where `mask`, a bool tensor, holds, as a vector."""
+    """Return the elements of `input` where `mask`, a bool tensor, is true, as a vector."""
     _check_mask(input, mask, "masked_select")
     return MaskedSelect.apply(input, mask)
 
 
 def masked_scatter(input: "Tensor", mask: "Tensor", source: "Tensor") -> "Tensor":
-    """Return a copy of `input` with the elements of `source`, in order, where `mask` holds.
+    """Return a copy of `input` with the elements of `source`, in order, where `mask` is true.
 
     Raises:
         RuntimeError: if there are fewer elements than places, or the dtypes differ.
@@ -180,7 +175,7 @@ def masked_scatter(input: "Tensor", mask: "Tensor", source: "Tensor") -> "Tensor
 def nonzero(input: "Tensor", *, as_tuple: bool = False) -> Any:
     """Return the indices of the elements that are not zero, [count, dimensions].
 
-    With `as_tuple`, a tuple of a vector for each dimension, with which `input` can be indexed.
+    With `as_tuple`, a vector for each dimension, in a tuple that can index `input`.
     """
     array = check_tensor(input, "nonzero")._array
     if as_tuple:

@@ -35,7 +35,6 @@ class Gather(Op):
     """Elements at an index tensor along a dimension; keeps the index."""
 
     def forward(self, x: Array, index: Array, dim: int) -> Array:
-        """Return the gathered copy."""
         self.dim, self.shape, self.sparse_grad = dim, x.shape, False
         self.save(index=index)
         if not x.ndim:
@@ -43,7 +42,7 @@ class Gather(Op):
         return x[_grid(index, dim)]
 
     def backward(self, grad: "Tensor") -> Any:
-        """Add each gradient to where it was taken from."""
+        """Add each gradient at the index of its element."""
         index = self.saved("index")
         return scatter_add(grad.new_zeros(self.shape), self.dim, index, grad), None
 
@@ -52,7 +51,6 @@ class ScatterAdd(Op):
     """x with a source added at an index tensor along a dimension; keeps the index."""
 
     def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
-        """Return the sum."""
         self.dim, self.shape = dim, source.shape
         self.save(index=index)
         out = memory.copy(x)
@@ -67,12 +65,12 @@ class ScatterAdd(Op):
         need_x, _, need_source = self.needs_input_grad
         grad_source = None
         if need_source:
-            grad_source = _gathered(grad, self.dim, self.saved("index"), self.shape)
+            grad_source = _gather_gradient(grad, self.dim, self.saved("index"), self.shape)
         return grad if need_x else None, None, grad_source
 
 
-def _gathered(grad: "Tensor", dim: int, index: "Tensor", shape: tuple[int, ...]) -> "Tensor":
-    """Return what of `grad` went to `index`; zeros for a source larger than that."""
+def _gather_gradient(grad: "Tensor", dim: int, index: "Tensor", shape: tuple[int, ...]) -> "Tensor":
+    """Return `grad` at `index`, padded with zeros to the shape of a larger source."""
     found = gather(grad, dim, index)
     if index.shape == shape:
         return found
@@ -84,7 +82,6 @@ class Scatter(Op):
     """x with a source put at an index tensor along a dimension; keeps the index."""
 
     def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
-        """Return the changed copy."""
         self.dim, self.shape = dim, source.shape
         self.save(index=index)
         out = memory.copy(x)
@@ -93,13 +90,13 @@ class Scatter(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The source gathers the gradient; x gets it elsewhere."""
+        """The source gathers the gradient; x gets the rest."""
         need_x, _, need_source = self.needs_input_grad
         index = self.saved("index")
         return (
             scatter(grad, self.dim, index, 0) if need_x else None,
             None,
-            _gathered(grad, self.dim, index, self.shape) if need_source else None,
+            _gather_gradient(grad, self.dim, index, self.shape) if need_source else None,
         )
 
 
@@ -109,7 +106,6 @@ class ScatterValue(Op):
     torch_name = "ScatterBackward1"
 
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
-        """Return the changed copy."""
         self.dim = dim
         self.save(index=index)
         out = memory.copy(x)
@@ -118,15 +114,14 @@ class ScatterValue(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """No gradient where the number was put."""
+        """Zero the gradient at the index."""
         return scatter(grad, self.dim, self.saved("index"), 0), None
 
 
 class Take(Op):
-    """Elements at positions in the vector of all; keeps the index."""
+    """Elements at positions in the flattened tensor; keeps the index."""
 
     def forward(self, x: Array, index: Array) -> Array:
-        """Return the copy."""
         self.shape = x.shape
         self.save(index=index)
         out = memory.empty(index.shape, x.dtype)
@@ -134,16 +129,15 @@ class Take(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Add each gradient to where it was taken from."""
+        """Add each gradient at the index of its element."""
         zeros = grad.new_zeros(self.shape)
         return put(zeros, self.saved("index"), grad, accumulate=True), None
 
 
 class Put(Op):
-    """x with a source put, or added, at positions in the vector of all; keeps the index."""
+    """x with a source put, or added, at positions in the flattened tensor; keeps the index."""
 
     def forward(self, x: Array, index: Array, source: Array, accumulate: bool) -> Array:
-        """Return the changed copy."""
         self.shape, self.accumulate = source.shape, accumulate
         self.save(index=index)
         out = memory.copy(x)
@@ -155,7 +149,7 @@ class Put(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The source takes the gradient; x gets it elsewhere, or everywhere if added to."""
+        """The source takes the gradient; x gets the rest, or all of it if accumulating."""
         need_x, _, need_source = self.needs_input_grad
         index = self.saved("index")
         grad_x = grad if need_x else None
@@ -209,7 +203,7 @@ def take_along_dim(input: "Tensor", indices: "Tensor", dim: int | None = None) -
         return gather(x.reshape(-1), 0, indices.reshape(-1))
     axis = normalize_dim(dim, x._array.ndim, "take_along_dim")
     if x._array.ndim != indices._array.ndim:
-        raise shape_error("take_along_dim", "as many dimensions are needed", x, indices)
+        raise shape_error("take_along_dim", "both need the same number of dimensions", x, indices)
     shapes = [[1 if at == axis else n for at, n in enumerate(each.shape)] for each in (x, indices)]
     try:
         common = list(np.broadcast_shapes(*shapes))
@@ -249,9 +243,9 @@ def scatter(
     Args:
         input: the tensor.
         dim: the dimension.
-        index: integers, with as many dimensions as `input`; where one is repeated, the last counts.
+        index: integers, with as many dimensions as `input`; of repeated ones the last wins.
         src: a tensor at least as large as `index`, or a number.
-        value: a number, in place of `src`.
+        value: a number, instead of `src`.
         reduce: ``"add"`` is `scatter_add`; others are not supported.
 
     Raises:
@@ -276,7 +270,7 @@ def scatter(
 
 
 def _positions(input: "Tensor", index: "Tensor", where: str) -> "Tensor":
-    """Return `index`, which must be positions in the vector of all elements."""
+    """Return `index`, which must hold positions in the flattened tensor."""
     if check_tensor(index, where)._array.dtype.kind not in "iu":
         raise RuntimeError(f"{where}: the index must be an integer tensor, got a {describe(index)}")
     size = check_tensor(input, where)._array.size
@@ -289,19 +283,19 @@ def _positions(input: "Tensor", index: "Tensor", where: str) -> "Tensor":
 
 
 def take(input: "Tensor", index: "Tensor") -> "Tensor":
-    """Return the elements at positions `index` of the vector of all, in the shape of `index`.
+    """Return the elements at positions `index` of the flattened tensor, in the shape of `index`.
 
     Raises:
-        IndexError: if a position is outside.
+        IndexError: if a position is out of range.
     """
     return Take.apply(input, _positions(input, index, "take"))
 
 
 def put(input: "Tensor", index: "Tensor", source: "Tensor", accumulate: bool = False) -> "Tensor":
-    """Return a copy of `input` with `source` put, or added, at positions of the vector of all.
+    """Return a copy of `input` with `source` put, or added, at positions of the flattened tensor.
 
     Raises:
-        IndexError: if a position is outside, or there are not as many elements as positions.
+        IndexError: if a position is out of range, or `source` and `index` differ in size.
         RuntimeError: if the dtypes differ.
     """
     _positions(input, index, "put")

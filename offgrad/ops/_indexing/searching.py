@@ -1,4 +1,4 @@
-"""Finding and sorting out values: not differentiable in the values."""
+"""Unique values and binary search, not differentiable."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,14 @@ __all__ = ["bucketize", "searchsorted", "unique"]
 
 
 class Unique2(Op):
-    """The different elements; keeps nothing, for there is no derivative."""
+    """The distinct elements; keeps nothing, as there is no derivative."""
 
     def forward(self, x: Array, values: Array) -> Array:
-        """Return `values`, which were found already."""
+        """Return `values`, found by the caller."""
         return values
 
     def backward(self, grad: "Tensor") -> Any:
-        """There is none.
+        """Raise: there is no derivative.
 
         Raises:
             NotImplementedError: always.
@@ -49,14 +49,14 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """Return the different elements of `input`, or entries along `dim`, in ascending order.
+    """Return the distinct elements of `input`, or entries along `dim`, in ascending order.
 
     Args:
         input: the tensor.
-        sorted: always so here.
-        return_inverse: also return where each element of `input` is in the result.
-        return_counts: also return how often each is in `input`.
-        dim: the dimension of entries; without it, all elements.
+        sorted: ignored; the result is always sorted.
+        return_inverse: also return the index in the result of each element of `input`.
+        return_counts: also return the number of occurrences in `input`.
+        dim: the dimension of entries; None for elements.
     """
     array = _unordered(input, "unique")
     axis = None if dim is None else normalize_dim(dim, array.ndim, "unique")
@@ -78,14 +78,14 @@ def searchsorted(
     side: str | None = None,
     sorter: "Tensor | None" = None,
 ) -> "Tensor":
-    """Return where each value would be inserted into an ascending sequence.
+    """Return the index at which each value would be inserted into an ascending sequence.
 
     Args:
         sorted_sequence: one vector, or a row of values for each row of `input`.
         input: values, a tensor or a number.
         out_int32: return int32 rather than int64.
-        right: behind equal values rather than before them.
-        side: ``"left"`` or ``"right"``, the same in words.
+        right: insert behind equal values rather than before them.
+        side: ``"left"`` or ``"right"``, another form of `right`.
         sorter: indices that sort the sequence.
 
     Raises:
@@ -119,7 +119,7 @@ def searchsorted(
 def bucketize(
     input: Any, boundaries: "Tensor", *, out_int32: bool = False, right: bool = False
 ) -> "Tensor":
-    """Return the number of the bucket, between ascending boundaries, that each value falls into."""
+    """Return the index of each value's bucket between ascending boundaries."""
     if check_tensor(boundaries, "bucketize")._array.ndim != 1:
         raise RuntimeError(f"bucketize: boundaries must be a vector, got a {describe(boundaries)}")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)

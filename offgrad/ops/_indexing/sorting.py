@@ -1,4 +1,4 @@
-"""Sorting, and what it finds: the largest k, the k-th, the median."""
+"""Sorting, top k, the k-th value and the median."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ __all__ = ["argsort", "kthvalue", "median", "msort", "sort", "topk"]
 
 
 def _sorted_indices(x: Array, axis: int, descending: bool) -> Array:
-    """Return indices that sort, equal elements in their order; NaN is larger than any number."""
+    """Return the indices of a stable sort; NaN is larger than any number."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
@@ -32,7 +32,7 @@ def _sorted_indices(x: Array, axis: int, descending: bool) -> Array:
 
 
 def _ordered(input: "Tensor", dim: int, where: str) -> int:
-    """Return the axis."""
+    """Return the dimension counted from the front; complex numbers have no order."""
     check_ordered(check_tensor(input, where), where)
     return normalize_dim(dim, input._array.ndim, where)
 
@@ -42,7 +42,7 @@ def sort(
 ) -> Extreme:
     """Return ``(values, indices)`` of the elements in order along `dim`.
 
-    Equal elements always keep their order; `stable` is accepted.
+    The sort is always stable; `stable` is accepted.
     """
     axis = _ordered(input, dim, "sort")
     name = "SortBackward0" if stable is None else "SortBackward1"
@@ -58,7 +58,7 @@ def msort(input: "Tensor") -> "Tensor":
 def argsort(
     input: "Tensor", dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> "Tensor":
-    """Return the indices that sort along `dim`; equal elements keep their order in any case."""
+    """Return the indices that sort along `dim`; the sort is always stable."""
     axis = _ordered(input, dim, "argsort")
     if not input._array.ndim:
         return wrap(np.zeros((), np.int64))
@@ -71,7 +71,7 @@ def topk(
     """Return ``(values, indices)`` of the `k` largest or smallest along `dim`, always in order.
 
     Raises:
-        RuntimeError: if there are fewer than `k`.
+        RuntimeError: if there are fewer than `k` elements.
     """
     axis = _ordered(input, dim, "topk")
     size = input._array.shape[axis] if input._array.ndim else 1
@@ -95,7 +95,7 @@ def kthvalue(input: "Tensor", k: int, dim: int = -1, keepdim: bool = False) -> E
     """Return ``(values, indices)`` of the `k`-th smallest along `dim`, counted from 1.
 
     Raises:
-        RuntimeError: if there is none.
+        RuntimeError: if `k` is out of range.
     """
     axis = _ordered(input, dim, "kthvalue")
     not_empty(input, (axis,) if input._array.ndim else (), "kthvalue", IndexError)
@@ -120,10 +120,10 @@ def _median(x: Array, axis: tuple[int, ...], keepdims: bool, out: Array) -> None
 
 
 def median(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the median of all elements, the lower one of two, NaN if one is; or, along `dim`,
-    ``(values, indices)``.
+    """Return the median of all elements; along `dim`, ``(values, indices)``.
 
-    The median of all shares its gradient among equals, as PyTorch's; the one along `dim` does not.
+    Of two middle elements it is the lower one; it is NaN if any element is. As in PyTorch, the
+    median of all elements shares its gradient among equal ones, the one along `dim` does not.
     """
     check_ordered(check_tensor(input, "median"), "median")
     if dim is None:

@@ -1,4 +1,4 @@
-"""Copies of a tensor with another in the place of one of its views."""
+"""Copies of a tensor in which another tensor replaces a view."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,7 +26,6 @@ class _ViewScatter(Op):
     view: ClassVar[type[Op]]
 
     def forward(self, x: Array, src: Array, **parameters: Any) -> Array:
-        """Return the changed copy."""
         self.parameters = parameters
         self.__dict__.update(parameters)
         out = memory.copy(x)
@@ -40,7 +39,7 @@ class _ViewScatter(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The source gets the gradient's view, x gets the rest."""
+        """The source gets the view of the gradient, x gets the rest."""
         need_x, need_src = self.needs_input_grad
         part = self.view.apply(grad.contiguous(), **self.parameters)
         zeros = part.new_zeros(part.shape)
@@ -134,7 +133,7 @@ def as_strided_scatter(
     """Return a copy of `input` with `src` in place of a strided view of it.
 
     Raises:
-        RuntimeError: if `input` is not contiguous: its copy would have other strides; or if the
+        RuntimeError: if `input` is not contiguous (its copy would have other strides), or if the
             view leaves the memory.
     """
     x = check_tensor(input, "as_strided_scatter")._array

@@ -1,4 +1,4 @@
-"""Products added to something: linear layers and their relatives."""
+"""Linear layers, and sums of a tensor and a product."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,11 +38,11 @@ __all__ = [
 class LinearWithoutBias(Op):
     """x W^T over the last dimension; keeps x and W where their partner needs a gradient.
 
-    PyTorch multiplies the rows of x by a transposed view of W; here neither is made, but what
-    `_saved_` attributes show is the same.
+    PyTorch multiplies the rows of x by a transposed view of W. Here neither is made, but the
+    `_saved_` attributes show the same.
     """
 
-    # What PyTorch calls the rows of x.
+    # PyTorch's name for the rows of x.
     rows: ClassVar[str] = "self"
     shape: tuple[int, ...]
     columns: int
@@ -50,13 +50,12 @@ class LinearWithoutBias(Op):
     torch_name = "MmBackward0"
 
     def forward(self, x: Array, weight: Array) -> Array:
-        """Return the product."""
         return self.product(x, weight, None, *self.needs_input_grad)
 
     def product(
         self, x: Array, weight: Array, bias: Array | None, need_x: bool, need_weight: bool
     ) -> Array:
-        """Save what is needed; return the affine map."""
+        """Save the factors that gradients need; return the affine map."""
         self.save(**{self.rows: x if need_weight else None, "mat2": weight if need_x else None})
         self.shape, self.columns = x.shape, weight.shape[0]
         count = prod(x.shape[:-1])
@@ -74,7 +73,7 @@ class LinearWithoutBias(Op):
         return self.factors(rows, *self.needs_input_grad)
 
     def factors(self, rows: "Tensor", need_x: bool, need_weight: bool) -> Any:
-        """Return the gradients of x and W from the rows of the incoming one."""
+        """Return the gradients of x and W from the rows of the incoming gradient."""
         grad_x = grad_weight = None
         if need_weight:
             x = conj(self.saved(self.rows)).reshape(rows.shape[0], self.shape[-1])
@@ -107,7 +106,6 @@ class Linear(LinearWithoutBias):
     torch_name = "AddmmBackward0"
 
     def forward(self, bias: Array, x: Array, weight: Array) -> Array:  # type: ignore[override]
-        """Return the affine map."""
         self.beta = self.alpha = 1
         return self.product(x, weight, bias, *self.needs_input_grad[1:])
 
@@ -127,14 +125,12 @@ class SumRows(Op):
     torch_name = "SumBackward1"
 
     def forward(self, x: Array) -> Array:
-        """Return the column sums."""
         self.self_sym_sizes = x.shape
         out = memory.empty(x.shape[1], x.dtype)
         kernels.sum_rows(memory.contiguous(x), out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Every row gets the gradient."""
         return grad.expand(self.self_sym_sizes)
 
 
@@ -144,7 +140,6 @@ class _AddProduct(Op):
     slots: ClassVar[tuple[str, str]]
 
     def forward(self, x: Array, a: Array, b: Array, beta: Any, alpha: Any) -> Array:
-        """Return the sum."""
         _, need_a, need_b = self.needs_input_grad
         first, second = self.slots
         self.save(**{first: a if need_b else None, second: b if need_a else None})
@@ -157,9 +152,7 @@ class _AddProduct(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The gradient over what was broadcast, times beta; and that of the factors, times
-        alpha.
-        """
+        """dx = beta G, summed where x was broadcast; the factors' gradients times alpha."""
         need_x, need_a, need_b = self.needs_input_grad
         first, second = self.slots
         grad_x = None
@@ -173,7 +166,7 @@ class _AddProduct(Op):
         )
 
     def times(self, a: Array, b: Array) -> Array:
-        """Return the product in memory of its own."""
+        """Return the product in new memory."""
         return product(a, b)
 
     def first(self, grad: "Tensor", b: "Tensor") -> "Tensor":
@@ -217,7 +210,6 @@ class Addmv(_AddProduct):
     slots = "mat", "vec"
 
     def times(self, a: Array, b: Array) -> Array:
-        """Return the product."""
         return product(a, b[:, None])[:, 0]
 
     def first(self, grad: "Tensor", b: "Tensor") -> "Tensor":
@@ -303,7 +295,7 @@ def _add_product(
 def addmm(
     input: "Tensor", mat1: "Tensor", mat2: "Tensor", *, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":
-    """Return ``beta * input + alpha * (mat1 @ mat2)``; with beta 0, NaN in `input` do not count.
+    """Return ``beta * input + alpha * (mat1 @ mat2)``; with beta 0 a NaN in `input` has no effect.
 
     Raises:
         RuntimeError: if the sizes or dtypes do not fit.

@@ -1,4 +1,4 @@
-"""Sums of products over chosen dimensions, made of matrix products."""
+"""Sums of products over chosen dimensions, by matrix products."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -33,10 +33,9 @@ __all__ = ["cdist", "chain_matmul", "cross", "inner", "kron", "tensordot"]
 
 
 class LinalgCross(Op):
-    """The cross product along a dimension of size 3; keeps each whose partner needs a gradient."""
+    """The cross product along a dimension; keeps each factor whose partner needs a gradient."""
 
     def forward(self, a: Array, b: Array, dim: int) -> Array:
-        """Return the product."""
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, other=b if need_a else None)
         self.dim = dim
@@ -75,7 +74,7 @@ def linalg_cross(input: "Tensor", other: "Tensor", *, dim: int = -1) -> "Tensor"
     """
     check_factors("cross", input, other)
     if input._array.ndim != other._array.ndim:
-        raise shape_error("cross", "as many dimensions are needed", input, other)
+        raise shape_error("cross", "both need the same number of dimensions", input, other)
     axis = normalize_dim(dim, input._array.ndim, "cross")
     if input._array.ndim == 0 or {input._array.shape[axis], other._array.shape[axis]} != {3}:
         raise shape_error("cross", f"dim {axis} must have size 3", input, other)
@@ -88,8 +87,8 @@ def tensordot(a: "Tensor", b: "Tensor", dims: Any = 2) -> "Tensor":
     Args:
         a: a tensor.
         b: a tensor.
-        dims: two sequences of dimensions, of `a` and of `b`; or how many of the last of `a` and the
-            first of `b`.
+        dims: two sequences of dimensions, of `a` and of `b`; or the number of last ones of `a` and
+            first ones of `b`.
 
     Returns:
         The other dimensions of `a`, then those of `b`.
@@ -110,7 +109,7 @@ def tensordot(a: "Tensor", b: "Tensor", dims: Any = 2) -> "Tensor":
         for each, listed in zip((a, b), dims, strict=True)
     )
     if len(first) != len(second):
-        raise shape_error("tensordot", "as many dimensions of both are needed", a, b)
+        raise shape_error("tensordot", "both need the same number of dims", a, b)
     for m, n in zip(first, second, strict=True):
         if a._array.shape[m] != b._array.shape[n]:
             if a._array.shape[m] == 1:
@@ -118,7 +117,7 @@ def tensordot(a: "Tensor", b: "Tensor", dims: Any = 2) -> "Tensor":
             elif b._array.shape[n] == 1:
                 a = a.sum(m, keepdim=True)
             else:
-                raise shape_error("tensordot", f"dims {m} and {n} must have one size", a, b)
+                raise shape_error("tensordot", f"dims {m} and {n} must have the same size", a, b)
     rest_a = [axis for axis in range(a._array.ndim) if axis not in first]
     rest_b = [axis for axis in range(b._array.ndim) if axis not in second]
     left, right = a.permute(rest_a + first), b.permute(second + rest_b)
@@ -158,9 +157,9 @@ def kron(input: "Tensor", other: "Tensor") -> "Tensor":
 
 
 def multi_dot(tensors: "Sequence[Tensor]") -> "Tensor":
-    """Return the product of matrices, multiplied in the order that costs least.
+    """Return the product of matrices, multiplied in the cheapest order.
 
-    The first may be a vector, which counts as a row, and the last, which counts as a column.
+    The first may be a vector, taken as a row; the last too, taken as a column.
 
     Raises:
         RuntimeError: for less than two tensors, or sizes or dtypes that do not fit.
@@ -210,7 +209,7 @@ def _multiplied(
 
 
 def chain_matmul(*matrices: "Tensor") -> "Tensor":
-    """Return the product of matrices; a single one is returned as it is."""
+    """Return the product of matrices; of a single one the matrix itself."""
     for each in matrices:
         if check_tensor(each, "chain_matmul")._array.ndim != 2:
             raise RuntimeError(f"chain_matmul: matrices are needed, got a {describe(each)}")
@@ -220,7 +219,7 @@ def chain_matmul(*matrices: "Tensor") -> "Tensor":
 def cdist(x1: "Tensor", x2: "Tensor", p: float = 2.0) -> "Tensor":
     """Return the p-norm distances between rows: [..., P, M] and [..., R, M] to [..., P, R].
 
-    The gradient of a distance 0 is 0.
+    A distance of 0 has gradient 0.
 
     Raises:
         RuntimeError: if the rows differ in size, or are not real floating point numbers.
@@ -231,7 +230,7 @@ def cdist(x1: "Tensor", x2: "Tensor", p: float = 2.0) -> "Tensor":
                 f"cdist: real floating point matrices are needed, got a {describe(each)}"
             )
     if x1._array.shape[-1] != x2._array.shape[-1]:
-        raise shape_error("cdist", "rows must have one size", x1, x2)
+        raise shape_error("cdist", "rows must have the same size", x1, x2)
     if p < 0:
         raise RuntimeError(f"cdist: p must not be negative, got {p}")
     return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)

@@ -1,4 +1,4 @@
-"""Einstein's summation convention, reduced to permutations, sums and products of matrices."""
+"""Einstein's summation convention by permutations, sums and products of matrices."""
 
 from collections.abc import Sequence
 from math import prod
@@ -18,17 +18,17 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def einsum(equation: Any, *operands: Any) -> "Tensor":
-    """Return the sum of products of the operands' elements that an equation describes.
+    """Return the sum of products of the operands' elements given by an equation.
 
     Args:
         equation: letters for the dimensions of each operand, ``...`` for those that broadcast, and
-            after ``->`` those of the result: ``"bij,bjk->bik"``. Without it, the letters that occur
-            once, in alphabetical order.
-        *operands: the tensors, or one sequence of them. Or, in place of an equation, operands and
-            lists of numbers for their dimensions in turn, then perhaps a list for the result.
+            after ``->`` those of the result: ``"bij,bjk->bik"``. Without ``->`` the result has the
+            letters that occur once, in alphabetical order.
+        *operands: the tensors, or one sequence of them. Without an equation: operands and lists of
+            numbers for their dimensions in turn, then optionally a list for the result.
 
     Raises:
-        RuntimeError: if the equation is not understood or the operands do not fit it.
+        RuntimeError: if the equation is invalid or the operands do not fit it.
     """
     if not isinstance(equation, str):
         equation, operands = _from_lists((equation, *operands))
@@ -44,7 +44,7 @@ def einsum(equation: Any, *operands: Any) -> "Tensor":
     for each in operands:
         check_tensor(each, "einsum")
     check_factors("einsum", *operands)
-    ellipsis = max(_free(term, each) for term, each in zip(terms, operands, strict=True))
+    ellipsis = max(_ellipsis_ndim(term, each) for term, each in zip(terms, operands, strict=True))
     # Numbers stand for the broadcast dimensions, counted from the last.
     labels = [_labels(term, each) for term, each in zip(terms, operands, strict=True)]
     if arrow:
@@ -57,7 +57,7 @@ def einsum(equation: Any, *operands: Any) -> "Tensor":
 
 
 def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Return the equation that operands and lists of numbers in turn mean, and the operands."""
+    """Return the equation for operands and lists of numbers in turn, and the operands."""
     count = len(arguments) // 2
     operands, lists = arguments[: 2 * count : 2], arguments[1 : 2 * count : 2]
     if not count or not all(isinstance(each, TensorBase) for each in operands):
@@ -74,8 +74,8 @@ def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     return equation, operands
 
 
-def _free(term: str, operand: "Tensor") -> int:
-    """Return how many dimensions of the operand ``...`` stands for; check the term."""
+def _ellipsis_ndim(term: str, operand: "Tensor") -> int:
+    """Return the number of the operand's dimensions under ``...``; check the term."""
     letters = term.replace("...", "", 1)
     if not all(each in _LETTERS for each in letters):
         raise RuntimeError(f"einsum: a term is made of letters and one '...', got {term!r}")
@@ -89,7 +89,7 @@ def _free(term: str, operand: "Tensor") -> int:
 
 def _labels(term: str, operand: "Tensor") -> list[Any]:
     before, dots, after = term.partition("...")
-    free = _free(term, operand) if dots else 0
+    free = _ellipsis_ndim(term, operand) if dots else 0
     return [*before, *range(free - 1, -1, -1), *after]
 
 
@@ -105,14 +105,14 @@ def _output(output: str, ellipsis: int, labels: list[list[Any]], equation: str) 
 
 
 def _without_repeats(tensor: "Tensor", labels: list[Any]) -> "tuple[Tensor, list[Any]]":
-    """Return the diagonal over dimensions with one label."""
+    """Return the diagonal over dimensions with the same label."""
     while len(set(labels)) != len(labels):
         label = next(each for each in labels if labels.count(each) > 1)
         first = labels.index(label)
         second = labels.index(label, first + 1)
         if tensor._array.shape[first] != tensor._array.shape[second]:
             raise RuntimeError(
-                f"einsum: the dimensions {label!r} of one operand must have one size, got a "
+                f"einsum: the dimensions {label!r} of one operand must have the same size, got a "
                 f"{describe(tensor)}"
             )
         tensor = diagonal(tensor, 0, first, second)
@@ -123,7 +123,7 @@ def _without_repeats(tensor: "Tensor", labels: list[Any]) -> "tuple[Tensor, list
 def _contract(
     tensors: "list[tuple[Tensor, list[Any]]]", result: list[Any], equation: str
 ) -> "Tensor":
-    """Multiply from left to right; sum each label as soon as nothing more needs it."""
+    """Multiply from left to right; sum over each label after its last use."""
     sizes: dict[Any, int] = {}
     for tensor, labels in tensors:
         for label, size in zip(labels, tensor._array.shape, strict=True):
@@ -131,8 +131,8 @@ def _contract(
                 sizes[label] = size
             elif size not in (1, sizes[label]):
                 raise RuntimeError(
-                    f"einsum: the dimensions {label!r} of {equation!r} must have one size, got "
-                    f"{size} in a {describe(tensor)} and {sizes[label]} elsewhere"
+                    f"einsum: the dimensions {label!r} of {equation!r} must have the same size, "
+                    f"got {size} in a {describe(tensor)} and {sizes[label]} elsewhere"
                 )
     tensor, labels = tensors[0]
     for place in range(len(tensors)):
@@ -154,11 +154,11 @@ def _contract(
 def _multiply(
     a: "Tensor", labels_a: list[Any], b: "Tensor", labels_b: list[Any], kept: set[Any]
 ) -> "tuple[Tensor, list[Any]]":
-    """Return the product of two, summed over what they share and nothing else keeps."""
+    """Return the product of two operands, summed over shared labels outside `kept`."""
     shape_a = dict(zip(labels_a, a._array.shape, strict=True))
     shape_b = dict(zip(labels_b, b._array.shape, strict=True))
     shared = [label for label in labels_a if label in shape_b]
-    # A size of 1 is repeated, or where it would be summed over, the other is.
+    # A size of 1 broadcasts; if its label is summed over, the other operand is summed first.
     for label in shared:
         if shape_a[label] != shape_b[label] and label not in kept:
             if shape_a[label] == 1:

@@ -31,9 +31,7 @@ __all__ = [
 
 
 def for_blas(array: Array) -> Array:
-    """Return `array`, copied unless BLAS can read its matrices: the same bits whatever the
-    strides.
-    """
+    """Return `array`, copied unless BLAS can read it: results do not depend on strides."""
     if array.ndim < 2:
         return memory.contiguous(array)
     rows, columns = array.strides[-2:]
@@ -59,7 +57,6 @@ class _Product(Op):
     """A product of matrices; keeps each factor whose partner needs a gradient."""
 
     def forward(self, a: Array, b: Array) -> Array:
-        """Return the product."""
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, mat2=b if need_a else None)
         self.self_sym_sizes, self.mat2_sym_sizes = a.shape, b.shape
@@ -88,7 +85,6 @@ class Mv(Op):
     """A matrix times a vector; keeps each factor whose partner needs a gradient."""
 
     def forward(self, a: Array, vec: Array) -> Array:
-        """Return the product."""
         need_a, need_vec = self.needs_input_grad
         self.save(self=a if need_vec else None, vec=vec if need_a else None)
         out = memory.empty(a.shape[0], a.dtype)
@@ -105,10 +101,9 @@ class Mv(Op):
 
 
 class Dot(Op):
-    """The sum of the products of two vectors; keeps each whose partner needs a gradient."""
+    """The sum of the products of two vectors; keeps each factor whose partner needs a gradient."""
 
     def forward(self, a: Array, b: Array) -> Array:
-        """Return the sum."""
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, tensor=b if need_a else None)
         return np.asarray(np.dot(memory.contiguous(a), memory.contiguous(b)))
@@ -123,10 +118,9 @@ class Dot(Op):
 
 
 class Vdot(Op):
-    """The sum of conj(a) b over two vectors; keeps each whose partner needs a gradient."""
+    """The sum of conj(a) b over two vectors; keeps each factor whose partner needs a gradient."""
 
     def forward(self, a: Array, b: Array) -> Array:
-        """Return the sum."""
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, other=b if need_a else None)
         return np.asarray(np.vdot(a, b), a.dtype)
@@ -141,7 +135,7 @@ class Vdot(Op):
 
 
 def check_factors(where: str, *tensors: "Tensor") -> None:
-    """Raise unless tensors may be multiplied as matrices: of one dtype, and numbers.
+    """Raise unless tensors can be multiplied as matrices.
 
     Raises:
         RuntimeError: if the dtypes differ.
@@ -156,7 +150,7 @@ def check_factors(where: str, *tensors: "Tensor") -> None:
 
 
 def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
-    """Return the matrix product, over batches of matrices; a vector counts as a row or a column.
+    """Return the matrix product over batches; a vector counts as a row or a column.
 
     Raises:
         RuntimeError: if the inner sizes or the dtypes differ.
@@ -187,7 +181,7 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     elif left._array.ndim == 2:
         result = Mm.apply(left, b)
     else:
-        # One large product beats many small ones, and its gradient needs no sum over batches.
+        # One large product is faster than many small ones; its gradient needs no sum over batches.
         lead, inner = left._array.shape[:-1], left._array.shape[-1]
         flat = Mm.apply(left.reshape(prod(lead), inner), b)
         result = UnsafeView.apply(flat, shape=(*lead, b._array.shape[-1]))

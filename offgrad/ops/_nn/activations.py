@@ -34,13 +34,11 @@ class Relu(Op):
     is_recomputable = True
 
     def forward(self, x: Array) -> Array:
-        """Return the positive part."""
         result = compute(np.maximum, x, np.zeros((), x.dtype))
         self.save(result=result)
         return result
 
     def backward(self, grad: "Tensor") -> Any:
-        """Pass where positive."""
         return ReluBackward.apply(grad, self.saved("result"))
 
 
@@ -50,7 +48,6 @@ class ReluBackward(Op):
     torch_name = "ThresholdBackwardBackward0"
 
     def forward(self, grad: Array, result: Array) -> Array:
-        """Return the masked gradient."""
         self.save(result=result)
         out = memory.empty(grad.shape, grad.dtype)
         # The result is never negative; where it is NaN, so that it stays, the gradient passes.
@@ -68,7 +65,6 @@ class Gelu(Op):
     is_recomputable = True
 
     def forward(self, x: Array, approximate: str) -> Array:
-        """Return the activation."""
         self.approximate = approximate
         self.save(self=x)
         out = memory.empty(x.shape, x.dtype)
@@ -84,7 +80,6 @@ class GeluBackward(Op):
     """grad times the derivative of GELU at x; keeps both."""
 
     def forward(self, grad: Array, x: Array, approximate: str) -> Array:
-        """Return the product."""
         self.approximate = approximate
         self.save(grad=grad, self=x)
         out = memory.empty(x.shape, x.dtype)
@@ -92,7 +87,6 @@ class GeluBackward(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Differentiate the formula."""
         slope = _gelu_slope if self.approximate == "none" else _gelu_slope_tanh
         inputs = (self.saved("grad"), self.saved("self"))
         return differentiate(lambda g, x: g * slope(x), inputs, (grad,), self.needs_input_grad)

@@ -221,7 +221,6 @@ class NllLoss(_Classification):
         return self.reduced(np.where(scale == 0, 0, -found * scale), x, target)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give each target its share."""
         result = NllLossBackward.apply(
             grad,
             self.saved("target"),

@@ -60,7 +60,6 @@ class PairLoss(Op):
         return np.asarray(losses.mean() if reduction == 1 else losses.sum(), x.dtype)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Multiply by the derivatives."""
         need_x, need_target = self.needs_input_grad
         x, target = self.saved("self"), self.saved("target")
         each = grad / self.count if self.reduction == 1 else grad
@@ -70,7 +69,6 @@ class PairLoss(Op):
         )
 
     def value(self, x: Array, target: Array) -> Any:
-        """Return the losses."""
         raise NotImplementedError
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
@@ -86,7 +84,6 @@ class MseLoss(PairLoss):
     """(x - target)^2; keeps both."""
 
     def value(self, x: Array, target: Array) -> Any:
-        """Return the losses."""
         return np.square(x - target)
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
@@ -100,7 +97,6 @@ class SmoothL1Loss(PairLoss):
     beta: float
 
     def value(self, x: Array, target: Array) -> Any:
-        """Return the losses."""
         far = np.abs(x - target)
         return np.where(far < self.beta, far * far / (2 * self.beta), far - self.beta / 2)
 
@@ -116,7 +112,6 @@ class HuberLoss(PairLoss):
     delta: float
 
     def value(self, x: Array, target: Array) -> Any:
-        """Return the losses."""
         far = np.abs(x - target)
         return np.where(far <= self.delta, far * far / 2, (far - self.delta / 2) * self.delta)
 
@@ -130,7 +125,6 @@ class SoftMarginLoss(PairLoss):
     """log(1 + e^(-target x)); keeps both."""
 
     def value(self, x: Array, target: Array) -> Any:
-        """Return the losses."""
         return np.logaddexp(np.zeros((), x.dtype), -target * x)
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
@@ -146,7 +140,6 @@ class BinaryCrossEntropy(PairLoss):
     """-target log x - (1 - target) log(1 - x), logarithms at least -100; keeps both."""
 
     def value(self, x: Array, target: Array) -> Any:
-        """Return the losses."""
         low = x.dtype.type(-100)
         return (target - 1) * np.maximum(np.log1p(-x), low) - target * np.maximum(np.log(x), low)
 
@@ -163,7 +156,6 @@ class BinaryCrossEntropyWithLogits(PairLoss):
     """The binary cross-entropy of sigmoid(x), precisely; keeps both."""
 
     def value(self, x: Array, target: Array) -> Any:
-        """Return the losses."""
         return np.logaddexp(np.zeros((), x.dtype), x) - target * x
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":

@@ -19,7 +19,6 @@ class Embedding(Op):
     """Rows of the weight at the indices; keeps the indices."""
 
     def forward(self, weight: Array, index: Array, padding_idx: int) -> Array:
-        """Return the rows."""
         self.weight_sym_argsize_0, self.padding_idx = weight.shape[0], padding_idx
         self.scale_grad_by_freq = self.sparse = False
         self.save(indices=index)

@@ -48,7 +48,6 @@ class LeakyRelu(Activation):
     negative_slope: float
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return np.where(x > 0, x, x * self.negative_slope)
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -63,7 +62,6 @@ class Hardtanh(Activation):
     max_val: float
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return np.clip(x, x.dtype.type(self.min_val), x.dtype.type(self.max_val))
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -75,7 +73,6 @@ class Hardsigmoid(Activation):
     """(x + 3) / 6 limited to 0 and 1; keeps x. The derivative at the limits is 0."""
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return np.clip(x + 3, 0, 6) / 6
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -87,7 +84,6 @@ class Hardswish(Activation):
     """x times hardsigmoid(x) (Howard et al., 2019); keeps x."""
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return x * np.clip(x + 3, 0, 6) / 6
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -103,7 +99,6 @@ class Threshold(Activation):
     replacement: float
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return np.where(x <= self.threshold, np.asarray(self.replacement, x.dtype), x)
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -117,7 +112,6 @@ class Softshrink(Activation):
     lambd: float
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         small = np.abs(x) <= self.lambd
         return np.where(small, 0, x - np.copysign(self.lambd, x))
 
@@ -132,7 +126,6 @@ class Hardshrink(Activation):
     lambd: float
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return np.where(np.abs(x) <= self.lambd, 0, x)
 
     def slope(self, x: "Tensor") -> "Tensor":

@@ -38,7 +38,6 @@ class Softmax(Op):
     """e^x over its sum along a dimension; keeps the result."""
 
     def forward(self, x: Array, dim: int) -> Array:
-        """Return the probabilities."""
         self.dim = dim
         out = _along(kernels.softmax, dim, x)
         self.save(result=out)
@@ -61,7 +60,6 @@ class SoftmaxBackward(Op):
         return _along(kernels.softmax_backward, dim, grad, result)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Differentiate the formula."""
         inputs = (self.saved("grad_output"), self.saved("output"))
         return differentiate(
             lambda g, p: (g - (g * p).sum(self.dim, keepdim=True)) * p,
@@ -75,7 +73,6 @@ class LogSoftmax(Op):
     """x - log sum e^x along a dimension; keeps the result."""
 
     def forward(self, x: Array, dim: int) -> Array:
-        """Return the log-probabilities."""
         self.dim = dim
         out = _along(kernels.log_softmax, dim, x)
         self.save(result=out)
@@ -98,7 +95,6 @@ class LogSoftmaxBackward(Op):
         return _along(kernels.log_softmax_backward, dim, grad, result)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Differentiate the formula."""
         inputs = (self.saved("grad_output"), self.saved("output"))
         return differentiate(
             lambda g, logp: g - exp(logp) * g.sum(self.dim, keepdim=True),

@@ -45,13 +45,11 @@ class Activation(Op):
     is_recomputable = True
 
     def forward(self, x: Array, **parameters: Any) -> Array:
-        """Return the function's values."""
         self.__dict__.update(parameters)
         self.save(self=x)
         return np.asarray(self.value(x), x.dtype)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Multiply by the derivative."""
         return grad * conj(self.slope(self.saved("self")))
 
     def value(self, x: Array) -> Any:
@@ -75,7 +73,6 @@ class Silu(Activation):
     """x sigmoid(x) (Elfwing, Uchibe and Doya, 2018); keeps x."""
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return np.multiply(x, _sigmoid(x))
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -92,7 +89,6 @@ class Elu(Activation):
     input_scale: float
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         bent = np.expm1(np.minimum(x, 0) * self.input_scale) * (self.alpha * self.scale)
         return np.where(x <= 0, bent, x * self.scale)
 
@@ -110,7 +106,6 @@ class Celu(Activation):
     alpha: float
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return np.where(x <= 0, np.expm1(np.minimum(x, 0) / self.alpha) * self.alpha, x)
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -126,7 +121,6 @@ class Softplus(Activation):
     threshold: float
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         scaled = x * self.beta
         return np.where(scaled > self.threshold, x, np.logaddexp(0, scaled) / self.beta)
 
@@ -140,7 +134,6 @@ class Mish(Activation):
     """x tanh(log(1 + e^x)) (Misra, 2019); keeps x."""
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return x * np.tanh(np.logaddexp(np.zeros((), x.dtype), x))
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -153,7 +146,6 @@ class LogSigmoid(Activation):
     """log sigmoid(x); keeps x."""
 
     def value(self, x: Array) -> Any:
-        """Return the values."""
         return -np.logaddexp(np.zeros((), x.dtype), -x)
 
     def slope(self, x: "Tensor") -> "Tensor":
@@ -167,7 +159,6 @@ class Glu(Op):
     is_recomputable = True
 
     def forward(self, x: Array, dim: int) -> Array:
-        """Return the product."""
         self.dim = dim
         self.save(self=x)
         first, second = np.split(x, 2, dim)

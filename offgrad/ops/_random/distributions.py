@@ -1,4 +1,4 @@
-"""Samples from distributions whose parameters are tensors: not differentiable in them."""
+"""Samples from distributions with tensors as parameters, not differentiable in these."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,18 +18,16 @@ __all__ = ["bernoulli", "multinomial", "normal", "poisson"]
 
 
 class _Sampled(Op):
-    """A sample, drawn already, from a distribution with these parameters; keeps nothing.
+    """A given sample of a distribution with these parameters; keeps nothing.
 
-    It is not a function of them: their gradient is 0.
+    The gradient of the parameters is 0.
     """
 
     def forward(self, *arrays: Array, sample: Array) -> Array:
-        """Return the sample."""
         self.shapes = [each.shape for each in arrays]
         return np.asarray(sample, arrays[0].dtype)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Zeros."""
         return tuple(
             grad.new_zeros(shape) if needed else None
             for shape, needed in zip(self.shapes, self.needs_input_grad, strict=True)
@@ -68,12 +66,11 @@ class NotDifferentiable(Op):
     torch_name = "NotImplemented"
 
     def forward(self, x: Array, value: Array, of: str) -> Array:
-        """Return the value."""
         self.of = of
         return np.asarray(value, x.dtype)
 
     def backward(self, grad: "Tensor") -> Any:
-        """There is none.
+        """Raise: there is no derivative.
 
         Raises:
             RuntimeError: always.
@@ -84,9 +81,9 @@ class NotDifferentiable(Op):
 def bernoulli(
     input: "Tensor", p: float | None = None, *, generator: Generator | None = None
 ) -> "Tensor":
-    """Return 1 with the probabilities `input`, or everywhere `p`, else 0; the gradient is 0.
+    """Return 1 with probability `input`, element by element, or with probability `p`, else 0.
 
-    With `p` there is none: backward raises.
+    The gradient is 0; with `p` backward raises.
 
     Raises:
         RuntimeError: if a probability is not from 0 to 1.
@@ -122,12 +119,12 @@ def normal(
 
     Args:
         mean: a number, or a tensor of means.
-        std: a number, or a tensor of deviations as large as the means.
-        size: the shape, where both are numbers.
-        dtype: of the result, where both are numbers.
+        std: a number, or a tensor of deviations, of the shape of the means.
+        size: the shape, if both are numbers.
+        dtype: the dtype of the result, if both are numbers.
         device: the CPU.
-        requires_grad: whether the result requires grad, where both are numbers.
-        generator: the source; the default generator if None.
+        requires_grad: whether the result requires grad, if both are numbers.
+        generator: the random generator; the default one if None.
 
     Raises:
         RuntimeError: if a deviation is negative.
@@ -140,7 +137,7 @@ def normal(
         raise RuntimeError(f"normal: std must not be negative, got {deviations.min()}")
     if not given:
         if size is None:
-            raise TypeError("normal: a size is needed where mean and std are numbers")
+            raise TypeError("normal: a size is needed if mean and std are numbers")
         sample = randn(size, dtype=dtype, generator=generator)._array
         np.multiply(sample, sample.dtype.type(std), out=sample)
         np.add(sample, sample.dtype.type(mean), out=sample)
@@ -148,17 +145,17 @@ def normal(
     first = given[0]._array
     shape = np.broadcast_shapes(*(each._array.shape for each in given))
     noise = randn(shape, dtype=first.dtype, generator=generator)._array
-    centre = mean._array if isinstance(mean, TensorBase) else mean
+    location = mean._array if isinstance(mean, TensorBase) else mean
     if len(given) == 2:
         kind: type[_Sampled] = NormalBoth
     else:
         kind = NormalMean if isinstance(mean, TensorBase) else NormalStd
-    sample = noise * deviations + centre
+    sample = noise * deviations + location
     return kind.apply(*given, sample=sample.astype(first.dtype))  # type: ignore[arg-type]
 
 
 def poisson(input: "Tensor", *, generator: Generator | None = None) -> "Tensor":
-    """Return counts of the rates `input`; the gradient is 0.
+    """Return Poisson counts of the rates `input`; the gradient is 0.
 
     Raises:
         RuntimeError: if a rate is negative.
@@ -167,7 +164,7 @@ def poisson(input: "Tensor", *, generator: Generator | None = None) -> "Tensor":
     rates = real_floating(input, "poisson")._array
     if rates.size and not rates.min() >= 0:
         raise RuntimeError(f"poisson: rates must not be negative, got {rates.min()}")
-    # A count may take many uniform numbers.
+    # A count may consume many uniform numbers.
     stream = (generator or default_generator).stream(16 * rates.size)
     return Poisson.apply(input, sample=stream.poisson(rates.astype(np.float64)))
 
@@ -179,8 +176,10 @@ def multinomial(
     *,
     generator: Generator | None = None,
 ) -> "Tensor":
-    """Return indices drawn by the weights `input` [C] or [N, C]: shape [num_samples] or [N,
-    num_samples].
+    """Draw indices by the weights `input`, [C] or [N, C]; return [num_samples] or [N, num_samples].
+
+    Raises:
+        RuntimeError: if weights are not floating point, not finite, negative or all zero.
     """
     if not isinstance(input, TensorBase) or input._array.ndim not in (1, 2):
         raise RuntimeError("multinomial: weights [C] or [N, C] are needed")
@@ -192,7 +191,7 @@ def multinomial(
     if not np.isfinite(weights).all() or (weights < 0).any() or (weights.sum(1) <= 0).any():
         raise RuntimeError("multinomial: weights must be finite, not negative, and not all zero")
     stream = (generator or default_generator).stream(weights.shape[0] * num_samples)
-    drawn = np.stack(
+    samples = np.stack(
         [stream.choice(row.size, num_samples, replacement, row / row.sum()) for row in weights]
     )
-    return wrap(drawn if input._array.ndim == 2 else drawn[0])
+    return wrap(samples if input._array.ndim == 2 else samples[0])

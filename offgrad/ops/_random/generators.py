@@ -1,6 +1,4 @@
-"""Random tensors and dropout, from counter-based generators: a seed and an offset say
-everything.
-"""
+"""Random tensors and dropout from counter-based generators, whose state is a seed and an offset."""
 
 import threading
 from collections.abc import Sequence
@@ -36,9 +34,9 @@ __all__ = [
 
 
 class Generator:
-    """A source of random numbers; its whole state is a seed and how many numbers were drawn.
+    """A random generator; its state is a seed and the count of numbers drawn.
 
-    Thread-safe; threads that share one draw from it in the order they come.
+    Thread-safe; threads that share a generator draw in order of arrival.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -47,7 +45,7 @@ class Generator:
         self._offset = 0
 
     def manual_seed(self, seed: int) -> "Generator":
-        """Start again from `seed`, any integer, of which 64 bits count."""
+        """Restart from `seed`, any integer, reduced to 64 bits; return the generator."""
         self.set_state((int(seed) & (2**64 - 1), 0))
         return self
 
@@ -61,7 +59,7 @@ class Generator:
             return self._seed, self._offset
 
     def set_state(self, state: tuple[int, int]) -> None:
-        """Go to a state that `get_state` returned."""
+        """Set a state that `get_state` returned."""
         if not replay.is_replaying():
             with self._lock:
                 self._seed, self._offset = state
@@ -69,7 +67,7 @@ class Generator:
     def advance(self, count: int) -> tuple[int, int]:
         """Take `count` numbers; return the seed and the offset of the first.
 
-        What a checkpoint computes again takes the numbers that it took before.
+        A checkpoint's recomputation gets the numbers of its forward run.
         """
         draw = replay.take(count, lambda: self._draw(count))
         return draw.seed, draw.offset
@@ -81,9 +79,9 @@ class Generator:
             return replay.Draw(self._seed, offset, count)
 
     def stream(self, count: int) -> np.random.Generator:
-        """Take `count` numbers; return a NumPy generator of its own for them."""
+        """Take `count` numbers; return a NumPy generator that yields them."""
         seed, offset = self.advance(count)
-        # A Philox counter step gives four 64-bit words: room for rejections within each number.
+        # A step of Philox's counter gives four 64-bit words: room for rejections in each number.
         return np.random.Generator(np.random.Philox(key=seed, counter=offset))
 
 
@@ -113,9 +111,7 @@ class Dropout(Op):
     torch_name = "NativeDropoutBackward0"
 
     def forward(self, x: Array, p: float, seed: int, offset: int) -> Array:
-        """Return x / (1 - p) where kept, else 0; the mask follows from seed, offset and
-        position.
-        """
+        """Return x / (1 - p) where kept, else 0; seed, offset and position decide the mask."""
         self.options = {"p": p, "seed": seed, "offset": offset}
         out = memory.empty(x.shape, x.dtype)
         kernels.dropout(memory.contiguous(x), out, p, seed, offset)
@@ -130,7 +126,7 @@ def dropout(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor":
     """Return `input` with each element zeroed with probability `p`, the rest over ``1 - p``.
 
     Raises:
-        ValueError: if `p` is no probability.
+        ValueError: if `p` is not from 0 to 1.
     """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout: p must be from 0 to 1, got {p}")
@@ -163,7 +159,7 @@ def _sample(
     count = out.size * (2 if kind.kind == "c" else 1)
     draw = getattr((generator or default_generator).stream(count), method)
     if kind.kind == "c":
-        # Normal numbers have variance 1 in all, half of it in each part.
+        # Complex normal numbers have variance 1, half of it in each part.
         part = np.dtype(np.float64 if kind == np.complex128 else np.float32)
         scale = part.type(0.5**0.5 if method == "standard_normal" else 1)
         pair = draw((*shape, 2), dtype=part) * scale

@@ -1,4 +1,4 @@
-"""Running sums, products and extremes along a dimension, and differences."""
+"""Cumulative sums, products and extremes along a dimension, and differences."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,25 +30,22 @@ __all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
 
 
 class Cumsum(Op):
-    """The running sum along a dimension; keeps nothing."""
+    """The cumulative sum along a dimension; keeps nothing."""
 
     def forward(self, x: Array, dim: int) -> Array:
-        """Return the running sum."""
         self.dim = dim
         out = memory.empty(x.shape, x.dtype)
         np.cumsum(x, axis=dim, out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Sum from the other end."""
         return grad.flip(self.dim).cumsum(self.dim).flip(self.dim)
 
 
 class Cumprod(Op):
-    """The running product along a dimension; keeps x and the result."""
+    """The cumulative product along a dimension; keeps x and the result."""
 
     def forward(self, x: Array, dim: int) -> Array:
-        """Return the running product."""
         self.dim = dim
         out = memory.empty(x.shape, x.dtype)
         np.cumprod(x, axis=dim, out=out)
@@ -56,8 +53,8 @@ class Cumprod(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """An element's gradient is the product before it, times the sum of what follows:
-        ``s[j] = grad[j] + x[j+1] s[j+1]``, which zeros do not disturb.
+        """The gradient is the product before each element times s, which has no division by zero:
+        ``s[j] = grad[j] + x[j+1] s[j+1]``.
         """
         x = self.saved("self").conj()
         dim = self.dim
@@ -72,7 +69,6 @@ class Recurrence(Op):
     """s[j] = b[j] + a[j] s[j-1] along a dimension, s[-1] = 0; keeps a and the result."""
 
     def forward(self, b: Array, a: Array, dim: int) -> Array:
-        """Return s."""
         self.dim = dim
         out = memory.empty(b.shape, b.dtype)
         s, steps, factors = (np.moveaxis(each, dim, 0) for each in (out, b, a))
@@ -82,7 +78,7 @@ class Recurrence(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The same from the other end: ``t[j] = grad[j] + a[j+1] t[j+1]``."""
+        """A recurrence from the end: ``t[j] = grad[j] + a[j+1] t[j+1]``."""
         grad_b = _recur_backwards(grad, self.saved("factor").conj(), self.dim)
         grad_a = None
         if self.needs_input_grad[1]:
@@ -91,7 +87,7 @@ class Recurrence(Op):
 
 
 def _shifted(x: "Tensor", dim: int, step: int, first: float) -> "Tensor":
-    """Return `x` moved by one along `dim`, `first` in the gap."""
+    """Return `x` shifted by one along `dim`, with `first` in the gap."""
     if not x.shape[dim]:
         return x
     gap = x.narrow(dim, 0, 1).detach() * 0
@@ -106,7 +102,7 @@ def _recur_backwards(b: "Tensor", a: "Tensor", dim: int) -> "Tensor":
 
 
 class Logcumsumexp(Op):
-    """The logarithm of the running sum of exponentials; keeps x and the result."""
+    """The logarithm of the cumulative sum of exponentials; keeps x and the result."""
 
     def forward(self, x: Array, dim: int) -> Array:
         """Return the logarithms, without overflow."""
@@ -122,8 +118,8 @@ class Logcumsumexp(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """An element's gradient is ``sum over k >= j of grad[k] exp(x[j] - result[k])``: in terms
-        of ``s[j] = grad[j] + exp(result[j] - result[j+1]) s[j+1]`` nothing overflows.
+        """The gradient is ``sum over k >= j of grad[k] exp(x[j] - result[k])``. In terms
+        of ``s[j] = grad[j] + exp(result[j] - result[j+1]) s[j+1]`` it does not overflow.
         """
         x, result = self.saved("self"), self.saved("result")
         before = _shifted(result, self.dim, 1, first=0)
@@ -132,7 +128,7 @@ class Logcumsumexp(Op):
 
 
 def _running_index(ufunc: Any) -> Any:
-    """Return a function that finds the latest position of the running extreme; NaN wins."""
+    """Return a function that finds the last index of the cumulative extreme; NaN is extreme."""
 
     def find(x: Array, axis: int) -> Array:
         running = ufunc.accumulate(x, axis=axis)
@@ -146,7 +142,7 @@ def _running_index(ufunc: Any) -> Any:
 
 
 def cumsum(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
-    """Return the running sum along `dim`; of integers and bools as int64."""
+    """Return the cumulative sum along `dim`; of integers and bools as int64."""
     axis = normalize_dim(dim, check_tensor(input, "cumsum")._array.ndim, "cumsum")
     input = cast(input, accumulation_dtype(input, dtype))
     if not input._array.ndim:
@@ -155,7 +151,7 @@ def cumsum(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
 
 
 def cumprod(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
-    """Return the running product along `dim`; of integers and bools as int64."""
+    """Return the cumulative product along `dim`; of integers and bools as int64."""
     axis = normalize_dim(dim, check_tensor(input, "cumprod")._array.ndim, "cumprod")
     input = cast(input, accumulation_dtype(input, dtype))
     if not input._array.ndim:
@@ -164,7 +160,7 @@ def cumprod(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
 
 
 def logcumsumexp(input: "Tensor", dim: int) -> "Tensor":
-    """Return the logarithm of the running sum of exponentials along `dim`, without overflow."""
+    """Return the logarithm of the cumulative sum of exponentials along `dim`, without overflow."""
     axis = normalize_dim(dim, check_tensor(input, "logcumsumexp")._array.ndim, "logcumsumexp")
     if category(input._array.dtype) < 2:
         raise NotImplementedError(
@@ -184,12 +180,12 @@ def _running(input: "Tensor", dim: int, ufunc: Any, where: str) -> Extreme:
 
 
 def cummax(input: "Tensor", dim: int) -> Extreme:
-    """Return ``(values, indices)`` of the running maximum along `dim`; the latest of equals."""
+    """Return ``(values, indices)`` of the cumulative maximum along `dim`; the last of equals."""
     return _running(input, dim, np.maximum, "cummax")
 
 
 def cummin(input: "Tensor", dim: int) -> Extreme:
-    """Return ``(values, indices)`` of the running minimum along `dim`; the latest of equals."""
+    """Return ``(values, indices)`` of the cumulative minimum along `dim`; the last of equals."""
     return _running(input, dim, np.minimum, "cummin")
 
 
@@ -200,7 +196,7 @@ def diff(
     prepend: "Tensor | None" = None,
     append: "Tensor | None" = None,
 ) -> "Tensor":
-    """Return the differences of neighbours along `dim`, taken `n` times; bools differ by xor.
+    """Return the differences of neighbours along `dim`, `n` times over; of bools their xor.
 
     Raises:
         RuntimeError: for a tensor without dimensions, or a negative `n`.

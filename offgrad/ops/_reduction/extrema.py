@@ -1,4 +1,4 @@
-"""The largest and smallest over dimensions, with or without their indices."""
+"""Maxima and minima over dimensions, with or without their indices."""
 
 import builtins
 from collections.abc import Callable
@@ -50,8 +50,8 @@ class Range(NamedTuple):
 class Amax(Reduction):
     """The largest, smallest or median over dimensions; keeps x and the result.
 
-    Ties share the gradient. A NaN result of max, min and median has its gradient shared by the
-    NaNs; amax and amin give NaN to all, as PyTorch's.
+    Ties share the gradient. If the result is NaN, NaNs share it in max, min and median; amax and
+    amin give NaN to all elements, as in PyTorch.
     """
 
     def forward(
@@ -61,7 +61,6 @@ class Amax(Reduction):
         keepdim: bool,
         reduce: Callable[..., Any],
     ) -> Array:
-        """Return the extremum."""
         shape = self.reduced_shape(x, dim or tuple(range(x.ndim)), keepdim)
         self.dim = dim
         out = memory.empty(shape, x.dtype)
@@ -70,8 +69,8 @@ class Amax(Reduction):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Share the gradient among those that attain the extremum."""
-        x, result = self.saved("self")._array, self.kept(self.saved("result"))._array
+        """Share the gradient among the elements that attain the extremum."""
+        x, result = self.saved("self")._array, self.with_reduced_dims(self.saved("result"))._array
         mask = x == result
         if not self.name().startswith("Am"):
             mask |= np.isnan(x) & np.isnan(result)
@@ -108,7 +107,7 @@ class Selection(Op):
         return values, indices
 
     def backward(self, grad: "Tensor | None", _: Any = None) -> Any:
-        """Give the gradient to the elements picked."""
+        """Pass the gradient to the elements picked."""
         if grad is None or not self.self_sym_sizes:
             return grad
         indices = self.saved("indices")
@@ -118,9 +117,9 @@ class Selection(Op):
 
 
 def not_empty(input: "Tensor", dims: tuple[int, ...], where: str, kind: type[Exception]) -> None:
-    """Raise `kind` if there is nothing to choose from over `dims`."""
+    """Raise `kind` if a dimension of `dims` is empty."""
     if builtins.any(input._array.shape[axis] == 0 for axis in dims):
-        raise kind(f"{where}: there is none of no elements, got shape {list(input.shape)}")
+        raise kind(f"{where} needs at least one element, got shape {list(input.shape)}")
 
 
 def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -> "Tensor":
@@ -137,12 +136,12 @@ def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -
 
 
 def amax(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
-    """Return the largest over `dim`, all dimensions by default; ties share the gradient."""
+    """Return the maximum over `dim`, all dimensions by default; ties share the gradient."""
     return _extreme(input, dim, keepdim, np.maximum, "amax")
 
 
 def amin(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
-    """Return the smallest over `dim`, all dimensions by default; ties share the gradient."""
+    """Return the minimum over `dim`, all dimensions by default; ties share the gradient."""
     return _extreme(input, dim, keepdim, np.minimum, "amin")
 
 
@@ -174,12 +173,12 @@ def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor
 
 
 def max(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the largest element; or, along `dim`, ``(values, indices)``; or of two tensors."""
+    """Return the maximum; along `dim` ``(values, indices)``; of two tensors the elementwise one."""
     return _max_or_min(input, dim, keepdim, "max")
 
 
 def min(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the smallest element; or, along `dim`, ``(values, indices)``; or of two tensors."""
+    """Return the minimum; along `dim` ``(values, indices)``; of two tensors the elementwise one."""
     return _max_or_min(input, dim, keepdim, "min")
 
 
@@ -190,7 +189,7 @@ def _arg_extreme(
     check_ordered(input, where)
     axis = None if dim is None else normalize_dim(dim, array.ndim, where)
     if not (array.size if axis is None or not array.ndim else array.shape[axis]):
-        raise IndexError(f"{where}: there is none of no elements, got shape {list(array.shape)}")
+        raise IndexError(f"{where} needs at least one element, got shape {list(array.shape)}")
     return wrap(np.asarray(find(array, axis=axis if array.ndim else None, keepdims=keepdim)))
 
 

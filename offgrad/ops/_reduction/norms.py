@@ -1,4 +1,4 @@
-"""Norms of vectors: the elements over dimensions."""
+"""Vector norms over dimensions."""
 
 from math import inf, isinf
 from typing import TYPE_CHECKING, Any
@@ -31,39 +31,37 @@ class VectorNorm(Reduction):
     torch_name = "LinalgVectorNormBackward0"
 
     def forward(self, x: Array, ord: float, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
-        """Return the norm: the number of nonzero elements for 0, the largest or smallest for
-        infinities.
-        """
+        """Return the norm: the count of nonzero elements for 0, max or min for inf and -inf."""
         self.ord = ord
         out = memory.empty(self.reduced_shape(x, dim, keepdim), real_dtype(x.dtype))
-        wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-        size = np.abs(wide)
+        promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+        magnitude = np.abs(promoted)
         options: Any = {"axis": self.dims, "keepdims": keepdim}
         if ord == 0:
-            out[...] = np.count_nonzero(size, **options)
+            out[...] = np.count_nonzero(magnitude, **options)
         elif ord == inf:
-            out[...] = np.max(size, **options)
+            out[...] = np.max(magnitude, **options)
         elif ord == -inf:
-            out[...] = np.min(size, **options)
+            out[...] = np.min(magnitude, **options)
         elif ord == 1:
-            out[...] = np.sum(size, **options)
+            out[...] = np.sum(magnitude, **options)
         elif ord == 2:
-            out[...] = np.sqrt(np.sum(size * size, **options))
+            out[...] = np.sqrt(np.sum(magnitude * magnitude, **options))
         else:
-            out[...] = np.sum(size**ord, **options) ** (1 / ord)
+            out[...] = np.sum(magnitude**ord, **options) ** (1 / ord)
         self.save(self=None if ord == 0 else x, result=None if ord in (0, 1) else out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """d|x|_p = sum of sgn(x) |x|^(p-1) dx/|x|_p^(p-1), and 0 where a factor is not defined."""
+        """d|x|_p = sum of sgn(x) |x|^(p-1) dx/|x|_p^(p-1), with 0 for undefined factors."""
         if self.ord == 0:
             return None
         x = self.saved("self")
         if self.ord == 1:
             return self.expanded(grad) * x.sgn()
-        norm, grad = self.kept(self.saved("result")), self.kept(grad)
+        norm, grad = self.with_reduced_dims(self.saved("result")), self.with_reduced_dims(grad)
         if isinf(self.ord):
-            return self._to_extremes(x, norm, grad)
+            return self._share_among_extremes(x, norm, grad)
         zero = wrap(norm._array == 0)
         if self.ord == 2:
             return x * (grad / norm).masked_fill(zero, 0)
@@ -73,10 +71,10 @@ class VectorNorm(Reduction):
         power = (x.abs() ** (self.ord - 1)).masked_fill(wrap(x._array == 0), 0)
         return x.sgn() * power * scale
 
-    def _to_extremes(self, x: "Tensor", norm: "Tensor", grad: "Tensor") -> "Tensor":
+    def _share_among_extremes(self, x: "Tensor", norm: "Tensor", grad: "Tensor") -> "Tensor":
         """Share the gradient among the elements that attain the norm."""
-        size = np.abs(x._array)
-        attained = (size == norm._array) | (np.isnan(size) & np.isnan(norm._array))
+        magnitude = np.abs(x._array)
+        attained = (magnitude == norm._array) | (np.isnan(magnitude) & np.isnan(norm._array))
         ties = np.count_nonzero(attained, axis=self.dims, keepdims=True)
         return x.sgn() * (grad * wrap((attained / np.asarray(ties)).astype(grad._array.dtype)))
 
@@ -96,7 +94,7 @@ def norm(
         p: a number, infinity or minus infinity; ``"fro"`` and None mean 2.
         dim: one dimension, several, or None for all.
         keepdim: keep the dimensions, of size 1.
-        dtype: convert to it first.
+        dtype: convert the input to this dtype first.
 
     Raises:
         RuntimeError: for integers and bools.

@@ -44,16 +44,20 @@ class Var(Reduction):
     root = False
 
     def forward(self, x: Array, dim: Dims, keepdim: bool, correction: float | None) -> Array:
-        """Return the squared distances from the mean over ``n - correction``."""
+        """Return the sum of squared distances from the mean over ``n - correction``."""
         self.correction = correction
         out = memory.empty(self.reduced_shape(x, dim, keepdim), real_dtype(x.dtype))
-        wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-        total = np.empty(out.shape, real_dtype(wide.dtype))
+        promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+        total = np.empty(out.shape, real_dtype(promoted.dtype))
         if self.count:
-            wide = wide - np.mean(wide, axis=self.dims, keepdims=True)
-        squares = wide.real**2 + wide.imag**2 if wide.dtype.kind == "c" else wide * wide
+            promoted = promoted - np.mean(promoted, axis=self.dims, keepdims=True)
+        squares = (
+            promoted.real**2 + promoted.imag**2
+            if promoted.dtype.kind == "c"
+            else promoted * promoted
+        )
         np.sum(squares, axis=self.dims, keepdims=keepdim, out=total)
-        np.divide(total, max(self.freedom, 0), out=total)
+        np.divide(total, max(self.degrees_of_freedom, 0), out=total)
         if self.root:
             np.sqrt(total, out=total)
         out[...] = total
@@ -61,14 +65,14 @@ class Var(Reduction):
         return out
 
     @property
-    def freedom(self) -> float:
-        """The degrees of freedom."""
+    def degrees_of_freedom(self) -> float:
+        """The count of elements less the correction."""
         return self.count - (1 if self.correction is None else self.correction)
 
     def backward(self, grad: "Tensor") -> Any:
         """d var = 2/(n - correction) (x - mean) dx."""
         x = self.saved("self")
-        factor = 2 / self.freedom if self.freedom else inf
+        factor = 2 / self.degrees_of_freedom if self.degrees_of_freedom else inf
         return self.expanded(grad) * factor * (x - mean(x, self.dims or None, keepdim=True))
 
 
@@ -89,17 +93,17 @@ class Logsumexp(Reduction):
     def forward(self, x: Array, dim: Dims, keepdim: bool) -> Array:
         """Return the logarithm, without overflow."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
-        wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-        top = np.max(wide.real, axis=self.dims, keepdims=True, initial=-inf)
-        top = np.where(np.isfinite(top), top, 0)
-        total = np.sum(np.exp(wide - top), axis=self.dims, keepdims=True)
-        out[...] = (np.log(total) + top).reshape(out.shape)
+        promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+        maximum = np.max(promoted.real, axis=self.dims, keepdims=True, initial=-inf)
+        maximum = np.where(np.isfinite(maximum), maximum, 0)
+        total = np.sum(np.exp(promoted - maximum), axis=self.dims, keepdims=True)
+        out[...] = (np.log(total) + maximum).reshape(out.shape)
         self.save(self=x, result=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Share the gradient as exp(x)."""
-        shares = (self.saved("self") - self.kept(self.saved("result"))).exp()
+        """Share the gradient in the ratio of exp(x)."""
+        shares = (self.saved("self") - self.with_reduced_dims(self.saved("result"))).exp()
         return self.expanded(grad) * conj(shares)
 
 
@@ -109,7 +113,7 @@ def _dims(input: "Tensor", dim: Any, where: str) -> Dims:
     return normalize_dims(dim, input._array.ndim, where)
 
 
-def _spread(
+def _variance(
     cls: type[Var],
     where: str,
     input: "Tensor",
@@ -140,20 +144,21 @@ def var(
     *,
     correction: float | None = None,
 ) -> "Tensor":
-    """Return the variance over `dim`, all dimensions by default: squared distances from the mean
-    over ``n - correction``.
+    """Return the variance over `dim`, all dimensions by default.
+
+    This is the sum of squared distances from the mean over ``n - correction``.
 
     Args:
         input: floating point or complex.
         dim: one dimension, several, or None.
-        unbiased: the older way to say ``correction=1`` (True) or 0 (False).
+        unbiased: the older form of ``correction=1`` (True) or 0 (False).
         keepdim: keep the dimensions, of size 1.
         correction: 1 by default.
 
     Raises:
         RuntimeError: for integers and bools.
     """
-    return _spread(Var, "var", input, dim, unbiased, keepdim, correction)
+    return _variance(Var, "var", input, dim, unbiased, keepdim, correction)
 
 
 def std(
@@ -164,10 +169,8 @@ def std(
     *,
     correction: float | None = None,
 ) -> "Tensor":
-    """Return the standard deviation over `dim`, the square root of `var`; its gradient is 0 where
-    it is 0.
-    """
-    return _spread(Std, "std", input, dim, unbiased, keepdim, correction)
+    """Return the standard deviation over `dim`, the root of `var`; where 0 it has gradient 0."""
+    return _variance(Std, "std", input, dim, unbiased, keepdim, correction)
 
 
 def var_mean(

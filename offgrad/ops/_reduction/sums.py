@@ -36,7 +36,7 @@ __all__ = [
 class Reduction(Op):
     """A reduction over dimensions."""
 
-    # What PyTorch calls the sizes of the input and the dimensions; None: all, without being asked.
+    # PyTorch's names for the input's sizes and the dimensions; None: all, by default.
     self_sym_sizes: tuple[int, ...]
     dim: tuple[int, ...] | int | None
     keepdim: bool
@@ -45,7 +45,7 @@ class Reduction(Op):
     def reduced_shape(
         self, x: Array, dim: tuple[int, ...] | None, keepdim: bool
     ) -> tuple[int, ...]:
-        """Remember the geometry; return the shape of the result."""
+        """Record the geometry; return the shape of the result."""
         self.self_sym_sizes, self.dim, self.keepdim = x.shape, dim, keepdim
         self.dims = tuple(range(x.ndim)) if dim is None else dim
         if keepdim:
@@ -54,8 +54,8 @@ class Reduction(Op):
             return ()
         return tuple([size for axis, size in enumerate(x.shape) if axis not in dim])
 
-    def kept(self, reduced: "Tensor") -> "Tensor":
-        """Return a tensor of the result's shape with the reduced dimensions, of size 1."""
+    def with_reduced_dims(self, reduced: "Tensor") -> "Tensor":
+        """Return a tensor of the result's shape with the reduced dimensions restored as size 1."""
         if self.keepdim:
             return reduced
         return reduced.reshape(
@@ -64,16 +64,16 @@ class Reduction(Op):
 
     def expanded(self, reduced: "Tensor") -> "Tensor":
         """Return a tensor of the result's shape as a view that broadcasts to the input's."""
-        return self.kept(reduced).expand(self.self_sym_sizes)
+        return self.with_reduced_dims(reduced).expand(self.self_sym_sizes)
 
     @property
     def count(self) -> int:
-        """How many elements go into one."""
+        """The number of elements reduced to one."""
         return product(self.self_sym_sizes[axis] for axis in self.dims)
 
 
 def sum_into(out: Array, x: Array, dims: tuple[int, ...], keepdim: bool) -> None:
-    """Write the sum over `dims` into `out`; of 16-bit floats after adding up in float32."""
+    """Write the sum over `dims` into `out`; 16-bit floats are added up in float32."""
     if out.dtype.itemsize == 2 and category(out.dtype) == 2:
         out[...] = np.sum(x, axis=dims, keepdims=keepdim, dtype=np.float32)
     else:
@@ -86,30 +86,27 @@ class Sum(Reduction):
     def forward(
         self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
     ) -> Array:
-        """Return the sum."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
         sum_into(out, x, self.dims, keepdim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give every summand the gradient."""
         return self.expanded(grad)
 
 
 class Nansum(Reduction):
-    """The sum over dimensions of what is not NaN; keeps x."""
+    """The sum over dimensions of the elements that are not NaN; keeps x."""
 
     def forward(
         self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
     ) -> Array:
-        """Return the sum."""
         self.save(self=x)
         out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
         sum_into(out, np.where(np.isnan(x), x.dtype.type(0), x), self.dims, keepdim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give every summand the gradient, NaN none."""
+        """Pass the gradient to every element but NaN."""
         return self.expanded(grad).masked_fill(wrap(np.isnan(self.saved("self")._array)), 0)
 
 
@@ -117,7 +114,7 @@ class Mean(Reduction):
     """The mean over dimensions; keeps nothing."""
 
     def forward(self, x: Array, dim: tuple[int, ...] | None, keepdim: bool) -> Array:
-        """Return the mean; NaN over nothing."""
+        """Return the mean; NaN over no elements."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
         self.self_sym_numel = x.size
         if out.dtype.itemsize == 2:
@@ -129,7 +126,6 @@ class Mean(Reduction):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give every element its share."""
         return self.expanded(grad / self.count)
 
 
@@ -139,9 +135,10 @@ class Prod(Reduction):
     def forward(
         self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
     ) -> Array:
-        """Return the product."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
-        self.dim = dim[0] if dim is not None and len(dim) == 1 else dim  # as PyTorch shows it
+        self.dim = (
+            dim[0] if dim is not None and len(dim) == 1 else dim
+        )  # PyTorch's type of `_saved_dim`
         np.prod(x, axis=self.dims, keepdims=keepdim, dtype=dtype, out=out)
         self.save(self=x, result=out)
         return out
@@ -151,10 +148,10 @@ class Prod(Reduction):
         x = self.saved("self")
         if np.all(x._array):
             return self.expanded(grad * self.saved("result").conj()) / x.conj()
-        return self.expanded(grad) * self._others(x).conj()
+        return self.expanded(grad) * self._products_of_others(x).conj()
 
-    def _others(self, x: "Tensor") -> "Tensor":
-        """Return for each element the product of those before and after it, zeros or not."""
+    def _products_of_others(self, x: "Tensor") -> "Tensor":
+        """Return for each element the product of all others, without division."""
         order = [axis for axis in range(x.ndim) if axis not in self.dims] + list(self.dims)
         moved = x.permute(order)
         flat = moved.reshape(-1, self.count)
@@ -165,7 +162,7 @@ class Prod(Reduction):
 
 
 def _dims(dim: Dim, input: "Tensor", where: str) -> tuple[int, ...] | None:
-    """Return the dimensions counted from the front, None if none is given."""
+    """Return the dimensions counted from the front, None if `dim` is None or empty."""
     return None if dim is None else normalize_dims(dim, input._array.ndim, where)
 
 
@@ -178,7 +175,7 @@ def accumulation_dtype(input: "Tensor", dtype: Any) -> np.dtype[Any]:
 
 
 def _named(cls: Any, dims: tuple[int, ...] | None) -> Any:
-    # PyTorch's names tell whether dimensions were given.
+    # PyTorch's node names depend on whether dimensions were given.
     return cls if dims is None or cls is Nansum else cls.named(cls.__name__.replace("0", "1"))
 
 
@@ -202,7 +199,7 @@ def sum(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any =
 def nansum(
     input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
 ) -> "Tensor":
-    """Return the sum over `dim`, all dimensions by default, of what is not NaN."""
+    """Return the sum over `dim`, all dimensions by default, of elements that are not NaN."""
     check_ordered(check_tensor(input, "nansum"), "nansum")
     cls = Nansum if category(input._array.dtype) == 2 else Sum
     return _accumulate(cls, "nansum", input, dim, keepdim, dtype)
@@ -234,7 +231,7 @@ def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
 def nanmean(
     input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
 ) -> "Tensor":
-    """Return the mean over `dim`, all dimensions by default, of what is not NaN.
+    """Return the mean over `dim`, all dimensions by default, of elements that are not NaN.
 
     Raises:
         RuntimeError: for integers, bools and complex numbers.
@@ -258,7 +255,7 @@ def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) ->
     result = np.asarray(
         reduce(array, axis=normalize_dims(dim, array.ndim, where), keepdims=keepdim)
     )
-    # PyTorch's answer for uint8, which were its bools once.
+    # PyTorch returns uint8 for uint8, its former bools.
     return wrap(result.astype(np.uint8) if array.dtype == np.uint8 else result)
 
 

@@ -33,7 +33,7 @@ __all__ = [
 def diagonal_view(x: Array, offset: int, dim1: int, dim2: int) -> Array:
     """Return the diagonal of `x` between two dimensions as a last dimension, a writable view."""
     view = x.diagonal(offset, dim1, dim2)
-    # NumPy gives a read-only view; PyTorch's can be written to.
+    # NumPy's view is read-only, PyTorch's is not.
     view.flags.writeable = x.flags.writeable
     return view
 
@@ -44,7 +44,6 @@ class Diagonal(Op):
     is_view = True
 
     def forward(self, x: Array, offset: int, dim1: int, dim2: int) -> Array:
-        """Return the view."""
         self.self_sym_sizes, self.offset, self.dim1, self.dim2 = x.shape, offset, dim1, dim2
         return diagonal_view(x, offset, dim1, dim2)
 
@@ -60,7 +59,6 @@ class DiagonalCopy(Op):
     torch_name = "DiagonalBackward0_copy"
 
     def forward(self, x: Array, offset: int, dim1: int, dim2: int) -> Array:
-        """Return the copy."""
         self.self_sym_sizes, self.offset, self.dim1, self.dim2 = x.shape, offset, dim1, dim2
         return memory.copy(x.diagonal(offset, dim1, dim2))
 
@@ -74,14 +72,12 @@ class DiagonalBackward(Op):
     """Zeros with a tensor on the diagonal; keeps nothing."""
 
     def forward(self, x: Array, shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> Array:
-        """Return the padded copy."""
         self.offset, self.dim1, self.dim2 = offset, dim1, dim2
         out = memory.zeros(shape, x.dtype)
         diagonal_view(out, offset, dim1, dim2)[...] = x
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Take the diagonal."""
         return diagonal(grad, self.offset, self.dim1, self.dim2)
 
 
@@ -89,7 +85,6 @@ class DiagEmbed(Op):
     """Matrices with a tensor's last dimension on a diagonal; keeps nothing."""
 
     def forward(self, x: Array, offset: int, dim1: int, dim2: int) -> Array:
-        """Return the matrices."""
         self.offset, self.dim1, self.dim2 = offset, dim1, dim2
         size = x.shape[-1] + abs(offset)
         first, second = dim1 % (x.ndim + 1), dim2 % (x.ndim + 1)
@@ -101,7 +96,6 @@ class DiagEmbed(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Take the diagonal."""
         return diagonal(grad, self.offset, self.dim1, self.dim2)
 
 
@@ -109,12 +103,11 @@ class Trace(Op):
     """The sum of the diagonal of a matrix; keeps nothing."""
 
     def forward(self, x: Array) -> Array:
-        """Return the sum."""
         self.self_sym_sizes = x.shape
         return np.asarray(np.trace(x))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Every element of the diagonal gets the gradient."""
+        """Pass the gradient to every element of the diagonal."""
         shape = self.self_sym_sizes
         return DiagonalBackward.apply(
             grad.expand(min(shape)), shape=shape, offset=0, dim1=0, dim2=1
@@ -125,12 +118,10 @@ class Tril(Op):
     """The lower triangle of matrices, the rest zero; keeps nothing."""
 
     def forward(self, x: Array, diagonal: int) -> Array:
-        """Return the triangle."""
         self.diagonal = diagonal
         return np.tril(x, diagonal)
 
     def backward(self, grad: "Tensor") -> Any:
-        """The gradient's triangle."""
         return tril(grad, self.diagonal)
 
 
@@ -138,12 +129,10 @@ class Triu(Op):
     """The upper triangle of matrices, the rest zero; keeps nothing."""
 
     def forward(self, x: Array, diagonal: int) -> Array:
-        """Return the triangle."""
         self.diagonal = diagonal
         return np.triu(x, diagonal)
 
     def backward(self, grad: "Tensor") -> Any:
-        """The gradient's triangle."""
         return triu(grad, self.diagonal)
 
 
@@ -157,13 +146,13 @@ def diagonal(input: "Tensor", offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
 
     Args:
         input: at least two dimensions.
-        offset: how far above (positive) or below the main diagonal.
+        offset: the distance above (positive) or below the main diagonal.
         dim1: the dimension of rows.
         dim2: the dimension of columns.
 
     Raises:
         IndexError: if there is no such dimension.
-        RuntimeError: if both are the same.
+        RuntimeError: if both dimensions are the same.
     """
     _two_dims(check_tensor(input, "diagonal")._array.ndim, dim1, dim2, "diagonal")
     return Diagonal.apply(input, offset=offset, dim1=dim1, dim2=dim2)

@@ -42,7 +42,6 @@ class Cat(Op):
     """Tensors one after the other along a dimension; keeps nothing."""
 
     def forward(self, *arrays: Array, dim: int) -> Array:
-        """Return the joined copy."""
         self.dim = dim
         self.lengths = tuple(array.shape[dim] for array in arrays)
         shape = list(arrays[0].shape)
@@ -52,7 +51,6 @@ class Cat(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give each its piece."""
         return tuple(grad.split(self.lengths, self.dim))
 
 
@@ -60,7 +58,6 @@ class Stack(Op):
     """Tensors side by side along a new dimension; keeps nothing."""
 
     def forward(self, *arrays: Array, dim: int) -> Array:
-        """Return the joined copy."""
         self.dim = dim
         shape = arrays[0].shape
         out = memory.empty((*shape[:dim], len(arrays), *shape[dim:]), arrays[0].dtype)
@@ -68,15 +65,13 @@ class Stack(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give each its entry."""
         return grad.unbind(self.dim)
 
 
 class BlockDiag(Op):
-    """Matrices along the diagonal of one that is else zero; keeps nothing."""
+    """Matrices along the diagonal of a matrix of zeros; keeps nothing."""
 
     def forward(self, *arrays: Array) -> Array:
-        """Return the block-diagonal matrix."""
         self.shapes = [each.shape for each in arrays]
         blocks = [np.atleast_2d(each) for each in arrays]
         shape = tuple(sum(each.shape[axis] for each in blocks) for axis in (0, 1))
@@ -95,7 +90,6 @@ class BlockDiag(Op):
         return places
 
     def backward(self, grad: "Tensor") -> Any:
-        """Give each its block."""
         return tuple(
             grad[place].reshape(shape) if needed else None
             for place, shape, needed in zip(
@@ -111,7 +105,7 @@ def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
         raise ValueError("cat needs at least one tensor, got none")
     dtype = result_type(*tensors)
     if len(tensors) > 1:
-        # PyTorch lets an empty vector join anything.
+        # In PyTorch an empty vector can be joined with any tensor.
         tensors = [each for each in tensors if each._array.shape != (0,)] or tensors[:1]
     first = tensors[0]._array.shape
     if not first:
@@ -156,7 +150,7 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
 
 
 def hstack(tensors: "Sequence[Tensor]") -> "Tensor":
-    """Return tensors joined beside each other: along dimension 1, of vectors 0."""
+    """Return tensors joined side by side: along dimension 1, vectors along 0."""
     pieces = atleast_1d(list(tensors))
     return cat(pieces, 0 if pieces and pieces[0].ndim == 1 else 1)
 
@@ -172,12 +166,12 @@ def row_stack(tensors: "Sequence[Tensor]") -> "Tensor":
 
 
 def dstack(tensors: "Sequence[Tensor]") -> "Tensor":
-    """Return tensors joined along dimension 2, which they get if they lack it."""
+    """Return tensors joined along dimension 2, added where it is missing."""
     return cat(atleast_3d(list(tensors)), 2)
 
 
 def column_stack(tensors: "Sequence[Tensor]") -> "Tensor":
-    """Return tensors joined beside each other; vectors are columns."""
+    """Return tensors joined side by side; vectors are columns."""
     return hstack(
         [each if each.ndim > 1 else reshape(each, each._array.size, 1) for each in tensors]
     )
@@ -197,7 +191,7 @@ def block_diag(*tensors: "Tensor") -> "Tensor":
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> "tuple[Tensor, ...]":
-    """Return for each vector a view of the grid that all span, in which its coordinate is given.
+    """Return for each vector its coordinates on the grid of all, as an expanded view.
 
     Args:
         *tensors: vectors or scalars, or one sequence of them.

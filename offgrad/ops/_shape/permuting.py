@@ -36,12 +36,10 @@ class Permute(Op):
     is_view = True
 
     def forward(self, x: Array, dims: tuple[int, ...]) -> Array:
-        """Return the view."""
         self.dims = dims
         return x.transpose(dims)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Reorder back."""
         return permute(grad, np.argsort(self.dims).tolist())
 
 
@@ -51,13 +49,11 @@ class Transpose(Op):
     is_view = True
 
     def forward(self, x: Array, dim0: int, dim1: int) -> Array:
-        """Return the view."""
         self.dim0, self.dim1 = dim0, dim1
-        # A view of its own, also where there is nothing to swap.
+        # A new view, even if there is nothing to swap.
         return x.swapaxes(dim0, dim1) if x.ndim else x[...]
 
     def backward(self, grad: "Tensor") -> Any:
-        """Swap back."""
         return transpose(grad, self.dim0, self.dim1)
 
 
@@ -67,11 +63,9 @@ class T(Op):
     is_view = True
 
     def forward(self, x: Array) -> Array:
-        """Return the view."""
         return x.T
 
     def backward(self, grad: "Tensor") -> Any:
-        """Transpose back."""
         return t(grad)
 
 
@@ -81,9 +75,8 @@ class Expand(Op):
     is_view = True
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Return the view."""
         self.self_sym_sizes = x.shape
-        # Writable as PyTorch's; the memory is the base's and in-place operations refuse overlaps.
+        # Writable as PyTorch's: in-place operations refuse overlapping memory.
         strides = (0,) * (len(shape) - x.ndim) + tuple(
             0 if have == 1 and want != 1 else stride
             for have, want, stride in zip(
@@ -93,7 +86,6 @@ class Expand(Op):
         return np.lib.stride_tricks.as_strided(x, shape, strides)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Sum what was repeated."""
         return grad.sum_to_size(self.self_sym_sizes)
 
 
@@ -132,7 +124,7 @@ def movedim(
     """Return a view with dimensions moved from `source` to `destination`, the others in order.
 
     Raises:
-        RuntimeError: if there are not as many of both, or one is given twice.
+        RuntimeError: if their numbers differ, or a dimension is given twice.
     """
     ndim = check_tensor(input, "movedim")._array.ndim
     places = []
@@ -142,8 +134,8 @@ def movedim(
     old, new = places
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
         raise RuntimeError(
-            f"movedim: source and destination must name as many dimensions, each once, got "
-            f"{source} and {destination}"
+            "movedim: source and destination must name the same number of dimensions, each once, "
+            f"got {source} and {destination}"
         )
     if not ndim:
         return permute(input, ())
@@ -161,7 +153,7 @@ def moveaxis(
 
 
 def t(input: "Tensor") -> "Tensor":
-    """Return the transposed matrix; vectors and scalars as they are."""
+    """Return the transposed matrix; of vectors and scalars the tensor itself."""
     if check_tensor(input, "t")._array.ndim > 2:
         raise RuntimeError(
             f"t: a tensor of at most 2 dimensions is needed, got a {describe(input)}"
@@ -185,7 +177,8 @@ def expand(input: "Tensor", *shape: Any) -> "Tensor":
             )
     if lead < 0:
         raise RuntimeError(
-            f"expand: dimensions cannot go, got size {target} for a {describe(input)}"
+            f"expand: the number of dimensions cannot shrink, got size {target} for a "
+            f"{describe(input)}"
         )
     return Expand.apply(input, shape=tuple(target))
 

@@ -1,4 +1,4 @@
-"""Copies with the elements in another order, or several times."""
+"""Copies with elements reordered or repeated."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,12 +41,10 @@ class Flip(Op):
     """The order along dimensions reversed, a copy; keeps nothing."""
 
     def forward(self, x: Array, dims: tuple[int, ...]) -> Array:
-        """Return the reversed copy."""
         self.dims = dims
         return memory.copy(np.flip(x, dims))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Reverse back."""
         return flip(grad, self.dims)
 
 
@@ -54,51 +52,45 @@ class Roll(Op):
     """Elements moved along dimensions, the last ones to the front; keeps nothing."""
 
     def forward(self, x: Array, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Array:
-        """Return the rolled copy."""
         self.shifts, self.dims = shifts, dims
         return np.roll(x, shifts, dims) if dims else np.roll(x, shifts[0])
 
     def backward(self, grad: "Tensor") -> Any:
-        """Roll back."""
         return roll(grad, [-shift for shift in self.shifts], self.dims)
 
 
 class Rot90(Op):
-    """A quarter turn, or several, in a plane of two dimensions; keeps nothing."""
+    """A rotation by quarter turns in the plane of two dimensions; keeps nothing."""
 
     def forward(self, x: Array, k: int, dims: tuple[int, int]) -> Array:
-        """Return the turned copy."""
         self.k, self.dims = k, dims
         return memory.copy(np.rot90(x, k, dims))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Turn back."""
         return rot90(grad, -self.k, self.dims)
 
 
 class Repeat(Op):
-    """Copies of a tensor beside each other along its dimensions; keeps nothing."""
+    """Copies of a tensor side by side along its dimensions; keeps nothing."""
 
     def forward(self, x: Array, repeats: tuple[int, ...]) -> Array:
-        """Return the tiles."""
         self.self_sym_sizes, self.repeats = x.shape, repeats
         shape = (1,) * (len(repeats) - x.ndim) + x.shape
         out = memory.empty(tuple(n * size for n, size in zip(repeats, shape, strict=True)), x.dtype)
-        out.reshape(self._apart(shape))[...] = x.reshape(
+        out.reshape(self._split_copies(shape))[...] = x.reshape(
             [each for size in shape for each in (1, size)]
         )
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Sum over the copies."""
         lead = len(self.repeats) - len(self.self_sym_sizes)
         shape = (1,) * lead + self.self_sym_sizes
         if not shape:
             return grad
-        apart = grad.reshape(self._apart(shape))
+        apart = grad.reshape(self._split_copies(shape))
         return apart.sum(tuple(range(0, 2 * len(shape), 2))).reshape(self.self_sym_sizes)
 
-    def _apart(self, shape: tuple[int, ...]) -> list[int]:
+    def _split_copies(self, shape: tuple[int, ...]) -> list[int]:
         """Return the result's shape with a dimension of copies before each of elements."""
         pairs = zip(self.repeats, shape, strict=True)
         return [each for n, size in pairs for each in (n, size)]
@@ -131,10 +123,10 @@ def roll(
 ) -> "Tensor":
     """Return a copy with elements moved by `shifts` along `dims`, around the end.
 
-    Without `dims` the elements move as if they were in one row.
+    Without `dims` the tensor is rolled as one vector.
 
     Raises:
-        RuntimeError: if there are not as many shifts as dimensions.
+        RuntimeError: if the numbers of shifts and dimensions differ.
     """
     moves = (shifts,) if isinstance(shifts, int | np.integer) else tuple(shifts)
     given: tuple[Any, ...] = () if dims is None else dims if not isinstance(dims, int) else (dims,)  # type: ignore[assignment]
@@ -149,7 +141,7 @@ def roll(
 
 
 def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor":
-    """Return a copy turned by `k` quarters from the first of two dimensions to the second.
+    """Return a copy rotated by `k` quarter turns from the first of two dimensions to the second.
 
     Raises:
         RuntimeError: if `dims` are not two different dimensions.
@@ -165,7 +157,7 @@ def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor"
 
 
 def repeat(input: "Tensor", *repeats: Any) -> "Tensor":
-    """Return copies of `input` beside each other: `repeats` along each dimension, new ones first.
+    """Return copies of `input` side by side: `repeats` along each dimension, new ones first.
 
     Raises:
         RuntimeError: if there are fewer numbers than dimensions, or a negative one.
@@ -173,14 +165,14 @@ def repeat(input: "Tensor", *repeats: Any) -> "Tensor":
     counts = sizes(repeats)
     if len(counts) < check_tensor(input, "repeat")._array.ndim or min(counts, default=0) < 0:
         raise RuntimeError(
-            "repeat: a number that is not negative is needed for each dimension, got "
+            "repeat: each dimension needs a number that is not negative, got "
             f"{list(counts)} for a {describe(input)}"
         )
     return Repeat.apply(input, repeats=counts)
 
 
 def tile(input: "Tensor", *dims: Any) -> "Tensor":
-    """Return copies of `input` beside each other, as `repeat`; numbers left out in front are 1."""
+    """Return copies of `input` side by side, as `repeat`; missing numbers in front are 1."""
     counts = sizes(dims)
     ndim = check_tensor(input, "tile")._array.ndim
     return repeat(input, (1,) * (ndim - len(counts)) + counts)
@@ -193,13 +185,13 @@ def repeat_interleave(
     *,
     output_size: int | None = None,
 ) -> "Tensor":
-    """Return each element along `dim` several times in a row; without `dim`, of the vector of all.
+    """Return each element along `dim` repeated; without `dim`, of the flattened tensor.
 
     Args:
         input: the tensor.
-        repeats: a number, or a tensor of one number for each entry of the dimension.
+        repeats: a number, or a tensor with a number for each entry of the dimension.
         dim: the dimension.
-        output_size: the sum of `repeats`, not needed.
+        output_size: the sum of `repeats`; ignored.
 
     Raises:
         RuntimeError: if a number is negative or there is not one for each entry.

@@ -1,4 +1,4 @@
-"""Other shapes: views where memory allows, else copies."""
+"""Changes of shape: views where the memory layout allows, else copies."""
 
 from collections.abc import Sequence
 from math import prod
@@ -48,28 +48,24 @@ class View(Op):
     is_view = True
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Return the view."""
         self.self_sym_sizes = x.shape
         return np.reshape(x, shape, copy=False)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Shape back."""
         return grad.reshape(self.self_sym_sizes)
 
 
 class UnsafeView(Op):
     """The elements in another shape, a copy unless x is contiguous; keeps nothing.
 
-    The result is no view to autograd: what is contiguous must be a result nobody else has or saved.
+    Autograd does not treat the result as a view: a contiguous x must have no other reference.
     """
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Return the elements."""
         self.self_sym_sizes = x.shape
         return memory.contiguous(x).reshape(shape)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Shape back."""
         return grad.reshape(self.self_sym_sizes)
 
 
@@ -79,14 +75,12 @@ class _WithoutOnes(Op):
     is_view = True
 
     def forward(self, x: Array, dim: Any = None) -> Array:
-        """Return the view."""
         self.self_sym_sizes = x.shape
         self.dim = dim
         dims = normalize_dims(dim, x.ndim, "squeeze") if dim != () else ()
         return np.squeeze(x, tuple(axis for axis in dims if x.shape[axis] == 1))
 
     def backward(self, grad: "Tensor") -> Any:
-        """Shape back."""
         return grad.reshape(self.self_sym_sizes)
 
 
@@ -112,29 +106,25 @@ class Unsqueeze(Op):
     is_view = True
 
     def forward(self, x: Array, dim: int) -> Array:
-        """Return the view."""
         self.dim = dim
         return np.expand_dims(x, dim)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Shape back."""
         return squeeze(grad, self.dim)
 
 
 class Clone(Op):
-    """A copy in memory of its own, C-ordered; keeps nothing."""
+    """A C-ordered copy; keeps nothing."""
 
     def forward(self, x: Array) -> Array:
-        """Return the copy."""
         return memory.copy(x)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Pass the gradient."""
         return grad
 
 
 def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, ...]:
-    """Return `shape` with its -1 worked out."""
+    """Return `shape` with -1 replaced by the size that fits."""
     size = input._array.size
     if shape.count(-1) == 1:
         rest = prod(each for each in shape if each != -1)
@@ -160,8 +150,8 @@ def view(input: "Tensor", *shape: Any) -> "Tensor":
     result = _try_view(input, target)
     if result is None:
         raise RuntimeError(
-            f"view: shape {list(target)} needs a copy, because the memory of this "
-            f"{describe(input)} with strides {input.stride()} is not laid out so; use reshape()"
+            f"view: shape {list(target)} needs a copy of this {describe(input)} with strides "
+            f"{input.stride()}; use reshape()"
         )
     return result
 
@@ -183,7 +173,7 @@ def reshape(input: "Tensor", *shape: Any) -> "Tensor":
 
 
 def flatten(input: "Tensor", start_dim: int = 0, end_dim: int = -1) -> "Tensor":
-    """Return `input` with dimensions `start_dim` to `end_dim` made one; itself if that is one."""
+    """Return `input` with dimensions `start_dim` to `end_dim` merged; itself if that is one."""
     shape = check_tensor(input, "flatten")._array.shape
     if not shape:
         return reshape(input, 1)
@@ -258,22 +248,20 @@ def atleast_2d(*tensors: Any) -> Any:
 
 
 def atleast_3d(*tensors: Any) -> Any:
-    """Return each tensor with at least three dimensions; new ones come last, and before a
-    vector.
-    """
+    """Return each tensor with at least three dimensions: [N] as [1, N, 1], [N, M] as [N, M, 1]."""
 
-    def raised(x: "Tensor") -> "Tensor":
+    def with_3_dims(x: "Tensor") -> "Tensor":
         if x.ndim > 2:
             return x
         if x.ndim == 2:
             return unsqueeze(x, -1)
         return unsqueeze(unsqueeze(x, 0), -1) if x.ndim else reshape(x, 1, 1, 1)
 
-    return _each(raised, tensors)
+    return _each(with_3_dims, tensors)
 
 
 def _each(function: Any, tensors: tuple[Any, ...]) -> Any:
-    """Return what `function` makes of one tensor, or a tuple for a sequence of them."""
+    """Apply `function` to one tensor, or to each of a sequence; return a tuple then."""
     if len(tensors) == 1:
         if isinstance(tensors[0], TensorBase):
             return function(tensors[0])
@@ -282,15 +270,15 @@ def _each(function: Any, tensors: tuple[Any, ...]) -> Any:
 
 
 def contiguous(input: "Tensor") -> "Tensor":
-    """Return `input` itself if its memory is C-ordered without gaps, else a copy that is."""
+    """Return `input` itself if its memory is C-ordered without gaps, else a C-ordered copy."""
     return input if check_tensor(input, "contiguous")._array.flags.c_contiguous else clone(input)
 
 
 def clone(input: "Tensor") -> "Tensor":
-    """Return a copy in memory of its own, C-ordered."""
+    """Return a C-ordered copy."""
     return Clone.apply(check_tensor(input, "clone"))
 
 
 def detach(input: "Tensor") -> "Tensor":
-    """Return a tensor over the same memory that no gradient flows through."""
+    """Return a tensor that shares the memory and is not part of the graph."""
     return wrap(check_tensor(input, "detach")._array, input._storage)

@@ -1,4 +1,4 @@
-"""Basic indexing: views of one entry, of a slice, or of both at once; and their inverse."""
+"""Basic indexing: views of entries, slices and both; and their inverse."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,11 @@ __all__ = ["narrow", "select"]
 
 ALL = slice(None)
 END = sys.maxsize
-"""What PyTorch writes for the end of a slice that goes to the end."""
+"""PyTorch's number for an open end of a slice."""
 
 
-def place_of(dim: int, *entries: Any) -> tuple[Any, ...]:
-    """Return the NumPy index of `entries` at dimension `dim`; its result is always a view."""
+def index_along(dim: int, *entries: Any) -> tuple[Any, ...]:
+    """Return the NumPy index of `entries` along `dim`; indexing with it gives a view."""
     return (*(ALL,) * dim, *entries, Ellipsis)
 
 
@@ -32,14 +32,13 @@ class Select(Op):
     is_view = True
 
     def forward(self, x: Array, dim: int, index: int) -> Array:
-        """Return the view."""
         self.self_sym_sizes, self.dim, self.index = x.shape, dim, index
-        view: Array = x[place_of(dim, index)]
+        view: Array = x[index_along(dim, index)]
         return view
 
     def backward(self, grad: "Tensor") -> Any:
-        """Put the gradient where the entry was."""
-        index = place_of(self.dim, self.index)
+        """Put the gradient at the entry, zeros elsewhere."""
+        index = index_along(self.dim, self.index)
         return Embed.named("SelectBackwardBackward0").apply(
             grad, index=index, shape=self.self_sym_sizes
         )
@@ -51,45 +50,41 @@ class Slice(Op):
     is_view = True
 
     def forward(self, x: Array, dim: int, start: int, end: int, step: int) -> Array:
-        """Return the view."""
         self.self_sym_sizes = x.shape
         self.dim, self.start, self.end, self.step = dim, start, end, step
-        view: Array = x[place_of(dim, slice(start, end, step))]
+        view: Array = x[index_along(dim, slice(start, end, step))]
         return view
 
     def backward(self, grad: "Tensor") -> Any:
-        """Put the gradient where the slice was."""
-        index = place_of(self.dim, slice(self.start, self.end, self.step))
+        """Put the gradient at the slice, zeros elsewhere."""
+        index = index_along(self.dim, slice(self.start, self.end, self.step))
         return Embed.apply(grad, index=index, shape=self.self_sym_sizes)
 
 
 class Alias(Op):
-    """A view of everything; keeps nothing."""
+    """A view of the whole tensor; keeps nothing."""
 
     is_view = True
 
     def forward(self, x: Array) -> Array:
-        """Return the view."""
         return x[...]
 
     def backward(self, grad: "Tensor") -> Any:
-        """Pass the gradient."""
         return grad
 
 
 class _Combined(Op):
-    """A basic index of several steps at once, a view; keeps nothing. Named after the last step."""
+    """A basic index of several steps, a view; keeps nothing. Its name is that of the last step."""
 
     is_view = True
 
     def forward(self, x: Array, index: tuple[Any, ...]) -> Array:
-        """Return the view."""
         self.key, self.shape = index, x.shape
         view: Array = x[index]
         return view
 
     def backward(self, grad: "Tensor") -> Any:
-        """Put the gradient where the view was."""
+        """Put the gradient at the view, zeros elsewhere."""
         name = self.name().replace("Backward0", "BackwardBackward0")
         return Embed.named(name).apply(grad, index=self.key, shape=self.shape)
 
@@ -118,26 +113,24 @@ class Embed(Op):
     torch_name = "SliceBackwardBackward0"
 
     def forward(self, x: Array, index: tuple[Any, ...], shape: tuple[int, ...]) -> Array:
-        """Return the padded copy."""
         self.key = index
         out = memory.zeros(shape, x.dtype)
         out[index] = x
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Take the view."""
         return basic(grad, self.key)
 
 
 def basic(input: "Tensor", index: tuple[Any, ...]) -> "Tensor":
     """Return the view at an index of ints, slices, None and ``...``.
 
-    It is recorded as one operation: PyTorch's, where that has one for it, else a combination.
+    It is recorded as one operation: PyTorch's if it has one for the index, else a combined one.
 
     Raises:
         IndexError: if the index does not fit.
     """
-    index = _written_out(index, input._array.ndim)
+    index = _expand_ellipsis(index, input._array.ndim)
     steps = []
     axis = 0
     for place, item in enumerate(index):
@@ -151,7 +144,7 @@ def basic(input: "Tensor", index: tuple[Any, ...]) -> "Tensor":
         return Alias.apply(input)
     place, item = steps[-1]
     if len(steps) == 1:
-        # What stands before are whole dimensions.
+        # The items before are whole dimensions.
         if item is None:
             return Unsqueeze.apply(input, dim=place)
         if isinstance(item, slice):
@@ -163,8 +156,8 @@ def basic(input: "Tensor", index: tuple[Any, ...]) -> "Tensor":
     return kind.apply(input, index=(*index, Ellipsis))
 
 
-def _written_out(index: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
-    """Return `index` with whole dimensions in the place of ``...``."""
+def _expand_ellipsis(index: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """Return `index` with ``...`` replaced by whole dimensions."""
     missing = ndim - (len(index) - index.count(None) - index.count(Ellipsis))
     if missing < 0 or index.count(Ellipsis) > 1:
         raise IndexError(f"too many indices: {ndim} dimensions and one ... can be indexed")
@@ -190,7 +183,9 @@ def slice_of(input: "Tensor", dim: int, item: slice) -> "Tensor":
         IndexError: if there is no such dimension.
     """
     if dim >= input._array.ndim:
-        raise IndexError(f"a slice needs a dimension {dim}, of {input._array.ndim} there are")
+        raise IndexError(
+            f"slice: dim must be below {input._array.ndim}, the number of dimensions, got {dim}"
+        )
     start = 0 if item.start is None else item.start
     end = END if item.stop is None else item.stop
     return Slice.apply(input, dim=dim, start=start, end=end, step=item.step or 1)
@@ -200,7 +195,7 @@ def narrow(input: "Tensor", dim: int, start: Any, length: int) -> "Tensor":
     """Return a view of `length` entries along `dim` from `start`.
 
     Raises:
-        RuntimeError: if they do not lie within the dimension.
+        RuntimeError: if the entries do not lie within the dimension.
         IndexError: if there is no such dimension, or `start` lies outside.
     """
     if not check_tensor(input, "narrow")._array.ndim:

@@ -1,4 +1,4 @@
-"""Splitting tensors: views, several of one operation."""
+"""Splitting tensors: operations with several views as results."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from offgrad.ops._core.dims import (
 )
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._shape.joining import cat, stack
-from offgrad.ops._shape.slicing import Slice, place_of
+from offgrad.ops._shape.slicing import Slice, index_along
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -36,7 +36,7 @@ __all__ = [
 def _pieces(x: Array, lengths: Sequence[int], dim: int) -> tuple[Array, ...]:
     ends = np.cumsum(lengths, dtype=np.int64).tolist()
     return tuple(
-        x[place_of(dim, slice(end - length, end))]
+        x[index_along(dim, slice(end - length, end))]
         for end, length in zip(ends, lengths, strict=True)
     )
 
@@ -49,7 +49,7 @@ class _Split(Op):
     lengths: tuple[int, ...]
 
     def pieces(self, x: Array, lengths: tuple[int, ...], dim: int) -> tuple[Array, ...]:
-        """Remember the geometry; return the pieces."""
+        """Record the geometry; return the pieces."""
         self.self_sym_sizes, self.dim, self.lengths = x.shape, dim, lengths
         return _pieces(x, lengths, dim)
 
@@ -74,7 +74,6 @@ class Split(_Split):
     is_view = True
 
     def forward(self, x: Array, split_size: int, dim: int) -> tuple[Array, ...]:
-        """Return the pieces."""
         self.split_size = split_size
         return self.pieces(x, _equal_lengths(x.shape[dim], split_size), dim)
 
@@ -85,7 +84,6 @@ class SplitWithSizes(_Split):
     is_view = True
 
     def forward(self, x: Array, split_sizes: tuple[int, ...], dim: int) -> tuple[Array, ...]:
-        """Return the pieces."""
         self.split_sizes = split_sizes
         return self.pieces(x, split_sizes, dim)
 
@@ -94,7 +92,6 @@ class UnsafeSplit(_Split):
     """Pieces of one size, copies; keeps nothing."""
 
     def forward(self, x: Array, split_size: int, dim: int) -> tuple[Array, ...]:
-        """Return the pieces."""
         self.split_size = split_size
         lengths = _equal_lengths(x.shape[dim], split_size)
         return tuple(memory.copy(each) for each in self.pieces(x, lengths, dim))
@@ -104,7 +101,6 @@ class UnsafeSplitWithSizes(_Split):
     """Pieces of several sizes, copies; keeps nothing."""
 
     def forward(self, x: Array, split_sizes: tuple[int, ...], dim: int) -> tuple[Array, ...]:
-        """Return the pieces."""
         self.split_sizes = split_sizes
         return tuple(memory.copy(each) for each in self.pieces(x, split_sizes, dim))
 
@@ -115,9 +111,8 @@ class Unbind(Op):
     is_view = True
 
     def forward(self, x: Array, dim: int) -> tuple[Array, ...]:
-        """Return the entries."""
         self.dim = dim
-        return tuple(x[place_of(dim, index)] for index in range(x.shape[dim]))
+        return tuple(x[index_along(dim, index)] for index in range(x.shape[dim]))
 
     def backward(self, *grads: "Tensor | None") -> Any:
         """Stack the gradients, with zeros for entries without one."""
@@ -135,7 +130,7 @@ def _equal_lengths(length: int, size: int) -> tuple[int, ...]:
 def _axis(tensor: "Tensor", dim: int, where: str) -> int:
     if not check_tensor(tensor, where)._array.ndim:
         raise RuntimeError(
-            f"{where}: a tensor without dimensions has no pieces; use reshape(1) first"
+            f"{where}: a tensor without dimensions cannot be split; use reshape(1) first"
         )
     return normalize_dim(dim, tensor._array.ndim, where)
 
@@ -162,8 +157,8 @@ def _checked_sizes(
 def split(
     tensor: "Tensor", split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> "tuple[Tensor, ...]":
-    """Return views of consecutive pieces along `dim`, of one size (the last may be less) or of
-    several.
+    """Return views of consecutive pieces along `dim`, of one size (the last may be smaller) or of
+    the sizes in a list.
     """
     if not isinstance(split_size_or_sections, int | np.integer):
         return split_with_sizes(tensor, split_size_or_sections, dim)
@@ -182,7 +177,7 @@ def split_with_sizes(
 
 
 def chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, ...]":
-    """Return at most `chunks` views of equal length along `dim` (the last may be less)."""
+    """Return at most `chunks` views of equal length along `dim` (the last may be smaller)."""
     axis, size = _chunks(input, chunks, dim, "chunk")
     if not size:
         return split_with_sizes(input, (0,) * chunks, axis)
@@ -198,9 +193,7 @@ def _chunks(input: "Tensor", chunks: int, dim: int, where: str) -> tuple[int, in
 
 
 def unsafe_split(input: "Tensor", split_size: int, dim: int = 0) -> "tuple[Tensor, ...]":
-    """Return copies of the pieces that `split` gives, free of each other: each may be changed in
-    place.
-    """
+    """Return the pieces of `split` as copies, so that each may be changed in place."""
     axis = _axis(input, dim, "unsafe_split")
     size = _checked_size(input, axis, split_size, "unsafe_split")
     return UnsafeSplit.apply_all(input, split_size=size, dim=axis)
@@ -209,14 +202,14 @@ def unsafe_split(input: "Tensor", split_size: int, dim: int = 0) -> "tuple[Tenso
 def unsafe_split_with_sizes(
     input: "Tensor", split_sizes: Sequence[int], dim: int = 0
 ) -> "tuple[Tensor, ...]":
-    """Return copies of the pieces that `split_with_sizes` gives."""
+    """Return the pieces of `split_with_sizes` as copies."""
     axis = _axis(input, dim, "unsafe_split_with_sizes")
     sizes = _checked_sizes(input, axis, split_sizes, "unsafe_split_with_sizes")
     return UnsafeSplitWithSizes.apply_all(input, split_sizes=sizes, dim=axis)
 
 
 def unsafe_chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, ...]":
-    """Return copies of the pieces that `chunk` gives."""
+    """Return the pieces of `chunk` as copies."""
     axis, size = _chunks(input, chunks, dim, "unsafe_chunk")
     if not size:
         return unsafe_split_with_sizes(input, (0,) * chunks, axis)
@@ -224,9 +217,9 @@ def unsafe_chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, .
 
 
 def tensor_split(input: "Tensor", indices_or_sections: Any, dim: int = 0) -> "tuple[Tensor, ...]":
-    """Return views of consecutive pieces along `dim`: so many nearly equal ones, or cut at indices.
+    """Return views of consecutive pieces along `dim`: nearly equal ones, or cut at indices.
 
-    Each is a slice of its own, so that it may be changed in place.
+    Each is a separate slice, so that it may be changed in place.
     """
     axis = _axis(input, dim, "tensor_split")
     length = input._array.shape[axis]
@@ -267,20 +260,20 @@ def _numpy_split(input: "Tensor", parts: Any, dim: int, ndim: int, where: str) -
 
 
 def hsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
-    """Return `tensor_split` along the columns: dimension 1, of a vector 0."""
+    """Return `tensor_split` along the columns: dimension 1, for a vector 0."""
     dim = 0 if check_tensor(input, "hsplit")._array.ndim == 1 else 1
     found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, dim, 1, "hsplit")
     return found
 
 
 def vsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
-    """Return `tensor_split` along the rows: dimension 0 of at least two."""
+    """Return `tensor_split` along the rows, dimension 0; `input` has at least two dimensions."""
     found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, 0, 2, "vsplit")
     return found
 
 
 def dsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
-    """Return `tensor_split` along dimension 2 of at least three."""
+    """Return `tensor_split` along dimension 2; `input` has at least three."""
     found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, 2, 3, "dsplit")
     return found
 

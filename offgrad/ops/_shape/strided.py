@@ -1,4 +1,4 @@
-"""Views by strides: windows, and any geometry at all."""
+"""Views by strides: windows, and any geometry."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["as_strided", "unfold"]
 
 
-class _Memory:
-    """What NumPy needs to know to make an array elsewhere in the memory of another."""
+class _ArrayInterface:
+    """NumPy's array interface of a view at any offset of an array's memory."""
 
     def __init__(self, base: Array, shape: tuple[int, ...], strides: Any, shift: int) -> None:
         self.base = base
@@ -35,7 +35,7 @@ class _Memory:
 
 
 def _positions(shape: Sequence[int], stride: Sequence[int]) -> Array:
-    """Return how far each element of a geometry is from the first, in elements."""
+    """Return the distance of each element of a geometry from the first, in elements."""
     total = np.zeros(tuple(shape), np.int64)
     for axis, (size, step) in enumerate(zip(shape, stride, strict=True)):
         lead = (1,) * (len(shape) - axis - 1)
@@ -46,8 +46,8 @@ def _positions(shape: Sequence[int], stride: Sequence[int]) -> Array:
 class AsStrided(Op):
     """Any geometry over the memory of a tensor, a view; keeps nothing.
 
-    `offset` counts elements from the tensor's first, so that the same parameters mean the same
-    view of another array of its geometry.
+    `offset` counts elements from the tensor's first, so that the parameters describe the same
+    view of any array of its geometry.
     """
 
     is_view = True
@@ -61,28 +61,35 @@ class AsStrided(Op):
         offset: int,
         storage_offset: int | None,
     ) -> Array:
-        """Return the view."""
         self.size, self.stride, self.storage_offset = size, stride, storage_offset
         self.offset = offset
         self.shape = x.shape
         self.own_stride = tuple(step // x.itemsize for step in x.strides)
         strides = tuple(step * x.itemsize for step in stride)
-        view = np.asarray(_Memory(x, size, strides, offset * x.itemsize))
-        # NumPy's protocol has no word for some dtypes.
+        view = np.asarray(_ArrayInterface(x, size, strides, offset * x.itemsize))
+        # NumPy's protocol cannot describe some dtypes.
         return view.view(x.dtype)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Add up what each place of the memory got; elements that share one, share it alike."""
-        there = _positions(self.size, self.stride) + self.offset
-        here = _positions(self.shape, self.own_stride)
-        low = min((each.min() for each in (there, here) if each.size), default=0)
-        high = max((each.max() for each in (there, here) if each.size), default=-1)
-        places = grad.new_zeros(int(high - low + 1))
-        flat = wrap((there - low).reshape(-1))
-        total = places.index_put((flat,), grad.reshape(there.size), accumulate=True)
-        found = total[wrap(here - low)] if here.size else grad.new_zeros(self.shape)
-        shared = np.bincount((here - low).reshape(-1))[here - low] if here.size else here
-        return found / wrap(shared.astype(grad._array.dtype)) if (shared > 1).any() else found
+        """Sum the gradients at each memory position; elements at the same one get equal shares."""
+        view_positions = _positions(self.size, self.stride) + self.offset
+        own_positions = _positions(self.shape, self.own_stride)
+        low = min((each.min() for each in (view_positions, own_positions) if each.size), default=0)
+        high = max(
+            (each.max() for each in (view_positions, own_positions) if each.size), default=-1
+        )
+        zeros = grad.new_zeros(int(high - low + 1))
+        flat = wrap((view_positions - low).reshape(-1))
+        total = zeros.index_put((flat,), grad.reshape(view_positions.size), accumulate=True)
+        result = (
+            total[wrap(own_positions - low)] if own_positions.size else grad.new_zeros(self.shape)
+        )
+        shared = (
+            np.bincount((own_positions - low).reshape(-1))[own_positions - low]
+            if own_positions.size
+            else own_positions
+        )
+        return result / wrap(shared.astype(grad._array.dtype)) if (shared > 1).any() else result
 
 
 class Unfold(Op):
@@ -91,32 +98,30 @@ class Unfold(Op):
     is_view = True
 
     def forward(self, x: Array, dimension: int, size: int, step: int) -> Array:
-        """Return the view; the position in the window is the last dimension."""
+        """Return the view; the index within the window is the last dimension."""
         self.self_sym_sizes = x.shape
         self.dimension, self.size, self.step = dimension, size, step
         return windows(x, dimension, size, step)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Add up what each element got in its windows."""
+        """Sum the gradients of each element over its windows."""
         where = {"dim": self.dimension, "size": self.size, "step": self.step}
         return UnfoldBackward.apply(grad, shape=self.self_sym_sizes, **where)
 
 
 class UnfoldBackward(Op):
-    """The sum of windows at their places; keeps nothing."""
+    """The sum of windows at their positions; keeps nothing."""
 
     def forward(self, grad: Array, shape: tuple[int, ...], dim: int, size: int, step: int) -> Array:
-        """Return the sum."""
         self.dim, self.size, self.step = dim, size, step
         out = memory.zeros(shape, grad.dtype)
         places = windows(out, dim, size, step)
         for position in range(size):
-            # One position of all windows: no element is there twice.
+            # One index of all windows: no element occurs twice.
             places[..., position] += grad[..., position]
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Take the windows."""
         return unfold(grad, self.dim, self.size, self.step)
 
 
@@ -137,7 +142,7 @@ def unfold(input: "Tensor", dimension: int, size: int, step: int) -> "Tensor":
     """Return a view of the windows of `size` elements along `dimension`, one each `step`.
 
     Returns:
-        The windows replace the dimension; the place in a window is a new last dimension.
+        The windows replace the dimension; the index within a window is a new last dimension.
 
     Raises:
         RuntimeError: if no window fits, or `step` is not positive.
@@ -161,11 +166,11 @@ def as_strided(
     """Return a view of the memory of `input` with any sizes and strides.
 
     Args:
-        input: the tensor whose memory is seen.
+        input: the tensor that owns the memory.
         size: the sizes of the view.
-        stride: its steps, in elements; not negative.
-        storage_offset: where it begins, in elements from the start of the memory; by default where
-            `input` does.
+        stride: the strides of the view, in elements; not negative.
+        storage_offset: the position of the first element from the start of the memory, in elements;
+            by default that of `input`.
 
     Raises:
         RuntimeError: if sizes and strides do not fit each other or the view leaves the memory.
@@ -174,7 +179,7 @@ def as_strided(
     shape, steps = tuple(int(each) for each in size), tuple(int(each) for each in stride)
     if len(shape) != len(steps) or min((*shape, *steps), default=0) < 0:
         raise RuntimeError(
-            "as_strided: there must be a stride for each size, none negative, got size "
+            "as_strided: each size needs a stride that is not negative, got size "
             f"{list(shape)} and stride {list(steps)}"
         )
     root = input._storage.root
