@@ -1,6 +1,6 @@
-"""Modules: layers, containers, and what they are built from."""
+"""Modules: layers, containers, and the parts to build them from."""
 
-from offgrad._missing import missing
+from offgrad._missing import missing as _missing
 from offgrad.nn import functional, init, modules
 from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
@@ -9,42 +9,11 @@ from offgrad.nn.hooks.registry import (
     register_module_full_backward_hook,
     register_module_full_backward_pre_hook,
 )
-from offgrad.nn.modules.activation import (
-    GELU,
-    CrossEntropyLoss,
-    Dropout,
-    Identity,
-    MSELoss,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Tanh,
-)
-from offgrad.nn.modules.container import ModuleDict, ModuleList, Sequential
-from offgrad.nn.modules.layers import Embedding, LayerNorm, Linear
-from offgrad.nn.modules.module import Module
+from offgrad.nn.modules import *  # noqa: F403
 from offgrad.nn.parameter import Parameter
 
 __all__ = [
-    "GELU",
-    "CrossEntropyLoss",
-    "Dropout",
-    "Embedding",
-    "Identity",
-    "LayerNorm",
-    "Linear",
-    "MSELoss",
-    "Module",
-    "ModuleDict",
-    "ModuleList",
     "Parameter",
-    "ReLU",
-    "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "Tanh",
     "functional",
     "init",
     "modules",
@@ -54,5 +23,6 @@ __all__ = [
     "register_module_full_backward_hook",
     "register_module_full_backward_pre_hook",
 ]
+__all__ += modules.__all__
 
-__getattr__ = missing("offgrad.nn")
+__getattr__ = _missing("offgrad.nn")

@@ -1,6 +1,30 @@
-"""Layers, by family, where PyTorch has them."""
+"""Module and the layers, each in the file where PyTorch has it."""
 
-from offgrad.nn.modules import module
+from offgrad.nn.modules.activation import GELU, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from offgrad.nn.modules.container import ModuleDict, ModuleList, Sequential
+from offgrad.nn.modules.dropout import Dropout
+from offgrad.nn.modules.linear import Identity, Linear
+from offgrad.nn.modules.loss import CrossEntropyLoss, MSELoss
 from offgrad.nn.modules.module import Module
+from offgrad.nn.modules.normalization import LayerNorm
+from offgrad.nn.modules.sparse import Embedding
 
-__all__ = ["Module", "module"]
+__all__ = [
+    "GELU",
+    "CrossEntropyLoss",
+    "Dropout",
+    "Embedding",
+    "Identity",
+    "LayerNorm",
+    "Linear",
+    "MSELoss",
+    "Module",
+    "ModuleDict",
+    "ModuleList",
+    "ReLU",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+]

@@ -1,4 +1,4 @@
-"""Modules made of modules."""
+"""Containers: modules made of other modules."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
@@ -6,8 +6,8 @@ from typing import Any, overload
 from offgrad.nn.modules.module import Module
 
 
-class _Numbered(Module):
-    """Modules under the names 0, 1, 2 and so on."""
+class _Indexed(Module):
+    """Base of the containers that name their modules 0, 1, 2 and so on."""
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -15,34 +15,36 @@ class _Numbered(Module):
     def __iter__(self) -> Iterator[Module]:
         return iter(self.children())
 
-    def _list(self) -> list[Module]:
+    def _module_list(self) -> list[Module]:
         return list(self.children())
 
     @overload
     def __getitem__(self, index: int) -> Module: ...
     @overload
-    def __getitem__(self, index: slice) -> "_Numbered": ...
-    def __getitem__(self, index: int | slice) -> "Module | _Numbered":
-        """Return a module, or a container of the same kind with some of them."""
+    def __getitem__(self, index: slice) -> "_Indexed": ...
+    def __getitem__(self, index: int | slice) -> "Module | _Indexed":
+        """Return a module, or for a slice a container of the same class."""
         if isinstance(index, slice):
-            return self._of(self._list()[index])
-        return self._list()[index]
+            return self._with_modules(self._module_list()[index])
+        return self._module_list()[index]
 
     def __setitem__(self, index: int, module: Module) -> None:
         name = list(self._modules)[index]
         setattr(self, name, module)
 
-    def append(self, module: Module) -> "_Numbered":
-        """Add a module at the end."""
+    def append(self, module: Module) -> "_Indexed":
         self.add_module(str(len(self)), module)
         return self
 
-    def _of(self, modules: list[Module]) -> "_Numbered":
+    def _with_modules(self, modules: list[Module]) -> "_Indexed":
         raise NotImplementedError
 
 
-class Sequential(_Numbered):
-    """Modules called one after the other; given one by one, or as a dict of names."""
+class Sequential(_Indexed):
+    """Modules called in order, each with the output of the one before.
+
+    Takes the modules one by one, or one dict of modules by name.
+    """
 
     def __init__(self, *modules: Any) -> None:
         super().__init__()
@@ -53,39 +55,36 @@ class Sequential(_Numbered):
             for index, module in enumerate(modules):
                 self.add_module(str(index), module)
 
-    def _of(self, modules: list[Module]) -> "Sequential":
+    def _with_modules(self, modules: list[Module]) -> "Sequential":
         return Sequential(*modules)
 
     def forward(self, input: Any) -> Any:
-        """Return what the last module makes of what the one before made."""
         for module in self.children():
             input = module(input)
         return input
 
 
-class ModuleList(_Numbered):
-    """A list of modules, for a forward of one's own."""
+class ModuleList(_Indexed):
+    """A list of modules, for use in a custom `forward`."""
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
         self.extend(modules)
 
-    def _of(self, modules: list[Module]) -> "ModuleList":
+    def _with_modules(self, modules: list[Module]) -> "ModuleList":
         return ModuleList(modules)
 
     def extend(self, modules: Iterable[Module]) -> "ModuleList":
-        """Add modules at the end."""
         for module in modules:
             self.append(module)
         return self
 
     def forward(self, *args: Any) -> Any:
-        """Raise: a list has no forward."""
         raise NotImplementedError("a ModuleList has no forward; call its modules one by one")
 
 
 class ModuleDict(Module):
-    """A dict of modules, for a forward of one's own."""
+    """A dict of modules, for use in a custom `forward`."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()
@@ -108,17 +107,13 @@ class ModuleDict(Module):
         self.add_module(name, module)
 
     def keys(self) -> Iterable[str]:
-        """Return the names."""
         return self._modules.keys()
 
     def items(self) -> Iterable[tuple[str, Module]]:
-        """Return names and modules."""
         return self.named_children()
 
     def values(self) -> Iterable[Module]:
-        """Return the modules."""
         return self.children()
 
     def forward(self, *args: Any) -> Any:
-        """Raise: a dict has no forward."""
         raise NotImplementedError("a ModuleDict has no forward; call its modules by name")

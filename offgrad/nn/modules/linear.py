@@ -1,0 +1,52 @@
+"""Linear layers and the identity."""
+
+from math import sqrt
+from typing import Any
+
+from offgrad import ops
+from offgrad._tensor.tensor import Tensor
+from offgrad.nn import functional as F
+from offgrad.nn import init
+from offgrad.nn.modules.module import Module
+from offgrad.nn.parameter import Parameter
+
+
+class Identity(Module):
+    """Return the input; constructor arguments are ignored."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input
+
+
+class Linear(Module):
+    """``x @ weight.T + bias``: [..., in_features] to [..., out_features]."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = None
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = Parameter(ops.empty(out_features, in_features, dtype=dtype))
+        self.register_parameter(
+            "bias", Parameter(ops.empty(out_features, dtype=dtype)) if bias else None
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias uniformly within 1/sqrt(in_features)."""
+        init.kaiming_uniform_(self.weight, a=sqrt(5))
+        if self.bias is not None:
+            bound = 1 / sqrt(self.in_features) if self.in_features else 0.0
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}"
+        )
