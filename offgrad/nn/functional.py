@@ -1,12 +1,8 @@
-"""The functions behind the modules."""
+"""Functions of neural networks: activations, losses, normalisation, attention."""
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from offgrad import ops
-from offgrad._missing import missing
+from offgrad import ops as _ops
+from offgrad._missing import missing as _missing
+from offgrad.nn._inplace import with_inplace as _with_inplace
 from offgrad.ops import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -48,49 +44,30 @@ from offgrad.ops import (
     tanhshrink,
     triplet_margin_loss,
 )
-from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._core.inplace_forms import inplace_form as _inplace_form
 
-if TYPE_CHECKING:
-    from offgrad._tensor.tensor import Tensor
-
-
-def with_inplace(operation: "Callable[..., Tensor]") -> "Callable[..., Tensor]":
-    """Return `operation` with one more parameter, the last, as PyTorch's: ``inplace=False``."""
-    count = len(inspect.signature(operation).parameters)
-
-    @functools.wraps(operation)
-    def run(input: "Tensor", *args: Any, inplace: bool = False, **kwargs: Any) -> "Tensor":
-        if len(args) == count:
-            *args, inplace = args  # type: ignore[assignment]
-        if inplace:
-            return ops.inplace(operation, input, *args, **kwargs)
-        return operation(input, *args, **kwargs)
-
-    return run
-
-
-celu = with_inplace(ops.celu)
-dropout = with_inplace(ops.dropout)
-elu = with_inplace(ops.elu)
-hardsigmoid = with_inplace(ops.hardsigmoid)
-hardswish = with_inplace(ops.hardswish)
-hardtanh = with_inplace(ops.hardtanh)
-leaky_relu = with_inplace(ops.leaky_relu)
-mish = with_inplace(ops.mish)
-relu = with_inplace(ops.relu)
-relu6 = with_inplace(ops.relu6)
-rrelu = with_inplace(ops.rrelu)
-selu = with_inplace(ops.selu)
-silu = with_inplace(ops.silu)
-threshold = with_inplace(ops.threshold)
-celu_ = ops.celu_
-elu_ = inplace_form(ops.elu)
-hardtanh_ = inplace_form(ops.hardtanh)
-leaky_relu_ = inplace_form(ops.leaky_relu)
-relu_ = ops.relu_
-rrelu_ = ops.rrelu_
-selu_ = ops.selu_
-threshold_ = ops.threshold_
+celu = _with_inplace(_ops.celu)
+dropout = _with_inplace(_ops.dropout)
+elu = _with_inplace(_ops.elu)
+hardsigmoid = _with_inplace(_ops.hardsigmoid)
+hardswish = _with_inplace(_ops.hardswish)
+hardtanh = _with_inplace(_ops.hardtanh)
+leaky_relu = _with_inplace(_ops.leaky_relu)
+mish = _with_inplace(_ops.mish)
+relu = _with_inplace(_ops.relu)
+relu6 = _with_inplace(_ops.relu6)
+rrelu = _with_inplace(_ops.rrelu)
+selu = _with_inplace(_ops.selu)
+silu = _with_inplace(_ops.silu)
+threshold = _with_inplace(_ops.threshold)
+celu_ = _ops.celu_
+elu_ = _inplace_form(_ops.elu)
+hardtanh_ = _inplace_form(_ops.hardtanh)
+leaky_relu_ = _inplace_form(_ops.leaky_relu)
+relu_ = _ops.relu_
+rrelu_ = _ops.rrelu_
+selu_ = _ops.selu_
+threshold_ = _ops.threshold_
 
 __all__ = [
     "binary_cross_entropy",
@@ -156,4 +133,4 @@ __all__ = [
     "triplet_margin_loss",
 ]
 
-__getattr__ = missing("offgrad.nn.functional")
+__getattr__ = _missing("offgrad.nn.functional")

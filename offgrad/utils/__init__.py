@@ -1,8 +1,8 @@
-"""What PyTorch keeps under utils."""
+"""Checkpoints and hook handles, as in ``torch.utils``."""
 
-from offgrad._missing import missing
+from offgrad._missing import missing as _missing
 from offgrad.utils import checkpoint, hooks
 
 __all__ = ["checkpoint", "hooks"]
 
-__getattr__ = missing("offgrad.utils")
+__getattr__ = _missing("offgrad.utils")
