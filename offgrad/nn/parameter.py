@@ -1,4 +1,4 @@
-"""Parameters and buffers: the tensors a module owns."""
+"""Parameter: a tensor that modules register."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from offgrad.autograd.tensor_base import TensorBase
 
 
 class Parameter(Tensor):
-    """A tensor that a module registers as one of its parameters when it is set as an attribute.
+    """A tensor that a module registers as a parameter when it is set as an attribute.
 
-    It shares memory with `data` and requires grad by default.
+    It shares memory with `data` if that is a tensor, and requires grad by default.
     """
 
     _is_module_parameter = True  # frozen ones, too

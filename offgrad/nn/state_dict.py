@@ -1,4 +1,4 @@
-"""State dicts: a module's parameters and buffers by qualified name, given away and taken back."""
+"""State dicts: parameters and buffers by qualified name, to save and to load."""
 
 import warnings
 from collections import OrderedDict
@@ -20,7 +20,7 @@ EXTRA_STATE = "_extra_state"
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `Module.load_state_dict` did not find, and did not expect."""
+    """Names that `Module.load_state_dict` did not find, and names that it did not expect."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -32,15 +32,15 @@ class IncompatibleKeys(NamedTuple):
 
 
 class StateDict(OrderedDict[str, Any]):
-    """A state dict; ``_metadata`` has, by the name of a module, the version of its format."""
+    """A state dict; ``_metadata`` has each module's format version, by the module's name."""
 
     _metadata: "OrderedDict[str, dict[str, Any]]"
 
 
 class _ModuleState(OrderedDict[str, Any]):
-    """What concerns a module and those below, while a state dict is loaded."""
+    """The part of a state dict for a module and those below, during loading."""
 
-    # Copies to be made once all is known to fit.
+    # Tensors and their new values; copied after all shapes have been checked.
     copies: "list[tuple[Tensor, Any]]"
 
 
@@ -57,24 +57,24 @@ class StateMethods(HookMethods):
     # Hooks
 
     def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call ``hook(module, prefix, keep_vars)`` before `state_dict` looks at the module."""
+        """Call ``hook(module, prefix, keep_vars)`` before `state_dict` reads the module."""
         return self._own_hooks().add("state_dict_pre", hook)
 
     def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
-        """Call ``hook(module, state_dict, prefix, local_metadata)`` after `state_dict` has seen the
-        module and all below. It may change the dict, and returns None.
+        """Call ``hook(module, state_dict, prefix, local_metadata)`` after `state_dict` has read the
+        module and all below. The hook may change the dict, and must return None.
         """
         own = self._own_hooks()
-        return own.add("state_dict", hook, flags=[own.returns_none])
+        return own.add("state_dict", hook, flags=[own.must_return_none])
 
     def _register_state_dict_hook(self, hook: Hook) -> RemovableHandle:
-        """As `register_state_dict_post_hook`; what the hook returns becomes the state dict."""
+        """As `register_state_dict_post_hook`, but the hook may return a replacement of the dict."""
         return self._own_hooks().add("state_dict", hook)
 
     def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(module, state_dict, prefix, local_metadata, strict, missing_keys,
-        unexpected_keys, error_msgs)`` before the module is loaded. It may change the dict, which is
-        a copy, and the lists.
+        unexpected_keys, error_msgs)`` before the module is loaded. The hook may change the dict,
+        which is a copy, and the lists.
         """
         return self._register_load_state_dict_pre_hook(hook, with_module=True)
 
@@ -88,12 +88,12 @@ class StateMethods(HookMethods):
     def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
         """Call ``hook(module, incompatible_keys)`` after the module and all below were loaded.
 
-        It may change the lists `missing_keys` and `unexpected_keys`, and returns None. Strictness
-        is judged after it.
+        The hook may change the lists `missing_keys` and `unexpected_keys`, to which `strict` is
+        applied afterwards, and must return None.
         """
         return self._own_hooks().add("load_state_dict_post", hook)
 
-    # Giving
+    # Saving
 
     def state_dict(
         self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
@@ -103,17 +103,17 @@ class StateMethods(HookMethods):
 
         Args:
             destination: a dict to add to; by default a new one, with PyTorch's ``_metadata``.
-            prefix: what all names begin with.
-            keep_vars: return the parameters themselves instead of what `detach` returns.
+            prefix: of all names.
+            keep_vars: return the parameters themselves instead of detached tensors.
         """
         if args:
             warnings.warn(
-                "state_dict takes its arguments by keyword; as positional ones they are deprecated",
+                "state_dict takes its arguments by keyword; positional ones are deprecated",
                 FutureWarning,
                 stacklevel=2,
             )
-            given: tuple[Any, ...] = (destination, prefix, keep_vars)
-            destination, prefix, keep_vars = (*args, *given[len(args) :])
+            by_keyword: tuple[Any, ...] = (destination, prefix, keep_vars)
+            destination, prefix, keep_vars = (*args, *by_keyword[len(args) :])
         if destination is None:
             destination = StateDict()
             destination._metadata = OrderedDict()
@@ -132,16 +132,16 @@ class StateMethods(HookMethods):
             result = hook(self, destination, prefix, metadata)
             if result is None:
                 continue
-            if hook_id in self._own_hooks().returns_none:
+            if hook_id in self._own_hooks().must_return_none:
                 raise RuntimeError(
-                    "a hook of register_state_dict_post_hook must return None, and change the "
-                    f"state dict it is given, but {hook!r} returned something"
+                    f"a hook of register_state_dict_post_hook must return None, but {hook!r} "
+                    "returned a value; change the state dict that the hook gets instead"
                 )
             destination = result
         return destination  # type: ignore[no-any-return]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Put what is this module's own into `destination`; for subclasses to extend."""
+        """Put this module's own tensors into `destination`; for subclasses to extend."""
         for name, tensor in self._local_state().items():
             destination[prefix + name] = tensor if keep_vars else tensor.detach()
         if type(self).get_extra_state is not StateMethods.get_extra_state:
@@ -155,14 +155,14 @@ class StateMethods(HookMethods):
         return {name: tensor for name, tensor in state.items() if tensor is not None}
 
     def get_extra_state(self) -> Any:
-        """Return what else belongs into the state dict; for subclasses that have something."""
+        """Return additional state for the state dict; for subclasses to define."""
         raise RuntimeError(f"{type(self).__name__} has no extra state; define get_extra_state")
 
     def set_extra_state(self, state: Any) -> None:
-        """Take back what `get_extra_state` returned."""
+        """Load the state that `get_extra_state` returned; for subclasses to define."""
         raise RuntimeError(f"{type(self).__name__} takes no extra state; define set_extra_state")
 
-    # Taking
+    # Loading
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -171,13 +171,13 @@ class StateMethods(HookMethods):
 
         Args:
             state_dict: values by qualified name. It is not changed.
-            strict: whether every name must be found, and no other.
-            assign: put the tensors themselves in place of parameters and buffers.
+            strict: raise an error for missing and unexpected names.
+            assign: replace parameters and buffers by the tensors of `state_dict`.
 
         Raises:
             TypeError: if `state_dict` is no mapping.
             RuntimeError: if shapes differ, or, with `strict`, names. Nothing is copied then, unless
-                a module loads in its own way or has a hook to be called after loading.
+                a module defines its own loading or has a hook to be called after loading.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
@@ -209,13 +209,13 @@ class StateMethods(HookMethods):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Take what is this module's own from `state_dict`; for subclasses to extend.
+        """Load this module's own tensors from `state_dict`; for subclasses to extend.
 
-        What is wrong goes into the lists.
+        Problems are appended to the lists.
         """
-        rest = (prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        other_args = (prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         for _, hook in self._hooks_of("load_state_dict_pre"):
-            hook(state_dict, *rest)
+            hook(state_dict, *other_args)
         local = self._local_state()
         for name, tensor in local.items():
             if prefix + name not in state_dict:
@@ -275,36 +275,37 @@ class _Loading:
 
     def load(self, module: StateMethods, state: Mapping[str, Any], prefix: str) -> None:
         """Load a module and all below from `state`, whose keys begin with `prefix`."""
-        kind = type(module)
-        own_way = (
-            kind._load_from_state_dict is not StateMethods._load_from_state_dict
-            or kind.set_extra_state is not StateMethods.set_extra_state
+        cls = type(module)
+        has_own_loading = (
+            cls._load_from_state_dict is not StateMethods._load_from_state_dict
+            or cls.set_extra_state is not StateMethods.set_extra_state
         )
-        local: Any = StateDict(state) if own_way else _ModuleState(state)
-        if own_way:
+        local: Any = StateDict(state) if has_own_loading else _ModuleState(state)
+        if has_own_loading:
             self.copy()
         else:
             local.copies = self._copies
         if self._metadata is not None:
             local._metadata = self._metadata
-        found = {} if self._metadata is None else self._metadata.get(prefix[:-1], {})
-        metadata = {**found, "assign_to_params_buffers": True} if self._assign else found
+        metadata = {} if self._metadata is None else self._metadata.get(prefix[:-1], {})
+        if self._assign:
+            metadata = {**metadata, "assign_to_params_buffers": True}
         module._load_from_state_dict(local, prefix, metadata, True, *self.keys, self.errors)
         for name, child in module._modules.items():
             if child is not None:
-                below = f"{prefix}{name}."
-                part = {key: value for key, value in local.items() if key.startswith(below)}
-                self.load(child, part, below)
+                child_prefix = f"{prefix}{name}."
+                part = {key: value for key, value in local.items() if key.startswith(child_prefix)}
+                self.load(child, part, child_prefix)
         for _, hook in module._hooks_of("load_state_dict_post"):
             self.copy()
             if hook(module, self.keys) is not None:
                 raise AssertionError(
-                    "a hook of register_load_state_dict_post_hook must return None, and change "
-                    f"the lists it is given, but {hook!r} returned something"
+                    f"a hook of register_load_state_dict_post_hook must return None, but {hook!r} "
+                    "returned a value; change the lists that the hook gets instead"
                 )
 
     def copy(self) -> None:
-        """Make the copies that wait, unless something is known not to fit."""
+        """Make the pending copies, unless an error has been found."""
         if not self.errors:
             for tensor, value in self._copies:
                 _copy(tensor, value)

@@ -86,7 +86,7 @@ class ModuleScope:
 
     def _rule(self, call: Call) -> Rule | None:
         if self._module is not None:
-            depth = call.steps_below(self._module, self._model)
+            depth = call.depth_below(self._module, self._model)
             return None if depth is None else Rule(depth, self._policy)
         assert isinstance(self._policy, ByModule)
         assert self._model is not None

@@ -19,7 +19,7 @@ from tests.parity.hooked import BoomError, Every, boom, note, scale
 def every(lib: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Where hooks of all modules are registered, as if none had been before."""
     if lib is offgrad:
-        monkeypatch.setattr(hooks.global_hooks, "full", None)
+        monkeypatch.setattr(hooks.global_hooks, "is_full_backward", None)
     else:
         monkeypatch.setattr(lib.nn.modules.module, "_global_is_full_backward_hook", None)
     found = Every(lib)

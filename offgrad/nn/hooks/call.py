@@ -1,4 +1,4 @@
-"""One call of a module with hooks, its own or those of all modules."""
+"""A call of a module that has hooks, or while there are global ones or calls are tracked."""
 
 import warnings
 from collections.abc import Callable
@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Any
 from offgrad.nn.hooks.call_stack import Call, calls
 from offgrad.nn.hooks.full_backward import BackwardHook
 from offgrad.nn.hooks.legacy_backward import register_on_last_operation
-from offgrad.nn.hooks.registry import Hooks, global_hooks, stop_tracking
+from offgrad.nn.hooks.registry import Hooks, global_hooks, stop_tracking_if_unused
 
 if TYPE_CHECKING:
     from offgrad.nn.modules.module import Module
 
 
 def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the module's hooks, and `forward` among them."""
+    """Return the output of `forward`, called with the module's hooks and the global ones."""
     caller = calls.innermost
     call = Call(module, caller)
     try:
         calls.innermost = call
-        own = module.__dict__.get("_call_hooks")
-        if global_hooks.wants_calls() or (own is not None and own.wants_calls()):
+        own_hooks = module.__dict__.get("_call_hooks")
+        if global_hooks.has_call_hooks() or (own_hooks is not None and own_hooks.has_call_hooks()):
             return _HookedCall(module, args, kwargs).run()
-        if not global_hooks.watchers:
-            stop_tracking()
+        if not global_hooks.trackers:
+            stop_tracking_if_unused()
         return module.forward(*args, **kwargs)
     finally:
         calls.innermost = caller
         call.end()
 
 
-_NONE = Hooks()
+_NO_HOOKS = Hooks()
 
 
 class _HookedCall:
@@ -43,12 +43,11 @@ class _HookedCall:
 
     @property
     def _own(self) -> Hooks:
-        """The module's own hooks, of which other hooks may register the first."""
-        own: Hooks = self._module.__dict__.get("_call_hooks", _NONE)
+        """The module's own hooks. Looked up each time: a hook may register the first one."""
+        own: Hooks = self._module.__dict__.get("_call_hooks", _NO_HOOKS)
         return own
 
     def run(self) -> Any:
-        """Return the output, after all hooks."""
         try:
             return self._run()
         except Exception:
@@ -57,33 +56,35 @@ class _HookedCall:
 
     def _run(self) -> Any:
         forward = self._module.forward
-        full, old = self._backward_hooks()
+        full, legacy = self._backward_hooks()
         pre = [*global_hooks.backward_pre.values(), *self._own.backward_pre.values()]
-        for _, hook, with_kwargs in [*global_hooks.forward_pre_now(), *self._own.forward_pre_now()]:
+        entries = [*global_hooks.forward_pre_entries(), *self._own.forward_pre_entries()]
+        for _, hook, with_kwargs in entries:
             self._call_pre_hook(hook, with_kwargs)
         backward = BackwardHook(self._module, full, pre) if full or pre else None
         if backward is not None:
-            self._args = backward.watch_inputs(self._args)
+            self._args = backward.setup_input_hook(self._args)
         self._output = forward(*self._args, **self._kwargs)
         for hook_id, hook, with_kwargs in self._forward_hooks():
             self._call_forward_hook(hook_id, hook, with_kwargs)
         if backward is not None:
-            self._output = backward.watch_outputs(self._output)
-        if old:
-            register_on_last_operation(self._module, old, self._args, self._output)
+            self._output = backward.setup_output_hook(self._output)
+        if legacy:
+            register_on_last_operation(self._module, legacy, self._args, self._output)
         return self._output
 
     def _forward_hooks(self) -> list[tuple[int, Callable[..., Any], bool]]:
-        """Return the forward hooks there are now, those of all modules first."""
-        return [*global_hooks.forward_now(), *self._own.forward_now()]
+        """Return the current forward hooks, global ones first."""
+        return [*global_hooks.forward_entries(), *self._own.forward_entries()]
 
     def _backward_hooks(self) -> tuple[list[Any], list[Any]]:
+        """Return the full backward hooks and the legacy ones, global ones first."""
         full: list[Any] = []
-        old: list[Any] = []
+        legacy: list[Any] = []
         for hooks in (global_hooks, self._own):
-            if hooks.full is not None:
-                (full if hooks.full else old).extend(hooks.backward.values())
-        return full, old
+            if hooks.is_full_backward is not None:
+                (full if hooks.is_full_backward else legacy).extend(hooks.backward.values())
+        return full, legacy
 
     def _call_pre_hook(self, hook: Callable[..., Any], with_kwargs: bool) -> None:
         if not with_kwargs:
@@ -96,8 +97,8 @@ class _HookedCall:
             return
         if not isinstance(result, tuple) or len(result) != 2:
             raise RuntimeError(
-                "a forward pre-hook with_kwargs must return None or (args, kwargs), but one of "
-                f"{type(self._module).__name__} returned {result!r}"
+                "a forward pre-hook with with_kwargs=True must return None or (args, kwargs), but "
+                f"one of {type(self._module).__name__} returned {result!r}"
             )
         self._args, self._kwargs = result
 
@@ -120,6 +121,6 @@ class _HookedCall:
             except Exception as error:
                 warnings.warn(
                     f"a forward hook of {type(self._module).__name__} with always_call=True raised "
-                    f"{error!r}, which gives way to the exception before it",
+                    f"{error!r}; it is dropped, because forward or another hook raised before it",
                     stacklevel=5,
                 )

@@ -1,4 +1,4 @@
-"""Which modules are running in this thread, and what they are called."""
+"""The running module calls of each thread, and the qualified names of their modules."""
 
 import threading
 from collections.abc import Callable
@@ -11,71 +11,78 @@ if TYPE_CHECKING:
     from offgrad.nn.modules.module import Module
 
 
-class _Name(NamedTuple):
-    """What a running module is called, and whether that counts from the root."""
+class _QualifiedName(NamedTuple):
+    """The name of a running module, and whether it is a path from the root."""
 
     text: str
-    inside: bool
+    is_below_root: bool
 
 
 class Call:
-    """One running call of a module. Calls are known while hooks or sessions need them."""
+    """One running call of a module.
 
-    __slots__ = ("_at_end", "_named", "caller", "module")
+    Calls are tracked only while hooks or sessions need them.
+
+    Attributes:
+        module: that is called.
+        caller: the tracked call around this one in its thread; None for the outermost.
+    """
+
+    __slots__ = ("_cached_name", "_exit_actions", "caller", "module")
 
     def __init__(self, module: "Module", caller: "Call | None") -> None:
         self.module = module
         self.caller = caller
-        self._named: tuple[Module | None, _Name] | None = None
-        self._at_end: list[Callable[[], None]] = []
+        self._cached_name: tuple[Module | None, _QualifiedName] | None = None
+        self._exit_actions: list[Callable[[], None]] = []
 
     def on_exit(self, action: Callable[[], None]) -> None:
-        """Have `action` called when the call ends, however it does; the last one first."""
-        self._at_end.append(action)
+        """Call `action` when the call ends, also by an exception. Actions run in reverse order."""
+        self._exit_actions.append(action)
 
     def end(self) -> None:
-        """Do what was to be done at the end."""
-        while self._at_end:
-            self._at_end.pop()()
+        """Run the exit actions."""
+        while self._exit_actions:
+            self._exit_actions.pop()()
 
     def name(self, root: "Module | None") -> str:
-        """Return the qualified name of the module below `root`, or below the outermost called."""
+        """Return the module's qualified name, from `root` or the outermost called module on."""
         return self._name(root).text
 
     def name_inside(self, root: "Module") -> str | None:
-        """Return the qualified name of the module below `root`; None if it is not there."""
+        """Return the module's qualified name from `root` on; None if it is not below `root`."""
         name = self._name(root)
-        return name.text if name.inside else None
+        return name.text if name.is_below_root else None
 
-    def steps_below(self, module: "Module", root: "Module | None") -> int | None:
-        """Return how many names further in than `module` this one is; None if it is not in there.
+    def depth_below(self, module: "Module", root: "Module | None") -> int | None:
+        """Return how many levels below `module` this call's module is; None if it is not below.
 
-        Where it has several names, the one it is called by decides.
+        If it has several qualified names, the one of this call counts.
         """
         name = self._name(root)
-        if name.inside and (root is not None or self.caller is not None):
-            return _steps(root or self._outermost(), name.text, module)
-        path = _path(module, self.module)
-        return None if path is None else _steps(module, path, module)
+        if name.is_below_root and (root is not None or self.caller is not None):
+            return _depth(root or self._outermost(), name.text, module)
+        path = _path_to(module, self.module)
+        return None if path is None else _depth(module, path, module)
 
-    def _name(self, root: "Module | None") -> _Name:
-        if self._named is None or self._named[0] is not root:
-            self._named = root, self._find_name(root)
-        return self._named[1]
+    def _name(self, root: "Module | None") -> _QualifiedName:
+        if self._cached_name is None or self._cached_name[0] is not root:
+            self._cached_name = root, self._find_name(root)
+        return self._cached_name[1]
 
-    def _find_name(self, root: "Module | None") -> _Name:
+    def _find_name(self, root: "Module | None") -> _QualifiedName:
         if self.module is root or (root is None and self.caller is None):
-            return _Name("", True)
-        parent = _Name("", False) if self.caller is None else self.caller._name(root)
-        below = None if self.caller is None else _path(self.caller.module, self.module)
-        if not parent.inside or below is None:
-            # Called from elsewhere, as when a part is computed again: its name in the model.
-            path = _path(root or self._outermost(), self.module)
+            return _QualifiedName("", True)
+        parent = _QualifiedName("", False) if self.caller is None else self.caller._name(root)
+        below = None if self.caller is None else _path_to(self.caller.module, self.module)
+        if not parent.is_below_root or below is None:
+            # The caller lacks the module, as in recomputation. Use its name in the model.
+            path = _path_to(root or self._outermost(), self.module)
             if path is not None:
-                return _Name(path, True)
-        inside = parent.inside and below is not None
-        last = type(self.module).__name__ if below is None else below
-        return _Name(".".join(filter(None, (parent.text, last))), inside)
+                return _QualifiedName(path, True)
+        is_below_root = parent.is_below_root and below is not None
+        name = type(self.module).__name__ if below is None else below
+        return _QualifiedName(".".join(filter(None, (parent.text, name))), is_below_root)
 
     def _outermost(self) -> "Module":
         call = self
@@ -92,11 +99,11 @@ calls = _Calls()
 
 
 def current_module_name(root: "Module | None" = None) -> str:
-    """Return the qualified name of the module this thread is in.
+    """Return the qualified name of the innermost module that this thread is calling.
 
-    It counts from `root`, or from the outermost module called, which itself is ``""``, as is no
-    module at all. A module that several have is named after the one that calls it; one that is not
-    registered below goes by its class.
+    Names count from `root`, or from the outermost called module, whose own name is ``""``. The name
+    is ``""`` outside of all modules, too. A module with several parents is named after the one that
+    calls it; a module that is not registered below its caller is named after its class.
     """
     return "" if calls.innermost is None else calls.innermost.name(root)
 
@@ -104,47 +111,47 @@ def current_module_name(root: "Module | None" = None) -> str:
 saved_tensor.current_module = current_module_name
 
 
-class _Paths:
-    """The names of the modules below one, each once."""
+class _SubmodulePaths:
+    """The qualified names of all modules below one module, at the time of construction."""
 
     def __init__(self, module: "Module") -> None:
-        self.changes = structure.changes
+        self.registration_count = module_registrations.count
         named = {each: name for name, each in module.named_modules()}
         self.names: WeakKeyDictionary[Module, str] = WeakKeyDictionary(named)
 
 
-class _Structure:
-    # How often modules were registered anywhere: what was not there before may be there now.
-    changes = 0
+class _Registrations:
+    # Registrations of modules so far, in the process: each may invalidate a cached absence.
+    count = 0
 
 
-structure = _Structure()
-_paths: "WeakKeyDictionary[Module, _Paths]" = WeakKeyDictionary()
+module_registrations = _Registrations()
+_known_paths: "WeakKeyDictionary[Module, _SubmodulePaths]" = WeakKeyDictionary()
 
 
-def _path(module: "Module", below: "Module") -> str | None:
-    """Return the name of a module below another; None if it is not there."""
-    paths = _paths.get(module)
+def _path_to(module: "Module", submodule: "Module") -> str | None:
+    """Return the qualified name of `submodule` in `module`; None if it is not below it."""
+    paths = _known_paths.get(module)
     if paths is not None:
-        path = paths.names.get(below)
-        if path is not None and _along(module, path)[-1] is below:
+        path = paths.names.get(submodule)
+        if path is not None and _modules_along(module, path)[-1] is submodule:
             return path
-        if path is None and paths.changes == structure.changes:
+        if path is None and paths.registration_count == module_registrations.count:
             return None
-    paths = _paths[module] = _Paths(module)
-    return paths.names.get(below)
+    paths = _known_paths[module] = _SubmodulePaths(module)
+    return paths.names.get(submodule)
 
 
-def _along(module: "Module", path: str) -> "list[Module | None]":
-    """Return the modules on a way: the first, and one for each name."""
+def _modules_along(module: "Module", path: str) -> "list[Module | None]":
+    """Return the modules along `path`: `module`, and one for each name (None if there is none)."""
     found: list[Module | None] = [module]
     for name in path.split(".") if path else ():
-        above = found[-1]
-        found.append(None if above is None else above._modules.get(name))
+        parent = found[-1]
+        found.append(None if parent is None else parent._modules.get(name))
     return found
 
 
-def _steps(root: "Module", path: str, module: "Module") -> int | None:
-    """Return how many names lie between `module`, on the way from `root`, and the way's end."""
-    backwards = enumerate(reversed(_along(root, path)))
-    return next((steps for steps, each in backwards if each is module), None)
+def _depth(root: "Module", path: str, module: "Module") -> int | None:
+    """Return how many levels the end of `path`, which begins at `root`, is below `module`."""
+    backwards = enumerate(reversed(_modules_along(root, path)))
+    return next((depth for depth, each in backwards if each is module), None)

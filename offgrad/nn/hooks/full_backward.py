@@ -1,6 +1,4 @@
-"""The machinery of full backward hooks: one node around a module's inputs, one around its
-outputs.
-"""
+"""Full backward hooks: a node before the module sees its inputs, one after it its outputs."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BackwardHookFunction(Op):
-    """Each tensor as a view, so that all share one node; keeps nothing."""
+    """Return a view of each tensor, so that all have the same node. Keeps nothing for backward."""
 
     is_view = True
     views_each_input = True
@@ -26,20 +24,19 @@ class BackwardHookFunction(Op):
     runs_without_grad = True
 
     def forward(self, *arrays: Array) -> tuple[Array, ...]:
-        """Return the views."""
-        self.like = [(array.shape, array.dtype) for array in arrays]
+        self.input_metadata = [(array.shape, array.dtype) for array in arrays]
         return tuple(array.view() for array in arrays)
 
     def backward(self, *grads: "Tensor | None") -> Any:
-        """Pass the gradients; what has none gets zeros, as from PyTorch's Functions."""
+        """Pass the gradients on, zeros for missing ones, as PyTorch's Functions do."""
         return tuple(
             wrap(memory.zeros(shape, dtype)) if grad is None else grad
-            for grad, (shape, dtype) in zip(grads, self.like, strict=True)
+            for grad, (shape, dtype) in zip(grads, self.input_metadata, strict=True)
         )
 
 
 class BackwardHook:
-    """Calls the hooks of one call of a module with its gradients."""
+    """Calls the backward hooks for one call of a module."""
 
     def __init__(
         self,
@@ -50,29 +47,29 @@ class BackwardHook:
         self._module = module
         self._hooks = hooks
         self._pre_hooks = pre_hooks
-        self._inputs = _Places((), 0)
-        self._outputs = _Places((), 0)
-        # Of the pass that is on its way from the outputs to the inputs; None while none is.
+        self._inputs = _TensorPositions((), 0)
+        self._outputs = _TensorPositions((), 0)
+        # Set while a backward pass is between the outputs and the inputs of the module.
         self._grad_outputs: tuple[Tensor | None, ...] | None = None
 
-    def watch_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments with tensors seen through the node before the module."""
-        views, self._inputs, node = _watch(args)
+    def setup_input_hook(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments, tensors as views from the node before the module."""
+        views, self._inputs, node = _view_through_node(args)
         if node is not None:
             node.register_hook(self._after_inputs)
         return tuple(views)
 
-    def watch_outputs(self, output: Any) -> Any:
-        """Return the output with tensors seen through the node after the module."""
+    def setup_output_hook(self, output: Any) -> Any:
+        """Return the output, tensors as views from the node after the module."""
         if not isinstance(output, TensorBase | tuple):
             warnings.warn(
                 "backward hooks are called for outputs that are a Tensor or a tuple of Tensors, "
-                f"but {type(self._module).__name__} returned a {type(output).__name__}: they will "
-                "not be called",
+                f"but {type(self._module).__name__} returned a {type(output).__name__}; its hooks "
+                "will not be called",
                 stacklevel=6,
             )
         outputs = output if isinstance(output, tuple) else (output,)
-        views, self._outputs, node = _watch(outputs)
+        views, self._outputs, node = _view_through_node(outputs)
         if node is None:
             return output
         node.register_hook(self._after_outputs)
@@ -81,18 +78,18 @@ class BackwardHook:
         return type(output)(*views) if hasattr(output, "_fields") else tuple(views)
 
     def _after_outputs(self, _: Any, grads: "tuple[Tensor | None, ...]") -> Any:
-        full = self._outputs.spread(grads)
+        full = self._outputs.pack_with_none(grads)
         for hook in self._pre_hooks:
             result = hook(self._module, full)
             if result is not None:
-                full = _as_tuple(result, len(full), "full_backward_pre_hook")
+                full = _checked_gradients(result, len(full), "full_backward_pre_hook")
         self._grad_outputs = full
         if not self._inputs.indices:
             self._call_without_inputs(full)
-        return self._outputs.picked(full)
+        return self._outputs.unpack_none(full)
 
     def _call_without_inputs(self, grad_outputs: "tuple[Tensor | None, ...]") -> None:
-        """Call the hooks where no input needs a gradient: this is all there is to see."""
+        """Call the hooks at once, because no input requires grad."""
         self._grad_outputs = None
         name = type(self._module).__name__
         warnings.warn(
@@ -111,47 +108,47 @@ class BackwardHook:
 
     def _after_inputs(self, grad_inputs: "tuple[Tensor | None, ...]", _: Any) -> Any:
         if self._grad_outputs is None:
-            # The gradients came past the outputs, as those of a double backward may.
+            # The gradients bypassed the outputs, as those of a double backward may.
             return None
-        full = self._inputs.spread(grad_inputs)
+        full = self._inputs.pack_with_none(grad_inputs)
         outputs, self._grad_outputs = self._grad_outputs, None
         for hook in self._hooks:
             result = hook(self._module, full, outputs)
             if result is not None:
-                full = _as_tuple(result, len(full), "full_backward_hook")
-        return self._inputs.picked(full)
+                full = _checked_gradients(result, len(full), "full_backward_hook")
+        return self._inputs.unpack_none(full)
 
 
-class _Places(NamedTuple):
-    """Where among so many values the tensors are; nowhere if none requires grad."""
+class _TensorPositions(NamedTuple):
+    """Indices of the tensors among `size` values; none if no tensor requires grad."""
 
     indices: tuple[int, ...]
     size: int
 
-    def spread(self, grads: "Sequence[Tensor | None]") -> "tuple[Tensor | None, ...]":
-        """Return an entry for each value, None for what is no tensor."""
+    def pack_with_none(self, grads: "Sequence[Tensor | None]") -> "tuple[Tensor | None, ...]":
+        """Return an entry for each value: a tensor's gradient, or None."""
         full: list[Tensor | None] = [None] * self.size
         for index, grad in zip(self.indices, grads, strict=True):
             full[index] = grad
         return tuple(full)
 
-    def picked(self, full: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the entries of the tensors."""
+    def unpack_none(self, full: Sequence[Any]) -> tuple[Any, ...]:
+        """Return only the entries of tensors."""
         return tuple([full[index] for index in self.indices])
 
 
-def _watch(values: Sequence[Any]) -> "tuple[list[Any], _Places, Op | None]":
-    """Return the values with tensors seen through one node; their places; the node, if any."""
+def _view_through_node(values: Sequence[Any]) -> "tuple[list[Any], _TensorPositions, Op | None]":
+    """Return the values, tensors as views from one node; their positions; the node, if any."""
     result = list(values)
     indices = [index for index, value in enumerate(values) if isinstance(value, TensorBase)]
     tensors = [values[index] for index in indices]
     if not grad_mode.state.grad_enabled or not any(each.requires_grad for each in tensors):
-        return result, _Places((), len(result)), None
+        return result, _TensorPositions((), len(result)), None
     views = BackwardHookFunction.apply_all(*tensors)
     for index, tensor, view in zip(indices, tensors, views, strict=True):
         result[index] = view if tensor.requires_grad else _alias(tensor)
     node = next(view.grad_fn for view in views if view.requires_grad)
-    return result, _Places(tuple(indices), len(result)), node
+    return result, _TensorPositions(tuple(indices), len(result)), node
 
 
 @grad_mode.no_grad()
@@ -159,7 +156,7 @@ def _alias(tensor: "Tensor") -> "Tensor":
     return Alias.apply(tensor)
 
 
-def _as_tuple(result: Any, count: int, hook: str) -> tuple[Any, ...]:
+def _checked_gradients(result: Any, count: int, hook: str) -> tuple[Any, ...]:
     given = (result,) if isinstance(result, TensorBase) else tuple(result)
     if len(given) != count:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""The hooks of `register_backward_hook`, with their documented flaw: they see one operation."""
+"""Hooks of `register_backward_hook`, with PyTorch's documented flaw: they see one operation."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from offgrad.autograd.node import Node
     from offgrad.nn.modules.module import Module
 
-_ADVICE = "; register_full_backward_hook gives all of them"
+_ADVICE = "; register_full_backward_hook gets all gradients"
 
 
 def register_on_last_operation(
     module: "Module", hooks: Sequence[Callable[..., Any]], args: tuple[Any, ...], output: Any
 ) -> None:
-    """Have `hooks` called with the gradients of the operation that made the first output."""
+    """Register `hooks` on the operation that computed the first output."""
     first = output
     while not isinstance(first, TensorBase):
         if isinstance(first, Mapping):
@@ -39,16 +39,16 @@ def register_on_last_operation(
 
 
 def _flaw(args: tuple[Any, ...], output: Any, node: "Node") -> str | None:
-    """Return what the hooks will not see; None if they will see what they should."""
+    """Return which gradients the hooks will miss; None if they get all."""
     outputs = output if isinstance(output, tuple) else (output,)
     if not all(isinstance(each, TensorBase) for each in outputs):
-        return "sees part of grad_output only where the outputs are not all tensors"
+        return "sees only part of grad_output if the outputs are not all tensors"
     if not all(isinstance(each, TensorBase) for each in args):
-        return "sees part of grad_input only where the inputs are not all tensors"
-    made_by = {each.grad_fn for each in outputs if each.grad_fn is not None}
-    if len(made_by) > 1:
-        return "sees part of grad_output only where several operations make the outputs"
-    led_to = {following for following, _ in node.next_functions}
-    if {each.grad_fn for each in args if each.grad_fn is not None} != led_to:
-        return "sees the inputs of the last operation only where forward has several operations"
+        return "sees only part of grad_input if the inputs are not all tensors"
+    output_nodes = {each.grad_fn for each in outputs if each.grad_fn is not None}
+    if len(output_nodes) > 1:
+        return "sees only part of grad_output if several operations compute the outputs"
+    next_nodes = {next_node for next_node, _ in node.next_functions}
+    if {each.grad_fn for each in args if each.grad_fn is not None} != next_nodes:
+        return "sees only the inputs of the last operation if forward has several operations"
     return None

@@ -1,4 +1,4 @@
-"""Module: layers that hold parameters and other modules, with hooks around their calls."""
+"""Module, the base of layers and models, with hooks around calls."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -9,8 +9,9 @@ from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.nn.hooks.call import call_with_hooks
-from offgrad.nn.hooks.call_stack import structure
+from offgrad.nn.hooks.call_stack import module_registrations
 from offgrad.nn.hooks.registry import (
+    call_registration_hooks,
     register_module_backward_hook,
     register_module_buffer_registration_hook,
     register_module_forward_hook,
@@ -19,7 +20,6 @@ from offgrad.nn.hooks.registry import (
     register_module_full_backward_pre_hook,
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
-    registered,
 )
 from offgrad.nn.parameter import Parameter
 from offgrad.nn.state_dict import StateMethods
@@ -37,30 +37,29 @@ __all__ = [
 ]
 
 M = TypeVar("M", bound="Module")
-_UNSET = object()
 
 
 def _no_forward(self: "Module", *_: Any, **__: Any) -> Any:
-    raise NotImplementedError(f"{type(self).__name__} needs a method forward to be called")
+    raise NotImplementedError(f"{type(self).__name__} cannot be called: it defines no forward")
 
 
 class Module(StateMethods):
     """Base of all layers and models.
 
     A subclass calls ``super().__init__()``, sets parameters and modules as attributes, and defines
-    ``forward``. Calling the module runs its hooks and `forward`.
+    ``forward``. Calling the module calls its hooks and `forward`.
     """
 
     training: bool
     forward: Callable[..., Any] = _no_forward
 
     def __init__(self) -> None:
-        put = super().__setattr__
-        put("training", True)
-        put("_parameters", {})
-        put("_buffers", {})
-        put("_non_persistent_buffers_set", set())
-        put("_modules", {})
+        set_attribute = super().__setattr__
+        set_attribute("training", True)
+        set_attribute("_parameters", {})
+        set_attribute("_buffers", {})
+        set_attribute("_non_persistent_buffers_set", set())
+        set_attribute("_modules", {})
 
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
@@ -69,7 +68,6 @@ class Module(StateMethods):
     # Calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `forward`, with the hooks if there are any."""
         if self._call_hooks is None:
             return self.forward(*args, **kwargs)
         return call_with_hooks(self, args, kwargs)
@@ -81,8 +79,8 @@ class Module(StateMethods):
         if "_parameters" not in registries:
             if isinstance(value, Parameter | Module):
                 raise AttributeError(
-                    "parameters and modules can be set only after super().__init__(), got "
-                    f"{name!r} of {type(self).__name__} before"
+                    "parameters and modules can be set only after super().__init__(), but "
+                    f"{type(self).__name__} set {name!r} before"
                 )
             super().__setattr__(name, value)
             return
@@ -91,7 +89,7 @@ class Module(StateMethods):
                 self._replace(registry, name, value)
                 return
         if isinstance(value, Parameter | Module):
-            registries.pop(name, None)  # a plain attribute, such as None, until now
+            registries.pop(name, None)  # it may have been a plain attribute, such as None
         if isinstance(value, Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Module):
@@ -100,24 +98,24 @@ class Module(StateMethods):
             super().__setattr__(name, value)
 
     def _replace(self, registry: str, name: str, value: Any) -> None:
-        if isinstance(value, Parameter | Module) and not isinstance(value, _KINDS[registry]):
+        if isinstance(value, Parameter | Module) and not isinstance(value, _VALUE_TYPES[registry]):
             del self.__dict__[registry][name]
             setattr(self, name, value)
             return
-        self._put(registry, name, value)
+        self._set_entry(registry, name, value)
 
-    def _put(self, registry: str, name: str, value: Any) -> None:
+    def _set_entry(self, registry: str, name: str, value: Any) -> None:
         kind = registry[1:].removesuffix("s")
-        if value is not None and not isinstance(value, _KINDS[registry]):
+        if value is not None and not isinstance(value, _VALUE_TYPES[registry]):
             raise TypeError(
                 f"the {kind} {name!r} of {type(self).__name__} must be a "
-                f"{_KINDS[registry].__name__.removesuffix('Base')} or None, got "
+                f"{_VALUE_TYPES[registry].__name__.removesuffix('Base')} or None, got "
                 f"{type(value).__name__}; to set another kind of attribute, delete it first"
             )
         if value is not None or registry != "_parameters":
-            value = registered(kind, self, name, value)
+            value = call_registration_hooks(kind, self, name, value)
         self.__dict__[registry][name] = value
-        structure.changes += registry == "_modules"
+        module_registrations.count += registry == "_modules"
 
     def __getattr__(self, name: str) -> Any:
         for registry in ("_parameters", "_buffers", "_modules"):
@@ -138,21 +136,20 @@ class Module(StateMethods):
         return [*super().__dir__(), *self._parameters, *self._buffers, *self._modules]
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Add a parameter."""
+        """Add a parameter, or None for a name that may get one later."""
         self._check_name(name, self._parameters)
-        self._put("_parameters", name, param)
+        self._set_entry("_parameters", name, param)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Add a tensor that is no parameter; it is part of the state dict if `persistent`."""
+        """Add a tensor that is no parameter; `persistent` ones are part of the state dict."""
         self._check_name(name, self._buffers)
-        self._put("_buffers", name, tensor)
+        self._set_entry("_buffers", name, tensor)
         names = self._non_persistent_buffers_set
         (names.discard if persistent else names.add)(name)
 
     def add_module(self, name: str, module: "Module | None") -> None:
-        """Add a module."""
         self._check_name(name, self._modules)
-        self._put("_modules", name, module)
+        self._set_entry("_modules", name, module)
 
     register_module = add_module
 
@@ -160,9 +157,9 @@ class Module(StateMethods):
         if "." in name or not name:
             raise KeyError(f"a name must not be empty or contain '.', got {name!r}")
         if hasattr(self, name) and name not in registry:
-            raise KeyError(f"{type(self).__name__} has an attribute {name!r} already")
+            raise KeyError(f"{type(self).__name__} already has an attribute {name!r}")
 
-    # Looking through
+    # Traversal
 
     def named_modules(
         self,
@@ -170,8 +167,12 @@ class Module(StateMethods):
         prefix: str = "",
         remove_duplicate: bool = True,
     ) -> "Iterator[tuple[str, Module]]":
-        """Yield this module and all below, with qualified names; each once, unless
-        `remove_duplicate` is false.
+        """Yield this module and all modules below, with qualified names.
+
+        Args:
+            memo: modules to skip; yielded modules are added to it.
+            prefix: this module's qualified name.
+            remove_duplicate: yield each module once.
         """
         memo = set() if memo is None else memo
         if self in memo:
@@ -181,16 +182,16 @@ class Module(StateMethods):
         yield prefix, self
         for name, module in self._modules.items():
             if module is not None:
-                below = f"{prefix}.{name}" if prefix else name
-                yield from module.named_modules(memo, below, remove_duplicate)
+                child_prefix = f"{prefix}.{name}" if prefix else name
+                yield from module.named_modules(memo, child_prefix, remove_duplicate)
 
     def modules(self) -> "Iterator[Module]":
-        """Yield this module and all below, each once."""
+        """Yield this module and all modules below, each once."""
         for _, module in self.named_modules():
             yield module
 
     def named_children(self) -> "Iterator[tuple[str, Module]]":
-        """Yield the modules directly below."""
+        """Yield the modules directly below, with their names."""
         for name, module in self._modules.items():
             if module is not None:
                 yield name, module
@@ -200,7 +201,7 @@ class Module(StateMethods):
         for _, module in self.named_children():
             yield module
 
-    def _named(self, registry: str, recurse: bool) -> Iterator[tuple[str, Any]]:
+    def _named_tensors(self, registry: str, recurse: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
         for prefix, module in self.named_modules() if recurse else [("", self)]:
             for name, tensor in module.__dict__[registry].items():
@@ -210,7 +211,7 @@ class Module(StateMethods):
 
     def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
         """Yield the parameters with qualified names, each once."""
-        return self._named("_parameters", recurse)
+        return self._named_tensors("_parameters", recurse)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Yield the parameters, each once."""
@@ -219,7 +220,7 @@ class Module(StateMethods):
 
     def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Yield the buffers with qualified names, each once."""
-        return self._named("_buffers", recurse)
+        return self._named_tensors("_buffers", recurse)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Yield the buffers, each once."""
@@ -227,7 +228,11 @@ class Module(StateMethods):
             yield buffer
 
     def get_submodule(self, target: str) -> "Module":
-        """Return the module of a qualified name; ``""`` is this one."""
+        """Return the module with a qualified name; ``""`` is this one.
+
+        Raises:
+            AttributeError: if there is none.
+        """
         module: Module | None = self
         for name in target.split(".") if target else ():
             module = None if module is None else module._modules.get(name)
@@ -235,23 +240,23 @@ class Module(StateMethods):
             raise AttributeError(f"{type(self).__name__} has no module {target!r}")
         return module
 
-    # Changing all
+    # Changes of all modules and tensors below
 
     def apply(self: M, fn: "Callable[[Module], None]") -> M:
-        """Call `fn` with every module below and this one; return this one."""
+        """Call `fn` with every module below and with this one; return this one."""
         for module in self.children():
             module.apply(fn)
         fn(self)
         return self
 
     def train(self: M, mode: bool = True) -> M:
-        """Set training mode, on which dropout depends, here and below."""
+        """Set training mode, which turns dropout on, here and below."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self: M) -> M:
-        """Set evaluation mode."""
+        """Set evaluation mode, here and below."""
         return self.train(False)
 
     def requires_grad_(self: M, requires_grad: bool = True) -> M:
@@ -271,24 +276,24 @@ class Module(StateMethods):
     def to(self: M, *target: Any, device: Any = None, dtype: Any = None) -> M:
         """Convert floating point parameters and buffers to a dtype, in place.
 
-        The device ``"cpu"`` is accepted: there is no other.
+        The only device is ``"cpu"``.
         """
         dtype = ops.conversion(target, device, dtype)
         if dtype is None:
             return self
-        kind = np.dtype(dtype)
+        dtype = np.dtype(dtype)
         for _, tensor in (*self.named_parameters(), *self.named_buffers()):
             if tensor.is_floating_point():
-                converted = ops.cast(tensor.detach(), kind)
+                converted = ops.cast(tensor.detach(), dtype)
                 tensor._array, tensor._storage = converted._array, converted._storage
                 if isinstance(tensor, Parameter):
                     tensor._storage.role = "parameters"
                 if tensor.grad is not None:
-                    tensor.grad = ops.cast(tensor.grad, kind)
+                    tensor.grad = ops.cast(tensor.grad, dtype)
         return self
 
     def cpu(self: M) -> M:
-        """Return this module: it is there already."""
+        """Return this module: all tensors are on the CPU."""
         return self
 
     def half(self: M) -> M:
@@ -310,7 +315,7 @@ class Module(StateMethods):
     # Printing
 
     def extra_repr(self) -> str:
-        """Return what `repr` says besides the modules below."""
+        """Return the options for `repr`; for subclasses to override."""
         return ""
 
     def __repr__(self) -> str:
@@ -326,4 +331,8 @@ class Module(StateMethods):
         return "\n".join([f"{head}(", *lines, ")"])
 
 
-_KINDS: dict[str, type] = {"_parameters": Parameter, "_modules": Module, "_buffers": TensorBase}
+_VALUE_TYPES: dict[str, type] = {
+    "_parameters": Parameter,
+    "_modules": Module,
+    "_buffers": TensorBase,
+}
