@@ -1,4 +1,4 @@
-"""One call of a checkpointed function: its run in forward, and those in backward."""
+"""The node of one call of a checkpointed function: its forward run, and its recomputations."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -17,7 +17,7 @@ from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._random import replay as draws
 from offgrad.utils.checkpoint.save_log import (
     CheckpointError,
-    Facts,
+    SaveLog,
     difference,
     digest,
 )
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 
-class _Stop(BaseException):
-    """All that a recomputation is for has been saved. No `except Exception` of a user's gets it."""
+class _StopRecomputation(BaseException):
+    """All requested tensors have been saved. Not an Exception, so that user code lets it pass."""
 
-    def __init__(self, run: "_Again") -> None:
-        super().__init__("a checkpoint's function is left early; let this exception pass")
-        self.run = run
+    def __init__(self, hooks: "_RecomputeHooks") -> None:
+        super().__init__("checkpoint: the function is stopped early; let this exception propagate")
+        self.hooks = hooks
 
 
-class _Input(Node):
-    """What made an input of a function that runs again; its gradients go nowhere from here."""
+class _InputNode(Node):
+    """The node of a non-leaf input in a recomputation; gradients end here."""
 
     def run(self, grads: Grads) -> Grads:
         return ()
 
 
 class _Placeholder:
-    """Stands for a tensor among the arguments."""
+    """Stands for a tensor among the kept arguments."""
 
     def __init__(self, slot: str, tensor: "Tensor") -> None:
         self.slot = slot
@@ -52,7 +52,7 @@ class _Placeholder:
 
 
 def _replace(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Return `value`, lists, tuples and dicts made anew, with each `kind` in it changed."""
+    """Return `value` with each instance of `kind` changed, in new lists, tuples and dicts."""
     if isinstance(value, kind):
         return change(value)
     if type(value) is dict:
@@ -68,11 +68,11 @@ class Options(NamedTuple):
     """How a checkpoint runs.
 
     Attributes:
-        metadata: whether operation, shape and dtype of each save are compared.
-        content: whether contents are.
-        debug: whether errors list all saves.
-        early_stop: whether a run in backward ends with the last tensor that is wanted.
-        preserve_rng_state: whether it draws the same random numbers.
+        metadata: compare operation, shape and dtype of each save.
+        content: compare contents.
+        debug: list all saves in errors.
+        early_stop: end a recomputation at the last requested tensor.
+        preserve_rng_state: draw the same random numbers in recomputations.
     """
 
     metadata: bool
@@ -82,37 +82,43 @@ class Options(NamedTuple):
     preserve_rng_state: bool
 
 
-class _Values:
-    """What one backward pass wants of a checkpoint, and what has been computed of it."""
+class _PassState:
+    """The tensors that a backward pass requests of a checkpoint, and those recomputed for it.
 
-    def __init__(self, wanted: Iterable[int] = ()) -> None:
-        self.wanted = set(wanted)
-        self.found: dict[int, tuple[Tensor, int]] = {}
+    Attributes:
+        requested: numbers of the saves that the pass will still unpack.
+        recomputed: tensors, with their versions when saved, by number.
+    """
+
+    def __init__(self, requested: Iterable[int] = ()) -> None:
+        self.requested = set(requested)
+        self.recomputed: dict[int, tuple[Tensor, int]] = {}
 
     def clear(self) -> None:
-        """The pass is over."""
-        self.found = {}
+        self.recomputed = {}
 
 
 class Checkpoint(Node):
-    """One call of a checkpointed function: it saves the inputs, as a node, and reads for all nodes
-    that the function recorded. It is not part of the graph: they hold it.
+    """One call of a checkpointed function.
+
+    As a node it saves the inputs; as an unpacker it recomputes the tensors that the nodes inside
+    saved. It is not part of the graph: those nodes hold it.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
         arguments: Any,
-        context: AbstractContextManager[Any],
+        recompute_context: AbstractContextManager[Any],
         options: Options,
     ) -> None:
         super().__init__()
         self.options = options
-        self.facts = Facts(options.debug)
-        # False while the function runs: its own backward may want what it saved so far.
+        self.save_log = SaveLog(options.debug)
+        # False during the forward run, in which the function's own backward may unpack saves.
         self.is_complete = False
         self._function = function
-        self._context = context
+        self._recompute_context = recompute_context
         self._draws: list[draws.Draw] | None = None
         self._modes = grad_mode.state.grad_mode, grad_mode.state.inference
         self._saved: dict[str, SavedTensor] = {}
@@ -129,20 +135,20 @@ class Checkpoint(Node):
     # Forward
 
     def call(self, context: AbstractContextManager[Any], args: Any, kwargs: Any) -> Any:
-        """Return what the function returns, noting what it saves and which numbers it draws."""
-        with ExitStack() as ends:
-            _enter(ends, _First(self))
+        """Return the function's result; record its saves and its random draws."""
+        with ExitStack() as stack:
+            _enter(stack, _ForwardHooks(self))
             if self.options.preserve_rng_state:
-                self._draws = ends.enter_context(draws.recording())
+                self._draws = stack.enter_context(draws.recording())
             with context:
                 result = self._function(*args, **kwargs)
                 self.is_complete = True
         if not self.is_complete:
             raise RuntimeError(
                 "checkpoint: the first context of context_fn must let exceptions pass, but it "
-                "suppressed one of the function, which so has no result"
+                "suppressed an exception of the function, which therefore has no result"
             )
-        self.facts.forget_digests()
+        self.save_log.forget_digests()
         return result
 
     # Backward
@@ -152,74 +158,74 @@ class Checkpoint(Node):
         return self.saves()
 
     def plan(self, packed: Sequence[int]) -> Callable[[], None]:
-        """Learn what the pass that begins wants."""
-        values = engine.state.passes[-1].per_pass[self] = _Values(packed)
-        return values.clear
+        """Note the saves that the beginning pass will unpack; return the action for its end."""
+        state = engine.state.passes[-1].per_pass[self] = _PassState(packed)
+        return state.clear
 
     def unpack(self, packed: int) -> "Tensor":
-        """Return what was saved as number `packed`; run the function again unless it is there.
+        """Return save number `packed`; recompute all requested ones if it is not there.
 
         Raises:
-            CheckpointError: if the function does something else than in forward.
-            RuntimeError: if the function changed in place what it saved.
+            CheckpointError: if the function saves other tensors than in forward.
+            RuntimeError: if the function changed in place a tensor that it had saved.
         """
         passes = engine.state.passes
-        values = (passes[-1].per_pass.get(self) if passes else None) or _Values()
-        if packed not in values.found:
-            values.found = self._run_again({packed, *values.wanted})
-        values.wanted.discard(packed)
-        tensor, version = values.found.pop(packed)
+        state = (passes[-1].per_pass.get(self) if passes else None) or _PassState()
+        if packed not in state.recomputed:
+            state.recomputed = self._recompute({packed, *state.requested})
+        state.requested.discard(packed)
+        tensor, version = state.recomputed.pop(packed)
         storage = tensor._storage
         if storage.version != version:
             raise RuntimeError(
                 "a tensor needed for backward must not be changed in place, but "
-                f"{self.facts.known[packed]}, saved inside a checkpoint at version {version}, is "
-                f"at version {storage.version}, last changed by {storage.changed_by}; use the "
+                f"{self.save_log.records[packed]}, saved inside a checkpoint at version {version}, "
+                f"is at version {storage.version}, last changed by {storage.changed_by}; use the "
                 "out-of-place form, or change a clone"
             )
         return tensor
 
-    def _run_again(self, wanted: set[int]) -> "dict[int, tuple[Tensor, int]]":
-        is_same = True
+    def _recompute(self, requested: set[int]) -> "dict[int, tuple[Tensor, int]]":
+        inputs_are_equal = True
 
         def load(placeholder: _Placeholder) -> "Tensor":
-            nonlocal is_same
+            nonlocal inputs_are_equal
             saved = self._saved[placeholder.slot].unpack()
             if placeholder.digest is not None and placeholder.digest != digest(saved._array):
-                is_same = False
+                inputs_are_equal = False
             tensor = wrap(saved._array, saved._storage, requires_grad=placeholder.requires_grad)
             if not placeholder.is_leaf:
-                connect(tensor, _Input())
+                connect(tensor, _InputNode())
             return tensor
 
         args, kwargs = _replace(self._arguments, _Placeholder, load)
-        # After a lossy codec contents are not those of forward, and not expected to be.
-        again = _Again(self, wanted, self.options.content and is_same)
+        # After a lossy codec the contents differ from those of forward, rightly.
+        hooks = _RecomputeHooks(self, requested, self.options.content and inputs_are_equal)
         try:
-            with ExitStack() as ends:
-                ends.callback(grad_mode.state.set, *grad_mode.state.set(*self._modes))
-                _enter(ends, again)
+            with ExitStack() as stack:
+                stack.callback(grad_mode.state.set, *grad_mode.state.set(*self._modes))
+                _enter(stack, hooks)
                 if self._draws is not None:
-                    ends.enter_context(draws.replaying(self._draws, again.differs))
-                with self._context:
+                    stack.enter_context(draws.replaying(self._draws, hooks.mismatch))
+                with self._recompute_context:
                     self._function(*args, **kwargs)
-        except _Stop as stop:
-            if stop.run is not again:
+        except _StopRecomputation as stop:
+            if stop.hooks is not hooks:
                 raise
-        again.check_end()
-        return again.found
+        hooks.check_end()
+        return hooks.recomputed
 
 
-def _enter(ends: ExitStack, hooks: "_First | _Again") -> None:
-    """Let what is saved go to `hooks` until the end."""
+def _enter(stack: ExitStack, hooks: "_ForwardHooks | _RecomputeHooks") -> None:
+    """Pass saved tensors to `hooks` until `stack` closes."""
     push_hooks(hooks)
-    ends.callback(pop_hooks, hooks)
-    ends.callback(setattr, saved_tensor.state, "checkpointed", saved_tensor.state.checkpointed)
+    stack.callback(pop_hooks, hooks)
+    stack.callback(setattr, saved_tensor.state, "checkpointed", saved_tensor.state.checkpointed)
     saved_tensor.state.checkpointed = True
 
 
-class _First:
-    """The hooks of a function's run in forward."""
+class _ForwardHooks:
+    """The saved-tensor hooks of the forward run."""
 
     needs_replay = False
 
@@ -227,80 +233,88 @@ class _First:
         self.unpacker = checkpoint
 
     def pack(self, save: Save) -> Any:
-        """Note the facts; return a number, unless it is a parameter, which stays anyway."""
-        number = len(self.unpacker.facts.known)
-        content = self.unpacker.options.content and not save.is_parameter
-        self.unpacker.facts.note(save, content)
+        """Log the save and return its number; parameters are kept, since they stay in memory."""
+        number = len(self.unpacker.save_log.records)
+        with_digest = self.unpacker.options.content and not save.is_parameter
+        self.unpacker.save_log.add(save, with_digest)
         return KEEP if save.is_parameter else number
 
 
-class _Again:
-    """The hooks of a function's run in backward: they take what is wanted, and see that it is what
-    it was.
+class _RecomputeHooks:
+    """The saved-tensor hooks of a recomputation: they collect the requested tensors and check that
+    the saves are those of forward.
+
+    Attributes:
+        recomputed: the requested tensors so far, with their versions, by number.
     """
 
     needs_replay = False
 
-    def __init__(self, checkpoint: Checkpoint, wanted: set[int], content: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, requested: set[int], compare_content: bool) -> None:
         self.unpacker = checkpoint
-        self.found: dict[int, tuple[Tensor, int]] = {}
-        self._wanted = wanted
-        self._content = content
-        self._stops = checkpoint.options.early_stop or not checkpoint.is_complete
-        self._facts = Facts(checkpoint.options.debug)
+        self.recomputed: dict[int, tuple[Tensor, int]] = {}
+        self._requested = requested
+        self._compare_content = compare_content
+        self._stops_early = checkpoint.options.early_stop or not checkpoint.is_complete
+        self._save_log = SaveLog(checkpoint.options.debug)
         self._error = ""
 
     def pack(self, save: Save) -> Any:
-        """Keep the tensor, which the function's own backward may want, and remember it if wanted.
+        """Collect the tensor if it is requested. It is kept, too: the function's own backward may
+        unpack it.
 
         Raises:
-            CheckpointError: if it is not what was saved in forward.
-            _Stop: when all that is wanted was saved.
+            CheckpointError: if it differs from the save of forward.
+            _StopRecomputation: when all requested tensors have been saved.
         """
-        if self._error:  # the function went on
+        if self._error:  # the function caught the exception and continued
             raise CheckpointError(self._error)
-        number = len(self._facts.known)
-        forward = self.unpacker.facts
-        is_wanted = number in self._wanted
-        self._facts.note(save, self._content and is_wanted)
-        if number >= len(forward.known):
-            raise self.differs(
-                f"it saved another tensor, {self._facts.known[-1]}, after the {number} of forward"
-                f"{_last(forward)}"
+        number = len(self._save_log.records)
+        forward = self.unpacker.save_log
+        is_requested = number in self._requested
+        self._save_log.add(save, self._compare_content and is_requested)
+        if number >= len(forward.records):
+            raise self.mismatch(
+                f"it saved another tensor, {self._save_log.records[-1]}, after the {number} of "
+                f"forward{_last_of(forward)}"
             )
-        if self.unpacker.options.metadata and (what := difference(number, forward, self._facts)):
-            raise self.differs(what)
-        if is_wanted:
-            self.found[number] = save.tensor, save.tensor._storage.version
-        if self._stops and len(self.found) == len(self._wanted):
-            raise _Stop(self)
+        if self.unpacker.options.metadata:
+            changed = difference(number, forward, self._save_log)
+            if changed:
+                raise self.mismatch(changed)
+        if is_requested:
+            self.recomputed[number] = save.tensor, save.tensor._storage.version
+        if self._stops_early and len(self.recomputed) == len(self._requested):
+            raise _StopRecomputation(self)
         return KEEP
 
-    def differs(self, what: str) -> CheckpointError:
-        """Return the error that says so, and remember it: the function may catch it."""
+    def mismatch(self, description: str) -> CheckpointError:
+        """Return the error for a difference, and note it, since the function may catch it."""
         self._error = (
             "checkpoint: the function must do in backward what it did in forward, but in backward "
-            f"{what}. Take out of it what changes from call to call: random numbers other than "
-            "offgrad's, counters, tensors that are changed in between"
+            f"{description}. Remove from it everything that changes from call to call: random "
+            "numbers other than offgrad's, counters, tensors that are changed in between"
         )
         if self.unpacker.options.debug:
-            self._error += f"\nSaved in forward:\n{self.unpacker.facts}\nSaved now:\n{self._facts}"
+            self._error += (
+                f"\nSaved in forward:\n{self.unpacker.save_log}\nSaved now:\n{self._save_log}"
+            )
         else:
-            self._error += " (debug=True lists all it saves, and where)"
+            self._error += " (debug=True lists all saved tensors, with the lines that saved them)"
         return CheckpointError(self._error)
 
     def check_end(self) -> None:
-        """Raise unless all was saved that should have been."""
+        """Raise CheckpointError unless all expected tensors were saved."""
         if self._error:
             raise CheckpointError(self._error)
-        count, expected = len(self._facts.known), len(self.unpacker.facts.known)
-        is_short = count < expected and not self._stops
-        if is_short or len(self.found) < len(self._wanted):
-            raise self.differs(
-                f"it saved {count} tensors instead of {expected}{_last(self._facts)}; the next one "
-                f"was {self.unpacker.facts.known[count]}, in forward"
+        count, expected = len(self._save_log.records), len(self.unpacker.save_log.records)
+        is_short = count < expected and not self._stops_early
+        if is_short or len(self.recomputed) < len(self._requested):
+            raise self.mismatch(
+                f"it saved {count} tensors instead of {expected}{_last_of(self._save_log)}; the "
+                f"next one was {self.unpacker.save_log.records[count]}, in forward"
             )
 
 
-def _last(facts: Facts) -> str:
-    return f", the last of them {facts.known[-1]}" if facts.known else ""
+def _last_of(save_log: SaveLog) -> str:
+    return f", the last of them {save_log.records[-1]}" if save_log.records else ""

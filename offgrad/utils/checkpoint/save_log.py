@@ -1,4 +1,4 @@
-"""What a checkpoint knows of what its function saved, to see whether it does so again."""
+"""The log of a function's saves, by which checkpoints compare runs of the function."""
 
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 from offgrad.autograd import anomaly, saved_tensor
 from offgrad.autograd.saved_tensor import Save
 
-# Rows are copied, where they have to be, in pieces of about this size.
-_PIECE_NBYTES = 1 << 20
+# Non-contiguous arrays are copied for hashing in chunks of about this size.
+_CHUNK_NBYTES = 1 << 20
 
 
 class CheckpointError(RuntimeError):
-    """A checkpointed function did something else in backward than in forward."""
+    """A checkpointed function saved other tensors in backward than in forward."""
 
 
-class Fact(NamedTuple):
-    """One save.
+class SaveRecord(NamedTuple):
+    """One saved tensor.
 
     Attributes:
-        op: the node that saved.
-        slot: what the tensor is to it.
+        op: name of the node that saved it.
+        slot: name under which the node saved it.
         shape: of the tensor.
         dtype: of the tensor.
-        module: the name of the module that was running, as far as it is known.
-        digest: of the content; None if nobody wants to know.
-        line: of the user's code; known in debug mode only.
+        module: qualified name of the running module; ``""`` if module calls are not tracked.
+        digest: of the content; None if contents are not compared.
+        line: of the user's code; ``""`` unless in debug mode.
     """
 
     op: str
@@ -45,39 +45,39 @@ class Fact(NamedTuple):
         return f"{self.op}.{self.slot}, a {self.dtype.name} {list(self.shape)}{where}{line}"
 
 
-class Facts:
-    """All that one run of a function saved, in order.
+class SaveLog:
+    """All saves of one run of a function, in order.
 
     Attributes:
-        known: a fact for each save.
+        records: one for each save.
     """
 
     def __init__(self, debug: bool) -> None:
-        self.known: list[Fact] = []
+        self.records: list[SaveRecord] = []
         self._debug = debug
         self._digests: dict[Hashable, int] = {}
 
-    def note(self, save: Save, content: bool) -> Fact:
-        """Add the fact about one save, with a digest if `content`."""
+    def add(self, save: Save, with_digest: bool) -> SaveRecord:
+        """Add the record of one save."""
         array = save.tensor._array
-        fact = Fact(
+        record = SaveRecord(
             save.op,
             save.slot,
             array.shape,
             array.dtype,
             saved_tensor.current_module(),
-            self._digest(save) if content else None,
+            self._digest(save) if with_digest else None,
             anomaly.caller() if self._debug else "",
         )
-        self.known.append(fact)
-        return fact
+        self.records.append(record)
+        return record
 
     def forget_digests(self) -> None:
-        """The run is over: no tensor of it will be saved again."""
+        """Drop the cache of digests at the end of the run."""
         self._digests.clear()
 
     def _digest(self, save: Save) -> int:
-        """Return the digest, from before if the tensor was saved before."""
+        """Return the digest, from the cache if the same tensor was saved before."""
         array, storage = save.tensor._array, save.tensor._storage
         address = array.__array_interface__["data"][0]
         key = (storage.uid, storage.version, address, array.dtype, array.shape, array.strides)
@@ -86,37 +86,37 @@ class Facts:
         return self._digests[key]
 
     def __str__(self) -> str:
-        return "\n".join(f"  {number}: {fact}" for number, fact in enumerate(self.known))
+        return "\n".join(f"  {number}: {record}" for number, record in enumerate(self.records))
 
 
 def digest(array: NDArray[Any]) -> int:
-    """Return XXH3-64 of the elements in logical order, wherever they lie in memory."""
-    whole = xxhash.xxh3_64()
+    """Return XXH3-64 of the elements in logical order, for any memory layout."""
+    hasher = xxhash.xxh3_64()
     if array.flags.c_contiguous:
-        pieces = [array]
+        chunks = [array]
     else:
-        rows = max(1, _PIECE_NBYTES * len(array) // max(1, array.nbytes))
-        pieces = [array[begin : begin + rows] for begin in range(0, len(array), rows)]
-    for piece in pieces:
-        if piece.size:
-            whole.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
-    return whole.intdigest()
+        rows = max(1, _CHUNK_NBYTES * len(array) // max(1, array.nbytes))
+        chunks = [array[begin : begin + rows] for begin in range(0, len(array), rows)]
+    for chunk in chunks:
+        if chunk.size:
+            hasher.update(np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data)
+    return hasher.intdigest()
 
 
-def difference(number: int, forward: Facts, again: Facts) -> str:
-    """Return what differs between the saves of this number in two runs; nothing if all is equal.
+def difference(number: int, forward: SaveLog, recomputed: SaveLog) -> str:
+    """Describe how save `number` differs between two runs; ``""`` if it does not.
 
-    Contents are compared where both runs have a digest.
+    Contents are compared if both runs have a digest.
     """
-    before, now = forward.known[number], again.known[number]
+    before, now = forward.records[number], recomputed.records[number]
     if (before.op, before.slot) != (now.op, now.slot):
-        what = "operation"
+        aspect = "operation"
     elif before.shape != now.shape:
-        what = "shape"
+        aspect = "shape"
     elif before.dtype != now.dtype:
-        what = "dtype"
+        aspect = "dtype"
     elif None not in (before.digest, now.digest) and before.digest != now.digest:
-        what = "content"
+        aspect = "content"
     else:
         return ""
-    return f"the {what} of tensor {number} it saved differs: {now}, was {before} in forward"
+    return f"the {aspect} of tensor {number} it saved differs: {now}, was {before} in forward"
