@@ -1,4 +1,7 @@
-"""Modules: layers, containers, and the parts to build them from."""
+"""Modules: layers, containers, and the parts to build them from.
+
+Internal: the modules in this folder other than `functional` and `init`.
+"""
 
 from offgrad._missing import missing as _missing
 from offgrad.nn import functional, init, modules

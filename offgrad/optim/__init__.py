@@ -1,4 +1,7 @@
-"""Optimisers."""
+"""Optimisers.
+
+Internal: the modules in this folder.
+"""
 
 from offgrad._missing import missing as _missing
 from offgrad.optim.adamw import Adam, AdamW

@@ -1,6 +1,9 @@
-"""Where memory goes while a model trains."""
+"""Tensor memory over time while a model trains.
 
-from offgrad.profiler.profile import (
+Internal: the modules in this folder.
+"""
+
+from offgrad.profiler.memory_profile import (
     MemoryProfile,
     Phase,
     Timeline,

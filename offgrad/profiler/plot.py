@@ -1,7 +1,7 @@
-"""The plot of a memory profile, by Matplotlib's objects: no global state, no display needed.
+"""The plot of a memory profile, drawn without pyplot: no global state, no display needed.
 
-Colours are of the set of Okabe and Ito (2008), told apart by people with any kind of colour vision;
-nothing is said by colour alone.
+The colours are Okabe and Ito's (2008), distinct for people with any kind of colour vision. Each
+colour has a label, too.
 """
 
 import os
@@ -13,22 +13,22 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from offgrad.profiler.recorder import extremes
 
 if TYPE_CHECKING:
-    from offgrad.profiler.profile import MemoryProfile, Phase
+    from offgrad.profiler.memory_profile import MemoryProfile, Phase
 
 LINE = "#0072B2"
 SHADES = {"forward": "#56B4E9", "backward": "#E69F00", "after": "#999999"}
 _MIB = 1024**2
-_DRAWN = 4000
-_NARROW = 0.04
+_MAX_BINS = 4000
+_MIN_LABEL_WIDTH = 0.04  # of the horizontal axis
 
 
 def save_plot(profile: "MemoryProfile", path: str | os.PathLike[str]) -> None:
-    """Draw `profile` into a file whose suffix says its format."""
+    """Draw `profile` into a file; the suffix of `path` chooses the format."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()
     timeline = profile.timeline
-    drawn = extremes(timeline.nbytes, _DRAWN)
-    seconds, nbytes = timeline.seconds[drawn], timeline.nbytes[drawn]
+    indices = extremes(timeline.nbytes, _MAX_BINS)
+    seconds, nbytes = timeline.seconds[indices], timeline.nbytes[indices]
     axes.step(seconds, nbytes / _MIB, where="post", color=LINE, linewidth=1.4)
     axes.fill_between(seconds, nbytes / _MIB, step="post", color=LINE, alpha=0.15, linewidth=0)
     end = max(profile.phases[-1].end, 1e-9)
@@ -42,7 +42,7 @@ def save_plot(profile: "MemoryProfile", path: str | os.PathLike[str]) -> None:
 
 
 def style_axes(axes: Any, xlabel: str) -> None:
-    """Make memory in MiB the vertical axis, from 0, with room on top for labels."""
+    """Format the vertical axis: memory in MiB, from 0, with space on top for labels."""
     axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
     axes.set_xlabel(xlabel)
     axes.set_ylabel("tensor memory (MiB)")
@@ -57,8 +57,8 @@ def _shade(axes: Any, phase: "Phase", end: float) -> None:
     if phase.name == "backward":
         axes.axvline(phase.start, color="#444444", linewidth=0.8, linestyle=":")
         axes.axvline(phase.end, color="#444444", linewidth=0.8, linestyle=":")
-    wide = (phase.end - phase.start) / end
-    if wide >= _NARROW:
+    width = (phase.end - phase.start) / end
+    if width >= _MIN_LABEL_WIDTH:
         axes.annotate(
             phase.name,
             ((phase.start + phase.end) / 2, 0.985),
@@ -66,20 +66,20 @@ def _shade(axes: Any, phase: "Phase", end: float) -> None:
             ha="center",
             va="top",
             fontsize=9,
-            rotation=0 if wide > 2 * _NARROW else 90,
+            rotation=0 if width > 2 * _MIN_LABEL_WIDTH else 90,
         )
 
 
 def _mark_peak(axes: Any, profile: "MemoryProfile") -> None:
     seconds, nbytes = profile.timeline
     index = int(nbytes.argmax())
-    left = seconds[index] < profile.phases[-1].end / 2
+    is_left = seconds[index] < profile.phases[-1].end / 2
     axes.plot(seconds[index], nbytes[index] / _MIB, "o", color=LINE, markersize=5)
     axes.annotate(
         f"peak {nbytes[index] / _MIB:.1f} MiB",
         (seconds[index], nbytes[index] / _MIB),
-        xytext=(6 if left else -6, 5),
+        xytext=(6 if is_left else -6, 5),
         textcoords="offset points",
-        ha="left" if left else "right",
+        ha="left" if is_left else "right",
         fontsize=9,
     )

@@ -3,20 +3,21 @@
 import io
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from offgrad.memory import format_nbytes
 
 if TYPE_CHECKING:
-    from offgrad.profiler.profile import MemoryProfile
+    from rich.table import Table
+
+    from offgrad.profiler.memory_profile import MemoryProfile
 
 _TEXT_WIDTH = 100
-_MOST_MODULES = 8
+_MAX_MODULES = 8
 
 
-def table(profile: "MemoryProfile") -> Table:
-    """Return one row for each moment or phase of `profile` that has a figure."""
+def table(profile: "MemoryProfile") -> "Table":
+    """Return a table with a row for each figure of `profile` that exists."""
+    from rich.table import Table  # slow to import
+
     result = Table(title="Tensor memory", title_justify="left")
     result.add_column("")
     result.add_column("memory", justify="right")
@@ -37,7 +38,7 @@ def table(profile: "MemoryProfile") -> Table:
     if held is not None:
         result.add_section()
         result.add_row("held from forward to backward", format_nbytes(held), "")
-    for name, nbytes in list(profile.saved_by_module.items())[:_MOST_MODULES]:
+    for name, nbytes in list(profile.saved_by_module.items())[:_MAX_MODULES]:
         label = f"  saved by {name}" if name else "  saved outside of inner modules"
         result.add_row(label, format_nbytes(nbytes), "")
     passes = sum(phase.name == "backward" for phase in profile.phases)
@@ -49,6 +50,8 @@ def table(profile: "MemoryProfile") -> Table:
 
 def text(profile: "MemoryProfile") -> str:
     """Return the table as plain text."""
+    from rich.console import Console  # slow to import
+
     stream = io.StringIO()
     console = Console(file=stream, width=_TEXT_WIDTH, color_system=None, force_terminal=False)
     console.print(table(profile))
@@ -56,5 +59,5 @@ def text(profile: "MemoryProfile") -> str:
 
 
 def signed(nbytes: int) -> str:
-    """Return a difference of bytes for people, with its sign."""
+    """Return a difference of bytes as text, with its sign."""
     return ("+" if nbytes >= 0 else "-") + format_nbytes(abs(nbytes))

@@ -144,7 +144,7 @@ def test_as_dict_is_json() -> None:
     figures = json.loads(json.dumps(profile.as_dict()))
     assert figures["peak_nbytes"] == profile.peak_nbytes == max(figures["timeline"]["nbytes"])
     assert [phase["name"] for phase in figures["phases"]].count("backward") == 3
-    thinned = profile.as_dict(most_points=20)["timeline"]
+    thinned = profile.as_dict(max_points=20)["timeline"]
     assert len(thinned["nbytes"]) == len(thinned["seconds"]) < 40
     assert max(thinned["nbytes"]) == profile.peak_nbytes
 

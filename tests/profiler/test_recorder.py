@@ -12,19 +12,19 @@ from offgrad.profiler.recorder import Points, Recorder, extremes
 
 @given(hnp.arrays(np.float64, st.integers(1, 500), elements=st.integers(0, 50)), st.integers(1, 60))
 def test_extremes_keep_smallest_largest_first_and_last(
-    values: np.ndarray[tuple[int], np.dtype[np.float64]], stretches: int
+    values: np.ndarray[tuple[int], np.dtype[np.float64]], bins: int
 ) -> None:
-    chosen = extremes(values, stretches)
+    chosen = extremes(values, bins)
     assert chosen[0] == 0
     assert chosen[-1] == values.size - 1
     assert (np.diff(chosen) > 0).all()
     assert values[chosen].max() == values.max()
     assert values[chosen].min() == values.min()
-    assert chosen.size <= 2 * stretches + 6
+    assert chosen.size <= 2 * bins + 6
 
 
 def test_few_points_are_all_kept() -> None:
-    points = Points(most=100)
+    points = Points(max_points=100)
     for value in range(99):
         points.add(value)
     seconds, nbytes = points.arrays()
@@ -33,7 +33,7 @@ def test_few_points_are_all_kept() -> None:
 
 
 def test_many_points_are_thinned_but_not_their_extremes() -> None:
-    points = Points(most=1000)
+    points = Points(max_points=1000)
     values = np.random.default_rng(0).integers(10, 1_000_000, 20_000)
     values[7_777] = 5_000_000
     values[12_345] = 1
@@ -46,7 +46,7 @@ def test_many_points_are_thinned_but_not_their_extremes() -> None:
 
 
 def test_threads_lose_no_extreme() -> None:
-    points = Points(most=500)
+    points = Points(max_points=500)
 
     def work(number: int) -> None:
         for value in range(5000):
@@ -69,18 +69,18 @@ def test_large_counts_stay_exact() -> None:
     assert points.arrays()[1].tolist() == [2**50 + 1]
 
 
-def test_nested_and_concurrent_passes_are_one_stretch() -> None:
+def test_nested_and_concurrent_passes_are_one_segment() -> None:
     recorder = Recorder()
     for begins in (True, True, False, True, False, False):
-        recorder.passed(begins)
+        recorder.on_backward(begins)
     recorder.end()
-    assert [stretch.backward for stretch in recorder.stretches] == [False, True, False]
+    assert [segment.is_backward for segment in recorder.segments] == [False, True, False]
 
 
 def test_a_pass_that_began_before_the_recording_leaves_no_trace() -> None:
     recorder = Recorder()
-    recorder.passed(False)
-    recorder.passed(True)
-    recorder.passed(False)
+    recorder.on_backward(False)
+    recorder.on_backward(True)
+    recorder.on_backward(False)
     recorder.end()
-    assert [stretch.backward for stretch in recorder.stretches] == [False, True, False]
+    assert [segment.is_backward for segment in recorder.segments] == [False, True, False]

@@ -89,7 +89,7 @@ def _work(job: dict[str, Any], text: Bytes, report: Callable[..., None]) -> None
 
 
 def _figures(profile: MemoryProfile) -> dict[str, Any]:
-    return profile.as_dict(most_points=_TIMELINE_POINTS)
+    return profile.as_dict(max_points=_TIMELINE_POINTS)
 
 
 def _leave(signum: int, frame: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Module and the layers, each in the file where PyTorch has it."""
+"""Module and the layers, each in the file where PyTorch has it. Internal: use `offgrad.nn`."""
 
 from offgrad.nn.modules.activation import GELU, ReLU, Sigmoid, SiLU, Softmax, Tanh
 from offgrad.nn.modules.container import ModuleDict, ModuleList, Sequential

@@ -3,6 +3,8 @@
 The function's inputs are saved, as an operation saves its inputs. Each tensor saved inside is
 replaced by a number. The first of them that a backward pass unpacks runs the function again, until
 all tensors that the pass will unpack have been saved a second time.
+
+Internal: the modules in this folder.
 """
 
 from offgrad._missing import missing as _missing

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from offgrad import memory
 from offgrad.autograd import engine
 from offgrad.nn.hooks.registry import track_calls, untrack_calls
+from offgrad.profiler import report
 from offgrad.profiler.recorder import Recorder, extremes
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Timeline(NamedTuple):
-    """Tensor memory over time: it is ``nbytes[i]`` from ``seconds[i]`` on.
+    """Tensor memory over time: ``nbytes[i]`` from ``seconds[i]`` to the next change.
 
     Attributes:
         seconds: since the recording began, ascending; float64.
@@ -33,14 +34,14 @@ class Timeline(NamedTuple):
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the recording.
+    """A backward pass, or the time before, between or after backward passes.
 
     Attributes:
         name: ``"forward"`` before a backward pass, ``"backward"``, or ``"after"`` the last one.
         start: seconds since the recording began.
         end: the same, of its end.
         start_nbytes: allocated at its start.
-        peak_nbytes: the most allocated within it.
+        peak_nbytes: maximum allocated within it.
         end_nbytes: allocated at its end.
     """
 
@@ -53,15 +54,15 @@ class Phase:
 
 
 class MemoryProfile:
-    """What `profile_memory` recorded. Complete after its block; inside it, what there is so far."""
+    """The recording of `profile_memory`. It can be read inside the block, too."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
     @property
     def timeline(self) -> Timeline:
-        """Every change of tensor memory; of very many, the extremes."""
-        parts = [stretch.points.arrays() for stretch in self._recorder.stretches]
+        """All changes of tensor memory, downsampled to extremes if there are very many."""
+        parts = [segment.points.arrays() for segment in self._recorder.segments]
         seconds = np.concatenate([part[0] for part in parts]) - self._recorder.began
         nbytes = np.concatenate([part[1] for part in parts])
         order = np.argsort(seconds, kind="stable")
@@ -69,13 +70,13 @@ class MemoryProfile:
 
     @property
     def phases(self) -> list[Phase]:
-        """The backward passes and what lies before, between and after them, in order."""
-        stretches = self._recorder.stretches
+        """The backward passes and the phases before, between and after them, in order."""
+        segments = self._recorder.segments
         phases = []
-        for index, stretch in enumerate(stretches):
-            seconds, nbytes = stretch.points.arrays()
-            last = index == len(stretches) - 1
-            name = "backward" if stretch.backward else "after" if last and index else "forward"
+        for index, segment in enumerate(segments):
+            seconds, nbytes = segment.points.arrays()
+            last = index == len(segments) - 1
+            name = "backward" if segment.is_backward else "after" if last and index else "forward"
             phases.append(
                 Phase(
                     name=name,
@@ -95,48 +96,49 @@ class MemoryProfile:
 
     @property
     def end_nbytes(self) -> int:
-        """Bytes allocated at its end."""
+        """Bytes allocated when the recording ended."""
         return self.phases[-1].end_nbytes
 
     @property
     def peak_nbytes(self) -> int:
-        """The most bytes allocated at any one time."""
+        """Maximum of the bytes allocated."""
         return max(phase.peak_nbytes for phase in self.phases)
 
     def peak_in(self, name: str) -> int | None:
-        """Return the most bytes allocated in phases of this name; None if there were none."""
+        """Return the maximum of the bytes allocated in phases called `name`; None without any."""
         return max((each.peak_nbytes for each in self.phases if each.name == name), default=None)
 
     @property
     def held_nbytes(self) -> int | None:
-        """By how much forward grew memory, at most; None if no backward followed."""
+        """Maximum growth of memory over a forward phase; None if no backward pass followed."""
         phases = self.phases
-        grown = [
+        growth = [
             following.start_nbytes - phase.start_nbytes
             for phase, following in pairwise(phases)
             if following.name == "backward"
         ]
-        return max(grown, default=None)
+        return max(growth, default=None)
 
     @property
     def saved_by_module(self) -> dict[str, int]:
-        """Bytes that large tensors kept in memory for backward when a pass began, by the qualified
-        name of the module that saved them, most first; of the pass for which they were most.
+        """Bytes of large tensors kept in memory for backward, by the qualified name of the module
+        that saved them, largest first.
 
-        Names begin at the outermost module called, which itself is ``""``.
+        They are counted when a backward pass begins; the pass with the maximum sum is reported.
+        Names count from the outermost called module, whose own name is ``""``.
         """
         return dict(self._recorder.saved_by_module)
 
-    def as_dict(self, most_points: int | None = None) -> dict[str, Any]:
-        """Return all of it as numbers, lists and dicts, ready for JSON.
+    def as_dict(self, max_points: int | None = None) -> dict[str, Any]:
+        """Return the whole profile as numbers, lists and dicts, ready for JSON.
 
         Args:
-            most_points: thin the timeline to about so many points, the extremes among them.
+            max_points: downsample the timeline to about this number of points, extremes included.
         """
         timeline = self.timeline
-        if most_points is not None:
-            kept = extremes(timeline.nbytes, max(1, most_points // 2))
-            timeline = Timeline(timeline.seconds[kept], timeline.nbytes[kept])
+        if max_points is not None:
+            indices = extremes(timeline.nbytes, max(1, max_points // 2))
+            timeline = Timeline(timeline.seconds[indices], timeline.nbytes[indices])
         return {
             "start_nbytes": self.start_nbytes,
             "peak_nbytes": self.peak_nbytes,
@@ -152,20 +154,17 @@ class MemoryProfile:
 
     def table(self) -> "Table":
         """Return the figures as a table for a rich console."""
-        from offgrad.profiler.report import table
-
-        return table(self)
+        return report.table(self)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw memory over time, forward and backward marked, into a PNG, SVG or PDF file."""
+        # Here, because Matplotlib is slow to import.
         from offgrad.profiler.plot import save_plot
 
         save_plot(self, path)
 
     def __str__(self) -> str:
-        from offgrad.profiler.report import text
-
-        return text(self)
+        return report.text(self)
 
 
 @contextmanager
@@ -180,16 +179,16 @@ def profile_memory() -> Iterator[MemoryProfile]:
         print(profile)
         profile.plot("memory.png")
 
-    All threads' tensors count, and all backward passes of the process are marked. What is before
-    the first pass and between two counts as forward, the optimiser's step included.
+    Tensors of all threads count, and all backward passes of the process are marked. The time
+    before the first pass and between two passes counts as forward, optimiser steps included.
     """
     recorder = Recorder()
-    with memory.observe(recorder.changed):
-        engine.observers.append(recorder.passed)
+    with memory.observe(recorder.on_memory_change):
+        engine.observers.append(recorder.on_backward)
         track_calls()
         try:
             yield MemoryProfile(recorder)
         finally:
             untrack_calls()
-            engine.observers.remove(recorder.passed)
+            engine.observers.remove(recorder.on_backward)
             recorder.end()
