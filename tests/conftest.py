@@ -1,4 +1,4 @@
-"""What every test starts from, and must leave behind as it found it."""
+"""Settings and memory are the same before and after every test."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ _failed = pytest.StashKey[bool]()
 
 
 def pytest_collection_finish() -> None:
-    """Spare collections of garbage the modules and the tests themselves: most of all objects."""
+    """Exempt modules and collected tests, most of all objects, from garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -31,11 +31,21 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember which tests failed: their tracebacks hold what they held."""
+    """Note which tests failed, xfail included: their tracebacks hold tensors."""
     report = yield
     if report.when == "call":
-        item.stash[_failed] = report.failed
+        item.stash[_failed] = report.failed or hasattr(report, "wasxfail")
     return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collections_scan_new_objects_only() -> None:
+    """Exempt the objects of earlier modules, such as torch itself, from garbage collection.
+
+    Hundreds of tests collect garbage, which would otherwise scan all of them each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +59,11 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     assert _settings() == before, "a setting was not put back"
     if memory.allocated() != held:
-        # Cycles, such as a caught exception's, are garbage only after a collection. Less may be
-        # held than before: what a test that failed left to its traceback.
+        # Only a collection frees reference cycles, such as a caught exception's. Less memory may be
+        # held than before: the traceback of an earlier, failed test has gone.
         gc.collect()
-        gc.freeze()  # what survives need not be scanned again
-        # And threads that wrote or read for it let go of theirs a moment later.
+        gc.freeze()  # later collections need not scan the survivors
+        # Threads of stores release their arrays a moment later.
         deadline = time.monotonic() + 10
         while memory.allocated() > held and time.monotonic() < deadline:
             time.sleep(0.002)
