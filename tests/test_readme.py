@@ -23,6 +23,7 @@ def found(pattern: str) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "program"), found(r"```python\n(.*?)```"))
 def test_programs_run(page: str, program: str, tmp_path: Path) -> None:
     path, empty = tmp_path / "test_program.py", tmp_path / "empty"

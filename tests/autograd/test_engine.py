@@ -259,6 +259,7 @@ def test_error_in_backward_restores_mode_and_keeps_the_graph() -> None:
     assert x.grad.item() == 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [100_000])
 def test_deep_graph(depth: int) -> None:
     """Forward, backward and freeing use no recursion."""
@@ -277,6 +278,7 @@ def test_deep_graph(depth: int) -> None:
     assert alive() is None
 
 
+@pytest.mark.slow
 def test_deep_graph_of_functions_is_freed_without_recursion() -> None:
     class Same(offgrad.autograd.Function):
         @staticmethod

@@ -14,6 +14,7 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path, tmp_path: Path) -> None:
     done = subprocess.run(

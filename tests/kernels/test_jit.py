@@ -38,6 +38,7 @@ def _python(program: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.slow
 def test_numba_is_imported_at_the_first_call_and_not_before() -> None:
     result = _python(RUN, OFFGRAD_KERNELS="numba")
     assert result.stdout.split() == ["numba", "True"], result.stderr

@@ -172,6 +172,7 @@ def test_the_same_bits_from_concurrent_callers(digests: Digests) -> None:
             assert result.result() == expected
 
 
+@pytest.mark.slow
 def test_the_same_bits_in_another_process(digests: Digests) -> None:
     program = (
         "import hashlib, numpy as np, sys\n"

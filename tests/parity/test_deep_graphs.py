@@ -5,6 +5,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.parity.conftest import constant, leaf, lists, raises
 
 DEPTH = 100_000
@@ -53,6 +55,7 @@ def test_a_long_chain_that_saves(lib: Any) -> None:
         y.sum().backward()
 
 
+@pytest.mark.slow
 def test_a_long_chain_freed_without_backward(lib: Any) -> None:
     y, watch = watched(lib, leaf(lib, 1, 2))
     z = chain(lambda t: t + 1, y)
@@ -63,6 +66,7 @@ def test_a_long_chain_freed_without_backward(lib: Any) -> None:
     assert watch() is None
 
 
+@pytest.mark.slow
 def test_a_long_chain_goes_forward_backward_and_away(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y, watch = watched(lib, x)
@@ -89,6 +93,7 @@ def test_a_long_chain_freed_from_the_leaf_s_side(lib: Any) -> None:
     assert middle.grad_fn is not None
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_views(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = chain(lambda t: t.view(2), x)
@@ -222,6 +227,7 @@ def test_one_tensor_used_many_times(lib: Any) -> None:
     assert x.grad.tolist() == [4 * WIDTH, 8 * WIDTH]
 
 
+@pytest.mark.slow
 def test_one_function_with_many_inputs(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * x
@@ -244,6 +250,7 @@ def test_many_views_of_one_base(lib: Any) -> None:
     assert x.grad[1].item() == 0
 
 
+@pytest.mark.slow
 def test_many_roots_and_many_leaves(lib: Any) -> None:
     leaves = [leaf(lib, n) for n in range(WIDTH)]
     roots = [each * 2 for each in leaves]

@@ -730,6 +730,7 @@ def test_the_graph_does_not_outlive_what_it_was_computed_from(lib: Any) -> None:
 DEEP = 100_000
 
 
+@pytest.mark.slow
 def test_a_deep_graph_runs_and_is_freed(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -740,6 +741,7 @@ def test_a_deep_graph_runs_and_is_freed(lib: Any) -> None:
     del y
 
 
+@pytest.mark.slow
 def test_a_deep_graph_that_saves_is_freed_without_a_backward(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -750,6 +752,7 @@ def test_a_deep_graph_that_saves_is_freed_without_a_backward(lib: Any) -> None:
     assert witness() is None
 
 
+@pytest.mark.slow
 def test_a_deep_graph_is_released_node_by_node(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -779,6 +782,7 @@ def test_a_deep_graph_of_views(lib: Any) -> None:
     assert x.grad.tolist() == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_deep_graph_twice_differentiated(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x

@@ -63,6 +63,7 @@ def end(process: "subprocess.Popen[str]", how: signal.Signals) -> int:
     return code
 
 
+@pytest.mark.slow
 @places
 @policies
 def test_killed_in_the_middle(policy: str, place: str, tmp_path: Path) -> None:
@@ -80,6 +81,7 @@ def test_killed_in_the_middle(policy: str, place: str, tmp_path: Path) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_spares_what_a_living_process_uses(tmp_path: Path, run_python: RunPython) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
@@ -94,6 +96,7 @@ def test_a_sweep_spares_what_a_living_process_uses(tmp_path: Path, run_python: R
     end(process, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @policies
 def test_interrupted(policy: str, tmp_path: Path) -> None:
     """Ctrl-C is an exception like others: what it leaves is nothing."""
@@ -127,6 +130,7 @@ ENDINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("policy", ["disk", "zarr"])
 def test_ended(policy: str, ending: str, tmp_path: Path, run_python: RunPython) -> None:
@@ -179,6 +183,7 @@ FORK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("ending", ["os._exit", "sys.exit"])
 @pytest.mark.parametrize("policy", ["pool", "disk", "zarr"])
@@ -191,6 +196,7 @@ def test_forked(policy: str, ending: str, tmp_path: Path, run_python: RunPython)
     assert list((tmp_path / "spill").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_forked_child_changes_its_copy_while_the_parent_still_writes(
     tmp_path: Path, run_python: RunPython
 ) -> None:
@@ -230,6 +236,7 @@ def test_a_forked_child_changes_its_copy_while_the_parent_still_writes(
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_zarr_leaves_no_array_of_a_step_that_is_over(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     folder.mkdir()

@@ -25,6 +25,7 @@ from tests.session.helpers import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_switching")
 def test_threads_drop_and_change_inputs_while_others_save() -> None:
     """A session for all, and inputs that all of them save."""
@@ -143,6 +144,7 @@ def test_a_store_that_is_closed_is_no_concern_of_who_runs_out(store: RecordingSt
     assert bits(*gradient(loss, w)) == expected
 
 
+@pytest.mark.slow
 def test_in_a_fork_a_change_is_the_childs_own(run_python: Any) -> None:
     """Its store is the parent's: the child keeps a copy of what was lent."""
     result = run_python(
@@ -172,6 +174,7 @@ def test_in_a_fork_a_change_is_the_childs_own(run_python: Any) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_leaving_before_backward_is_silent(run_python: Any) -> None:
     result = run_python(
         """

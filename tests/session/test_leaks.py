@@ -118,6 +118,7 @@ def growth(step: Any, *, files: tuple[str, ...]) -> int:
 SESSION_FILES = (session_module.__file__, memory.allocator.__file__, memory.storage.__file__)
 
 
+@pytest.mark.slow
 def test_a_session_used_in_every_step_does_not_grow(every_store: Any) -> None:
     model = nn.Linear(16, 16)
     optimizer = optim.SGD(model.parameters(), lr=0.01)
@@ -134,6 +135,7 @@ def test_a_session_used_in_every_step_does_not_grow(every_store: Any) -> None:
     assert growth(step, files=SESSION_FILES) < 150 * 16
 
 
+@pytest.mark.slow
 def test_a_session_opened_in_every_step_leaves_nothing(every_store: Any) -> None:
     x = offgrad.randn(8, 16, requires_grad=True)
 

@@ -167,6 +167,7 @@ def entered_once(training: Training) -> Iterator[Open]:
         yield enter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "opened", [made_for_every_step, entered_in_every_step, entered_once], ids=lambda f: f.__name__
 )
@@ -198,6 +199,7 @@ def test_nothing_leaks_in_thousands_of_steps(opened: Any, named_stores: str) -> 
     assert not grown, f"{grown} more in {after} than in {before}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["keep", "pool", "budget"])
 def test_batches_that_are_parts_of_one_tensor_leave_nothing(policy: str, named_stores: str) -> None:
     """However many parts, at places drawn at random, through one session."""

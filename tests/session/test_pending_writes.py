@@ -66,6 +66,7 @@ def test_changes_race_with_writes(kind: str, every_store: Any) -> None:
         assert np.allclose(w.grad.numpy(), expected + np.float32(attempt), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_switching")
 def test_threads_that_save_parts_of_one_memory() -> None:
     """A change waits for the writes of them all."""

@@ -31,6 +31,7 @@ def deep(x: Any) -> Any:
     return x.mean()
 
 
+@pytest.mark.slow
 def test_a_model_that_keep_cannot_hold_trains_on_disk_and_in_zarr(named_stores: str) -> None:
     def train(name: str) -> list[Any]:
         weight = normal(1, 512, 512)
@@ -69,6 +70,7 @@ def test_a_model_that_keep_cannot_hold_trains_on_disk_and_in_zarr(named_stores: 
         assert memory.max_allocated() <= base + 12 * MIB
 
 
+@pytest.mark.slow
 def test_reading_ahead_takes_no_memory_that_backward_needs(named_stores: str) -> None:
     """Under a limit that is enough without any reading ahead, it is enough with it."""
     weight = normal(1, 512, 512)
@@ -116,6 +118,7 @@ def test_an_allocation_under_pressure_waits_for_pending_writes() -> None:
         assert bits(loss, *grad(loss, weight)) == expected
 
 
+@pytest.mark.slow
 def test_after_running_out_in_backward_the_next_step_works(named_stores: str) -> None:
     weight = normal(1, 512, 512)
     base = alive()

@@ -91,6 +91,7 @@ CHILDREN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(
     "child",
@@ -150,6 +151,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("policy", ["budget on zarr", "last"])
 def test_exit_with_something_alive(

@@ -83,6 +83,7 @@ def work_and_sweep(kind: str, seed: str, where: str) -> None:
             stored.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["disk", "zarr"])
 def test_processes_in_one_directory_do_no_harm_to_each_other(kind: str, tmp_path: Path) -> None:
     with make(kind, tmp_path) as store:

@@ -29,6 +29,7 @@ def _figures(folder: Path) -> Any:
     return json.loads((folder / "compare.json").read_text(), parse_constant=refuse)
 
 
+@pytest.mark.slow
 def test_all_policies_give_the_same_gradients(run: Run, tmp_path: Path) -> None:
     done = run("compare", *TINY, "--seed", "3")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -67,6 +68,7 @@ def test_all_policies_give_the_same_gradients(run: Run, tmp_path: Path) -> None:
     assert len({step["gradients"] for step in keep["steps"]}) == 3
 
 
+@pytest.mark.slow
 def test_keep_runs_out_of_memory_where_disk_does_not(run: Run, tmp_path: Path) -> None:
     limit = 8 << 20
     done = run(
@@ -98,6 +100,7 @@ def test_keep_runs_out_of_memory_where_disk_does_not(run: Run, tmp_path: Path) -
     assert reference["address_space_nbytes"] is None
 
 
+@pytest.mark.slow
 def test_codecs_and_casts(run: Run, tmp_path: Path) -> None:
     done = run("compare", *TINY, "--policies", "disk:lz4,min=4KiB, cast:bfloat16,then=disk,min=1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -111,6 +114,7 @@ def test_codecs_and_casts(run: Run, tmp_path: Path) -> None:
     assert 0 < cast["written_nbytes_per_step"] < cast["saved_nbytes_per_step"]
 
 
+@pytest.mark.slow
 def test_environment_and_text(run: Run, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("to be, or not to be: " * 20)
@@ -127,6 +131,7 @@ def test_environment_and_text(run: Run, tmp_path: Path) -> None:
     assert len(figures["runs"]) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_crashes_is_a_row_and_an_error(run: Run, tmp_path: Path) -> None:
     # What the worker needs is there for the parent, which does not spill.
     done = run("compare", *TINY, "--policies", "disk", OFFGRAD_SPILL_DIR="/dev/null/none")
@@ -164,6 +169,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["negative", "near miss", "short text", "output", "option"])
 def test_bad_values_get_one_line_and_status_2(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "short.txt").write_text("short")
@@ -198,6 +204,7 @@ def test_bad_values(
     assert written.out == ""
 
 
+@pytest.mark.slow
 def test_help(run: Run) -> None:
     done = run("compare", "--help")
     assert done.returncode == 0

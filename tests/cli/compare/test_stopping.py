@@ -40,6 +40,7 @@ def _wait_gone(processes: list[psutil.Process]) -> None:
     assert not alive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "whole_group", "status", "words"),
     [
@@ -68,6 +69,7 @@ def test_signals(
     assert list((tmp_path / "spill").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_spilled_data_goes_with_the_worker(start: Offgrad, tmp_path: Path, signum: int) -> None:
     spill = tmp_path / "spill"
@@ -90,6 +92,7 @@ def test_spilled_data_goes_with_the_worker(start: Offgrad, tmp_path: Path, signu
     assert not (tmp_path / "offgrad-compare").exists()
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_quietly(start: Offgrad, tmp_path: Path) -> None:
     process = start("compare", *LONG, "--policies", "keep")
     assert process.stdout is not None

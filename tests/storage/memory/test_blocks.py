@@ -246,6 +246,7 @@ def take_many_small_arrays() -> None:
         assert array[:4].tobytes() == number.to_bytes(4, "little")
 
 
+@pytest.mark.slow
 @linux_only
 def test_many_small_arrays_take_few_mappings() -> None:
     isolated(take_many_small_arrays)
@@ -390,6 +391,7 @@ def test_finalizers_may_take_and_trim_in_the_middle_of_it() -> None:
     kept.assert_right()
 
 
+@pytest.mark.slow
 @linux_only
 @pytest.mark.usefixtures("_traced")
 def test_a_child_forked_in_the_middle_of_it_has_a_pool_that_works() -> None:
