@@ -29,7 +29,7 @@ class Budget(Policy):
     Stores on disk gather arrays below 1 MiB into packs of up to 4 MiB. Their memory is the store's,
     not of tensors, and neither a budget nor `memory.limit` counts it: a pack being filled, those
     being written (as `inflight_nbytes` of the store allows), and up to 64 MiB read ahead. A store
-    with ``gather_nbytes=0`` has none.
+    with ``pack_below_nbytes=0`` has none.
 
     Attributes:
         nbytes: the bound. Bytes, or text such as ``"512MiB"``.

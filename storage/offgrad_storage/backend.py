@@ -26,11 +26,11 @@ class Backend(ABC):
     to its store.
 
     ``write`` and ``read`` may run in several threads at once, for different entries, or several
-    reads of one. ``reserve``, ``settle``, ``adjoin``, ``release_free`` and ``free`` are called one
-    at a time, under the store's lock: they must be quick and not call the store.
+    reads of one. ``reserve``, ``shrink``, ``is_adjacent``, ``release_free`` and ``free`` are
+    called one at a time, under the store's lock: they must be quick and not call the store.
 
     What ``write``, ``read`` and the like raise becomes a StoreError of their array; so does an
-    OSError of ``prepare`` and ``reserve``. What ``settle`` and ``free`` raise is kept for the
+    OSError of ``prepare`` and ``reserve``. What ``shrink`` and ``free`` raise is kept for the
     store's ``close``: nobody waits for them.
 
     Args:
@@ -38,18 +38,18 @@ class Backend(ABC):
         quota: most bytes stored at once; None for no bound.
 
     Attributes:
-        keeps: whether data outlives handles and store: then nothing is freed, and close() writes
-            what is pending.
-        lists: whether ``publish`` wants to know what is stored.
-        gathers_below: arrays of fewer bytes, as they are or encoded, are copied into packs of a
+        persistent: whether data outlives handles and store: then nothing is freed, and close()
+            completes pending writes.
+        tracks_entries: whether ``publish`` needs the list of stored entries.
+        packs_below: arrays of fewer bytes, as they are or encoded, are copied into packs of a
             few MB, if the store has threads: the backend gets a ``Pack`` in their place. Those of
             one ``kind`` go together. 0 for none.
         used_nbytes: bytes stored now, counted by the executor.
     """
 
-    keeps: bool = False
-    lists: bool = False
-    gathers_below: int = 0
+    persistent: bool = False
+    tracks_entries: bool = False
+    packs_below: int = 0
 
     def __init__(self, name: str, quota: int | None = None) -> None:
         if quota is not None:
@@ -77,7 +77,7 @@ class Backend(ABC):
             raise self.over_quota(entry, nbytes)
         return nbytes
 
-    def settle(self, entry: Entry, stored_nbytes: int) -> None:  # noqa: B027
+    def shrink(self, entry: Entry, stored_nbytes: int) -> None:  # noqa: B027
         """``entry`` is written; give back what it does not take of the room it was given."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Backend(ABC):
             CorruptionError, MissingDataError: the bytes are others, or gone.
         """
 
-    def adjoin(self, entry: Entry, following: Entry) -> bool:
+    def is_adjacent(self, entry: Entry, following: Entry) -> bool:
         """Whether ``following`` lies right behind ``entry``, so that one I/O can be for both.
 
         Asked of entries that have their places. Where it says so, arrays that are next anyway go
@@ -123,7 +123,7 @@ class Backend(ABC):
     def publish(self, entries: Iterable[Entry]) -> None:  # noqa: B027
         """Make what is stored readable for others: by the store's ``publish``, or before ``close``.
 
-        Only where ``lists`` is set. ``entries`` are all that are stored, in the order of puts.
+        Only called with ``tracks_entries``. ``entries`` are all stored ones, in the order of puts.
         """
 
     def read_part(self, pack: Entry, out: Array, offset: int, nbytes: int) -> None:
@@ -146,7 +146,7 @@ class Backend(ABC):
         """Give up the place of ``entry``, written or not; return what takes long, for a thread.
 
         Called once for each entry whose room was reserved, when nothing is under way there; not
-        with ``keeps``, nor after ``close``. If its write never began, ``entry.place`` is what
+        with ``persistent``, nor after ``close``. If its write never began, ``entry.place`` is what
         ``reserve`` made it: None, unless that set it.
         """
 

@@ -80,8 +80,8 @@ class BackendStore(AbstractArrayStore):
         since = time.perf_counter()
         target, filled = None, False
         fetch = entry.fetch
-        if fetch is not None and not (fetch.gathered and fetch.array is None):
-            target, filled = self._executor.take(entry, since)
+        if fetch is not None and not (fetch.packed and fetch.array is None):
+            target, filled = self._executor.take_prefetched(entry, since)
         if not filled:
             if out is not None and out.flags.c_contiguous:
                 target = out
@@ -107,7 +107,7 @@ class BackendStore(AbstractArrayStore):
             if fetch is not None:
                 if out is None or out is fetch.array:
                     return
-                self._executor.take(entry)
+                self._executor.take_prefetched(entry)
             target = out
             if target is None and entry.pack is None:
                 target = self._allocate(entry.shape, entry.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offgrad_storage.entry import Entry
-from offgrad_storage.errors import StoreError, fresh
+from offgrad_storage.errors import StoreError, copy_for_raise
 
 Array = NDArray[Any]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -285,7 +285,7 @@ class AbstractArrayStore(ABC):
     def _check_written(self, entry: Entry) -> None:
         """Raise the error of the write of ``entry``, if it has failed."""
         if entry.error is not None:
-            raise fresh(entry.error)
+            raise copy_for_raise(entry.error)
 
     @abstractmethod
     def _drop(self, entry: Entry) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 
 
-def check_count(name: str, value: object, least: int = 0) -> None:
-    """Raise unless ``value``, the argument ``name``, is a whole number from ``least`` on.
+def check_count(name: str, value: object, minimum: int = 0) -> None:
+    """Raise unless ``value``, the argument ``name``, is a whole number from ``minimum`` on.
 
     Raises:
         TypeError: it is no whole number; True and False are none.
@@ -18,5 +18,5 @@ def check_count(name: str, value: object, least: int = 0) -> None:
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{name} is an int, got {type(value).__name__}") from None
-    if count < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
+    if count < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")

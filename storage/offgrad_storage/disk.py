@@ -34,7 +34,7 @@ class DiskStore(BackendStore):
             returns, ``prefetch`` does nothing, and nothing is gathered.
         codec: what arrays are encoded with (see ``codec``), in the I/O threads.
         seed: of codecs that round at random: the same array and seed give the same bits.
-        gather_nbytes: arrays of fewer bytes are gathered into writes of a few MB.
+        pack_below_nbytes: arrays of fewer bytes are gathered into writes of a few MB.
         direct: go past the page cache, by O_DIRECT where the file system takes it; False to go
             through it, as other programs do, and have it dropped behind.
         allocate: where arrays that are read back come from; None for a BufferPool of its own.
@@ -58,12 +58,12 @@ class DiskStore(BackendStore):
         threads: int = 3,
         codec: str | Codec = "none",
         seed: int = 0,
-        gather_nbytes: int = 1 << 20,
+        pack_below_nbytes: int = 1 << 20,
         direct: bool = True,
         allocate: Allocate | None = None,
     ) -> None:
         check_count("threads", threads)
-        check_count("gather_nbytes", gather_nbytes)
+        check_count("pack_below_nbytes", pack_below_nbytes)
         if directory is None or isinstance(directory, str | os.PathLike):
             chosen: Sequence[PathLike | None] = [directory]
         else:
@@ -76,7 +76,7 @@ class DiskStore(BackendStore):
                 error, "opening the spill file", store="DiskStore", opening=True
             )
             raise failure from error
-        backend.gathers_below = gather_nbytes
+        backend.packs_below = pack_below_nbytes
         super().__init__(
             backend,
             threads=threads * len(self.directories),

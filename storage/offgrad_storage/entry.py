@@ -31,11 +31,11 @@ class Fetch:
     One of a gathered array reads its pack alone; the array is filled by ``get``.
     """
 
-    __slots__ = ("array", "done", "error", "gathered")
+    __slots__ = ("array", "done", "error", "packed")
 
-    def __init__(self, array: Array | None, gathered: bool) -> None:
+    def __init__(self, array: Array | None, packed: bool) -> None:
         self.array = array
-        self.gathered = gathered
+        self.packed = packed
         self.done = False
         self.error: StoreError | None = None
 
@@ -123,14 +123,14 @@ class Pack(Entry):
     Attributes:
         used: bytes taken so far.
         members: how many of its arrays have living handles.
-        filling: how many of its arrays are just being copied in.
+        copying: how many of its arrays are just being copied in.
         sealed: whether it takes no more arrays.
         loading: whether a thread is reading it.
         loaded: its bytes, read back, as long as they are kept.
-        wanted: how many of its arrays have a prefetch that no get has taken.
+        interest: how many of its arrays have a prefetch that no get has taken.
     """
 
-    __slots__ = ("filling", "loaded", "loading", "members", "sealed", "used", "wanted")
+    __slots__ = ("copying", "interest", "loaded", "loading", "members", "sealed", "used")
 
     def __init__(self, serial: int, kind: Hashable, array: Array) -> None:
         super().__init__(serial, array, {})
@@ -139,11 +139,11 @@ class Pack(Entry):
         self.checksum = None  # each array in it has its own
         self.used = 0
         self.members = 0
-        self.filling = 0
+        self.copying = 0
         self.sealed = False
         self.loading = False
         self.loaded: Array | None = None
-        self.wanted = 0
+        self.interest = 0
 
     @property
     def in_memory(self) -> bool:

@@ -25,7 +25,7 @@ class StoreError(Exception):
         self.handle = handle
         self.fix = fix
 
-    def about(self, handle: str) -> StoreError:
+    def for_array(self, handle: str) -> StoreError:
         """This error as one that happened to another stored array."""
         return type(self)(self.message, store=self.store, handle=handle, fix=self.fix)
 
@@ -99,7 +99,7 @@ def as_store_error(
     return _without_tracebacks(result)
 
 
-def fresh(error: StoreError) -> StoreError:
+def copy_for_raise(error: StoreError) -> StoreError:
     """A copy of ``error`` to raise, so that the kept one never gathers tracebacks."""
     result = copy.copy(error)
     result.__cause__ = error.__cause__

@@ -171,7 +171,7 @@ def test_the_last_ones_stay_if_the_others_cannot_be_written() -> None:
 def test_rounded_tensors_that_cannot_be_written_stay_as_they_are(tmp_path: Path) -> None:
     """What is in memory has its own bits; backward reads nothing."""
     x = normal(1, 64, 64)
-    with DiskStore(tmp_path, codec="int8", gather_nbytes=0, allocate=memory.empty) as store:
+    with DiskStore(tmp_path, codec="int8", pack_below_nbytes=0, allocate=memory.empty) as store:
         session = offgrad.offload(Last(0, Offload(store, min_nbytes=0)))
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
@@ -253,13 +253,16 @@ def test_the_ledger_counts_no_bytes_for_what_is_not_written() -> None:
         assert session.ledger.stored_nbytes == 4096
 
 
-@pytest.mark.parametrize("gather_nbytes", [0, 1 << 20])
-def test_a_full_disk_is_an_error_of_forward(tmp_path: Path, gather_nbytes: int) -> None:
+@pytest.mark.parametrize("pack_below_nbytes", [0, 1 << 20])
+def test_a_full_disk_is_an_error_of_forward(tmp_path: Path, pack_below_nbytes: int) -> None:
     """The largest allowed file stands for it."""
     x, y = normal(1, 256, 256), normal(2, 256, 256)
     # Little in flight: the second pack waits for the first, and the third is told.
     with DiskStore(
-        tmp_path, gather_nbytes=gather_nbytes, inflight_nbytes=1 << 20, allocate=memory.empty
+        tmp_path,
+        pack_below_nbytes=pack_below_nbytes,
+        inflight_nbytes=1 << 20,
+        allocate=memory.empty,
     ) as store:
         session = budget(2 << 18, store)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -294,7 +297,7 @@ def runs_out(session: Any, x: Any, count: int) -> BaseException | None:
 
 def test_out_of_memory_with_a_full_store_is_out_of_memory(tmp_path: Path) -> None:
     x, y = normal(1, 128, 128), normal(2, 128, 128)
-    with DiskStore(tmp_path, quota=3 * KIB64, gather_nbytes=0, allocate=memory.empty) as store:
+    with DiskStore(tmp_path, quota=3 * KIB64, pack_below_nbytes=0, allocate=memory.empty) as store:
         session = budget(MANY, store)
         with memory.limit(alive() + 8 * KIB64):
             with session:

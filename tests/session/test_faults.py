@@ -43,7 +43,7 @@ KINDS: dict[str, Callable[..., BackendStore]] = {
         allocate=memory.empty, hold=memory.empty, **options
     ),
     "disk": lambda folder, **options: DiskStore(
-        folder, allocate=memory.empty, gather_nbytes=0, **options
+        folder, allocate=memory.empty, pack_below_nbytes=0, **options
     ),
     "zarr": lambda folder, **options: ZarrStore(
         folder, codec="none", allocate=memory.empty, **options
@@ -273,7 +273,7 @@ def test_a_failed_write_is_raised_by_the_backward_that_needs_it(run_python: RunP
 
 def test_a_failed_write_does_not_stop_a_later_change(tmp_path: Path) -> None:
     """An in-place operation waits for a write that fails, and goes on."""
-    with opened(DiskStore(tmp_path, allocate=memory.empty, gather_nbytes=0)) as store:
+    with opened(DiskStore(tmp_path, allocate=memory.empty, pack_below_nbytes=0)) as store:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         w, y = normal(1, 128, 128), normal(2, 128, 128, grad=False)
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
@@ -290,7 +290,7 @@ def test_a_failed_write_does_not_stop_a_later_change(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_process_is_named(tmp_path: Path) -> None:
-    with opened(DiskStore(tmp_path, allocate=memory.empty, gather_nbytes=0)) as store:
+    with opened(DiskStore(tmp_path, allocate=memory.empty, pack_below_nbytes=0)) as store:
         with session_on(store):
             loss = forward(normal(1, 64, 64))
         settle(store)

@@ -339,9 +339,9 @@ def test_stored_bytes_are_those_encoded(tmp_path: Path) -> None:
 def test_encoded_bytes_are_counted_apart_from_stored_ones(tmp_path: Path) -> None:
     """The codec makes 2 bytes of each 4, and a direct write takes whole pages."""
     x, y = normal(1, 60, 60), normal(1, 30, 60)
-    for gather_nbytes, stored in ((0, 8192 + 4096), (1 << 20, 7200 + 3600)):
+    for pack_below_nbytes, stored in ((0, 8192 + 4096), (1 << 20, 7200 + 3600)):
         with DiskStore(
-            tmp_path, codec="bfloat16", gather_nbytes=gather_nbytes, allocate=memory.empty
+            tmp_path, codec="bfloat16", pack_below_nbytes=pack_below_nbytes, allocate=memory.empty
         ) as store:
             with everything(store) as session:
                 loss = x.tanh().sum() + y.exp().sum()

@@ -225,7 +225,7 @@ def place_of(array: Array, directory: Path) -> tuple[Path, int] | None:
 def written_places(
     store: AbstractArrayStore, stored: Stored, directory: Path
 ) -> list[tuple[Path, int]]:
-    """Where each array lies, with all of them in files."""
+    """TierState each array lies, with all of them in files."""
     store.flush()
     places = [place_of(array, directory) for _, array in stored]
     found = [place for place in places if place]

@@ -26,7 +26,7 @@ class GateBackend(Backend):
 
     def __init__(self, quota: int | None = None, keeps: bool = False) -> None:
         super().__init__("GateStore", quota)
-        self.keeps = keeps
+        self.persistent = keeps
         self.kept: dict[int, bytes] = {}
         self.log: list[str] = []
         self.permits = threading.Semaphore(0)

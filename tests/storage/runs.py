@@ -172,6 +172,6 @@ def outcomes(stored: Stored) -> list[type[BaseException] | None]:
 
 
 def place_of(calls: Calls, number: int, nbytes: int = MIB) -> int:
-    """Where in the file array ``number`` of a run begins."""
+    """TierState in the file array ``number`` of a run begins."""
     first = next(offset for kind, offset, _ in calls.log if kind == "write")
     return first + number * nbytes

@@ -42,7 +42,7 @@ def direct(request: pytest.FixtureRequest) -> bool:
 KINDS: dict[str, dict[str, Any]] = {
     "direct": {},
     "buffered": {"direct": False},
-    "one by one": {"gather_nbytes": 0},
+    "one by one": {"pack_below_nbytes": 0},
     "encoded": {"codec": "zstd"},
 }
 
@@ -151,7 +151,7 @@ def test_short_writes_and_reads(
     tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrays = [sample("u1", (50_000,)), sample("f4", (1000, 11)).T]
-    with DiskStore(tmp_path, direct=direct, gather_nbytes=0) as store:
+    with DiskStore(tmp_path, direct=direct, pack_below_nbytes=0) as store:
         write, read = DirectFile._write_some, DirectFile._read_some
         monkeypatch.setattr(DirectFile, "_write_some", lambda f, d, o: write(f, d[:8192], o))
         monkeypatch.setattr(DirectFile, "_read_some", lambda f, d, o: read(f, d[:12288], o))
@@ -186,7 +186,7 @@ def test_quota_bounds_the_file(tmp_path: Path) -> None:
 def test_disk_full(tmp_path: Path, direct: bool) -> None:
     import resource
 
-    with DiskStore(tmp_path, direct=direct, gather_nbytes=0) as store:
+    with DiskStore(tmp_path, direct=direct, pack_below_nbytes=0) as store:
         first = store.put(sample("u1", (8192,)))
         first.wait_captured()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -206,7 +206,7 @@ def test_disk_full(tmp_path: Path, direct: bool) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
 def test_a_flipped_byte(tmp_path: Path, direct: bool) -> None:
-    with DiskStore(tmp_path, direct=direct, gather_nbytes=0) as store:
+    with DiskStore(tmp_path, direct=direct, pack_below_nbytes=0) as store:
         handles = [store.put(sample("f4", (3000,), number)) for number in range(3)]
         for handle in handles:
             handle.wait_captured()
@@ -230,7 +230,7 @@ def test_a_flipped_byte(tmp_path: Path, direct: bool) -> None:
 
 
 def test_a_truncated_file(tmp_path: Path, direct: bool) -> None:
-    with DiskStore(tmp_path, direct=direct, gather_nbytes=0) as store:
+    with DiskStore(tmp_path, direct=direct, pack_below_nbytes=0) as store:
         handles = [store.put(sample("f4", (3000,), number)) for number in range(2)]
         for handle in handles:
             handle.wait_captured()
@@ -351,7 +351,7 @@ def test_several_directories_share_the_arrays(tmp_path: Path) -> None:
 
 
 def test_a_quota_is_for_all_directories_together(tmp_path: Path) -> None:
-    with DiskStore([tmp_path / "a", tmp_path / "b"], quota=10 << 20, gather_nbytes=0) as store:
+    with DiskStore([tmp_path / "a", tmp_path / "b"], quota=10 << 20, pack_below_nbytes=0) as store:
         handles = [store.put(sample("u1", (1 << 20,))) for _ in range(10)]
         with pytest.raises(QuotaExceededError, match="quota of 10485760"):
             store.put(sample("u1", (4096,)))

@@ -28,12 +28,12 @@ class Compressor(Codec):
     too soon, so the sizes in the header are compared first.
     """
 
-    _most_nbytes: int
+    _max_nbytes: int
     _codec: Any
 
     def encode(self, array: Array, seed: int = 0) -> Bytes | None:
         """The compressed bytes of the array in C order."""
-        if not 0 < array.nbytes <= self._most_nbytes:
+        if not 0 < array.nbytes <= self._max_nbytes:
             return None
         data = self.compress(array)
         return data if data.nbytes < array.nbytes else None
@@ -64,7 +64,7 @@ class Lz4(Compressor):
     """LZ4 without a frame, after its size in four bytes."""
 
     name = "lz4"
-    _most_nbytes = 0x7E000000
+    _max_nbytes = 0x7E000000
 
     def __init__(self) -> None:
         from numcodecs.lz4 import LZ4
@@ -79,7 +79,7 @@ class Zstd(Compressor):
     """Zstandard, level 1."""
 
     name = "zstd"
-    _most_nbytes = 1 << 62
+    _max_nbytes = 1 << 62
 
     def __init__(self) -> None:
         from numcodecs.zstd import Zstd
@@ -108,7 +108,7 @@ class Blosc(Compressor):
         shuffle: one of BLOSC_SHUFFLES.
     """
 
-    _most_nbytes = (1 << 31) - 1 - 16  # 16 bytes of header
+    _max_nbytes = (1 << 31) - 1 - 16  # 16 bytes of header
 
     def __init__(self, compressor: str, shuffle: str) -> None:
         from numcodecs import blosc

@@ -25,13 +25,13 @@ from offgrad_storage.checks import check_count
 from offgrad_storage.codecs import Codec
 from offgrad_storage.entry import Entry, Fetch
 from offgrad_storage.errors import StoreError
-from offgrad_storage.executor.jobs import Jobs
+from offgrad_storage.executor.scheduler import IOScheduler
 from offgrad_storage.executor.workers import Workers
 
 Array = NDArray[Any]
 
 
-class Executor(Jobs):
+class Executor(IOScheduler):
     """Does what a store is asked for, and keeps its figures.
 
     Args:
@@ -54,7 +54,7 @@ class Executor(Jobs):
         super().__init__(backend, inflight_nbytes, codec, seed)
         self._published = False
         self._closing = threading.Lock()  # whoever closes second waits for the first
-        self._workers = Workers(self._step, self._last_step, threads, backend.name)
+        self._workers = Workers(self._do_next_job, self._on_last_thread_exit, threads, backend.name)
         _executors.add(self)
 
     # ---- what a store asks for
@@ -62,21 +62,21 @@ class Executor(Jobs):
     def write(self, entry: Entry, array: Array) -> None:
         """Take ``array`` as the value of ``entry``; wait while too much is in flight."""
         self.check(entry)
-        if self._failed:
+        if self._failed_packs:
             with self._lock:
-                self._tell_of_packs(entry)
-        if not self._workers.limit:
+                self._raise_failed_packs(entry)
+        if not self._workers.max_threads:
             data = self.encode(entry, array)
         try:
-            self._with_room(lambda: self.backend.prepare(entry))
+            self._retry_after_release(lambda: self.backend.prepare(entry))
         except OSError as error:
             raise self._store_error(error, "making room", entry) from error
-        if self._gathers(array) and not self._may_encode(array):
-            self.put_gathered(entry, array)
+        if self._goes_into_pack(array) and not self._may_encode(array):
+            self.put_in_pack(entry, array)
             return
         with self._lock:
-            self._grow(entry)
-            while self._workers and not self._fits(entry):
+            self._start_thread(entry)
+            while self._workers and not self._fits_in_flight(entry):
                 self._wait_for_write(entry)
             self._reserve(entry)
             entry.source = array
@@ -90,7 +90,7 @@ class Executor(Jobs):
             self._begin_write(entry)
         self._write(entry, data)
         if entry.error is not None:
-            raise self._deliver(entry.error)
+            raise self._report(entry.error)
 
     def prefetch(self, entry: Entry, out: Array | None) -> bool:
         """Have a thread fill the C-contiguous ``out``; False if a prefetch is under way already.
@@ -102,16 +102,18 @@ class Executor(Jobs):
             self._check_open(entry)
             if entry.fetch is not None:
                 return False
-            entry.fetch = Fetch(out, gathered=entry.pack is not None)
+            entry.fetch = Fetch(out, packed=entry.pack is not None)
             if entry.pack is not None:
-                self._want(entry.pack)
+                self._add_interest(entry.pack)
             else:
-                self._grow(entry)
+                self._start_thread(entry)
                 self._reads[entry] = None
                 self._workers.wake()
             return True
 
-    def take(self, entry: Entry, since: float | None = None) -> tuple[Array | None, bool]:
+    def take_prefetched(
+        self, entry: Entry, since: float | None = None
+    ) -> tuple[Array | None, bool]:
         """The array of the prefetch under way, if any, and whether it is filled; waits for it.
 
         If it is filled, that ends a get that began at ``since``.
@@ -122,8 +124,8 @@ class Executor(Jobs):
             fetch = entry.fetch
             if fetch is None:
                 return None, False
-            if fetch.gathered:
-                self._take_gathered(entry)
+            if fetch.packed:
+                self._end_pack_prefetch(entry)
                 return fetch.array, False
             if self._reads.pop(entry, self) is not None:
                 while not fetch.done:
@@ -134,9 +136,9 @@ class Executor(Jobs):
             entry.fetch = None
             array, fetch.array = fetch.array, None  # the thread that read it may hold the fetch
             if fetch.error is not None:
-                raise self._deliver(fetch.error)
+                raise self._report(fetch.error)
             if fetch.done and since is not None:
-                self._got(entry, since)
+                self._count_get(entry, since)
             return array, fetch.done
 
     def cancel_prefetch(self, entry: Entry) -> None:
@@ -146,8 +148,8 @@ class Executor(Jobs):
             fetch = entry.fetch
             if fetch is None:
                 return
-            if fetch.gathered:
-                self._unwant(entry)
+            if fetch.packed:
+                self._release_interest(entry)
                 return
             if self._reads.pop(entry, self) is not None:
                 while not fetch.done:
@@ -155,12 +157,12 @@ class Executor(Jobs):
             if entry.fetch is fetch:
                 entry.fetch = fetch.array = None
             # An error of reading comes again when somebody wants the array.
-            if fetch.error is not entry.error and fetch.error in self._undelivered:
-                self._undelivered.remove(fetch.error)
+            if fetch.error is not entry.error and fetch.error in self._unreported_errors:
+                self._unreported_errors.remove(fetch.error)
 
     def wait_captured(self, entry: Entry) -> None:
         """Wait until the source of ``entry`` may change; its write goes first."""
-        if self._forked():
+        if self._is_forked():
             return  # a fork has memory of its own, which nobody is reading from
         with self._lock:
             if entry in self._writes:
@@ -173,13 +175,13 @@ class Executor(Jobs):
         if entry.error is not None:
             self._check_process(entry)
             with self._lock:
-                raise self._deliver(entry.error)
+                raise self._report(entry.error)
 
     def drop(self, entry: Entry) -> None:
         """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
-        if self._closed or self._forked():
+        if self._closed or self._is_forked():
             return
-        if not self._lock.post(entry) and self._workers:
+        if not self._lock.defer(entry) and self._workers:
             self._workers.wake()
 
     def stats(self) -> StoreStats:
@@ -195,27 +197,27 @@ class Executor(Jobs):
 
     def close(self) -> None:
         """End all work, join the threads and close the backend; raise what nobody was told."""
-        if self._forked():
+        if self._is_forked():
             return
         with self._lock:
             if not self._closed:
                 self._closed = True
-                if not self.backend.keeps:
+                if not self.backend.persistent:
                     self._cancel_all()
                 self._workers.stop()
                 self._lock.notify_all()
         with self._closing:
             self._workers.join()
-            self._end_packs()
+            self._finish_packs()
             with self._lock:
                 while self._active:  # reads in the threads of callers
                     self._lock.wait()
-            self._publish_for_good()
+            self._publish_at_close()
             self.backend.close()
         self._figures.live_handles = self._figures.logical_nbytes = 0
-        if not self.backend.keeps:
+        if not self.backend.persistent:
             self.backend.used_nbytes = self._figures.stored_nbytes = 0
-        errors, self._undelivered = self._undelivered, []
+        errors, self._unreported_errors = self._unreported_errors, []
         if errors:
             for other in errors[1:]:
                 errors[0].add_note(f"also: {other}")
@@ -236,7 +238,7 @@ class Executor(Jobs):
         """Have the backend make what is stored readable for others."""
         self.flush()
         with self._lock:
-            entries = _in_order(self._entries)
+            entries = _by_serial(self._entries)
             placed = [entry if entry.pack is None else entry.pack for entry in entries]
             for entry in placed:  # its handle may die meanwhile
                 entry.busy += 1
@@ -253,7 +255,7 @@ class Executor(Jobs):
 
     def abandon(self) -> None:
         """The store has died unclosed. Never waits: the last thread closes the backend."""
-        if self._closed or self._forked():
+        if self._closed or self._is_forked():
             return
         self._closed = self._abandoned = True
         self._workers.stop()
@@ -262,31 +264,31 @@ class Executor(Jobs):
 
     # ---- the I/O threads
 
-    def _step(self) -> None:
+    def _do_next_job(self) -> None:
         with self._lock:
-            if self._abandoned and not self.backend.keeps:
+            if self._abandoned and not self.backend.persistent:
                 self._cancel_all()
         job = self._next_job()
         if job is not None:
             job()
 
-    def _last_step(self) -> None:
+    def _on_last_thread_exit(self) -> None:
         if self._abandoned:
-            self._end_packs()
-            self._publish_for_good()
+            self._finish_packs()
+            self._publish_at_close()
             self.backend.close()
 
-    def _publish_for_good(self) -> None:
-        if self.backend.lists and self.backend.keeps and not self._published:
+    def _publish_at_close(self) -> None:
+        if self.backend.tracks_entries and self.backend.persistent and not self._published:
             self._published = True
             try:
-                self.backend.publish(_in_order(self._entries))
+                self.backend.publish(_by_serial(self._entries))
             except Exception as error:
-                self._undelivered.append(self._store_error(error, "writing metadata", None))
+                self._unreported_errors.append(self._store_error(error, "writing metadata", None))
 
-    def _end_packs(self) -> None:
+    def _finish_packs(self) -> None:
         """With no I/O thread left: write the open packs if they are to last; forget them all."""
-        if self.backend.keeps:
+        if self.backend.persistent:
             with self._lock:
                 while self._copying:  # in the threads of callers
                     self._lock.wait()
@@ -294,10 +296,10 @@ class Executor(Jobs):
             while (job := self._next_job()) is not None:
                 job()
         with self._lock:
-            self._forget_packs()
+            self._release_packs()
 
 
-def _in_order(entries: dict[int, Entry]) -> list[Entry]:
+def _by_serial(entries: dict[int, Entry]) -> list[Entry]:
     return [entries[serial] for serial in sorted(entries)]
 
 
@@ -307,7 +309,7 @@ _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 def _close_at_exit() -> None:
     for executor in list(_executors):
         # Nobody is left to read what a store that keeps nothing failed to write.
-        ignored = () if executor.backend.keeps else (StoreError,)
+        ignored = () if executor.backend.persistent else (StoreError,)
         with contextlib.suppress(*ignored):
             executor.close()
 

@@ -26,18 +26,18 @@ from offgrad_storage.entry import (
     verify,
 )
 from offgrad_storage.errors import QuotaExceededError, StoreError, StoreFullError
-from offgrad_storage.executor.states import States
+from offgrad_storage.executor.entry_states import EntryStates
 from offgrad_storage.memory.buffer_pool import BufferPool, round_up
 
 Array = NDArray[Any]
 
-_SMALLEST, _LARGEST = 256 << 10, 4 << 20  # bytes of a pack: each is twice as large as the last
-_LOADED_NBYTES = 16 << 20  # most bytes of packs kept after reading, unless they are wanted
-_AHEAD_NBYTES = 64 << 20  # no pack is read ahead while more are in memory
+_MIN_PACK_NBYTES, _MAX_PACK_NBYTES = 256 << 10, 4 << 20  # each pack is twice as large as the last
+_MAX_LOADED_NBYTES = 16 << 20  # most bytes of packs kept after reading, unless they are wanted
+_MAX_PREFETCHED_NBYTES = 64 << 20  # no pack is read ahead while more are in memory
 _ALIGNMENT = 64
 
 
-class Gathering(States):
+class PackTable(EntryStates):
     """The states of packs, and the way of arrays into them and out."""
 
     def __init__(
@@ -45,44 +45,45 @@ class Gathering(States):
     ) -> None:
         super().__init__(backend, inflight_nbytes, codec, seed)
         self._buffers = BufferPool()
-        self._open: dict[Hashable, Pack] = {}
-        self._sizes: dict[Hashable, int] = {}
-        self._loaded: OrderedDict[Pack, None] = OrderedDict()
-        self._failed: dict[Pack, StoreError | None] = {}  # not written; None once somebody is told
+        self._open_packs: dict[Hashable, Pack] = {}
+        self._next_nbytes: dict[Hashable, int] = {}
+        self._loaded_packs: OrderedDict[Pack, None] = OrderedDict()
+        # Packs that could not be written; None once a put has raised their error.
+        self._failed_packs: dict[Pack, StoreError | None] = {}
         self._pack_serial = itertools.count()
         self._copying = 0  # arrays on their way into packs
 
-    def put_gathered(self, entry: Entry, array: Array) -> None:
+    def put_in_pack(self, entry: Entry, array: Array) -> None:
         """Copy ``array``, of a new ``entry``, into a pack; wait while too much is in flight."""
         with self._lock:
-            pack = self._pack_with_room(entry, array.nbytes, wait=True)
+            pack = self._pack_for(entry, array.nbytes, wait=True)
             self._register(entry)
-            memory = self._take_room(entry, pack, array.nbytes)
-            self._join(entry, pack)
+            memory = self._reserve_in_pack(entry, pack, array.nbytes)
+            self._set_pack(entry, pack)
         try:
             _copy_in(entry, memory, array)
         finally:
             with self._lock:
                 entry.state = State.STORED
                 entry.captured = True
-                self._filled(pack)
+                self._end_copy(pack)
 
-    def gather(self, entry: Entry, data: Array) -> Pack | None:
+    def pack_encoded(self, entry: Entry, data: Array) -> Pack | None:
         """Copy ``data``, the encoded bytes of ``entry``, into a pack; None if there is no room."""
         with self._lock:
-            if any(self._failed.values()):  # one more pack may fail as well
+            if any(self._failed_packs.values()):  # one more pack may fail as well
                 return None
             try:
                 # The I/O thread that this is must not wait for another.
-                pack = self._pack_with_room(entry, data.nbytes, wait=False)
+                pack = self._pack_for(entry, data.nbytes, wait=False)
             except (QuotaExceededError, StoreFullError):
                 return None
-            memory = self._take_room(entry, pack, data.nbytes)
+            memory = self._reserve_in_pack(entry, pack, data.nbytes)
         try:
             _copy_in(entry, memory, data)
         finally:
             with self._lock:
-                self._filled(pack)
+                self._end_copy(pack)
         return pack
 
     def encode(self, entry: Entry, array: Array) -> Array:
@@ -120,9 +121,9 @@ class Gathering(States):
         if entry.pack is None:
             self.backend.read(entry, out)
         else:
-            self._read_gathered(entry, entry.pack, out, loaded)
+            self._read_from_pack(entry, entry.pack, out, loaded)
 
-    def _read_gathered(self, entry: Entry, pack: Pack, out: Array, loaded: Array | None) -> None:
+    def _read_from_pack(self, entry: Entry, pack: Pack, out: Array, loaded: Array | None) -> None:
         try:
             data = self._load(pack) if loaded is None else loaded
             np.copyto(out, np.ndarray(out.shape, out.dtype, data, entry.offset))
@@ -136,16 +137,16 @@ class Gathering(States):
         try:
             self.backend.read_part(pack, data, entry.offset, out.nbytes)
         except StoreError as error:
-            raise error.about(str(entry)) from error.__cause__
+            raise error.for_array(str(entry)) from error.__cause__
         np.copyto(out, np.ndarray(out.shape, out.dtype, data, entry.offset))
         verify(checksum(out), entry, self.backend.name)
 
     def _forget_loaded(self, pack: Pack) -> None:
         with self._lock:
             pack.loaded = None
-            self._loaded.pop(pack, None)
+            self._loaded_packs.pop(pack, None)
 
-    def load_ahead(self, pack: Pack) -> None:
+    def prefetch_pack(self, pack: Pack) -> None:
         """Read ``pack``; an error is for whoever wants an array of it: it comes there again."""
         with contextlib.suppress(Exception):
             self._load(pack)
@@ -185,183 +186,184 @@ class Gathering(States):
     def _end_write(self, entry: Entry, error: StoreError | None) -> None:
         if error is not None and isinstance(entry, Pack) and not entry.dropped:
             entry.loaded = entry.source
-            self._failed[entry] = error
+            self._failed_packs[entry] = error
         super()._end_write(entry, error)
 
-    def _tell_of_packs(self, entry: Entry) -> None:
+    def _raise_failed_packs(self, entry: Entry) -> None:
         """Have the put of ``entry`` raise why packs before it could not be written; once."""
-        errors = [error for error in self._failed.values() if error is not None]
+        errors = [error for error in self._failed_packs.values() if error is not None]
         if errors:
-            self._failed = dict.fromkeys(self._failed)
-            for error in errors if not self.backend.keeps else ():  # there it is missing for good
-                self._deliver(error)
-            raise errors[0].about(str(entry)) from errors[0].__cause__
+            self._failed_packs = dict.fromkeys(self._failed_packs)
+            if not self.backend.persistent:  # in a persistent one the arrays are missing for good
+                for error in errors:
+                    self._report(error)
+            raise errors[0].for_array(str(entry)) from errors[0].__cause__
 
     def _in_memory(self, pack: Pack) -> Array | None:
         """The bytes of ``pack``, if they need not be read."""
         if pack.source is None and pack.loaded is not None:
-            if pack in self._loaded:
-                self._loaded.move_to_end(pack)
+            if pack in self._loaded_packs:
+                self._loaded_packs.move_to_end(pack)
             return pack.loaded
         return pack.source
 
-    def _take_gathered(self, entry: Entry) -> None:
+    def _end_pack_prefetch(self, entry: Entry) -> None:
         """A get ends the prefetch of a gathered array, if there is one."""
-        if entry.fetch is not None and entry.fetch.gathered:
+        if entry.fetch is not None and entry.fetch.packed:
             assert entry.pack is not None
             self._figures.prefetch_hits += entry.pack.in_memory
-            self._unwant(entry)
+            self._release_interest(entry)
 
-    def _take_room(self, entry: Entry, pack: Pack, nbytes: int) -> Array:
+    def _reserve_in_pack(self, entry: Entry, pack: Pack, nbytes: int) -> Array:
         """Give ``entry`` its place in ``pack``; return the memory of the pack."""
         assert pack.source is not None
         entry.offset = pack.used
         pack.used += round_up(nbytes, _ALIGNMENT)
         pack.members += 1
-        pack.filling += 1
+        pack.copying += 1
         self._copying += 1
         return pack.source
 
-    def _filled(self, pack: Pack) -> None:
-        pack.filling -= 1
+    def _end_copy(self, pack: Pack) -> None:
+        pack.copying -= 1
         self._copying -= 1
-        if pack.sealed and not pack.filling:
+        if pack.sealed and not pack.copying:
             self._enqueue(pack)
         if not self._copying:
             self._lock.notify_all()
 
-    def _join(self, entry: Entry, pack: Pack) -> None:
+    def _set_pack(self, entry: Entry, pack: Pack) -> None:
         """``entry`` is to be found in ``pack`` from now on."""
         entry.pack = pack
         entry.stored_nbytes = entry.payload_nbytes
         self._figures.stored_nbytes += entry.stored_nbytes
         self._figures.written_nbytes += entry.stored_nbytes
 
-    def _move_into(self, entry: Entry, pack: Pack) -> None:
+    def _move_to_pack(self, entry: Entry, pack: Pack) -> None:
         """``entry`` is in ``pack``; the room it was given in the backend is not needed."""
-        self._give_up_place(entry)
-        self._join(entry, pack)
+        self._free_place(entry)
+        self._set_pack(entry, pack)
         if entry.dropped:
-            self._leave(entry, pack)
+            self._remove_from_pack(entry, pack)
 
-    def _pack_with_room(self, entry: Entry, nbytes: int, wait: bool) -> Pack:
+    def _pack_for(self, entry: Entry, nbytes: int, wait: bool) -> Pack:
         while True:
-            if wait or not self.backend.keeps:
-                self._grow(entry)  # or raise an error if the store is closed
-            pack = self._open.get(entry.kind)
+            if wait or not self.backend.persistent:
+                self._start_thread(entry)  # or raise an error if the store is closed
+            pack = self._open_packs.get(entry.kind)
             if pack is None:
                 return self._open_pack(entry, nbytes, wait)
             if pack.used + nbytes <= pack.nbytes:
                 return pack
-            if wait and not self._fits(pack):
+            if wait and not self._fits_in_flight(pack):
                 self._wait_for_write(entry)
             else:
                 self._seal(pack)
 
     def _open_pack(self, entry: Entry, nbytes: int, wait: bool) -> Pack:
         kind = entry.kind
-        size = max(round_up(nbytes), self._sizes.get(kind, _SMALLEST))
-        held = sum(each.nbytes for each in self._open.values())
-        for each in list(self._open.values()):
-            if held + size > self._limit:  # the longest open first
+        size = max(round_up(nbytes), self._next_nbytes.get(kind, _MIN_PACK_NBYTES))
+        held = sum(each.nbytes for each in self._open_packs.values())
+        for each in list(self._open_packs.values()):
+            if held + size > self._max_inflight_nbytes:  # the longest open first
                 held -= each.nbytes
                 self._seal(each)
         pack = Pack(next(self._pack_serial), kind, self._buffers.empty(size, np.uint8))
         try:
-            self._admit(pack)
-            self._sizes[kind] = min(_LARGEST, 2 * size)
+            self._try_reserve(pack)
+            self._next_nbytes[kind] = min(_MAX_PACK_NBYTES, 2 * size)
         except (QuotaExceededError, StoreFullError):
             pack = Pack(pack.serial, kind, self._buffers.empty(round_up(nbytes), np.uint8))
             try:
-                self._reserve(pack) if wait else self._admit(pack)
+                self._reserve(pack) if wait else self._try_reserve(pack)
             except StoreError as error:
-                raise error.about(str(entry)) from error.__cause__
+                raise error.for_array(str(entry)) from error.__cause__
         except StoreError as error:
-            raise error.about(str(entry)) from error.__cause__
-        other = self._open.get(pack.kind)
+            raise error.for_array(str(entry)) from error.__cause__
+        other = self._open_packs.get(pack.kind)
         if other is not None:  # another thread's, while this one waited
             self._seal(other)
-        self._open[pack.kind] = pack
+        self._open_packs[pack.kind] = pack
         return pack
 
     def _seal(self, pack: Pack) -> None:
         """Have ``pack`` take no more arrays, and be written as soon as they are all copied."""
         assert pack.source is not None
-        del self._open[pack.kind]
+        del self._open_packs[pack.kind]
         pack.sealed = True
         pack.nbytes = round_up(pack.used)
         pack.shape = (pack.nbytes,)
         pack.source = pack.source[: pack.nbytes]
-        if not pack.filling:
+        if not pack.copying:
             self._enqueue(pack)
 
     def _seal_all(self) -> None:
-        for pack in list(self._open.values()):
+        for pack in list(self._open_packs.values()):
             self._seal(pack)
 
-    def _forget_packs(self) -> None:
-        for pack in self._open.values():
+    def _release_packs(self) -> None:
+        for pack in self._open_packs.values():
             pack.source = None
-        for pack in (*self._loaded, *self._failed):
+        for pack in (*self._loaded_packs, *self._failed_packs):
             pack.loaded = None
-        self._open.clear()
-        self._loaded.clear()
-        self._failed.clear()
+        self._open_packs.clear()
+        self._loaded_packs.clear()
+        self._failed_packs.clear()
 
     def _enqueue(self, pack: Pack) -> None:
         self._figures.inflight_nbytes += pack.nbytes
         self._writes[pack] = None
         self._workers.wake()
 
-    def _want(self, pack: Pack) -> None:
+    def _add_interest(self, pack: Pack) -> None:
         """Keep ``pack`` in memory, or read it ahead, for one more of its arrays."""
-        pack.wanted += 1
-        if sum(each.nbytes for each in self._loaded) > _AHEAD_NBYTES:
+        pack.interest += 1
+        if sum(each.nbytes for each in self._loaded_packs) > _MAX_PREFETCHED_NBYTES:
             return
         if not (pack.in_memory or pack.loading or pack in self._reads):
             self._reads[pack] = None
             self._workers.wake()
 
-    def _unwant(self, entry: Entry) -> None:
-        if entry.fetch is not None and entry.fetch.gathered and entry.pack is not None:
-            entry.pack.wanted -= 1
-            if entry.pack in self._loaded:  # and about to be read from
-                self._loaded.move_to_end(entry.pack)
-                self._shed()
+    def _release_interest(self, entry: Entry) -> None:
+        if entry.fetch is not None and entry.fetch.packed and entry.pack is not None:
+            entry.pack.interest -= 1
+            if entry.pack in self._loaded_packs:  # and about to be read from
+                self._loaded_packs.move_to_end(entry.pack)
+                self._evict_loaded()
         entry.fetch = None
 
     def _keep_loaded(self, pack: Pack, data: Array) -> None:
         pack.loaded = data
-        self._loaded[pack] = None
-        self._shed()
+        self._loaded_packs[pack] = None
+        self._evict_loaded()
 
-    def _shed(self) -> None:
+    def _evict_loaded(self) -> None:
         """Let go of what was read, longest unused first, as far as nobody has asked for it."""
-        excess = sum(each.nbytes for each in self._loaded) - _LOADED_NBYTES
-        for each in list(self._loaded)[:-1]:
-            if excess > 0 and not each.wanted:
-                del self._loaded[each]
+        excess = sum(each.nbytes for each in self._loaded_packs) - _MAX_LOADED_NBYTES
+        for each in list(self._loaded_packs)[:-1]:
+            if excess > 0 and not each.interest:
+                del self._loaded_packs[each]
                 each.loaded = None
                 excess -= each.nbytes
 
-    def _leave(self, entry: Entry, pack: Pack) -> None:
+    def _remove_from_pack(self, entry: Entry, pack: Pack) -> None:
         """The handle of an array in ``pack`` has died."""
-        self._unwant(entry)
+        self._release_interest(entry)
         pack.members -= 1
-        if self.backend.keeps:
+        if self.backend.persistent:
             return
         self._figures.stored_nbytes -= entry.stored_nbytes
         if pack.members:
             return
         if not pack.sealed:
-            del self._open[pack.kind]
+            del self._open_packs[pack.kind]
             pack.source = None
         pack.dropped = True
         pack.loaded = None
-        self._loaded.pop(pack, None)
-        error = self._failed.pop(pack, None)
+        self._loaded_packs.pop(pack, None)
+        error = self._failed_packs.pop(pack, None)
         if error is not None:  # nothing of it was lost
-            self._deliver(error)
+            self._report(error)
         self._reads.pop(pack, None)
         self._cancel_write(pack)
         self._free_if_unused(pack)

@@ -16,17 +16,21 @@ class Workers:
 
     Args:
         step: takes one job and does it; must not raise.
-        last: called by the last thread to end.
-        limit: most threads.
+        on_last_exit: called by the on_last_exit thread to end.
+        max_threads: most threads.
         name: of the threads, for people who look at a stack dump.
     """
 
     def __init__(
-        self, step: Callable[[], object], last: Callable[[], object], limit: int, name: str
+        self,
+        step: Callable[[], object],
+        on_last_exit: Callable[[], object],
+        max_threads: int,
+        name: str,
     ) -> None:
-        self.limit = limit
+        self.max_threads = max_threads
         self._step = step
-        self._last = last
+        self._on_last_exit = on_last_exit
         self._name = name
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -36,16 +40,16 @@ class Workers:
         """Whether any thread was started."""
         return bool(self._threads)
 
-    def grow(self) -> None:
+    def start_thread(self) -> None:
         """Start one more thread if there may be one; not to be called from two threads at once.
 
         Raises:
             RuntimeError: the system gives no thread, and there is none yet.
         """
-        if len(self._threads) >= self.limit:
+        if len(self._threads) >= self.max_threads:
             return
         name = f"{self._name} I/O {len(self._threads)}"
-        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        thread = threading.Thread(target=self._loop, name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -68,8 +72,8 @@ class Workers:
         for thread in self._threads:
             thread.join()
 
-    def _run(self) -> None:
+    def _loop(self) -> None:
         while self._tokens.get():
             self._step()
         if next(self._ended) == len(self._threads):
-            self._last()
+            self._on_last_exit()

@@ -119,7 +119,7 @@ class ArrayFile:
     def write_run(
         self, entries: Sequence[Entry], arrays: Sequence[Array], starts: Sequence[int]
     ) -> None:
-        """Write several arrays, in one call if their bytes adjoin."""
+        """Write several arrays, in one call if their bytes are adjacent."""
         run = self._run(arrays, starts)
         if run is None:
             for each in zip(entries, arrays, starts, strict=True):
@@ -133,7 +133,7 @@ class ArrayFile:
     def read_run(
         self, entries: Sequence[Entry], outs: Sequence[Array], starts: Sequence[int]
     ) -> None:
-        """Fill several arrays, in one call if their bytes adjoin."""
+        """Fill several arrays, in one call if their bytes are adjacent."""
         run = self._run(outs, starts)
         if run is None:
             for each in zip(entries, outs, starts, strict=True):

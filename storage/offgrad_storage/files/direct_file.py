@@ -105,16 +105,16 @@ class DirectFile:
                 raise OSError(errno.EIO, "the file takes no more bytes, and gives no reason")
             stuck = not done
             data, offset = data[done:], offset + done
-        self._passed(nbytes)
+        self._limit_page_cache(nbytes)
 
-    def read_at(self, out: Bytes, offset: int, least: int | None = None) -> None:
-        """Fill ``out`` from ``offset``, or ``least`` bytes of it where the file ends.
+    def read_at(self, out: Bytes, offset: int, min_nbytes: int | None = None) -> None:
+        """Fill ``out`` from ``offset``, or ``min_nbytes`` bytes of it where the file ends.
 
         Raises:
             MissingDataError: the file ends before.
         """
         stuck, nbytes = False, out.size
-        enough = offset + (nbytes if least is None else least)
+        enough = offset + (nbytes if min_nbytes is None else min_nbytes)
         while out.size:
             done = self._read_some(out, offset)
             if offset + done >= enough and done < out.size:
@@ -128,7 +128,7 @@ class DirectFile:
                 )
             stuck = not done
             out, offset = out[done:], offset + done
-        self._passed(nbytes)
+        self._limit_page_cache(nbytes)
 
     def write_run(self, run: Sequence[Bytes], offset: int) -> None:
         """Write one after the other, at once if the system takes them so."""
@@ -136,7 +136,7 @@ class DirectFile:
         if hasattr(os, "pwritev"):
             done = os.pwritev(self.fileno(), [data.data for data in run], offset)
             if done == nbytes:
-                self._passed(nbytes)
+                self._limit_page_cache(nbytes)
                 return
         for data in run:
             self.write_at(data, offset)
@@ -152,7 +152,7 @@ class DirectFile:
         if hasattr(os, "preadv"):
             done = os.preadv(self.fileno(), [out.data for out in run], offset)
             if done == nbytes:
-                self._passed(nbytes)
+                self._limit_page_cache(nbytes)
                 return
         for out in run:
             self.read_at(out, offset)
@@ -188,7 +188,7 @@ class DirectFile:
             raise ValueError("the file is closed")
         return self._descriptor
 
-    def _passed(self, nbytes: int) -> None:
+    def _limit_page_cache(self, nbytes: int) -> None:
         """So many bytes more are in the page cache: have them leave it now and then."""
         if self.direct or not nbytes or not hasattr(os, "posix_fadvise"):
             return

@@ -49,13 +49,13 @@ class FileBackend(Backend):
                 raise
             return self._allocate(entry, length, files, within_quota=False)
 
-    def settle(self, entry: Entry, stored_nbytes: int) -> None:
+    def shrink(self, entry: Entry, stored_nbytes: int) -> None:
         """Give back the end of the extent."""
         file, start, length = entry.place
         entry.place = (file, start, stored_nbytes)
-        self._give_back(file, start + stored_nbytes, length - stored_nbytes)
+        self._free_range(file, start + stored_nbytes, length - stored_nbytes)
 
-    def taken_nbytes(self, entry: Entry, array: Array) -> int:
+    def extent_nbytes(self, entry: Entry, array: Array) -> int:
         """Bytes of the extent of ``entry`` that it takes to hold ``array``."""
         return round_up(array.nbytes)
 
@@ -63,22 +63,22 @@ class FileBackend(Backend):
         """Write ``array`` into the extent; return the bytes it takes."""
         file, start, _ = entry.place
         file.write(entry, array, start)
-        return self.taken_nbytes(entry, array)
+        return self.extent_nbytes(entry, array)
 
-    def adjoin(self, entry: Entry, following: Entry) -> bool:
+    def is_adjacent(self, entry: Entry, following: Entry) -> bool:
         """Whether one extent begins where the other ends."""
         file, start, length = entry.place
         other, begin, _ = following.place
         return file is other and start + length == begin
 
     def write_run(self, entries: Sequence[Entry], arrays: Sequence[Array]) -> list[int]:
-        """Write arrays into extents that adjoin; return the bytes that each takes."""
+        """Write arrays into adjacent extents; return the bytes that each takes."""
         file: ArrayFile = entries[0].place[0]
         file.write_run(entries, arrays, [entry.place[1] for entry in entries])
-        return [self.taken_nbytes(*each) for each in zip(entries, arrays, strict=True)]
+        return [self.extent_nbytes(*each) for each in zip(entries, arrays, strict=True)]
 
     def read_run(self, entries: Sequence[Entry], outs: Sequence[Array]) -> None:
-        """Fill arrays from extents that adjoin."""
+        """Fill arrays from adjacent extents."""
         file: ArrayFile = entries[0].place[0]
         file.read_run(entries, outs, [entry.place[1] for entry in entries])
 
@@ -103,7 +103,7 @@ class FileBackend(Backend):
 
     def free(self, entry: Entry) -> None:
         """Give the extent back."""
-        self._give_back(*entry.place)
+        self._free_range(*entry.place)
         entry.place = None
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class FileBackend(Backend):
                 return length
         raise full or self.over_quota(entry, length)
 
-    def _give_back(self, file: ArrayFile, start: int, length: int) -> None:
+    def _free_range(self, file: ArrayFile, start: int, length: int) -> None:
         if length:
             file.free(start, length)
             self.files[file] -= length

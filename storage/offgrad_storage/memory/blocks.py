@@ -16,7 +16,7 @@ from offgrad_storage.memory.extents import Extents
 
 _HUGE_PAGE = 2 << 20
 _SLAB = 8 << 20
-_MOST_SLABS = 16  # that are asked for room before a new one is made
+_MAX_SLABS = 16  # that are asked for room before a new one is made
 _HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
@@ -69,7 +69,7 @@ class Blocks:
         except OSError:  # there is hardly any memory left
             return _first_of(_Mapping(nbytes), nbytes)
         block = _first_of(slab, nbytes)
-        for key in list(self._slabs)[: 1 - _MOST_SLABS]:
+        for key in list(self._slabs)[: 1 - _MAX_SLABS]:
             self._slabs.pop(key, None)
         self._slabs[id(slab)] = slab
         return block
@@ -113,22 +113,22 @@ class _Mapping:
         self._busy = True
         start = None if self.closed else self._used.allocate(nbytes, self.nbytes)
         self._busy = False
-        self._settle()
+        self._free_pending()
         return start
 
     def free(self, start: int, nbytes: int) -> None:
         """Give a range back; if it was the last, everything."""
         self._freed.append((start, nbytes))
-        self._settle()
+        self._free_pending()
 
-    def _settle(self) -> None:
+    def _free_pending(self) -> None:
         while self._freed and not self._busy:
             self._busy = True
             if self._freed:
-                self._give_back(*self._freed.pop())
+                self._release(*self._freed.pop())
             self._busy = False
 
-    def _give_back(self, start: int, nbytes: int) -> None:
+    def _release(self, start: int, nbytes: int) -> None:
         self._used.free(start, nbytes)
         if self._used.free_nbytes == self._used.end:
             self._map.close()

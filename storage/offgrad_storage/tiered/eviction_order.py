@@ -8,7 +8,7 @@ from collections.abc import Sequence
 Key = tuple[int, int, int]
 """Sorts what is wanted last first; the last item is the array's serial."""
 
-_UNPLANNED, _PLANNED, _WANTED = range(3)
+_UNPLANNED, _PLANNED, _REQUESTED = range(3)
 
 
 class EvictionOrder:
@@ -25,8 +25,8 @@ class EvictionOrder:
         self._keys: dict[int, Key] = {}
         self._heap: list[Key] = []  # of the keys in force, and some that no longer are
         self._uses: dict[int, list[int]] = {}  # places in the plan, the next one last
-        self._wants: dict[int, int] = {}
-        self._want_count = 0
+        self._requests: dict[int, int] = {}
+        self._request_count = 0
 
     def plan(self, serials: Sequence[int]) -> None:
         """Arrays will be used in this order, each as often as it occurs; forgets the last plan."""
@@ -35,21 +35,21 @@ class EvictionOrder:
             self._uses.setdefault(serials[place], []).append(place)
         self._rebuild()
 
-    def want(self, serial: int) -> None:
+    def request(self, serial: int) -> None:
         """The array is wanted soon, before what was not said to be, and after what was."""
-        if serial not in self._wants:
-            self._want_count += 1
-            self._wants[serial] = self._want_count
+        if serial not in self._requests:
+            self._request_count += 1
+            self._requests[serial] = self._request_count
             self._update(serial)
 
-    def unwant(self, serial: int) -> None:
+    def cancel_request(self, serial: int) -> None:
         """The array is not wanted sooner than others after all."""
-        if self._wants.pop(serial, None) is not None:
+        if self._requests.pop(serial, None) is not None:
             self._update(serial)
 
-    def use(self, serial: int) -> None:
+    def record_use(self, serial: int) -> None:
         """The array has been used: its next place in the plan is past."""
-        self._wants.pop(serial, None)
+        self._requests.pop(serial, None)
         uses = self._uses.get(serial)
         if uses is not None:
             uses.pop()
@@ -69,7 +69,7 @@ class EvictionOrder:
         """The array is dead: it is no member and never will be."""
         self.discard(serial)
         self._uses.pop(serial, None)
-        self._wants.pop(serial, None)
+        self._requests.pop(serial, None)
 
     def furthest(self, beyond: int) -> int | None:
         """The member wanted last, if that is later than the array ``beyond`` is."""
@@ -82,8 +82,8 @@ class EvictionOrder:
     def _key(self, serial: int) -> Key:
         if serial in self._uses:
             return (_PLANNED, -self._uses[serial][-1], serial)
-        if serial in self._wants:
-            return (_WANTED, -self._wants[serial], serial)
+        if serial in self._requests:
+            return (_REQUESTED, -self._requests[serial], serial)
         return (_UNPLANNED, serial, serial)
 
     def _update(self, serial: int) -> None:

@@ -22,18 +22,18 @@ from offgrad_storage.tiered.eviction_order import EvictionOrder
 Array = NDArray[Any]
 
 
-class Where(enum.Enum):
+class TierState(enum.Enum):
     """Where an array is."""
 
-    NOWHERE = "nowhere"
+    NOT_STORED = "not stored"
     """Not stored: not yet, not any more, or not at all."""
-    ARRIVING = "arriving"
+    COPYING_IN = "copying in"
     """Room is claimed in RAM, and the array is being copied there."""
     RAM = "ram"
-    LEAVING = "leaving"
+    EVICTING = "evicting"
     """In RAM, and put below: perhaps written already."""
-    BELOW = "below"
-    RISING = "rising"
+    LOWER = "lower"
+    PREFETCHING = "prefetching"
     """Below, and being read ahead into ``target``."""
 
 
@@ -41,32 +41,41 @@ class TierEntry(Entry):
     """One array of a TieredStore.
 
     Attributes:
-        where: the array's state.
-        moving: whether a thread is at a change of ``where`` with the lock released; it alone may
-            change the entry then, and wakes those who wait.
+        tier_state: the array's state.
+        moving: whether a thread is changing ``tier_state`` with the lock released; until it is
+            done it alone may change the entry, and it wakes the waiting threads.
         array: the copy in RAM.
         lower: the handle of the tier below.
-        failed: a handle whose write failed after the array was put below; ``tier`` is where.
+        failed_lower: a handle whose write failed after the array was put below; ``tier`` is where.
         tier: the tier below that has, or last had, the array.
         target: what the next get without ``out`` returns.
         counted: whether ``target`` is of the store and counts in its budget.
     """
 
-    __slots__ = ("array", "counted", "failed", "lower", "moving", "target", "tier", "where")
+    __slots__ = (
+        "array",
+        "counted",
+        "failed_lower",
+        "lower",
+        "moving",
+        "target",
+        "tier",
+        "tier_state",
+    )
 
     def __init__(self, serial: int, array: Array, attributes: Mapping[str, object]) -> None:
         super().__init__(serial, array, attributes)
-        self.where = Where.NOWHERE
+        self.tier_state = TierState.NOT_STORED
         self.moving = False
         self.array: Array | None = None
         self.lower: Handle | None = None
-        self.failed: Handle | None = None
+        self.failed_lower: Handle | None = None
         self.tier = -1
         self.target: Array | None = None
         self.counted = False
 
 
-class Ram:
+class RamTier:
     """All arrays of a TieredStore, and the bytes of RAM they take; the store's lock is held.
 
     Memory that is given up counts until nobody refers to it: a tier below may still be reading it
@@ -77,128 +86,128 @@ class Ram:
 
     Attributes:
         used_nbytes: bytes that count now.
-        kept_nbytes: of these, bytes of arrays that can be got from RAM.
+        resident_nbytes: of these, bytes of arrays that can be got from RAM.
         live: arrays whose handle lives, by serial.
     """
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.used_nbytes = self.kept_nbytes = 0
+        self.used_nbytes = self.resident_nbytes = 0
         self.order = EvictionOrder()
         self.live: dict[int, TierEntry] = {}
-        self._leaving: dict[TierEntry, None] = {}
-        self._leaving_nbytes = 0
-        self._given_up: list[tuple[weakref.ref[Any], int]] = []
+        self._evicting: dict[TierEntry, None] = {}
+        self._evicting_nbytes = 0
+        self._released: list[tuple[weakref.ref[Any], int]] = []
 
     # ---- room
 
-    def claim(self, entry: TierEntry, purpose: Where) -> bool:
+    def claim(self, entry: TierEntry, purpose: TierState) -> bool:
         """Count the bytes of ``entry`` if they fit, once all is given up that need not stay.
 
         Then a thread is about to copy it here, or to start a read: ``purpose`` says which.
         """
         while self.used_nbytes + entry.nbytes > self.nbytes:
-            if not (self._sweep() or self._end_leaving()):
+            if not (self._reap() or self._finish_eviction()):
                 return False
         self.used_nbytes += entry.nbytes
-        if purpose is Where.RISING:
-            self.begin_rising(entry, counted=True)
+        if purpose is TierState.PREFETCHING:
+            self.begin_prefetch(entry, counted=True)
         else:
-            entry.where = purpose
+            entry.tier_state = purpose
         return True
 
-    def unclaim(self, entry: TierEntry) -> None:
+    def release_claim(self, entry: TierEntry) -> None:
         """Do not count the bytes of ``entry``: there is no memory behind them, or not ours."""
         self.used_nbytes -= entry.nbytes
 
-    def lacks(self, entry: TierEntry) -> bool:
-        """Whether ``entry`` would not fit even if all that is leaving had left."""
-        return self.used_nbytes - self._leaving_nbytes + entry.nbytes > self.nbytes
+    def needs_eviction(self, entry: TierEntry) -> bool:
+        """Whether ``entry`` would not fit even if all that is evicting had left."""
+        return self.used_nbytes - self._evicting_nbytes + entry.nbytes > self.nbytes
 
-    def furthest(self, beyond: TierEntry) -> TierEntry | None:
+    def eviction_candidate(self, beyond: TierEntry) -> TierEntry | None:
         """What to evict for ``beyond``: in RAM or rising, and used later than that."""
         serial = self.order.furthest(beyond.serial)
         return None if serial is None else self.live[serial]
 
-    def first_leaving(self) -> TierEntry | None:
+    def first_evicting(self) -> TierEntry | None:
         """The array that began to leave first, of those still in RAM."""
-        return next(iter(self._leaving), None)
+        return next(iter(self._evicting), None)
 
     # ---- changes of state
 
-    def arrived(self, entry: TierEntry, array: Array) -> None:
+    def on_arrived(self, entry: TierEntry, array: Array) -> None:
         """A new array is in RAM, in memory claimed before."""
         self.live[entry.serial] = entry
         entry.array = array
         entry.captured = True
-        self.kept_nbytes += entry.nbytes
-        self._stay(entry)
+        self.resident_nbytes += entry.nbytes
+        self._keep_in_ram(entry)
 
-    def passed(self, entry: TierEntry, lower: Handle) -> None:
+    def on_passed_down(self, entry: TierEntry, lower: Handle) -> None:
         """A new array went below without a stay in RAM."""
         self.live[entry.serial] = entry
         entry.lower = lower
-        entry.where = Where.BELOW
+        entry.tier_state = TierState.LOWER
 
     def begin_eviction(self, entry: TierEntry) -> None:
-        """From RAM to leaving: a thread is about to put the array below. Rising: to cancel that."""
+        """A thread is about to put an array of RAM below, or to cancel the prefetch of one."""
         self.order.discard(entry.serial)
         entry.moving = True
-        if entry.where is Where.RAM:
-            entry.where = Where.LEAVING
-            self._leaving[entry] = None
-            self._leaving_nbytes += entry.nbytes
+        if entry.tier_state is TierState.RAM:
+            entry.tier_state = TierState.EVICTING
+            self._evicting[entry] = None
+            self._evicting_nbytes += entry.nbytes
 
-    def left(self, entry: TierEntry, lower: Handle | None) -> None:
+    def on_evicted(self, entry: TierEntry, lower: Handle | None) -> None:
         """Leaving: the array was put below, or could not be and stays."""
         entry.moving = False
         entry.lower = lower
         if lower is None:
-            self._forget_leaving(entry)
-            self._stay(entry)
+            self._remove_eviction(entry)
+            self._keep_in_ram(entry)
         if entry.dropped:
-            self.bury(entry)
+            self.release_all(entry)
 
-    def begin_rising(self, entry: TierEntry, counted: bool) -> None:
+    def begin_prefetch(self, entry: TierEntry, counted: bool) -> None:
         """From below: a thread is about to start a read, into claimed memory if ``counted``."""
-        entry.where, entry.moving, entry.counted = Where.RISING, True, counted
+        entry.tier_state, entry.moving, entry.counted = TierState.PREFETCHING, True, counted
 
-    def risen(self, entry: TierEntry, target: Array | None, started: bool) -> None:
+    def on_prefetched(self, entry: TierEntry, target: Array | None, started: bool) -> None:
         """Rising: the read into ``target`` has been started; or could not be: back to below."""
         entry.moving = False
         entry.target = target
         if not started:
             if target is None:
-                self.unclaim(entry)
-            self._give_up_target(entry)
-            entry.where = Where.BELOW
+                self.release_claim(entry)
+            self._release_target(entry)
+            entry.tier_state = TierState.LOWER
         elif entry.counted:
             self.order.add(entry.serial)
 
-    def sunk(self, entry: TierEntry) -> None:
+    def on_prefetch_cancelled(self, entry: TierEntry) -> None:
         """From rising: the read is cancelled."""
         entry.moving = False
-        self._give_up_target(entry)
-        entry.where = Where.BELOW
+        self._release_target(entry)
+        entry.tier_state = TierState.LOWER
         if entry.dropped:
-            self.bury(entry)
+            self.release_all(entry)
 
     def take(self, entry: TierEntry, out: Array | None) -> Array | None:
         """The array is got, and no longer rising: what to fill, if that is known."""
-        self.order.use(entry.serial)
+        self.order.record_use(entry.serial)
         if out is None:
             out, entry.target = entry.target, None
             if entry.counted:
-                self.unclaim(entry)
+                self.release_claim(entry)
                 entry.counted = False
         else:
-            self._give_up_target(entry)
-        if entry.where is Where.RISING:
+            self._release_target(entry)
+        if entry.tier_state is TierState.PREFETCHING:
             self.order.discard(entry.serial)
-            entry.where = Where.BELOW
+            entry.tier_state = TierState.LOWER
         return out
 
-    def died(self, entry: TierEntry) -> None:
+    def on_dead(self, entry: TierEntry) -> None:
         """The handle is dead, or the store closed; a thread at a change of state ends that first.
 
         Called by the garbage collector, too: neither waits nor raises.
@@ -207,65 +216,65 @@ class Ram:
         self.order.forget(entry.serial)
         entry.dropped = True
         if not entry.moving:
-            self.bury(entry)
+            self.release_all(entry)
 
-    def bury(self, entry: TierEntry) -> None:
+    def release_all(self, entry: TierEntry) -> None:
         """From anywhere: give up all that a dead entry has."""
         self.order.forget(entry.serial)
-        self._forget_leaving(entry)
-        entry.where = Where.NOWHERE
-        entry.lower = entry.failed = None  # first, so that the tier below gives up the memory
-        self._give_up_array(entry)
-        self._give_up_target(entry)
+        self._remove_eviction(entry)
+        entry.tier_state = TierState.NOT_STORED
+        entry.lower = entry.failed_lower = None  # first, so that the tier below gives up the memory
+        self._release_array(entry)
+        self._release_target(entry)
         entry.captured = True
 
-    def _stay(self, entry: TierEntry) -> None:
-        entry.where = Where.RAM
+    def _keep_in_ram(self, entry: TierEntry) -> None:
+        entry.tier_state = TierState.RAM
         self.order.add(entry.serial)
 
-    def _end_leaving(self) -> bool:
-        """From leaving to below, if the write that began first is done; to RAM if it failed."""
-        entry = self.first_leaving()
+    def _finish_eviction(self) -> bool:
+        """From evicting to below, if the write that began first is done; to RAM if it failed."""
+        entry = self.first_evicting()
         if entry is None or entry.moving or entry.lower is None or not entry.lower.captured:
             return False
-        self._forget_leaving(entry)
+        self._remove_eviction(entry)
         if _has_failed(entry.lower):
-            entry.failed, entry.lower = entry.lower, None
-            self._stay(entry)
+            entry.failed_lower, entry.lower = entry.lower, None
+            self._keep_in_ram(entry)
         else:
-            entry.where = Where.BELOW
-            self._give_up_array(entry)
+            entry.tier_state = TierState.LOWER
+            self._release_array(entry)
         return True
 
-    def _forget_leaving(self, entry: TierEntry) -> None:
-        if entry in self._leaving:
-            del self._leaving[entry]
-            self._leaving_nbytes -= entry.nbytes
+    def _remove_eviction(self, entry: TierEntry) -> None:
+        if entry in self._evicting:
+            del self._evicting[entry]
+            self._evicting_nbytes -= entry.nbytes
 
     # ---- memory given up
 
-    def _give_up_array(self, entry: TierEntry) -> None:
+    def _release_array(self, entry: TierEntry) -> None:
         if entry.array is not None:
-            self.kept_nbytes -= entry.nbytes
-            self._given_up.append((_watch(entry.array), entry.nbytes))
+            self.resident_nbytes -= entry.nbytes
+            self._released.append((_watch(entry.array), entry.nbytes))
             entry.array = None
-            self._sweep()
+            self._reap()
 
-    def _give_up_target(self, entry: TierEntry) -> None:
+    def _release_target(self, entry: TierEntry) -> None:
         if entry.counted and entry.target is not None:
-            self._given_up.append((_watch(entry.target), entry.nbytes))
+            self._released.append((_watch(entry.target), entry.nbytes))
         entry.target, entry.counted = None, False
-        self._sweep()
+        self._reap()
 
-    def _sweep(self) -> bool:
+    def _reap(self) -> bool:
         """Stop to count the memory given up that is gone; return whether there was any."""
-        before = len(self._given_up)
+        before = len(self._released)
         if before:
-            still = [(memory, nbytes) for memory, nbytes in self._given_up if memory() is not None]
-            freed = sum(nbytes for _, nbytes in self._given_up) - sum(n for _, n in still)
+            still = [(memory, nbytes) for memory, nbytes in self._released if memory() is not None]
+            freed = sum(nbytes for _, nbytes in self._released) - sum(n for _, n in still)
             self.used_nbytes -= freed
-            self._given_up = still
-        return len(self._given_up) < before
+            self._released = still
+        return len(self._released) < before
 
 
 def _watch(array: Array) -> weakref.ref[Any]:

@@ -21,7 +21,7 @@ from offgrad_storage.entry import Entry, check_out, check_plain
 from offgrad_storage.errors import StoreError
 from offgrad_storage.memory.buffer_pool import BufferPool
 from offgrad_storage.tiered.ram import TierEntry
-from offgrad_storage.tiered.transfers import Tiers
+from offgrad_storage.tiered.transfers import TierTransfers
 
 Array = NDArray[Any]
 
@@ -33,10 +33,10 @@ class TieredStore(AbstractArrayStore):
             handles = [store.put(array) for array in arrays]
             store.plan(handles[::-1])
 
-    What moves is the array whose next use is furthest away once ``plan`` has told the order, and
-    the oldest until then; the new array itself, if its use is. An array larger than ``nbytes`` goes
-    below at once. ``put`` waits for a write only where that makes its room; once one has had to be
-    waited for, each put begins the writes that the next one like it would wait for.
+    The array with the furthest next use in the ``plan`` is evicted first; without a plan, the
+    oldest. If the new array itself has the furthest next use, or is larger than ``nbytes``, it goes
+    below at once. ``put`` waits for a write only where it needs that write's memory; after the
+    first such wait, each put also starts the evictions that the next one of its size will need.
 
     A tier that is full is passed over for the next; when all are, ``put`` raises the error of the
     last. An array stays in RAM until its write is done, so a failed write loses no array that was
@@ -66,13 +66,13 @@ class TieredStore(AbstractArrayStore):
         check_count("nbytes", nbytes)
         self._allocate = BufferPool().empty if allocate is None else allocate
         hold = BufferPool().empty if hold is None else hold
-        self._tiers = Tiers(nbytes, below, self._allocate, hold)
+        self._transfers = TierTransfers(nbytes, below, self._allocate, hold)
         self._serial = itertools.count()
 
     @property
     def below(self) -> Sequence[AbstractArrayStore]:
         """The tiers below, the fastest first."""
-        return self._tiers.below
+        return self._transfers.below
 
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
         """Store ``array``: see ``AbstractArrayStore.put``.
@@ -81,24 +81,24 @@ class TieredStore(AbstractArrayStore):
             QuotaExceededError, StoreFullError: neither RAM nor any tier below has room. Everything
                 stored stays.
         """
-        tiers = self._tiers
+        transfers = self._transfers
         array = np.asarray(array)
-        check_plain(array, tiers.name)
+        check_plain(array, transfers.name)
         entry = TierEntry(next(self._serial), array, dict(attributes or {}))
         handle = _TieredHandle(self, entry)
-        tiers.check_open(entry)
-        tiers.add(entry, array)
+        transfers.check_open(entry)
+        transfers.add(entry, array)
         return handle
 
     def get(self, handle: Handle, out: Array | None = None) -> Array:
         """The stored array: see ``AbstractArrayStore.get``."""
-        entry, tiers = self._entry_of(handle), self._tiers
+        entry, transfers = self._entry_of(handle), self._transfers
         if out is not None:
             check_out(entry, out)
         began = time.perf_counter()
-        tiers.check_process(entry)
-        with tiers.lock:
-            target, hit = tiers.take(entry, out)
+        transfers.check_process(entry)
+        with transfers.lock:
+            target, hit = transfers.take(entry, out)
             held, lower = entry.array, entry.lower
         if target is None:
             target = self._allocate(entry.shape, entry.dtype)
@@ -110,12 +110,12 @@ class TieredStore(AbstractArrayStore):
             try:
                 lower.get(target)
             except StoreError as error:
-                failure = tiers.stripped(error)
+                failure = transfers.without_tracebacks(error)
         if failure is not None:
-            raise tiers.named(failure, entry)
+            raise transfers.as_own_error(failure, entry)
         seconds = time.perf_counter() - began
-        with tiers.lock:
-            tiers.count(
+        with transfers.lock:
+            transfers.count(
                 gets=1, prefetch_hits=hit, read_nbytes=entry.nbytes, get_stall_seconds=seconds
             )
         return target
@@ -128,14 +128,14 @@ class TieredStore(AbstractArrayStore):
         entry = self._entry_of(handle)
         if out is not None:
             check_out(entry, out, contiguous=True)
-        self._tiers.check_process(entry)
-        self._tiers.read_ahead(entry, out)
+        self._transfers.check_process(entry)
+        self._transfers.prefetch(entry, out)
 
     def cancel_prefetch(self, handle: Handle) -> None:
         """Forget a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
         entry = self._entry_of(handle)
-        self._tiers.check_process(entry)
-        self._tiers.cancel(entry)
+        self._transfers.check_process(entry)
+        self._transfers.cancel_prefetch(entry)
 
     @property
     def lossless(self) -> bool:
@@ -157,25 +157,25 @@ class TieredStore(AbstractArrayStore):
             ValueError: a handle is of another store.
         """
         serials = [self._entry_of(handle).serial for handle in order]
-        self._tiers.check_process()
-        with self._tiers.lock:
-            self._tiers.check_open()
-            self._tiers.ram.order.plan(serials)
+        self._transfers.check_process()
+        with self._transfers.lock:
+            self._transfers.check_open()
+            self._transfers.ram.order.plan(serials)
 
     def flush(self) -> None:
         """Wait until all that was put, or has moved, below is written, or has failed to be.
 
         What is in RAM stays there.
         """
-        self._tiers.flush()
+        self._transfers.flush()
 
     def stats(self) -> StoreStats:
         """The figures so far; those of stored, written and pending bytes are over all tiers."""
-        tiers = self._tiers
-        tiers.check_process()
+        transfers = self._transfers
+        transfers.check_process()
         below = [store.stats() for store in self.below]
-        with tiers.lock:
-            figures = tiers.figures | {"stored_nbytes": tiers.ram.kept_nbytes}
+        with transfers.lock:
+            figures = transfers.figures | {"stored_nbytes": transfers.ram.resident_nbytes}
         for each in below:
             for name in ("stored_nbytes", "written_nbytes", "inflight_nbytes"):
                 figures[name] += getattr(each, name)
@@ -183,7 +183,7 @@ class TieredStore(AbstractArrayStore):
 
     def close(self) -> None:
         """Free everything, and close the tiers below: see ``AbstractArrayStore.close``."""
-        self._tiers.close()
+        self._transfers.close()
 
     def _entry_of(self, handle: Handle) -> TierEntry:
         if handle.store is not self:
@@ -191,22 +191,23 @@ class TieredStore(AbstractArrayStore):
         return _tier_entry(handle._entry)
 
     def _check_open(self) -> None:
-        self._tiers.check_open()
+        self._transfers.check_open()
 
     def _wait_captured(self, entry: Entry) -> None:
         lower = _tier_entry(entry).lower
         # A fork has memory of its own, which nobody is reading from.
-        if not (self._tiers.is_forked() or entry.captured or lower is None):
+        if not (self._transfers.is_forked() or entry.captured or lower is None):
             lower.wait_captured()
 
     def _check_written(self, entry: Entry) -> None:
-        self._tiers.check_written(_tier_entry(entry))
+        self._transfers.check_written(_tier_entry(entry))
 
     def _drop(self, entry: Entry) -> None:
-        self._tiers.drop(_tier_entry(entry))
+        self._transfers.drop(_tier_entry(entry))
 
     def __repr__(self) -> str:
-        return f"<{self._tiers.name} of {self._tiers.ram.nbytes} bytes over {list(self.below)}>"
+        transfers = self._transfers
+        return f"<{transfers.name} of {transfers.ram.nbytes} bytes over {list(self.below)}>"
 
 
 class _TieredHandle(Handle):
@@ -225,8 +226,8 @@ class _TieredHandle(Handle):
         """Bytes it takes in all tiers; an upper estimate until it is written."""
         entry = _tier_entry(self._entry)
         lower = entry.lower
-        kept_nbytes = 0 if entry.array is None else entry.nbytes
-        return kept_nbytes + (0 if lower is None else lower.stored_nbytes)
+        resident_nbytes = 0 if entry.array is None else entry.nbytes
+        return resident_nbytes + (0 if lower is None else lower.stored_nbytes)
 
     @property
     def captured(self) -> bool:

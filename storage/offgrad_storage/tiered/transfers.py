@@ -1,6 +1,6 @@
 """Moves arrays between RAM and the stores below, on behalf of a TieredStore.
 
-``Ram`` knows where each array is; here is what has to be done for that to change. The lock is
+``RamTier`` knows where each array is; here is what has to be done for that to change. The lock is
 released while a tier below or an allocator is called: the array is ``moving`` meanwhile. A thread
 waits at the lock for what another thread is doing, and for nothing else: so it is always woken.
 """
@@ -31,17 +31,17 @@ from offgrad_storage.errors import (
     StoreError,
     StoreFullError,
     as_store_error,
-    fresh,
+    copy_for_raise,
 )
-from offgrad_storage.executor.finalizer_lock import Letterbox
-from offgrad_storage.tiered.ram import Ram, TierEntry, Where
+from offgrad_storage.executor.finalizer_lock import FinalizerLock
+from offgrad_storage.tiered.ram import RamTier, TierEntry, TierState
 
 Array = NDArray[Any]
 
 _FULL = (QuotaExceededError, StoreFullError)
 
 
-class Tiers:
+class TierTransfers:
     """RAM, and the stores below it.
 
     Args:
@@ -60,87 +60,87 @@ class Tiers:
         self, nbytes: int, below: Sequence[AbstractArrayStore], allocate: Allocate, hold: Allocate
     ) -> None:
         self.below = below
-        self.ram = Ram(nbytes)
+        self.ram = RamTier(nbytes)
         self.figures: dict[str, Any] = dataclasses.asdict(StoreStats())
         self.closed = False
         self._allocate = allocate
         self._hold = hold
         self._pid = os.getpid()
-        self._writes_behind = False
+        self._evicts_early = False
         # Weakly: without a cycle, a store that nobody uses any more dies at once.
-        handle_died = weakref.WeakMethod(self._handle_died)
-        self.lock = Letterbox[TierEntry](lambda entry: _call(handle_died(), entry))
+        handle_died = weakref.WeakMethod(self._on_handle_dead)
+        self.lock = FinalizerLock[TierEntry](lambda entry: _call(handle_died(), entry))
 
     # ---- down
 
     def add(self, entry: TierEntry, array: Array) -> None:
         """Store the new ``array``: in RAM, or below if all that is there is used sooner."""
         began = time.perf_counter()
-        kept = self._make_room(entry, Where.ARRIVING)
+        kept = self._make_room(entry, TierState.COPYING_IN)
         with self.lock:
             self.count(put_stall_seconds=time.perf_counter() - began)
         if kept:
             self._copy_to_ram(entry, array)
-            if self._writes_behind:
-                self._move_ahead(entry)
+            if self._evicts_early:
+                self._evict_early(entry)
         else:
-            lower = self._put_below(entry, array)
+            lower = self._put_lower(entry, array)
             with self.lock:
                 self.check_open(entry)
-                self.ram.passed(entry, lower)
+                self.ram.on_passed_down(entry, lower)
                 self.count(puts=1, live_handles=1, logical_nbytes=entry.nbytes)
 
-    def _make_room(self, entry: TierEntry, purpose: Where) -> bool:
+    def _make_room(self, entry: TierEntry, purpose: TierState) -> bool:
         """Claim room in RAM for ``entry``; False if nothing there is used later than it.
 
         For a new array this waits until the writes that make its room are done; for one to be read
         ahead it does not.
         """
         ram = self.ram
-        rises = purpose is Where.RISING
+        prefetching = purpose is TierState.PREFETCHING
         if entry.nbytes > ram.nbytes:
             return False
         while True:
-            victim = leaving = None
+            victim = evicting = None
             with self.lock:
                 self.check_open(entry)
-                if rises and entry.where is not Where.BELOW:
+                if prefetching and entry.tier_state is not TierState.LOWER:
                     return False  # another thread reads it ahead
                 if ram.claim(entry, purpose):
                     return True
-                if ram.lacks(entry):
-                    victim = ram.furthest(entry)
-                    if victim is None or (rises and victim.failed is not None):
+                if ram.needs_eviction(entry):
+                    victim = ram.eviction_candidate(entry)
+                    if victim is None or (prefetching and victim.failed_lower is not None):
                         return False
                     ram.begin_eviction(victim)
-                elif rises:
+                elif prefetching:
                     return False
                 else:
-                    first = ram.first_leaving()
+                    first = ram.first_evicting()
                     assert first is not None
                     if first.moving:
                         self.lock.wait()
                     else:
-                        leaving = first.lower
-            if leaving is not None:
-                leaving.wait_captured()
+                        evicting = first.lower
+            if evicting is not None:
+                evicting.wait_captured()
             if victim is not None:
                 try:
                     self._evict(victim)
                 except StoreError as error:
-                    if rises:
+                    if prefetching:
                         return False  # the put that needs the room meets it again
                     error.add_note(f"while making room for {entry}")
                     raise
 
-    def _move_ahead(self, entry: TierEntry) -> None:
+    def _evict_early(self, entry: TierEntry) -> None:
         """Begin to move what an array like ``entry`` would push out, so that it need not wait."""
         while True:
             with self.lock:
-                if self.closed or not self.ram.lacks(entry):
+                if self.closed or not self.ram.needs_eviction(entry):
                     return
-                victim = self.ram.furthest(entry)
-                if victim is None or victim.failed is not None:
+                victim = self.ram.eviction_candidate(entry)
+                if victim is None or victim.failed_lower is not None:
                     return
                 self.ram.begin_eviction(victim)
             try:
@@ -149,27 +149,27 @@ class Tiers:
                 return  # as above
 
     def _evict(self, victim: TierEntry) -> None:
-        if victim.where is Where.RISING:
-            self._sink(victim)
+        if victim.tier_state is TierState.PREFETCHING:
+            self._cancel_read(victim)
             return
         lower = None
         try:
             assert victim.array is not None
-            lower = self._put_below(victim, victim.array)
+            lower = self._put_lower(victim, victim.array)
             if not lower.captured:
-                self._writes_behind = True
+                self._evicts_early = True
         finally:
             with self.lock:
-                self.ram.left(victim, lower)
+                self.ram.on_evicted(victim, lower)
                 self.lock.notify_all()
 
-    def _put_below(self, entry: TierEntry, array: Array) -> Handle:
+    def _put_lower(self, entry: TierEntry, array: Array) -> Handle:
         """Put ``array`` into the first tier below that takes it, after any it failed in.
 
         Raises:
             StoreError: of the last tier, if all are full, or of any that cannot for other reasons.
         """
-        failure = self._failure_of(entry)
+        failure = self._take_failure(entry)
         first = 0 if failure is None else entry.tier + 1
         if failure is None or isinstance(failure, _FULL):
             for tier, store in enumerate(self.below[first:], first):
@@ -177,7 +177,7 @@ class Tiers:
                 try:
                     return store.put(array, attributes=entry.attributes)
                 except StoreError as error:
-                    failure = self.stripped(error)
+                    failure = self.without_tracebacks(error)
                 if not isinstance(failure, _FULL):
                     break
         del array  # an error that somebody keeps would keep it, too
@@ -187,16 +187,16 @@ class Tiers:
                 f"which {self.ram.used_nbytes} are in use, and there is no tier below",
                 fix="Raise nbytes, add a tier below, or let handles die first",
             )
-        raise self.named(failure, entry)
+        raise self.as_own_error(failure, entry)
 
-    def _failure_of(self, entry: TierEntry) -> StoreError | None:
+    def _take_failure(self, entry: TierEntry) -> StoreError | None:
         """The error of the last write of ``entry``, if it failed; its tier counts it as told."""
-        failed, entry.failed = entry.failed, None
+        failed, entry.failed_lower = entry.failed_lower, None
         if failed is not None:
             try:
                 failed.get(entry.array)  # raises before it writes: there is nothing to be read
             except StoreError as error:
-                return self.stripped(error)
+                return self.without_tracebacks(error)
         return None
 
     def _copy_to_ram(self, entry: TierEntry, array: Array) -> None:
@@ -206,7 +206,7 @@ class Tiers:
             np.copyto(held, array)
             with self.lock:
                 self.check_open(entry)
-                self.ram.arrived(entry, held)
+                self.ram.on_arrived(entry, held)
                 self.count(
                     puts=1,
                     live_handles=1,
@@ -217,7 +217,7 @@ class Tiers:
         except BaseException:
             held = None
             with self.lock:
-                self.ram.unclaim(entry)
+                self.ram.release_claim(entry)
                 self.lock.notify_all()
             raise
 
@@ -225,52 +225,52 @@ class Tiers:
 
     def take(self, entry: TierEntry, out: Array | None) -> tuple[Array | None, bool]:
         """Begin a get: the array to fill, if that is known, and whether it is being read ahead."""
-        self.settle(entry)
-        hit = entry.where is Where.RISING
+        self.wait_for_transition(entry)
+        hit = entry.tier_state is TierState.PREFETCHING
         return self.ram.take(entry, out), hit
 
-    def read_ahead(self, entry: TierEntry, out: Array | None) -> None:
+    def prefetch(self, entry: TierEntry, out: Array | None) -> None:
         """Begin to read into ``out``, or into RAM if it has room, unless that has begun."""
         with self.lock:
-            self.settle(entry)
-            elsewhere = entry.where is Where.RISING and out is not entry.target
+            self.wait_for_transition(entry)
+            elsewhere = entry.tier_state is TierState.PREFETCHING and out is not entry.target
         if elsewhere and out is not None:
-            self.cancel(entry)
+            self.cancel_prefetch(entry)
         with self.lock:
-            self.settle(entry)
-            self.ram.order.want(entry.serial)
-            if entry.where is Where.RISING:
+            self.wait_for_transition(entry)
+            self.ram.order.request(entry.serial)
+            if entry.tier_state is TierState.PREFETCHING:
                 return
             if out is not None:
                 entry.target = out
-            if entry.where is not Where.BELOW:
+            if entry.tier_state is not TierState.LOWER:
                 return
             assert entry.lower is not None
             if not entry.lower.store.reads_ahead:
                 return
             out = entry.target
             if out is not None:
-                self.ram.begin_rising(entry, counted=False)
-        if out is not None or self._make_room(entry, Where.RISING):
+                self.ram.begin_prefetch(entry, counted=False)
+        if out is not None or self._make_room(entry, TierState.PREFETCHING):
             self._begin_read(entry, out)
 
-    def cancel(self, entry: TierEntry) -> None:
+    def cancel_prefetch(self, entry: TierEntry) -> None:
         """Forget what was read ahead, or was to be."""
         with self.lock:
             if self.closed:
                 return
-            self.settle(entry)
-            self.ram.order.unwant(entry.serial)
-            if entry.where is not Where.RISING:
+            self.wait_for_transition(entry)
+            self.ram.order.cancel_request(entry.serial)
+            if entry.tier_state is not TierState.PREFETCHING:
                 entry.target = None
                 return
             self.ram.begin_eviction(entry)
-        self._sink(entry)
+        self._cancel_read(entry)
 
-    def settle(self, entry: TierEntry) -> None:
+    def wait_for_transition(self, entry: TierEntry) -> None:
         """Wait while another thread starts or cancels a read of ``entry``; with the lock held."""
         self.check_open(entry)
-        while entry.moving and entry.where is Where.RISING:
+        while entry.moving and entry.tier_state is TierState.PREFETCHING:
             self.lock.wait()
             self.check_open(entry)
 
@@ -284,15 +284,15 @@ class Tiers:
             lower.prefetch(target)
             started = True
         except StoreError as error:
-            failure = self.stripped(error)
+            failure = self.without_tracebacks(error)
         finally:
             with self.lock:
-                self.ram.risen(entry, target, started)
+                self.ram.on_prefetched(entry, target, started)
                 self.lock.notify_all()
         if failure is not None:
-            raise self.named(failure, entry)
+            raise self.as_own_error(failure, entry)
 
-    def _sink(self, entry: TierEntry) -> None:
+    def _cancel_read(self, entry: TierEntry) -> None:
         lower = entry.lower
         assert lower is not None
         try:
@@ -300,7 +300,7 @@ class Tiers:
                 lower.store.cancel_prefetch(lower)
         finally:
             with self.lock:
-                self.ram.sunk(entry)
+                self.ram.on_prefetch_cancelled(entry)
                 self.lock.notify_all()
 
     def check_written(self, entry: TierEntry) -> None:
@@ -312,9 +312,9 @@ class Tiers:
             try:
                 lower.check()
             except StoreError as error:
-                failure = self.stripped(error)
+                failure = self.without_tracebacks(error)
             if failure is not None:
-                raise self.named(failure, entry)
+                raise self.as_own_error(failure, entry)
 
     # ---- the end
 
@@ -332,7 +332,7 @@ class Tiers:
     def drop(self, entry: TierEntry) -> None:
         """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
         if os.getpid() == self._pid:
-            self.lock.post(entry)
+            self.lock.defer(entry)
 
     def close(self) -> None:
         """Close the tiers below and give up RAM; raise the first error of a tier."""
@@ -346,21 +346,21 @@ class Tiers:
             try:
                 store.close()
             except StoreError as error:
-                errors.append(self.stripped(error))
+                errors.append(self.without_tracebacks(error))
         with self.lock:
             while any(entry.moving for entry in self.ram.live.values()):
                 self.lock.wait()
             for entry in list(self.ram.live.values()):
-                self.ram.died(entry)
+                self.ram.on_dead(entry)
             self.figures.update(live_handles=0, logical_nbytes=0)
         if errors:
             for other in errors[1:]:
                 errors[0].add_note(f"also: {other}")
             raise errors[0]
 
-    def _handle_died(self, entry: TierEntry) -> None:
+    def _on_handle_dead(self, entry: TierEntry) -> None:
         if entry.serial in self.ram.live:
-            self.ram.died(entry)
+            self.ram.on_dead(entry)
             self.count(live_handles=-1, logical_nbytes=-entry.nbytes)
             self.lock.notify_all()
 
@@ -396,13 +396,13 @@ class Tiers:
                 fix="Make a store of its own in the child, or use it in the parent only",
             )
 
-    def stripped(self, error: StoreError) -> StoreError:
+    def without_tracebacks(self, error: StoreError) -> StoreError:
         """``error`` without tracebacks, which would keep arrays alive."""
         return as_store_error(error, "moving an array", store=self.name)
 
-    def named(self, error: StoreError, entry: TierEntry) -> StoreError:
+    def as_own_error(self, error: StoreError, entry: TierEntry) -> StoreError:
         """``error`` of a tier below as one of this store, naming its array; of the same kind."""
-        result = fresh(error)
+        result = copy_for_raise(error)
         result.args = (f"{self.name}, {entry}: {error}",)
         result.store, result.handle = self.name, str(entry)
         return result

@@ -76,7 +76,7 @@ class Groups:
             "offgrad_formula": _FORMULA[self._codec.bits].format(name=name),
         }
 
-    def write_beside(
+    def write_companions(
         self, group: Any, folder: Path, name: str, slots: Sequence[Entry], buffers: BufferPool
     ) -> dict[str, list[int]]:
         """Write NAME.scales, [slots, groups], and if need be NAME.exact, [groups kept, 128].
@@ -84,7 +84,7 @@ class Groups:
         Returns:
             ``offgrad_exact`` where there is one: the first row in it of each slot.
         """
-        remove_beside(folder, name)
+        remove_companions(folder, name)
         reader = _Reader(buffers)
         kept = [-(-self._kept_nbytes(slot) // self._row_nbytes) for slot in slots]
         _write_rows(
@@ -169,8 +169,8 @@ def dequantize(group: Any, name: str, slot: int) -> Array:
     return out
 
 
-def remove_beside(folder: Path, name: str) -> None:
-    """Remove what ``write_beside`` has written, if anything."""
+def remove_companions(folder: Path, name: str) -> None:
+    """Remove what ``write_companions`` has written, if anything."""
     for each in ("scales", "exact"):
         shutil.rmtree(folder / f"{name}.{each}", ignore_errors=True)
 

@@ -32,7 +32,7 @@ _OVERHEAD = 4096  # of the metadata and of a codec that finds nothing to save
 Array = NDArray[Any]
 
 
-def is_elsewhere(directory: Any) -> bool:
+def is_remote(directory: Any) -> bool:
     """Whether ``directory`` is a URL or a store of zarr's, and not a local folder."""
     if isinstance(directory, str):
         return "://" in directory
@@ -64,7 +64,7 @@ class ObjectBackend(Backend):
             raise ValueError(f"codec {codec.name!r} needs a local folder, got {where}")
         if not keep and not getattr(where, "supports_deletes", True):
             raise ValueError(f"{where} cannot delete what is stored there: pass keep=True")
-        self.keeps = keep
+        self.persistent = keep
         self._codec = codec
         self._buffers = BufferPool()
         self._made_root = False
@@ -152,7 +152,7 @@ class ObjectBackend(Backend):
 
     def close(self) -> None:
         """Delete the group, unless it is kept, and the root group if it was made for it alone."""
-        if not self.keeps:
+        if not self.persistent:
             with contextlib.suppress(KeyError, FileNotFoundError):
                 del self._root[self._name]
             self._remove_root()

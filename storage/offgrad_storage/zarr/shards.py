@@ -27,9 +27,9 @@ from offgrad_storage.memory.buffer_pool import round_up
 from offgrad_storage.zarr.codec import ZarrCodec
 from offgrad_storage.zarr.format import create as create_array
 from offgrad_storage.zarr.format import layout, shard_index
-from offgrad_storage.zarr.groups import Groups, remove_beside
+from offgrad_storage.zarr.groups import Groups, remove_companions
 
-_GATHERS_BELOW = 1 << 20
+_PACKS_BELOW = 1 << 20
 _SLACK_NBYTES = 1 << 30  # of files, that may be free besides what was once in use
 
 Array = NDArray[Any]
@@ -67,7 +67,7 @@ class _Kind:
         self.slot_nbytes = self.chunks * self.layout.chunk_nbytes if 0 not in shape else 0
         self.padded_nbytes = round_up(self.slot_nbytes) if self.chunks > 1 else 0
 
-    def most_nbytes(self, entry: Entry) -> int:
+    def max_nbytes(self, entry: Entry) -> int:
         """Bytes that ``entry`` may take."""
         if isinstance(entry, Pack):
             return entry.nbytes
@@ -96,19 +96,19 @@ class _Kind:
 class ShardBackend(FileBackend):
     """Keeps the arrays of each kind in a file of their own, in a new folder in ``directory``."""
 
-    lists = True
-    gathers_below = _GATHERS_BELOW
+    tracks_entries = True
+    packs_below = _PACKS_BELOW
 
     def __init__(
         self, directory: Path, codec: ZarrCodec, keep: bool, quota: int | None, direct: bool
     ) -> None:
         super().__init__(f"ZarrStore in {directory}", quota)
-        self.keeps = keep
+        self.persistent = keep
         self._codec = codec
         self._direct: bool | None = direct
         self._kinds: dict[tuple[Shape, str, Any], _Kind] = {}
         self._making = threading.RLock()
-        self._most_used = 0
+        self._max_used_nbytes = 0
         self._needed: _Kind | None = None  # the last that was given an extent, or is about to be
         self._folder = None if keep else SpillFolder(directory)
         if self._folder is None:
@@ -133,25 +133,25 @@ class ShardBackend(FileBackend):
             entry.kind = kind = self._find(kind.shape, kind.dtype)
         before = kind.file.end
         self._needed = kind
-        nbytes = self.allocate(entry, kind.most_nbytes(entry), [kind.file])
+        nbytes = self.allocate(entry, kind.max_nbytes(entry), [kind.file])
         if kind.file.end > before:
             self._bound_free_space()
         return nbytes
 
     def release_each(self) -> list[bool]:
         """Retire the kinds of which nothing is left, and give back what is free in other files."""
-        if not self.keeps:
+        if not self.persistent:
             for key, kind in list(self._kinds.items()):
                 # Arrays without bytes are in their kind's metadata alone.
                 if kind.slot_nbytes and not self.files[kind.file] and kind is not self._needed:
                     self._retire(key, kind)
         return super().release_each()
 
-    def taken_nbytes(self, entry: Entry, array: Array) -> int:
+    def extent_nbytes(self, entry: Entry, array: Array) -> int:
         """Bytes of the chunks of ``array``, the padding of the last included."""
         kind = entry.kind
         assert isinstance(kind, _Kind)
-        nbytes = super().taken_nbytes(entry, array)
+        nbytes = super().extent_nbytes(entry, array)
         return nbytes if isinstance(entry, Pack) else max(nbytes, kind.padded_nbytes)
 
     def publish(self, entries: Iterable[Entry]) -> None:
@@ -178,15 +178,15 @@ class ShardBackend(FileBackend):
     def _bound_free_space(self) -> None:
         """Not to have each kind hold for ever what it once took, where shapes vary."""
         used = sum([*self.files.values()])
-        self._most_used = max(self._most_used, used)
-        if sum(file.end for file in [*self.files]) > 2 * self._most_used + _SLACK_NBYTES:
+        self._max_used_nbytes = max(self._max_used_nbytes, used)
+        if sum(file.end for file in [*self.files]) > 2 * self._max_used_nbytes + _SLACK_NBYTES:
             self.release_free()
 
     def _retire(self, key: tuple[Shape, str, Any], kind: _Kind) -> None:
         with self._making:
             del self._kinds[key], self.files[kind.file]
         kind.file.close()
-        remove_beside(self.path, kind.name)
+        remove_companions(self.path, kind.name)
         with contextlib.suppress(OSError):
             for folder, _, files in os.walk(self.path / kind.name, topdown=False):
                 for name in files:
@@ -246,7 +246,7 @@ class ShardBackend(FileBackend):
         slots, shape, dtype = _columns(stored), kind.shape, kind.dtype
         attributes: dict[str, Any] = {"slots": slots}
         if kind.groups is not None:
-            slots |= kind.groups.write_beside(group, self.path, kind.name, stored, self.buffers)
+            slots |= kind.groups.write_companions(group, self.path, kind.name, stored, self.buffers)
             attributes |= kind.groups.attributes(kind.name)
             shape, dtype = kind.groups.integers
         shard = create_array(

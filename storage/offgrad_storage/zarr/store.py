@@ -11,7 +11,7 @@ from offgrad_storage.checks import check_count
 from offgrad_storage.errors import as_store_error
 from offgrad_storage.files.spill_directory import PathLike, local_folder, spill_directory
 from offgrad_storage.zarr.codec import ZarrCodec
-from offgrad_storage.zarr.objects import ObjectBackend, is_elsewhere
+from offgrad_storage.zarr.objects import ObjectBackend, is_remote
 from offgrad_storage.zarr.shards import ShardBackend
 
 
@@ -77,13 +77,13 @@ class ZarrStore(BackendStore):
         direct: bool = True,
         allocate: Allocate | None = None,
     ) -> None:
-        check_count("threads", threads, least=1)
+        check_count("threads", threads, minimum=1)
         check_count("inflight_nbytes", inflight_nbytes)  # said before there is a folder
         check_count("seed", seed)
         encoder = ZarrCodec(codec)
         if isinstance(directory, str):
             directory = local_folder(directory)
-        elsewhere = is_elsewhere(directory)
+        elsewhere = is_remote(directory)
         try:
             if elsewhere:
                 backend: ObjectBackend | ShardBackend = ObjectBackend(

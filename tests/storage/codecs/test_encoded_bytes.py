@@ -41,14 +41,14 @@ def pages(nbytes: int) -> int:
 
 
 def packing_disk(path: Path) -> DiskStore:
-    return DiskStore(path, codec="packbits", gather_nbytes=0)
+    return DiskStore(path, codec="packbits", pack_below_nbytes=0)
 
 
 STORES: dict[str, tuple[Callable[[Path], AbstractArrayStore], int, int]] = {
     "pool": (lambda _: PoolStore(codec="packbits"), PACKED, PACKED),
     "disk": (packing_disk, PACKED, pages(PACKED)),
     "gathered": (lambda path: DiskStore(path, codec="packbits"), PACKED, PACKED),
-    "plain disk": (lambda path: DiskStore(path, gather_nbytes=0), PLAIN, pages(PLAIN)),
+    "plain disk": (lambda path: DiskStore(path, pack_below_nbytes=0), PLAIN, pages(PLAIN)),
     "zarr": (lambda path: ZarrStore(path), CHUNK, CHUNK),
     "tier below": (lambda path: TieredStore(0, packing_disk(path)), PACKED, pages(PACKED)),
     "tier of RAM": (lambda path: TieredStore(1 << 20, packing_disk(path)), PLAIN, PLAIN),
@@ -67,7 +67,7 @@ def test_encoded_and_stored_bytes_by_store(kind: str, tmp_path: Path) -> None:
 
 def test_what_does_not_become_smaller_is_not_encoded(tmp_path: Path) -> None:
     array = np.random.default_rng(0).integers(0, 256, 50_000, np.uint8)
-    with DiskStore(tmp_path, codec="zstd", gather_nbytes=0) as store:
+    with DiskStore(tmp_path, codec="zstd", pack_below_nbytes=0) as store:
         handle = store.put(array)
         store.flush()
         assert (handle.encoded_nbytes, handle.stored_nbytes) == (50_000, pages(50_000))

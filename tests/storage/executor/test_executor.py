@@ -163,7 +163,7 @@ def test_what_is_no_whole_number_is_no_size_and_no_count(wrong: Any, tmp_path: P
         lambda: TieredStore(wrong),
         *(
             functools.partial(DiskStore, tmp_path, **{name: wrong})
-            for name in ("quota", "inflight_nbytes", "threads", "gather_nbytes")
+            for name in ("quota", "inflight_nbytes", "threads", "pack_below_nbytes")
         ),
         *(
             functools.partial(ZarrStore, tmp_path, **{name: wrong})
@@ -179,5 +179,5 @@ def test_what_is_no_whole_number_is_no_size_and_no_count(wrong: Any, tmp_path: P
 def test_numpy_integers_are_sizes(tmp_path: Path) -> None:
     with DiskStore(tmp_path, quota=np.int64(1 << 20), threads=np.int32(1)) as store:  # type: ignore[arg-type]
         assert store.put(np.ones(3)).get().sum() == 3
-    with pytest.raises(ValueError, match="gather_nbytes must be at least 0, got -1"):
-        DiskStore(tmp_path, gather_nbytes=-1)
+    with pytest.raises(ValueError, match="pack_below_nbytes must be at least 0, got -1"):
+        DiskStore(tmp_path, pack_below_nbytes=-1)

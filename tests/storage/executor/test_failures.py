@@ -79,7 +79,7 @@ def test_a_failed_prefetch_that_nobody_got_is_raised_by_close(setups: list[Setup
     handle.wait_captured()
     setup.backend.failures.append(RuntimeError("odd"))
     handle.prefetch()
-    eventually(lambda: setup.store._executor._undelivered)
+    eventually(lambda: setup.store._executor._unreported_errors)
     with pytest.raises(StoreError, match="odd"):
         setup.store.close()
 
@@ -102,14 +102,14 @@ def test_errors_keep_no_arrays_alive(setup: Setup) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("method", ["free", "settle"])
+@pytest.mark.parametrize("method", ["free", "shrink"])
 def test_an_error_of_freeing_harms_no_array_that_is_being_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("odd")
 
-    store = DiskStore(tmp_path, codec="zstd", gather_nbytes=1 << 20 if method == "free" else 0)
+    store = DiskStore(tmp_path, codec="zstd", pack_below_nbytes=1 << 20 if method == "free" else 0)
     monkeypatch.setattr(store._executor.backend, method, fail)
     handle = store.put(np.zeros(1 << 18))
     handle.wait_captured()

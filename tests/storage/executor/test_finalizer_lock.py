@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 
-from offgrad_storage.executor.finalizer_lock import Letterbox
+from offgrad_storage.executor.finalizer_lock import FinalizerLock
 
 
 def test_notes_are_read_at_once_or_by_the_holder() -> None:
     read: list[int] = []
-    box = Letterbox(read.append)
-    assert box.post(1)
+    lock = FinalizerLock(read.append)
+    assert lock.defer(1)
     assert read == [1]
-    with box:
-        assert not box.post(2)  # the same thread, as in a garbage collection
+    with lock:
+        assert not lock.defer(2)  # the same thread, as in a garbage collection
         assert read == [1]
     assert read == [1, 2]
 
@@ -21,22 +21,22 @@ def test_notes_are_read_at_once_or_by_the_holder() -> None:
 def test_a_note_posted_while_reading_is_read_too() -> None:
     read: list[int] = []
 
-    def on_note(note: int) -> None:
-        read.append(note)
-        if note < 5:
-            box.post(note + 1)
+    def on_event(event: int) -> None:
+        read.append(event)
+        if event < 5:
+            lock.defer(event + 1)
 
-    box = Letterbox(on_note)
-    box.post(1)
+    lock = FinalizerLock(on_event)
+    lock.defer(1)
     assert read == [1, 2, 3, 4, 5]
 
 
 def test_notes_are_read_after_an_error_in_the_body() -> None:
     read: list[int] = []
-    box = Letterbox(read.append)
+    lock = FinalizerLock(read.append)
     try:
-        with box:
-            box.post(1)
+        with lock:
+            lock.defer(1)
             raise KeyError
     except KeyError:
         pass
@@ -46,18 +46,18 @@ def test_notes_are_read_after_an_error_in_the_body() -> None:
 def test_no_note_is_lost_between_threads() -> None:
     total = 0
 
-    def on_note(note: int) -> None:
+    def on_event(event: int) -> None:
         nonlocal total
-        total += note  # only right while one thread at a time reads
+        total += event  # only right while one thread at a time reads
 
-    box = Letterbox(on_note)
+    lock = FinalizerLock(on_event)
 
     def work() -> None:
         for number in range(3000):
-            box.post(1)
+            lock.defer(1)
             if number % 7 == 0:
-                with box:
-                    box.post(1)
+                with lock:
+                    lock.defer(1)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -69,20 +69,20 @@ def test_no_note_is_lost_between_threads() -> None:
 
 def test_wait_reads_notes() -> None:
     read: list[int] = []
-    box = Letterbox(read.append)
+    lock = FinalizerLock(read.append)
     waiting = threading.Event()
 
     def work() -> None:
-        with box:
+        with lock:
             waiting.set()
-            box.wait()
+            lock.wait()
             assert read == [1]
 
     thread = threading.Thread(target=work)
     thread.start()
     waiting.wait()
-    with box:  # free only once the thread waits
-        box.post(1)
-        box.notify_all()
+    with lock:  # free only once the thread waits
+        lock.defer(1)
+        lock.notify_all()
     thread.join()
     assert read == [1]

@@ -30,11 +30,11 @@ KIB = 1024
 class Counting(Backend):
     """Keeps bytes in a dict, and notes what comes and goes."""
 
-    gathers_below = 100 * KIB
+    packs_below = 100 * KIB
 
     def __init__(self, quota: int | None = None, keeps: bool = False) -> None:
         super().__init__("CountingStore", quota)
-        self.keeps = keeps
+        self.persistent = keeps
         self.kept: dict[Entry, bytes] = {}
         self.read_nbytes: list[int] = []
         self.failure: Exception | None = None
@@ -213,12 +213,12 @@ def test_a_failed_pack_goes_with_its_arrays(backend: Counting) -> None:
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
     eventually(lambda: not store.stats().inflight_nbytes)
-    (pack,) = store._executor._failed
+    (pack,) = store._executor._failed_packs
     assert pack.loaded is not None
     handles.clear()
     eventually(lambda: pack.loaded is None)
     assert store.put(np.ones(3)).get().sum() == 3
-    assert not store._executor._failed
+    assert not store._executor._failed_packs
     store.close()
 
 
@@ -227,7 +227,7 @@ def test_failed_packs_let_go_at_close(backend: Counting) -> None:
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
     eventually(lambda: not store.stats().inflight_nbytes)
-    (pack,) = store._executor._failed
+    (pack,) = store._executor._failed_packs
     with pytest.raises(StoreFullError, match="pack 0 of small arrays"):
         store.close()
     assert pack.source is None
@@ -327,7 +327,7 @@ def test_flush_lets_packs_fill(backend: Counting) -> None:
 
 def test_a_lossy_codec_gives_the_same_before_and_after_the_write() -> None:
     class Slow(Counting):
-        gathers_below = 0
+        packs_below = 0
 
         def write(self, entry: Entry, array: Array) -> int:
             gate.wait()
@@ -394,7 +394,7 @@ def test_open_packs_are_within_the_bytes_in_flight() -> None:
     backend = Counting()
     with BackendStore(backend, inflight_nbytes=KIB * KIB) as store:
         handles = [store.put(np.zeros(5000, f"V{size}")) for size in range(1, 13)]
-        assert sum(pack.nbytes for pack in store._executor._open.values()) <= KIB * KIB
+        assert sum(pack.nbytes for pack in store._executor._open_packs.values()) <= KIB * KIB
         eventually(lambda: len(backend.kept) >= 8)
         for handle in handles:
             assert not handle.get().tobytes().strip(b"\0")
@@ -455,7 +455,7 @@ def test_what_is_being_copied_when_a_store_closes_is_kept(monkeypatch: pytest.Mo
     entry = Entry(3, arrays(4)[3], {})
     backend.prepare(entry)
     source: Any = Slow()
-    thread = threading.Thread(target=lambda: store._executor.put_gathered(entry, source))
+    thread = threading.Thread(target=lambda: store._executor.put_in_pack(entry, source))
     thread.start()
     copying.wait()
     closing = threading.Thread(target=store.close)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from offgrad_storage import BufferPool, DiskStore
-from offgrad_storage.executor.jobs import Jobs
+from offgrad_storage.executor.scheduler import IOScheduler
 from offgrad_storage.testing import eventually
 
 from tests.storage.gate import Setup, in_thread
@@ -113,14 +113,14 @@ def test_a_thread_that_has_read_holds_nothing(
 ) -> None:
     """However late the system lets it go on."""
     told, late = threading.Event(), threading.Event()
-    fetch = Jobs._fetch_run
+    fetch = IOScheduler._fetch_run
 
     def descheduled(self: Any, run: list[Any]) -> None:
         fetch(self, run)
         told.set()
         late.wait(60)
 
-    monkeypatch.setattr(Jobs, "_fetch_run", descheduled)
+    monkeypatch.setattr(IOScheduler, "_fetch_run", descheduled)
     pool = BufferPool()
     with DiskStore(tmp_path, allocate=pool.empty) as store:
         first, second = (store.put(np.arange(1 << 20)) for _ in range(2))

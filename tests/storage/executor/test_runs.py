@@ -59,7 +59,7 @@ def test_neighbours_go_in_few_calls_and_come_back_bit_for_bit(
 def test_no_call_is_of_more_than_a_few_dozen_arrays(
     kind: str, tmp_path: Path, calls: Calls
 ) -> None:
-    with make(kind, tmp_path, gather_nbytes=0) as store:
+    with make(kind, tmp_path, pack_below_nbytes=0) as store:
         stored = put_run(calls, store, count=1500, nbytes=4096)  # more than IOV_MAX
         assert sum(map(len, calls.of("write"))) >= 1500
         assert 10 < max(map(len, calls.of("write"))) <= 64
@@ -74,7 +74,7 @@ def test_a_run_is_a_part_of_what_may_be_in_flight(
     kind: str, inflight: int, tmp_path: Path, calls: Calls
 ) -> None:
     size = 64 << 10
-    with make(kind, tmp_path, gather_nbytes=0, inflight_nbytes=inflight) as store:
+    with make(kind, tmp_path, pack_below_nbytes=0, inflight_nbytes=inflight) as store:
         arrays = [pooled(size, seed) for seed in range(100)]
         stored = [(store.put(array), array) for array in arrays]
         store.flush()
@@ -124,12 +124,14 @@ def sorts(seed: int) -> list[Array]:
     return arrays
 
 
-@pytest.mark.parametrize("options", [{}, {"gather_nbytes": 0}, {"codec": "zstd"}, {"threads": 3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"pack_below_nbytes": 0}, {"codec": "zstd"}, {"threads": 3}]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_of_all_sorts_come_back_bit_for_bit(
     kind: str, options: dict[str, Any], tmp_path: Path, calls: Calls
 ) -> None:
-    if kind == "zarr" and "gather_nbytes" in options:
+    if kind == "zarr" and "pack_below_nbytes" in options:
         options = {"codec": "auto"}
     with make(kind, tmp_path, **options) as store:
         for seed in (0, 1):
@@ -154,7 +156,7 @@ def test_neighbours_of_all_sorts_come_back_bit_for_bit(
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_puts_drops_and_prefetches_of_neighbours(kind: str, tmp_path: Path) -> None:
     choose = random.Random(3)
-    size, options = (MIB, {}) if kind == "zarr" else (64 << 10, {"gather_nbytes": 0})
+    size, options = (MIB, {}) if kind == "zarr" else (64 << 10, {"pack_below_nbytes": 0})
     kept: dict[int, tuple[Handle, Array]] = {}
     with make(kind, tmp_path, threads=3, inflight_nbytes=40 * size, **options) as store:
         for number in range(200):

@@ -1,4 +1,4 @@
-"""Where spills go, and who sweeps what."""
+"""TierState spills go, and who sweeps what."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _NOW = -1  # a serial that nothing is used sooner than
 
 def _order() -> EvictionOrder:
     order = EvictionOrder()
-    order.want(_NOW)
+    order.request(_NOW)
     return order
 
 
@@ -55,11 +55,11 @@ def test_what_is_wanted_goes_last_and_what_was_wanted_last_of_it_first() -> None
     order = _order()
     for serial in range(4):
         order.add(serial)
-    order.want(1)
-    order.want(0)
-    order.want(1)
+    order.request(1)
+    order.request(0)
+    order.request(1)
     assert [_evict(order) for _ in range(4)] == [2, 3, 0, 1]
-    order.unwant(1)
+    order.cancel_request(1)
     order.add(1)
     order.add(5)
     assert _evict(order) == 1
@@ -79,7 +79,7 @@ def test_beladys_pages() -> None:
                 frames.remove(_evict(order))
             frames.add(page)
             order.add(page)
-        order.use(page)
+        order.record_use(page)
     assert faults == 9
 
 
@@ -100,7 +100,7 @@ def test_any_actions_against_a_plain_sort() -> None:
             case "use":
                 if serial in plan:
                     plan.remove(serial)
-                order.use(serial)
+                order.record_use(serial)
             case "forget":
                 members.discard(serial)
                 plan = [each if each != serial else -2 for each in plan]

@@ -105,7 +105,7 @@ def holds(handle: Handle, value: int) -> bool:
 
 
 def places(*handles: Handle) -> list[str]:
-    return [handle._entry.where.value for handle in handles]  # type: ignore[attr-defined]
+    return [handle._entry.tier_state.value for handle in handles]  # type: ignore[attr-defined]
 
 
 class Meter:
@@ -204,7 +204,7 @@ class BoundMachine(RuleBasedStateMachine):
     def bounds_hold(self) -> None:
         if hasattr(self, "store"):
             assert self.meter.most() <= self.nbytes
-            assert sum(self.meter.changes) <= self.store._tiers.ram.used_nbytes <= self.nbytes
+            assert sum(self.meter.changes) <= self.store._transfers.ram.used_nbytes <= self.nbytes
             stats = self.store.stats()
             assert stats.live_handles == len(self.model)
             assert stats.logical_nbytes == sum(array.nbytes for _, array in self.model.values())
@@ -216,7 +216,7 @@ class BoundMachine(RuleBasedStateMachine):
             self.store.close()
             assert self.meter.most() <= self.nbytes
             assert sum(self.meter.changes) == 0
-            assert self.store._tiers.ram.used_nbytes == 0
+            assert self.store._transfers.ram.used_nbytes == 0
 
 
 # ---- the bound
@@ -270,7 +270,7 @@ def test_the_bound_holds_with_many_threads(tmp_path: Path) -> None:
     assert meter.most() <= 20_000
     assert store.stats().live_handles == 1
     store.close()
-    assert sum(meter.changes) == store._tiers.ram.used_nbytes == 0
+    assert sum(meter.changes) == store._transfers.ram.used_nbytes == 0
 
 
 # ---- who moves
@@ -289,14 +289,14 @@ def test_the_oldest_moves_down_without_a_plan() -> None:
     with TieredStore(300, PoolStore()) as store:
         first, second, third = (put(store, number) for number in range(3))
         fourth = put(store, 3)
-        assert places(first, second, third, fourth) == ["below", "ram", "ram", "ram"]
+        assert places(first, second, third, fourth) == ["lower", "ram", "ram", "ram"]
         assert store.stats().stored_nbytes == 400
         del second
         fifth = put(store, 4)
-        assert places(first, third, fourth, fifth) == ["below", "ram", "ram", "ram"]
+        assert places(first, third, fourth, fifth) == ["lower", "ram", "ram", "ram"]
         sixth, seventh = put(store, 5), put(store, 6, 150)
         kept = (first, third, fourth, fifth, sixth, seventh)
-        assert places(*kept) == ["below"] * 4 + ["ram"] * 2
+        assert places(*kept) == ["lower"] * 4 + ["ram"] * 2
         assert [int(handle.get()[0]) for handle in kept] == [0, 2, 3, 4, 5, 6]
 
 
@@ -305,20 +305,20 @@ def test_what_is_used_furthest_away_moves_down_once_the_order_is_told() -> None:
         a, b, c = (put(store, number) for number in range(3))
         store.plan([b, a, c])
         d = put(store, 3)
-        assert places(a, b, c, d) == ["ram", "ram", "ram", "below"]
+        assert places(a, b, c, d) == ["ram", "ram", "ram", "lower"]
         store.plan([d, b])
         e = put(store, 4)
-        assert places(a, b, c, d, e) == ["below", "ram", "ram", "below", "ram"]
+        assert places(a, b, c, d, e) == ["lower", "ram", "ram", "lower", "ram"]
         store.plan([c, b, c])
         assert holds(c, 2)
         f = put(store, 5)
-        assert places(b, c, e, f) == ["ram", "ram", "below", "ram"]
+        assert places(b, c, e, f) == ["ram", "ram", "lower", "ram"]
         assert all(holds(handle, value) for value, handle in enumerate((a, b, c, d, e, f)))
 
 
 def test_an_array_larger_than_ram_goes_below_at_once(gated: Gated) -> None:
     kept, large = put(gated.store, 1), put(gated.store, 2, 301)
-    assert places(kept, large) == ["ram", "below"]
+    assert places(kept, large) == ["ram", "lower"]
     assert not large.captured
     assert holds(large, 2)
     gated.gate.backend.open.set()
@@ -352,12 +352,12 @@ def test_put_waits_only_for_the_write_that_makes_its_room(gated: Gated) -> None:
     gated.gate.backend.permits.release()
     thread.join()
     gated.gate.started("write 1")  # ahead of the next put
-    assert places(*handles) == ["below", "leaving", "ram"]
+    assert places(*handles) == ["lower", "evicting", "ram"]
     assert holds(handles[1], 1)
     gated.gate.backend.permits.release()
     eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
     handles.append(put(gated.store, 4))
-    assert places(*handles) == ["below", "below", "leaving", "ram"]
+    assert places(*handles) == ["lower", "lower", "evicting", "ram"]
     assert gated.pool.in_use_nbytes == 300
 
 
@@ -366,7 +366,7 @@ def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -
     thread, _ = in_thread(lambda: handles.append(put(gated.store, 3)))
     gated.gate.started("write 0")
     del handles[0]
-    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 300
+    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 300
     gated.gate.backend.permits.release()
     thread.join()
     assert gated.pool.in_use_nbytes == 300
@@ -374,7 +374,7 @@ def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -
     handles.clear()
     eventually(lambda: gated.pool.in_use_nbytes == 0)
     assert holds(put(gated.store, 4, 300), 4)
-    assert gated.store._tiers.ram.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
+    assert gated.store._transfers.ram.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
 
 
 def test_close_ends_a_put_that_waits(gated: Gated) -> None:
@@ -382,7 +382,7 @@ def test_close_ends_a_put_that_waits(gated: Gated) -> None:
     thread, results = in_thread(lambda: put(gated.store, 3))
     gated.gate.started("write 0")
     closing, _ = in_thread(gated.store.close)
-    eventually(lambda: gated.store._tiers.closed)
+    eventually(lambda: gated.store._transfers.closed)
     gated.gate.backend.open.set()
     thread.join()
     closing.join()
@@ -566,7 +566,7 @@ def test_memory_error_of_hold_stores_nothing() -> None:
         first = put(store, 1)
         with pytest.raises(MemoryError, match="capacity"):
             put(store, 2, 5000)
-        assert (store.stats().live_handles, store._tiers.ram.used_nbytes) == (1, 100)
+        assert (store.stats().live_handles, store._transfers.ram.used_nbytes) == (1, 100)
         assert holds(first, 1)
 
 
@@ -581,22 +581,22 @@ def below_and_written(gated: Gated, *values: int) -> list[Handle]:
     handles = [put(gated.store, value) for value in values]
     for handle in handles:
         handle.wait_captured()
-    assert places(*handles) == ["below"] * len(values)
+    assert places(*handles) == ["lower"] * len(values)
     return handles
 
 
 def test_a_prefetch_takes_room_until_it_is_got(gated: Gated) -> None:
     (handle,) = below_and_written(gated, 7)
-    assert gated.store._tiers.ram.used_nbytes == 0
+    assert gated.store._transfers.ram.used_nbytes == 0
     handle.prefetch()
-    assert places(handle) == ["rising"]
-    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 100
+    assert places(handle) == ["prefetching"]
+    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 100
     gated.gate.backend.open.set()
     array = handle.get()
     assert gated.pool.owns(array)
     assert (array == 7).all()
-    assert (gated.store.stats().prefetch_hits, gated.store._tiers.ram.used_nbytes) == (1, 0)
-    assert places(handle) == ["below"]
+    assert (gated.store.stats().prefetch_hits, gated.store._transfers.ram.used_nbytes) == (1, 0)
+    assert places(handle) == ["lower"]
 
 
 def test_a_cancelled_prefetch_gives_its_room_back(gated: Gated) -> None:
@@ -605,9 +605,9 @@ def test_a_cancelled_prefetch_gives_its_room_back(gated: Gated) -> None:
         handle.prefetch()
     gated.gate.started("read 0")
     gated.store.cancel_prefetch(second)
-    assert (gated.pool.in_use_nbytes, gated.store._tiers.ram.used_nbytes) == (100, 100)
+    assert (gated.pool.in_use_nbytes, gated.store._transfers.ram.used_nbytes) == (100, 100)
     del first, handle
-    assert gated.store._tiers.ram.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
+    assert gated.store._transfers.ram.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
     gated.gate.backend.open.set()
     eventually(lambda: gated.pool.in_use_nbytes == 0)
     assert holds(second, 8)
@@ -617,7 +617,7 @@ def test_a_prefetch_without_room_is_left_to_get(gated: Gated) -> None:
     handles = below_and_written(gated, 7, 8, 9, 10)
     for handle in handles:
         handle.prefetch()
-    assert places(*handles) == ["rising"] * 3 + ["below"]
+    assert places(*handles) == ["prefetching"] * 3 + ["lower"]
     gated.gate.backend.open.set()
     assert all(holds(handle, value) for value, handle in enumerate(handles, 7))
 
@@ -628,9 +628,9 @@ def test_what_was_read_ahead_makes_way_for_what_is_used_sooner(gated: Gated) -> 
     gated.gate.backend.open.set()
     for handle in handles[::-1]:
         handle.prefetch()
-    assert places(*handles) == ["rising"] * 3 + ["below"]
+    assert places(*handles) == ["prefetching"] * 3 + ["lower"]
     assert all(holds(handle, value) for value, handle in enumerate(handles, 7))
-    assert gated.store._tiers.ram.used_nbytes == 0
+    assert gated.store._transfers.ram.used_nbytes == 0
 
 
 def test_what_is_in_ram_makes_way_for_a_prefetch_used_sooner(gated: Gated) -> None:
@@ -639,14 +639,14 @@ def test_what_is_in_ram_makes_way_for_a_prefetch_used_sooner(gated: Gated) -> No
     gated.gate.backend.open.set()
     gated.store.plan([others[0], handle, others[2], others[1]])
     handle.prefetch()
-    assert places(*others) == ["ram", "leaving", "ram"]
+    assert places(*others) == ["ram", "evicting", "ram"]
     eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
     handle.prefetch()
-    assert places(handle, *others) == ["rising", "ram", "below", "ram"]
+    assert places(handle, *others) == ["prefetching", "ram", "lower", "ram"]
     gated.store.plan([*others, handle])
     gated.store.cancel_prefetch(handle)
     handle.prefetch()
-    assert places(handle, *others) == ["rising", "ram", "below", "ram"]
+    assert places(handle, *others) == ["prefetching", "ram", "lower", "ram"]
     assert holds(handle, 7)
     assert all(holds(other, value) for value, other in enumerate(others))
 
@@ -658,7 +658,7 @@ def test_what_is_prefetched_stays_longer(gated: Gated) -> None:
     handle.prefetch()
     others[0].prefetch()
     new = [put(gated.store, value) for value in range(2, 4)]
-    assert places(handle, *others, *new) == ["rising", "ram", "below", "below", "ram"]
+    assert places(handle, *others, *new) == ["prefetching", "ram", "lower", "lower", "ram"]
     assert holds(handle, 7)
     assert all(holds(other, value) for value, other in enumerate(others + new))
 
@@ -670,12 +670,12 @@ def test_a_prefetch_with_no_room_below_for_what_would_make_way_is_left_to_get() 
         large = put(store, 1)
         store.plan([large])
         handle = put(store, 2)
-        assert places(large, handle) == ["ram", "below"]
+        assert places(large, handle) == ["ram", "lower"]
         handle.wait_captured()
         store.plan([handle, large])
         blocker = gate.store.put(np.zeros(50, np.uint8))
         handle.prefetch()
-        assert places(large, handle) == ["ram", "below"]
+        assert places(large, handle) == ["ram", "lower"]
         assert holds(handle, 2)
         assert holds(large, 1)
         del blocker
@@ -691,7 +691,7 @@ def test_a_failed_write_is_not_for_a_prefetch_to_raise(gated: Gated) -> None:
     gated.gate.backend.open.set()
     eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
     handle.prefetch()
-    assert places(handle, *others) == ["below", "ram", "ram", "ram"]
+    assert places(handle, *others) == ["lower", "ram", "ram", "ram"]
     with pytest.raises(StoreError, match=r"^TieredStore, array 4 .*injected"):
         put(gated.store, 9)
     assert holds(handle, 7)
@@ -704,7 +704,7 @@ def test_the_last_target_of_a_prefetch_is_filled(gated: Gated) -> None:
     handle.prefetch()
     first, second = np.empty(100, np.uint8), np.empty(100, np.uint8)
     handle.prefetch(first)
-    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 0
     handle.prefetch(second)
     handle.prefetch()
     assert handle.get() is second
@@ -751,9 +751,9 @@ def test_close_ends_a_put_that_is_blocked_below() -> None:
     threads = [in_thread(lambda: put(gated.store, 2, 1200))]
     gated.gate.started("write 0")  # the second does not fit in flight
     eventually(lambda: gated.gate.store._executor._write_waiters)
-    assert places(*handles) == ["leaving", "leaving"]
+    assert places(*handles) == ["evicting", "evicting"]
     closing, _ = in_thread(gated.store.close)
-    eventually(lambda: gated.store._tiers.closed)
+    eventually(lambda: gated.store._transfers.closed)
     gated.gate.backend.open.set()
     closing.join()
     for thread, results in threads:
@@ -782,7 +782,7 @@ def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(gated: Gated) -> 
     with pytest.raises(MissingDataError, match=r"^TieredStore, array 3 .*gone"):
         handle.get()
     assert holds(handle, 7)
-    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 0
 
 
 def test_a_prefetch_into_an_array_in_ram_is_taken_by_get(gated: Gated) -> None:
@@ -815,6 +815,6 @@ def test_close_frees_the_memory_of_living_handles(gated: Gated) -> None:
     gated.gate.backend.open.set()
     handles.append(put(gated.store, 3))
     gated.store.close()
-    assert gated.pool.in_use_nbytes == gated.store._tiers.ram.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 0
     stats = gated.store.stats()
     assert (stats.puts, stats.live_handles, stats.stored_nbytes) == (4, 0, 0)

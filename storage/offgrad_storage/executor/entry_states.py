@@ -26,9 +26,9 @@ from offgrad_storage.errors import (
     StoreClosedError,
     StoreError,
     as_store_error,
-    fresh,
+    copy_for_raise,
 )
-from offgrad_storage.executor.finalizer_lock import Letterbox
+from offgrad_storage.executor.finalizer_lock import FinalizerLock
 from offgrad_storage.executor.workers import Workers
 
 Array = NDArray[Any]
@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=process.count_fork)
 
 
-class States:
+class EntryStates:
     """What is known of all entries of a store. Its methods are called with the lock held.
 
     Args:
@@ -60,7 +60,7 @@ class States:
 
     _workers: Workers
 
-    def _leave(self, entry: Entry, pack: Pack) -> None:
+    def _remove_from_pack(self, entry: Entry, pack: Pack) -> None:
         raise NotImplementedError
 
     def _seal_all(self) -> None:
@@ -74,18 +74,18 @@ class States:
         self.backend = backend
         self.codec = codec
         self.seed = seed
-        self._limit = inflight_nbytes
+        self._max_inflight_nbytes = inflight_nbytes
         self._process = process.forks
         self._pid = os.getpid()
-        self._lock = Letterbox(self._handle_died)
+        self._lock = FinalizerLock(self._on_handle_dead)
         self._writes: OrderedDict[Entry, None] = OrderedDict()
         self._reads: OrderedDict[Entry, None] = OrderedDict()
-        self._chores: deque[Callable[[], object]] = deque()
+        self._free_jobs: deque[Callable[[], object]] = deque()
         self._write_waiters = 0
         self._active = 0
         self._arrays_pending = 0  # those with a write of their own
         self._closed = self._abandoned = False
-        self._undelivered: list[StoreError] = []
+        self._unreported_errors: list[StoreError] = []
         self._entries: dict[int, Entry] = {}  # by serial, if the backend wants to know
         self._figures = StoreStats()
 
@@ -95,7 +95,7 @@ class States:
         figures.puts += 1
         figures.live_handles += 1
         figures.logical_nbytes += entry.nbytes
-        if self.backend.lists:
+        if self.backend.tracks_entries:
             self._entries[entry.serial] = entry
 
     def _unregister(self, entry: Entry) -> None:
@@ -103,23 +103,23 @@ class States:
         self._figures.live_handles -= 1
         self._figures.logical_nbytes -= entry.nbytes
 
-    def _got(self, entry: Entry, since: float) -> None:
+    def _count_get(self, entry: Entry, since: float) -> None:
         """A get of ``entry`` that began at ``since`` has ended."""
         figures = self._figures
         figures.gets += 1
         figures.read_nbytes += entry.nbytes
         figures.get_stall_seconds += time.perf_counter() - since
 
-    def _grow(self, entry: Entry) -> None:
+    def _start_thread(self, entry: Entry) -> None:
         self._check_open(entry)
         try:
-            self._workers.grow()
+            self._workers.start_thread()
         except RuntimeError as error:
             raise self._store_error(error, "starting an I/O thread", entry) from error
 
-    def _fits(self, entry: Entry) -> bool:
+    def _fits_in_flight(self, entry: Entry) -> bool:
         inflight = self._figures.inflight_nbytes
-        return not inflight or inflight + entry.nbytes <= self._limit
+        return not inflight or inflight + entry.nbytes <= self._max_inflight_nbytes
 
     def _wait_for_write(self, entry: Entry | None) -> None:
         began = time.perf_counter()
@@ -136,26 +136,26 @@ class States:
         """Have the backend make room, as soon as there may be some."""
         while True:
             try:
-                self._admit(entry)
+                self._try_reserve(entry)
             except QuotaExceededError:
                 self._seal_all()
                 # Estimates shrink when writes end, and chores give space back.
-                if not (self._writes or self._chores or self._active) or not self._workers:
+                if not (self._writes or self._free_jobs or self._active) or not self._workers:
                     raise
             else:
                 return
             self._wait_for_write(entry)
             self._check_open(entry)
 
-    def _admit(self, entry: Entry) -> None:
+    def _try_reserve(self, entry: Entry) -> None:
         try:
             stored_nbytes = self.backend.reserve(entry)
         except OSError as error:
             raise self._store_error(error, "making room", entry) from error
         entry.reserved = True
-        self._account(entry, stored_nbytes)
+        self._set_stored_nbytes(entry, stored_nbytes)
 
-    def _account(self, entry: Entry, stored_nbytes: int) -> None:
+    def _set_stored_nbytes(self, entry: Entry, stored_nbytes: int) -> None:
         """Note what ``entry`` takes in the backend now."""
         self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
         if not isinstance(entry, Pack):  # the arrays in it are counted
@@ -167,13 +167,13 @@ class States:
         entry.busy += 1
         self._active += 1
 
-    def _settle(self, entry: Entry, stored_nbytes: int) -> None:
+    def _record_written(self, entry: Entry, stored_nbytes: int) -> None:
         """The backend has taken ``entry``, in so many bytes."""
         try:
-            self.backend.settle(entry, stored_nbytes)
+            self.backend.shrink(entry, stored_nbytes)
         except Exception as error:  # the array itself is stored
-            self._undelivered.append(self._store_error(error, "freeing space", entry))
-        self._account(entry, stored_nbytes)
+            self._unreported_errors.append(self._store_error(error, "freeing space", entry))
+        self._set_stored_nbytes(entry, stored_nbytes)
         if not isinstance(entry, Pack):
             self._figures.written_nbytes += stored_nbytes
 
@@ -183,7 +183,7 @@ class States:
         entry.state = State.STORED if error is None else State.FAILED
         entry.error = error
         if error is not None and not isinstance(error, StoreClosedError):
-            self._undelivered.append(error)
+            self._unreported_errors.append(error)
         self._release_source(entry)
         self._free_if_unused(entry)
         self._lock.notify_all()
@@ -191,7 +191,7 @@ class States:
     def _begin_read(self, entry: Entry) -> Array | None:
         """The array to read from, pinned; None if it is in the backend."""
         if entry.error is not None:
-            raise self._deliver(entry.error)
+            raise self._report(entry.error)
         self._active += 1
         if entry.source is not None:
             entry.pins += 1
@@ -227,54 +227,54 @@ class States:
         for entry in list(self._writes):
             self._cancel_write(entry)
         self._reads.clear()
-        self._chores.clear()
+        self._free_jobs.clear()
 
-    def _handle_died(self, entry: Entry) -> None:
+    def _on_handle_dead(self, entry: Entry) -> None:
         entry.dropped = True
-        if not self.backend.keeps:
+        if not self.backend.persistent:
             self._entries.pop(entry.serial, None)
         if entry.pack is not None:
             self._reads.pop(entry, None)  # of a prefetch from before it was gathered
             self._unregister(entry)
-            self._leave(entry, entry.pack)
+            self._remove_from_pack(entry, entry.pack)
             return
         if not entry.reserved:
             return
         self._unregister(entry)
         if self._reads.pop(entry, self) is None:
             entry.fetch = None
-        if not self.backend.keeps:
+        if not self.backend.persistent:
             self._cancel_write(entry)
             self._free_if_unused(entry)
 
     def _free_if_unused(self, entry: Entry) -> None:
         if not (entry.dropped and entry.reserved) or entry.busy or entry.pins:
             return
-        if self.backend.keeps or self._closed:
+        if self.backend.persistent or self._closed:
             return
-        self._give_up_place(entry)
+        self._free_place(entry)
         self._lock.notify_all()
 
-    def _give_up_place(self, entry: Entry) -> None:
+    def _free_place(self, entry: Entry) -> None:
         """Nobody can be told of an error now: the garbage collector may be calling."""
         entry.reserved = False
-        self._account(entry, 0)
+        self._set_stored_nbytes(entry, 0)
         try:
-            chore = self.backend.free(entry)
+            free_job = self.backend.free(entry)
         except Exception as error:
-            self._undelivered.append(self._store_error(error, "freeing space", entry))
+            self._unreported_errors.append(self._store_error(error, "freeing space", entry))
             return
-        if chore is not None:
-            self._chores.append(chore)
+        if free_job is not None:
+            self._free_jobs.append(free_job)
             self._workers.wake()
 
     # ---- errors; these need no lock
 
-    def _forked(self) -> bool:
+    def _is_forked(self) -> bool:
         return self._process != process.forks
 
     def _check_process(self, entry: Entry | None) -> None:
-        if self._forked():
+        if self._is_forked():
             raise ForkedStoreError(
                 f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
                 store=self.backend.name,
@@ -298,7 +298,7 @@ class States:
         handle = "" if entry is None else str(entry)
         return as_store_error(error, action, store=self.backend.name, handle=handle)
 
-    def _deliver(self, error: StoreError) -> StoreError:
-        if error in self._undelivered:
-            self._undelivered.remove(error)
-        return fresh(error)
+    def _report(self, error: StoreError) -> StoreError:
+        if error in self._unreported_errors:
+            self._unreported_errors.remove(error)
+        return copy_for_raise(error)

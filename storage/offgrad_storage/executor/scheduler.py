@@ -25,18 +25,18 @@ from offgrad_storage.entry import (
     State,
 )
 from offgrad_storage.errors import StoreClosedError, StoreError
-from offgrad_storage.executor.packs import Gathering
+from offgrad_storage.executor.packs import PackTable
 
 Array = NDArray[Any]
 T = TypeVar("T")
 
-_RUN_NBYTES = 16 << 20  # most bytes of arrays that go together
-_RUN_LENGTH = 64  # and most of them
-_SPENT = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_MAX_RUN_NBYTES = 16 << 20  # most bytes of arrays that go together
+_MAX_RUN_LENGTH = 64  # and most of them
+_EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(slots=True)
-class _Written:
+class _WriteResult:
     """What came of a write: bytes taken, or the pack that has the array now, or a failure."""
 
     stored_nbytes: int = 0
@@ -46,7 +46,7 @@ class _Written:
     seconds: float = 0.0
 
 
-class Jobs(Gathering):
+class IOScheduler(PackTable):
     """The jobs of the threads, and which is next."""
 
     def __init__(
@@ -54,16 +54,16 @@ class Jobs(Gathering):
     ) -> None:
         super().__init__(backend, inflight_nbytes, codec, seed)
         # Were a run all that may be in flight, puts would wait until all of it is written.
-        self._run_nbytes = min(_RUN_NBYTES, inflight_nbytes // 4)
+        self._max_run_nbytes = min(_MAX_RUN_NBYTES, inflight_nbytes // 4)
 
     def _next_job(self) -> Callable[[], object] | None:
         with self._lock:
             if not (self._write_waiters and self._writes):
                 if self._reads:
                     return self._next_read()
-                if self._chores:
+                if self._free_jobs:
                     self._active += 1
-                    return functools.partial(self._do_chore, self._chores.popleft())
+                    return functools.partial(self._run_free_job, self._free_jobs.popleft())
             if self._writes:
                 run = self._pop_run(self._writes, self._writes_plain)
                 for entry in run:
@@ -75,7 +75,7 @@ class Jobs(Gathering):
         run = self._pop_run(self._reads, _reads_plain)
         self._active += len(run)
         if isinstance(run[0], Pack):
-            return functools.partial(self.load_ahead, run[0])
+            return functools.partial(self.prefetch_pack, run[0])
         fetches: list[tuple[Entry, Fetch]] = []
         for entry in run:
             assert entry.fetch is not None
@@ -89,14 +89,14 @@ class Jobs(Gathering):
         """The first of ``queue`` and those behind it that lie beside it, in the order of places."""
         entry, _ = queue.popitem(last=False)
         run, nbytes = [entry], entry.nbytes
-        while queue and plain(entry) and len(run) < _RUN_LENGTH:
+        while queue and plain(entry) and len(run) < _MAX_RUN_LENGTH:
             entry = next(iter(queue))
             nbytes += entry.nbytes
-            if nbytes > self._run_nbytes or not plain(entry):
+            if nbytes > self._max_run_nbytes or not plain(entry):
                 break
-            if self.backend.adjoin(run[-1], entry):
+            if self.backend.is_adjacent(run[-1], entry):
                 run.append(entry)
-            elif self.backend.adjoin(entry, run[0]):  # backward reads what was written last first
+            elif self.backend.is_adjacent(entry, run[0]):  # backward reads in reverse order
                 run.insert(0, entry)
             else:
                 break
@@ -112,7 +112,7 @@ class Jobs(Gathering):
         self._check_process(entry)
         with self._lock:
             self._check_open(entry)
-            self._take_gathered(entry)
+            self._end_pack_prefetch(entry)
             source = self._begin_read(entry)
             loaded = None if entry.pack is None else self._in_memory(entry.pack)
         pinned = source is not None
@@ -129,12 +129,12 @@ class Jobs(Gathering):
             with self._lock:
                 self._end_read(entry, pinned)
                 if since is not None and failure is None:
-                    self._got(entry, since)
+                    self._count_get(entry, since)
         if failure is not None:
             raise failure
 
-    def _gathers(self, data: Array) -> bool:
-        return bool(self._workers.limit) and 0 < data.nbytes < self.backend.gathers_below
+    def _goes_into_pack(self, data: Array) -> bool:
+        return bool(self._workers.max_threads) and 0 < data.nbytes < self.backend.packs_below
 
     def _may_encode(self, array: Array) -> bool:
         return self.codec is not None and self.codec.applies(array)
@@ -153,7 +153,7 @@ class Jobs(Gathering):
         with self._lock:
             self._figures.write_seconds += time.perf_counter() - began
             for entry, stored_nbytes in zip(run, sizes, strict=True):
-                self._settle(entry, stored_nbytes)
+                self._record_written(entry, stored_nbytes)
                 self._end_write(entry, None)
         return True
 
@@ -162,20 +162,22 @@ class Jobs(Gathering):
             # No name for what is written: nothing may hold it once anyone is told.
             written = self._try_to_write(entry, self.encode(entry, _source_of(entry)))
         except Exception as error:
-            written = _Written(failure=self._store_error(error, "encoding", entry))
-        self._end_of_write(entry, written)
+            written = _WriteResult(failure=self._store_error(error, "encoding", entry))
+        self._finish_write(entry, written)
 
     def _write(self, entry: Entry, data: Array) -> None:
-        self._end_of_write(entry, self._try_to_write(entry, data))
+        self._finish_write(entry, self._try_to_write(entry, data))
 
-    def _try_to_write(self, entry: Entry, data: Array) -> _Written:
+    def _try_to_write(self, entry: Entry, data: Array) -> _WriteResult:
         began = time.perf_counter()
-        written = _Written()
+        written = _WriteResult()
         try:
-            if self._gathers(data) and not isinstance(entry, Pack):
-                written.pack = self.gather(entry, data)
+            if self._goes_into_pack(data) and not isinstance(entry, Pack):
+                written.pack = self.pack_encoded(entry, data)
             if written.pack is None:
-                written.stored_nbytes = self._with_room(lambda: self.backend.write(entry, data))
+                written.stored_nbytes = self._retry_after_release(
+                    lambda: self.backend.write(entry, data)
+                )
         except BaseException as error:
             written.failure = self._store_error(error, "writing", entry)
             if not isinstance(error, Exception):
@@ -183,23 +185,23 @@ class Jobs(Gathering):
         written.seconds = time.perf_counter() - began
         return written
 
-    def _end_of_write(self, entry: Entry, written: _Written) -> None:
+    def _finish_write(self, entry: Entry, written: _WriteResult) -> None:
         with self._lock:
             self._figures.write_seconds += written.seconds
             if written.pack is not None:
-                self._move_into(entry, written.pack)
+                self._move_to_pack(entry, written.pack)
             elif written.failure is None:
-                self._settle(entry, written.stored_nbytes)
+                self._record_written(entry, written.stored_nbytes)
             self._end_write(entry, written.failure)
         if written.interrupt is not None:
             raise written.interrupt
 
-    def _with_room(self, action: Callable[[], T]) -> T:
+    def _retry_after_release(self, action: Callable[[], T]) -> T:
         """Do ``action``; if the disk is full, once more after some was given back."""
         try:
             return action()
         except OSError as error:
-            if error.errno not in _SPENT:
+            if error.errno not in _EXHAUSTED:
                 raise
             with self._lock:
                 if not self.backend.release_free():
@@ -245,15 +247,15 @@ class Jobs(Gathering):
             fetch.array = None
         wanted = not (entry.dropped or isinstance(fetch.error, StoreClosedError))
         if fetch.error is not None and fetch.error is not entry.error and wanted:
-            self._undelivered.append(fetch.error)
+            self._unreported_errors.append(fetch.error)
         self._free_if_unused(entry)
         self._lock.notify_all()
 
-    def _do_chore(self, chore: Callable[[], object]) -> None:
+    def _run_free_job(self, free_job: Callable[[], object]) -> None:
         try:
-            chore()
+            free_job()
         except Exception as error:
-            self._undelivered.append(self._store_error(error, "freeing space", None))
+            self._unreported_errors.append(self._store_error(error, "freeing space", None))
         with self._lock:
             self._active -= 1
             self._lock.notify_all()
