@@ -1,4 +1,4 @@
-"""Replays: what it takes to run the forward of a cheap operation again."""
+"""Replays: the inputs and parameters that re-run the forward of a cheap operation."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from offgrad.autograd.saved_tensor import SavedTensor, is_parameter
 from offgrad.autograd.tensor_base import wrap
 from offgrad.autograd.views import ViewChain
+from offgrad.policies.base import MAX_RECOMPUTE_OPS
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -17,19 +18,16 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 
-
-MAX_RECOMPUTE_OPS = 64
-"""How far chains of operations are followed."""
-_SMALL = 4096
-"""Bytes of a leaf that may stay in memory for it, without anybody counting it."""
+_MAX_HELD_NBYTES = 4096
+"""The size of a leaf that a replay may hold; no budget counts it."""
 
 
 class HeldInput(NamedTuple):
-    """A leaf that is small or a parameter, and so may stay in memory.
+    """A small leaf or a parameter, held in memory.
 
     Attributes:
         tensor: the input, without its history.
-        version: what the version of its memory was.
+        version: of its memory when the operation ran.
     """
 
     tensor: "Tensor"
@@ -37,12 +35,12 @@ class HeldInput(NamedTuple):
 
 
 class ComputedInput(NamedTuple):
-    """An input that another cheap operation made.
+    """An input that another cheap operation computed.
 
     Attributes:
-        by: its replay.
-        output_nr: which output of it.
-        view_chain: how the input was taken from that output; None if it is that.
+        by: the replay of that operation.
+        output_nr: the number of its output.
+        view_chain: how the input was taken from that output; None if it is the output itself.
     """
 
     by: "Replay"
@@ -51,7 +49,7 @@ class ComputedInput(NamedTuple):
 
 
 Source: TypeAlias = str | HeldInput | ComputedInput | None
-"""Where an input comes from: a slot it is saved in; None for an input that was not given."""
+"""Where an input comes from: the slot it is saved in; None for an input that was not given."""
 
 
 class Replay(NamedTuple):
@@ -62,8 +60,8 @@ class Replay(NamedTuple):
         parameters: of its forward.
         sources: of its inputs.
         saved: what it saved, by slot; filled as it saves.
-        outputs: the numbers of the storages of its outputs.
-        ops: how many operations have to be run, if nothing of them was saved.
+        outputs: the ids of the storages of its outputs.
+        ops: how many operations must run if none of their inputs was saved.
     """
 
     operation: "type[Op]"
@@ -77,7 +75,7 @@ class Replay(NamedTuple):
 def run(
     operation: "type[Op]", parameters: Mapping[str, Any], arrays: "Sequence[Array | None]"
 ) -> tuple[Any, ...]:
-    """Return all outputs of an operation for inputs as they were: the same bits."""
+    """Run an operation on the inputs of its forward; return all outputs, the same bits."""
     node = operation()
     node.needs_input_grad = (False,) * len(arrays)
     with np.errstate(all="ignore"):
@@ -92,12 +90,12 @@ def replay_of(
     outputs: "Sequence[Tensor | None]",
     parameters: Mapping[str, Any],
 ) -> Replay | None:
-    """Return what it takes to run `node` again, None if an input would be missing, or too much.
+    """Return the replay of `node`; None if an input is not available, or the chain is too long.
 
     Args:
-        node: an operation that just ran, and is about to save.
+        node: an operation that has just run, and is about to save.
         inputs: of it.
-        arrays: these as its forward got them.
+        arrays: the inputs as its forward got them.
         outputs: of it.
         parameters: of its forward.
     """
@@ -113,35 +111,36 @@ def replay_of(
         return None
     uids = tuple([-1 if each is None else each._storage.uid for each in outputs])
     if any(isinstance(each, np.ndarray) for each in parameters.values()):
-        parameters = {key: copy(each) for key, each in parameters.items()}  # the caller's own
+        # The caller may change its arrays.
+        parameters = {key: copy(each) for key, each in parameters.items()}
     return Replay(type(node), parameters, tuple(sources), node._saved, uids, ops)
 
 
 def _source(tensor: "Tensor") -> HeldInput | ComputedInput | None:
     owner = tensor if tensor._base is None else tensor._base
     storage, maker, view_chain = tensor._storage, owner._grad_fn, tensor._view_chain
-    # What no gradient flows through must not hold the graph that made it.
+    # An input without gradient must not hold the graph that computed it.
     if maker is None or not tensor._requires_grad:
-        is_small = storage.root.nbytes <= _SMALL
-        # Of a change of foreign memory nobody tells.
+        is_small = storage.root.nbytes <= _MAX_HELD_NBYTES
+        # External memory may change without notice.
         if storage.external or not (is_parameter(owner) or is_small):
             return None
         return HeldInput(wrap(tensor._array, storage), storage.version)
     replay = made_by(owner)
     if replay is None:
         return None
-    # How a Function of the user's took a view is known to it alone.
+    # A view taken by a custom Function cannot be taken again.
     if view_chain is not None and any(step.op is None for step in view_chain.steps()):
         return None
     return ComputedInput(replay, owner._output_nr, view_chain)
 
 
 def made_by(tensor: "Tensor") -> Replay | None:
-    """Return what made `tensor`, which is no view, if it is still what that made."""
+    """Return the replay that computes `tensor`, which is not a view; None if it has changed."""
     node, storage = tensor._grad_fn, tensor._storage
     if node is None or node.replay is None or storage.version:
         return None
-    # Setting .data gives a tensor other memory, or a view of its own, and leaves its history.
+    # Setting .data gives a tensor other memory, or makes it a view, and leaves its history.
     if node.replay.outputs[tensor._output_nr] != storage.uid or tensor._array is not storage.root:
         return None
     return node.replay

@@ -1,12 +1,13 @@
-"""Policies: pure decisions on where a tensor saved for backward is to be.
+"""Policies: pure decisions on where a tensor saved for backward goes.
 
-A policy knows facts and holds no tensors; it does no I/O. The mechanics are the session's.
+A policy knows facts, holds no tensors and does no I/O. A session carries its decisions out.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from offgrad_storage import AbstractArrayStore
@@ -20,29 +21,31 @@ from offgrad.policies.names import (
 )
 
 MAX_RECOMPUTE_OPS = 64
-"""How far chains of operations are followed (as in `offgrad.autograd.replay`)."""
+"""The maximum number of operations that recompute one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveContext:
-    """The facts about one act of saving.
+    """The facts about one saved tensor.
 
     Attributes:
         op: the name of the node that saves, such as ``"GeluBackward0"``.
-        slot: what it is to the node, such as ``"self"`` or ``"result"``.
-        module: the qualified name of the module it happens in, counted from the session's model or
-            from the outermost module called, which itself is ``""``, as is none.
+        slot: the name under which the node saves it, such as ``"self"`` or ``"result"``.
+        module: the qualified name of the running module, counted from the session's model or from
+            the outermost module called; ``""`` for that module itself, and outside of all modules.
         dtype: of the tensor.
         shape: of the tensor.
         nbytes: of the tensor's elements.
         is_parameter: whether it is a leaf that requires grad, an `nn.Parameter`, frozen or not, or
             a view of one: it stays in memory anyway.
-        is_output: whether the node itself made it.
-        storage: a number that all views of the same memory share, and no other tensor.
+        is_output: whether it is an output of the node.
+        storage: a number shared by all views of the same memory, and by no other tensor.
         step: how often the session had been entered before.
-        made_by: the name of the node that made it, or what it is a view of; ``""`` for a leaf.
-        recompute_ops: how many cheap operations it takes to compute it again, from what the session
-            has saved or what is in memory anyway; 0 if it cannot be.
+        made_by: the name of the node that made it, or made its base if it is a view; ``""`` for a
+            leaf.
+        recompute_ops: how many cheap operations recompute it from tensors that the session has
+            saved or that are in memory anyway; 0 if it cannot be recomputed, or if the session's
+            policy never recomputes.
     """
 
     op: str
@@ -60,24 +63,50 @@ class SaveContext:
 
 
 class Policy(ABC):
-    """Decides where each saved tensor goes. A policy of one's own is one method."""
+    """Decides where each saved tensor goes. A custom policy is one method, `place`."""
+
+    is_by_module: ClassVar[bool] = False
 
     @abstractmethod
     def place(self, context: SaveContext) -> "Placement | None":
         """Return `Keep`, `Store`, `Spill` or `Recompute`; None for no answer.
 
-        What no policy has an answer for is kept.
+        A tensor for which no policy has an answer is kept.
         """
 
     @property
     def lossless(self) -> bool:
-        """Whether all it stores comes back bit for bit, as far as it knows."""
+        """Whether every tensor it stores comes back bit for bit, as far as it knows."""
         return True
 
     @property
     def recomputes(self) -> bool:
-        """Whether it may return `Recompute`: if not, nobody keeps track of what that would take."""
+        """Whether it may return `Recompute`; if not, replays are not tracked."""
         return True
+
+
+class Wrapper(Policy):
+    """A policy that changes the answers of another policy, `then`."""
+
+    then: Any
+
+    @property
+    def lossless(self) -> bool:
+        return are_lossless(self.then)
+
+    @property
+    def recomputes(self) -> bool:
+        return may_recompute(self.then)
+
+
+def are_lossless(*policies: Any) -> bool:
+    """Return whether all are lossless as far as known; a policy may lack that attribute."""
+    return all(getattr(each, "lossless", True) for each in policies)
+
+
+def may_recompute(*policies: Any) -> bool:
+    """Return whether one may recompute; a policy may lack that attribute."""
+    return any(getattr(each, "recomputes", True) for each in policies)
 
 
 @dataclass(frozen=True)
@@ -85,12 +114,10 @@ class Keep(Policy):
     """Stay in memory: a placement, and the policy that gives it to every tensor."""
 
     def place(self, context: SaveContext) -> "Placement":
-        """Return itself."""
         return self
 
     @property
     def recomputes(self) -> bool:
-        """False."""
         return False
 
     def __str__(self) -> str:
@@ -99,17 +126,17 @@ class Keep(Policy):
 
 @dataclass(frozen=True)
 class Store:
-    """Go to a store, as soon as it would else be held for backward alone (see `OffloadSession`).
+    """Go to a store, once only the graph needs the memory (see `OffloadSession`).
 
     Attributes:
-        store: ``"pool"``, ``"disk"``, ``"zarr"``, or a store of the user's. ``"disk:lz4"`` is short
-            for ``"disk"`` with the codec ``"lz4"``.
-        codec: the name of what encodes the tensor on its way there (see `offgrad.storage.codec`);
-            None for the store's own choice. A store of the user's has its own.
+        store: ``"pool"``, ``"disk"``, ``"zarr"``, or a store object. ``"disk:lz4"`` is short for
+            ``"disk"`` with the codec ``"lz4"``.
+        codec: the name of the codec that encodes the tensor (see `offgrad.storage.codec`); None for
+            the store's own choice. A store object has its own.
 
     Raises:
-        ValueError: for an unknown name, or a codec for a store of the user's.
-        TypeError: if these are not what they should be.
+        ValueError: for an unknown name, or a codec for a store object.
+        TypeError: if `store` is neither a name nor a store, or `codec` is no name.
     """
 
     store: str | AbstractArrayStore
@@ -127,13 +154,13 @@ class Store:
         elif self.codec is not None:
             name = type(self.store).__name__
             raise ValueError(
-                f"a store of your own has its own codec: make it with {name}(codec="
-                f"{self.codec!r}), or give the name of a store in its place"
+                f"a store object has its own codec: make it with {name}(codec={self.codec!r}), or "
+                "give the name of a store instead"
             )
 
     @property
     def lossless(self) -> bool:
-        """Whether what is stored comes back bit for bit."""
+        """Whether stored tensors come back bit for bit."""
         if isinstance(self.store, AbstractArrayStore):
             return self.store.lossless
         return self.codec is None or is_lossless(self.codec)
@@ -145,14 +172,15 @@ class Store:
 
 @dataclass(frozen=True)
 class Spill:
-    """Stay in memory as long as there is room, then go to a store; what is used last goes first.
+    """Stay in memory as long as there is room, then go to a store; furthest next use first.
 
-    All that a session saves with equal ones shares the room.
+    All tensors that a session places by equal `Spill` objects share the room.
 
     Attributes:
-        store: where to.
-        nbytes: most bytes of memory; None for no bound.
-        last: most tensors, those that share memory counting as one; None for no bound.
+        store: the store to evict to.
+        nbytes: the maximum of memory; None for no bound.
+        last: the maximum number of tensors, where those that share memory count as one; None for no
+            bound.
     """
 
     store: Store
@@ -161,21 +189,20 @@ class Spill:
 
     @property
     def lossless(self) -> bool:
-        """As of the store."""
         return self.store.lossless
 
 
 @dataclass(frozen=True)
 class Recompute(Policy):
-    """Compute it again in backward: a placement, and the policy that gives it where that is cheap.
+    """Recompute it in backward: a placement, and the policy that gives it where that is cheap.
 
-    Cheap are elementwise operations and normalisations, where their inputs are at hand: saved by
-    the same session, wherever that has them, or in memory anyway, or cheap to compute themselves.
-    So the output of GELU, which the next layer saves, follows from the input, which GELU itself
-    saves. The policy has no answer for anything else, for parameters, and for what is small.
+    Cheap are elementwise operations and normalisations whose inputs are available: saved by the
+    same session, in memory anyway, or cheap to recompute themselves. The output of GELU, which the
+    next layer saves, follows from the input, which GELU saves. The policy has no answer for other
+    tensors, for parameters and for small tensors.
 
     Attributes:
-        max_ops: most operations to be run again for one tensor.
+        max_ops: the maximum number of operations that recompute one tensor.
         min_nbytes: tensors below this are small. Bytes, or text such as ``"1MiB"``.
     """
 
@@ -190,13 +217,12 @@ class Recompute(Policy):
         object.__setattr__(self, "min_nbytes", as_nbytes(self.min_nbytes))
 
     def place(self, context: SaveContext) -> "Placement | None":
-        """Return itself where it takes few operations to have the tensor again."""
-        if context.is_parameter or context.nbytes < as_nbytes(self.min_nbytes):
+        if context.is_parameter or context.nbytes < int(self.min_nbytes):
             return None
         return self if 0 < context.recompute_ops <= self.max_ops else None
 
     def __str__(self) -> str:
-        smallest = format_nbytes(as_nbytes(self.min_nbytes))
+        smallest = format_nbytes(int(self.min_nbytes))
         return f"recompute from at most {self.max_ops} ops, from {smallest}"
 
 
@@ -205,60 +231,60 @@ Placement: TypeAlias = Keep | Store | Spill | Recompute
 
 @dataclass(frozen=True)
 class Offload(Policy):
-    """Send what is large to a store.
+    """Send large tensors to a store.
 
-    It has no answer for parameters, which stay in memory anyway, and for what is small.
+    It has no answer for parameters, which stay in memory anyway, and for small tensors.
 
     Attributes:
         store: as in `Store`.
         codec: as in `Store`.
-        min_nbytes: tensors below this are small: they would cost an I/O each and save nothing.
+        min_nbytes: tensors below this are small: each would cost an I/O and save little memory.
             Bytes, or text such as ``"1MiB"``.
     """
 
     store: str | AbstractArrayStore
     codec: str | None = None
     min_nbytes: int | str = 64 * 1024
+    _placement: Store = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         placement = Store(self.store, self.codec)
         object.__setattr__(self, "store", placement.store)
         object.__setattr__(self, "codec", placement.codec)
         object.__setattr__(self, "min_nbytes", as_nbytes(self.min_nbytes))
+        object.__setattr__(self, "_placement", placement)
 
     def place(self, context: SaveContext) -> Placement | None:
-        """Return `Store` for large tensors that are no parameters."""
-        if context.is_parameter or context.nbytes < as_nbytes(self.min_nbytes):
+        if context.is_parameter or context.nbytes < int(self.min_nbytes):
             return None
-        return Store(self.store, self.codec)
+        return self._placement
 
     @property
     def lossless(self) -> bool:
-        """As of `Store`."""
-        return Store(self.store, self.codec).lossless
+        return self._placement.lossless
 
     @property
     def recomputes(self) -> bool:
-        """False."""
         return False
 
     def __str__(self) -> str:
-        return f"{Store(self.store, self.codec)}, from {format_nbytes(as_nbytes(self.min_nbytes))}"
+        return f"{self._placement}, from {format_nbytes(int(self.min_nbytes))}"
 
 
 POLICIES: tuple[str, ...] = ("keep", *STORES)
-"""The names of policies that stand for themselves, and give the same bits."""
+"""The names of lossless policies that need no argument."""
 
 
 @singledispatch
 def as_policy(policy: Any) -> Policy:
-    """Return the policy meant by text, a store, a policy object, a list, or a mapping by module.
+    """Return the policy given by text, a store, a policy object, a list, or a mapping by module.
 
-    Text is ``"NAME[:CODEC][,min=SIZE]"`` or another of `parse_policy`. Of a list of policies the
-    first that has an answer counts (see `First`).
+    Text is ``"NAME[:CODEC][,min=SIZE]"`` or another form of `parse_policy`. In a list of policies
+    the first with an answer decides (see `First`). The modules that define policies made of other
+    policies register these forms.
 
     Raises:
-        ValueError: for text that means no policy.
+        ValueError: for text that names no policy.
         TypeError: for anything else.
     """
     if isinstance(policy, AbstractArrayStore):
@@ -272,3 +298,17 @@ def as_policy(policy: Any) -> Policy:
         "a pair of functions goes to "
         "offgrad.autograd.graph.saved_tensors_hooks"
     )
+
+
+def nested_policy(policy: Any) -> Policy:
+    """Return the policy given, as a part of another.
+
+    Raises:
+        TypeError: if it is none, or a policy by module: that one applies to its modules alone.
+    """
+    if isinstance(policy, Mapping) or getattr(policy, "is_by_module", False):
+        raise TypeError(
+            "policies by module cannot be nested in another policy: put the policy into the "
+            "mapping, or use When(policy, module=pattern)"
+        )
+    return as_policy(policy)

@@ -1,4 +1,4 @@
-"""Budget and Last: what stays in memory while there is room, and goes to a store then."""
+"""Budget and Last: tensors stay in memory while there is room, and go to a store then."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,33 +12,40 @@ from offgrad.policies.base import (
     SaveContext,
     Spill,
     Store,
+    Wrapper,
+    nested_policy,
 )
-from offgrad.policies.combined import lossless, part, recomputes
 from offgrad.policies.names import as_nbytes
 
 
 @dataclass(frozen=True)
 class Budget(Policy):
-    """At most so many bytes of memory are held for backward; what is used last makes way.
+    """Bounds the memory held for backward; tensors with the furthest next use are evicted first.
 
-    All that is saved takes of the budget, but parameters, which are there anyway: memory that is
-    held, being written, or read ahead, also where somebody else holds it as well. A tensor larger
-    than all of it goes to the store at once, and so may what the program holds, too. What the store
-    cannot take stays in memory: the op whose tensor needs that room raises why.
+    The budget counts all saved tensors but parameters, which stay in memory anyway: memory that is
+    held, being written, or prefetched, even if the program references it as well. A tensor larger
+    than the whole budget goes to the store at once; inputs that the program references may be
+    written, too. A tensor that the store cannot take stays in memory, and the operation whose
+    tensor needs that room raises the store's error.
 
-    Stores on disk gather arrays below 1 MiB into packs of up to 4 MiB. Their memory is the store's,
-    not of tensors, and neither a budget nor `memory.limit` counts it: a pack being filled, those
-    being written (as `inflight_nbytes` of the store allows), and up to 64 MiB read ahead. A store
-    with ``pack_below_nbytes=0`` has none.
+    Stores on disk collect arrays below 1 MiB in packs of up to 4 MiB. That memory belongs to the
+    store, and neither a budget nor `memory.limit` counts it: a pack being filled, packs being
+    written (as `inflight_nbytes` of the store allows), and up to 64 MiB read ahead. A store with
+    ``pack_below_nbytes=0`` has no packs.
 
     Attributes:
         nbytes: the bound. Bytes, or text such as ``"512MiB"``.
-        spill: the store of what makes way, as in `Store`. Without a codec that loses: else what
-            backward gets would depend on what had to make way.
+        spill: the store to evict to, as in `Store`. It must be lossless: else gradients would
+            depend on which tensors were evicted.
 
     Raises:
         ValueError: if the size or the store is none, or the store rounds.
         TypeError: likewise.
+
+    Example:
+        >>> with offgrad.offload(Budget("1MiB", spill="disk")) as session:
+        ...     loss = offgrad.randn(512, 512, requires_grad=True).exp().sin().sum()
+        >>> loss.backward()
     """
 
     nbytes: int | str
@@ -49,35 +56,33 @@ class Budget(Policy):
         store = Store(self.spill)
         if not store.lossless:
             raise ValueError(
-                f"a budget's store must give back the same bits, but {store} rounds: what backward "
-                "gets would depend on what had to make way"
+                f"a budget's store must give back the same bits, but {store} rounds: gradients "
+                "would depend on which tensors were evicted; name a lossless codec, or none"
             )
         object.__setattr__(self, "spill", store.store if store.codec is None else str(store))
 
     def place(self, context: SaveContext) -> Placement | None:
-        """Return `Spill` for what is no parameter."""
         if context.is_parameter:
             return None
-        return Spill(Store(self.spill), nbytes=as_nbytes(self.nbytes))
+        return Spill(Store(self.spill), nbytes=int(self.nbytes))
 
     @property
     def recomputes(self) -> bool:
-        """False."""
         return False
 
     def __str__(self) -> str:
-        return f"{format_nbytes(as_nbytes(self.nbytes))}, the rest to {Store(self.spill)}"
+        return f"{format_nbytes(int(self.nbytes))}, the rest to {Store(self.spill)}"
 
 
 @dataclass(frozen=True)
-class Last(Policy):
-    """What another policy sends to a store stays in memory while it is of the last saved.
+class Last(Wrapper):
+    """Keeps the last tensors in memory that another policy would send to a store.
 
-    Backward uses that first, before what is in the store can be back.
+    Backward uses them first, before a store could give them back.
 
     Attributes:
         count: how many tensors stay; those that share memory count as one.
-        then: the other policy; whatever `as_policy` takes but mappings.
+        then: the other policy; in any form of `as_policy` but a mapping.
 
     Raises:
         ValueError: if `count` is negative.
@@ -89,27 +94,16 @@ class Last(Policy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.count, int) or isinstance(self.count, bool):
-            raise TypeError(f"how many stay is an int, got {type(self.count).__name__}")
+            raise TypeError(f"Last takes a number of tensors, got {type(self.count).__name__}")
         if self.count < 0:
-            raise ValueError(f"how many stay is a number from 0, got {self.count}")
-        object.__setattr__(self, "then", part(self.then))
+            raise ValueError(f"Last takes a number of tensors from 0, got {self.count}")
+        object.__setattr__(self, "then", nested_policy(self.then))
 
     def place(self, context: SaveContext) -> Placement | None:
-        """Return what `then` returns, with a `Spill` for a store."""
         placement: Placement | None = self.then.place(context)
         if isinstance(placement, Store):
             return Spill(placement, last=self.count)
         return placement
-
-    @property
-    def lossless(self) -> bool:
-        """As `then`."""
-        return lossless(self.then)
-
-    @property
-    def recomputes(self) -> bool:
-        """As `then`."""
-        return recomputes(self.then)
 
     def __str__(self) -> str:
         return f"the last {self.count} stay, others: {self.then}"

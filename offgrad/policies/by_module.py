@@ -11,15 +11,16 @@ from offgrad.policies.base import (
     Placement,
     Policy,
     SaveContext,
+    are_lossless,
     as_policy,
 )
 from offgrad.policies.patterns import enclosing, matches
 
 
 class Rule(NamedTuple):
-    """The policy found for a module, and how many names further out its pattern matched."""
+    """The policy for a module, and how many names further out its pattern matched."""
 
-    steps: int
+    depth: int
     policy: Policy
 
 
@@ -29,21 +30,22 @@ class ByModule(Policy):
 
     A pattern is a qualified name, such as ``"blocks.3.attn"``. In it ``*`` stands for any name or
     part of one, ``?`` for one character, and ``**``, between dots, for any number of names; ``""``
-    is the model itself. It speaks for the module and all below, unless a pattern matches further
-    in. Of several that match the same module the first one counts.
+    is the model itself. It includes the modules below, unless a pattern matches further in. If
+    several match the same module, the first one decides.
 
-    For a rule among others that are tried in order, without a model to check it against, there is
-    `When` with ``module=``.
+    `When` with ``module=`` is a rule that needs no model to be checked against.
 
     Attributes:
-        rules: policies by pattern, given as a mapping; whatever `as_policy` takes but mappings.
-        otherwise: the policy of what no pattern speaks for. By default it goes as if the session
-            were not there.
+        rules: policies by pattern, given as a mapping; in any form of `as_policy` but a mapping.
+        otherwise: the policy for modules that no pattern matches. By default the session has no
+            effect there.
 
     Raises:
         ValueError: if there is no pattern.
         TypeError: if a pattern is no text, or its policy none, or one by module itself.
     """
+
+    is_by_module = True
 
     rules: Any
     otherwise: Policy | None = None
@@ -60,29 +62,26 @@ class ByModule(Policy):
             )
         rules = tuple((_checked(pattern), _policy(policy, pattern)) for pattern, policy in pairs)
         if not rules:
-            raise ValueError("policies by module need a pattern at least, got none")
+            raise ValueError("policies by module need at least one pattern, got none")
         object.__setattr__(self, "rules", rules)
         if self.otherwise is not None:
             object.__setattr__(self, "otherwise", _policy(self.otherwise, "otherwise"))
 
     def place(self, context: SaveContext) -> Placement | None:
-        """Return what the policy found for the module returns; `Keep` if there is none."""
         rule = self.find(context.module)
         policy = self.otherwise if rule is None else rule.policy
         return Keep() if policy is None else policy.place(context)
 
     @property
     def lossless(self) -> bool:
-        """Whether all its policies are."""
-        policies = [policy for _, policy in self.rules] + [self.otherwise]
-        return all(getattr(each, "lossless", True) for each in policies)
+        return are_lossless(*(policy for _, policy in self.rules), self.otherwise)
 
     def find(self, name: str) -> Rule | None:
-        """Return the rule for what is saved in the module `name`; None if no pattern speaks."""
+        """Return the rule for the module `name`; None if no pattern matches it."""
         if name not in self._found:
-            policies = ((steps, self._at(each)) for steps, each in enumerate(enclosing(name)))
+            policies = ((depth, self._at(each)) for depth, each in enumerate(enclosing(name)))
             self._found[name] = next(
-                (Rule(steps, policy) for steps, policy in policies if policy is not None), None
+                (Rule(depth, policy) for depth, policy in policies if policy is not None), None
             )
         return self._found[name]
 
@@ -90,7 +89,7 @@ class ByModule(Policy):
         """Raise unless each pattern matches one of the names of the modules of `model`.
 
         Raises:
-            ValueError: listing names that are near.
+            ValueError: listing similar names.
         """
         names = list(names)
         for pattern, _ in self.rules:
@@ -128,7 +127,7 @@ def _checked(pattern: Any) -> str:
 def _policy(policy: Any, pattern: str) -> Policy:
     if isinstance(policy, Mapping | ByModule):
         raise TypeError(
-            f"the policy of a pattern must not be one by module again, but that of {pattern!r} is; "
+            f"the policy of a pattern must not be by module itself, but that of {pattern!r} is; "
             f"use patterns such as '{pattern}.name' side by side"
         )
     return as_policy(policy)

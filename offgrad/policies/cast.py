@@ -1,4 +1,4 @@
-"""Cast: fewer bits for each number that is stored."""
+"""Cast: stores floating-point numbers in fewer bits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +10,11 @@ from offgrad.policies.base import (
     Policy,
     SaveContext,
     Store,
+    Wrapper,
+    nested_policy,
 )
 from offgrad.policies.budget import Budget, Last
-from offgrad.policies.combined import part, recomputes
-from offgrad.policies.names import unknown
+from offgrad.policies.names import unknown_name
 from offgrad.policies.when import When, dtype_name
 
 _WIDE = ("float32", "float64", "complex64", "complex128")
@@ -27,24 +28,24 @@ _ROUNDED = {
 
 
 @dataclass(frozen=True)
-class Cast(Policy):
-    """Stores floating-point numbers rounded: what backward computes with is close, not the same.
+class Cast(Wrapper):
+    """Stores floating-point numbers rounded, so that gradients are approximate.
 
-    What another policy sends to a store goes there rounded. Integers, bools, floats that are no
-    wider, and parameters go as they are, and so does what has a codec already, or waits in a budget
-    for its room.
+    Tensors that another policy sends to a store are rounded on the way. Integers, bools, floats
+    that are no wider, parameters, tensors that already have a codec and tensors under a budget are
+    stored as they are.
 
-    What ``"int8"`` and ``"int4"`` round at random depends on the tensor alone, so a run repeats bit
-    for bit. A store of one's own has a seed: ``Offload(DiskStore(codec="int8", seed=1))``.
+    The random rounding of ``"int8"`` and ``"int4"`` depends on the tensor alone, so a run repeats
+    bit for bit. A store object has a seed: ``Offload(DiskStore(codec="int8", seed=1))``.
 
     Attributes:
         to: ``"float16"``, ``"bfloat16"``, ``"int8"`` or ``"int4"``: the codecs of these names,
-            whose `offgrad.storage.codec(name).error_bound` says how close; or such a dtype.
-        then: the policy that sends to a store; whatever `as_policy` takes but mappings. By default
-            what is rounded stays in RAM (``"pool"``), and what is not is not copied there either.
+            whose `offgrad.storage.codec(name).error_bound` gives the error; or such a dtype.
+        then: the policy that sends to a store; in any form of `as_policy` but a mapping. By default
+            rounded tensors stay in RAM (``"pool"``), and others are not copied there.
 
     Raises:
-        ValueError: if there is no such cast, or `then` has a store that cannot do it.
+        ValueError: if there is no such cast, or the store of `then` does not support it.
         TypeError: if `then` is no policy, or one by module.
     """
 
@@ -54,22 +55,21 @@ class Cast(Policy):
     def __post_init__(self) -> None:
         to = self.to if isinstance(self.to, str) else dtype_name(self.to)
         if to not in _ROUNDED:
-            raise unknown("cast", to, _ROUNDED)
+            raise unknown_name("cast", to, _ROUNDED)
         object.__setattr__(self, "to", to)
-        then = in_memory(to, Offload("pool")) if self.then is None else part(self.then)
+        then = in_memory(to, Offload("pool")) if self.then is None else nested_policy(self.then)
         object.__setattr__(self, "then", then)
         if isinstance(then, Keep | Cast) or (isinstance(then, Offload) and then.codec is not None):
-            raise ValueError(f"a cast is for what goes to a store without a codec, got {then}")
+            raise ValueError(f"a cast applies to stores without a codec, got {then}")
         if isinstance(then, Budget | Last):
             raise ValueError(
-                f"a cast rounds what goes to a store at once, got {then}; a budget gives back the "
-                f"same bits, and Last takes the cast as its own: Last(8, Cast({to!r}, 'disk'))"
+                f"a cast rounds tensors that go to a store at once, got {then}; a budget is "
+                f"lossless, and Last takes the cast as a part: Last(8, Cast({to!r}, 'disk'))"
             )
         if isinstance(then, Offload):
             Store(then.store, to)  # raises where that cannot be
 
     def place(self, context: SaveContext) -> Placement | None:
-        """Return what `then` returns, with the codec if that is a store and the tensor wide."""
         placement: Placement | None = self.then.place(context)
         if not isinstance(placement, Store) or placement.codec is not None:
             return placement
@@ -79,18 +79,12 @@ class Cast(Policy):
 
     @property
     def lossless(self) -> bool:
-        """False."""
         return False
-
-    @property
-    def recomputes(self) -> bool:
-        """As `then`."""
-        return recomputes(self.then)
 
     def __str__(self) -> str:
         return f"cast to {self.to} ({self.then})"
 
 
 def in_memory(to: str, then: Policy) -> Policy:
-    """Return `then` for what a cast rounds alone: the rest would be in memory twice."""
+    """Return `then` for rounded dtypes only: tensors of others would be in memory twice."""
     return When(then, dtype=_ROUNDED[to]) if to in _ROUNDED else then

@@ -1,22 +1,29 @@
-"""First: a list of policies, of which the first that has an answer counts."""
+"""First: a list of policies, of which the first with an answer decides."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from offgrad.policies.base import Placement, Policy, SaveContext, as_policy
-from offgrad.policies.combined import lossless, part, recomputes
+from offgrad.policies.base import (
+    Placement,
+    Policy,
+    SaveContext,
+    are_lossless,
+    as_policy,
+    may_recompute,
+    nested_policy,
+)
 
 
 @dataclass(frozen=True)
 class First(Policy):
     """Answers as the first of its policies that has an answer; has none if none of them does.
 
-    So the order is from the particular to the general. `Keep` has an answer for everything.
+    The order is from the particular to the general. `Keep` has an answer for every tensor.
 
     Attributes:
-        policies: whatever `as_policy` takes but mappings. Those of a `First` among them are taken
-            in its place.
+        policies: in any form of `as_policy` but a mapping. The policies of a nested `First` take
+            its place.
 
     Raises:
         ValueError: if there is none.
@@ -32,14 +39,13 @@ class First(Policy):
                 "of patterns of module names stands by itself"
             )
         policies: list[Policy] = []
-        for each in map(part, self.policies):
+        for each in map(nested_policy, self.policies):
             policies += each.policies if isinstance(each, First) else [each]
         if not policies:
-            raise ValueError("a list of policies needs one at least, got none")
+            raise ValueError("a list of policies must not be empty; give at least one policy")
         object.__setattr__(self, "policies", tuple(policies))
 
     def place(self, context: SaveContext) -> Placement | None:
-        """Return the first answer."""
         for policy in self.policies:
             placement: Placement | None = policy.place(context)
             if placement is not None:
@@ -48,13 +54,11 @@ class First(Policy):
 
     @property
     def lossless(self) -> bool:
-        """Whether all are."""
-        return lossless(*self.policies)
+        return are_lossless(*self.policies)
 
     @property
     def recomputes(self) -> bool:
-        """Whether one does."""
-        return recomputes(*self.policies)
+        return may_recompute(*self.policies)
 
     def __str__(self) -> str:
         return f"first of ({'; '.join(map(str, self.policies))})"

@@ -1,20 +1,41 @@
-"""What policies can name: stores, codecs, sizes; and what to say of other names."""
+"""The names that policies know: stores, codecs, sizes; and the error for other names."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import Any, NamedTuple
 
+from offgrad_storage import BackendStore, DiskStore, PoolStore, ZarrStore
 from offgrad_storage import codec as find_codec
 from offgrad_storage.zarr.codec import ZarrCodec
 
 from offgrad.memory import parse_nbytes
 
-STORES = ("pool", "disk", "zarr")
-"""The stores that have names."""
+
+class NamedStore(NamedTuple):
+    """A kind of store that policies name.
+
+    Attributes:
+        store: the class.
+        is_in_memory: whether it holds its arrays in tensor memory, not in a directory.
+        check_codec: raises ValueError for a codec that its format does not have.
+    """
+
+    store: type[BackendStore]
+    is_in_memory: bool = False
+    check_codec: Callable[[str], object] | None = None
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """Return the error for a name that is none of those known."""
+STORES: Mapping[str, NamedStore] = {
+    "pool": NamedStore(PoolStore, is_in_memory=True),
+    "disk": NamedStore(DiskStore),
+    "zarr": NamedStore(ZarrStore, check_codec=ZarrCodec),
+}
+"""The stores that have names: policies in text and the stores of a session follow from it."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ValueError:
+    """Return the error for a name that is not among those known."""
     known = list(known)
     near = difflib.get_close_matches(name.strip().lower(), known, cutoff=0.5)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
@@ -23,7 +44,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
 
 @lru_cache(maxsize=256)
 def store_and_codec(store: str, codec: str | None) -> tuple[str, str | None]:
-    """Return the names of a store and its codec, such as of ``"disk:lz4"``, once they are checked.
+    """Return the names of a store and its codec, checked: of ``"disk:lz4"``, for example.
 
     Raises:
         ValueError: if either is unknown, or two codecs are named.
@@ -31,29 +52,30 @@ def store_and_codec(store: str, codec: str | None) -> tuple[str, str | None]:
     """
     name, colon, named = store.partition(":")
     if name not in STORES:
-        raise unknown("store", name, STORES)
+        raise unknown_name("store", name, STORES)
     if colon and codec is not None:
         raise ValueError(f"{store!r} names its codec, and codec={codec!r} another; give one")
     chosen = named if colon else codec
     if chosen is not None:
         find_codec(chosen)
-        if name == "zarr":
-            ZarrCodec(chosen)
+        check_codec = STORES[name].check_codec
+        if check_codec is not None:
+            check_codec(chosen)
     return name, chosen
 
 
 @lru_cache(maxsize=256)
 def is_lossless(codec: str) -> bool:
-    """Return whether a codec gives back what it was given, bit for bit."""
+    """Return whether a codec gives back the same bits."""
     return find_codec(codec).lossless
 
 
-def as_nbytes(size: int | str) -> int:
-    """Return a number of bytes, 0 included, given as such or as text.
+def as_nbytes(size: Any) -> int:
+    """Return a number of bytes, 0 included, given as an int or as text.
 
     Raises:
         ValueError: if it is negative, or text that is no size.
-        TypeError: if it is neither.
+        TypeError: if it is neither an int nor text.
     """
     if isinstance(size, str):
         return 0 if size.strip() == "0" else parse_nbytes(size)

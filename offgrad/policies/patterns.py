@@ -14,7 +14,7 @@ def enclosing(name: str) -> Iterator[str]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether the pattern speaks of just this name.
+    """Return whether the pattern matches the whole name.
 
     In it ``*`` stands for any name between dots or any part of one, ``?`` for one character of
     one, and ``**``, between dots, for any number of names.

@@ -1,4 +1,4 @@
-"""When: a policy for those saves alone that conditions hold for."""
+"""When: apply a policy only to saves that match all conditions."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ from offgrad.memory import format_nbytes
 from offgrad.policies.base import (
     Offload,
     Placement,
-    Policy,
     SaveContext,
+    Wrapper,
+    nested_policy,
 )
-from offgrad.policies.combined import lossless, part, recomputes
-from offgrad.policies.names import as_nbytes, unknown
+from offgrad.policies.names import as_nbytes, unknown_name
 from offgrad.policies.patterns import enclosing, matches
 
 Patterns = str | Sequence[str] | None
@@ -28,32 +28,37 @@ _DTYPES = (
 
 
 @dataclass(frozen=True)
-class When(Policy):
-    """Answers as another policy where all conditions given hold, and has no answer elsewhere.
+class When(Wrapper):
+    """Applies another policy to tensors that match all conditions; has no answer for others.
 
-    Patterns are as in `ByModule`: ``*`` stands for any part of a name, ``?`` for one character.
-    Several in a list are alternatives. What it leaves to `then` may still be too small for that:
-    ``When("disk", op="Gelu")`` takes nothing below the 64 KiB of ``Offload("disk")``.
+    Patterns are as in `ByModule`: ``*`` stands for any part of a name, ``?`` for one character; the
+    patterns of a list are alternatives. The other policy keeps its own conditions:
+    ``When("disk", op="Gelu")`` stores no tensor below the 64 KiB of ``Offload("disk")``.
 
-    The module is a fact as any other here: names count from the outermost module called, or from
-    the session's ``model=``, and patterns are checked against nothing. `ByModule` does more: its
-    patterns must match modules of the model, the innermost module that one matches decides, and
-    sessions around and inside it keep their own modules.
+    Names of modules count from the outermost module called, or from the session's ``model=``, and
+    their patterns are not checked. `ByModule` does more: its patterns must match modules of the
+    model, the innermost module that matches decides, and other sessions around and inside it keep
+    their own modules.
 
     Attributes:
-        then: the policy; whatever `as_policy` takes but mappings.
-        op: names of nodes, with or without ``Backward0``: ``"Gelu"``, ``"*Norm*"``.
-        slot: what it is to the node, such as ``"self"`` or ``"result"``.
-        made_by: names of the nodes that made the tensor, as `op`; a leaf was made by none.
+        then: the policy; in any form of `as_policy` but a mapping.
+        op: names of the nodes that save, with or without ``Backward0``: ``"Gelu"``, ``"*Norm*"``.
+        slot: names under which nodes save, such as ``"self"`` or ``"result"``.
+        made_by: names of the nodes that made the tensor, as `op`; ``""`` for a leaf.
         dtype: dtypes, or patterns of their names: ``offgrad.float32``, ``"*float*"``.
-        module: names of modules. A pattern speaks for the module and all below.
+        module: names of modules. A pattern includes the modules below.
         min_nbytes, max_nbytes: bounds of the size, both included; bytes, or text as ``"1MiB"``.
         parameter: whether it is a parameter.
-        output: whether the node itself made it; an input otherwise.
+        output: whether it is an output of the node that saves it, not an input.
 
     Raises:
-        ValueError: if a condition can never hold, as far as can be told.
+        ValueError: if a condition can never hold, as far as that is known.
         TypeError: if a condition is of the wrong type, or `then` no policy or one by module.
+
+    Example:
+        >>> policy = [When("disk", op="*Norm*|Gelu".split("|")), When("pool", max_nbytes="1MiB")]
+        >>> with offgrad.offload(policy):
+        ...     offgrad.randn(256, 256, requires_grad=True).sin().sum().backward()
     """
 
     then: Any
@@ -72,7 +77,7 @@ class When(Policy):
         def set_to(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
-        set_to("then", part(self.then))
+        set_to("then", nested_policy(self.then))
         for name in ("op", "slot", "made_by", "module"):
             set_to(name, _patterns(name, getattr(self, name)))
         set_to("dtype", _dtype_patterns(self.dtype))
@@ -88,18 +93,17 @@ class When(Policy):
     def _check_sizes(self) -> None:
         if self.max_nbytes is None:
             return
-        least, most = as_nbytes(self.min_nbytes or 0), as_nbytes(self.max_nbytes)
+        min_nbytes, max_nbytes = int(self.min_nbytes or 0), int(self.max_nbytes)
         if isinstance(self.then, Offload):
-            least = max(least, as_nbytes(self.then.min_nbytes))
-        if most < least:
+            min_nbytes = max(min_nbytes, int(self.then.min_nbytes))
+        if max_nbytes < min_nbytes:
             raise ValueError(
-                f"this would store nothing: no tensor is of at least {format_nbytes(least)} and at "
-                f"most {format_nbytes(most)}. For what is small, give the policy its own bound, as "
-                "in Offload('pool', min_nbytes=0)"
+                f"no tensor has at least {format_nbytes(min_nbytes)} and at most "
+                f"{format_nbytes(max_nbytes)}, so this would store nothing. To store small "
+                "tensors, lower the policy's own bound, as in Offload('pool', min_nbytes=0)"
             )
 
     def place(self, context: SaveContext) -> Placement | None:
-        """Return what `then` returns if all conditions hold; None otherwise."""
         placement: Placement | None = self.then.place(context) if self._holds(context) else None
         return placement
 
@@ -107,24 +111,14 @@ class When(Policy):
         return (
             (self.parameter is None or self.parameter == context.is_parameter)
             and (self.output is None or self.output == context.is_output)
-            and (self.min_nbytes is None or context.nbytes >= as_nbytes(self.min_nbytes))
-            and (self.max_nbytes is None or context.nbytes <= as_nbytes(self.max_nbytes))
-            and (self.op is None or _speaks(self.op, context.op, _operation))
-            and (self.slot is None or _speaks(self.slot, context.slot))
-            and (self.made_by is None or _speaks(self.made_by, context.made_by, _operation))
-            and (self.dtype is None or _speaks(self.dtype, context.dtype.name))
-            and (self.module is None or _speaks(self.module, context.module, enclosing))
+            and (self.min_nbytes is None or context.nbytes >= int(self.min_nbytes))
+            and (self.max_nbytes is None or context.nbytes <= int(self.max_nbytes))
+            and (self.op is None or _match_any(self.op, context.op, _operation))
+            and (self.slot is None or _match_any(self.slot, context.slot))
+            and (self.made_by is None or _match_any(self.made_by, context.made_by, _operation))
+            and (self.dtype is None or _match_any(self.dtype, context.dtype.name))
+            and (self.module is None or _match_any(self.module, context.module, enclosing))
         )
-
-    @property
-    def lossless(self) -> bool:
-        """As `then`."""
-        return lossless(self.then)
-
-    @property
-    def recomputes(self) -> bool:
-        """As `then`."""
-        return recomputes(self.then)
 
     def __str__(self) -> str:
         conditions = [
@@ -139,9 +133,9 @@ class When(Policy):
             if isinstance(patterns, tuple)
         ]
         if self.min_nbytes is not None:
-            conditions.append(f"at least {format_nbytes(as_nbytes(self.min_nbytes))}")
+            conditions.append(f"at least {format_nbytes(int(self.min_nbytes))}")
         if self.max_nbytes is not None:
-            conditions.append(f"at most {format_nbytes(as_nbytes(self.max_nbytes))}")
+            conditions.append(f"at most {format_nbytes(int(self.max_nbytes))}")
         if self.parameter is not None:
             conditions.append("a parameter" if self.parameter else "no parameter")
         if self.output is not None:
@@ -150,7 +144,7 @@ class When(Policy):
 
 
 def _patterns(name: str, given: Any) -> tuple[str, ...] | None:
-    """Return the patterns given, one or several."""
+    """Return the patterns as a tuple."""
     if given is None:
         return None
     patterns = (given,) if isinstance(given, str) else given
@@ -161,21 +155,21 @@ def _patterns(name: str, given: Any) -> tuple[str, ...] | None:
         if not isinstance(each, str):
             raise TypeError(f"a pattern for {name} is text, got {type(each).__name__}")
     if not patterns:
-        raise ValueError(f"{name} needs a pattern at least, got none")
+        raise ValueError(f"{name} needs at least one pattern, got none")
     if "" in patterns and name not in ("module", "made_by"):
         raise ValueError(f"no {name} has an empty name, but a pattern for it is empty: {given!r}")
     return patterns
 
 
 def _dtype_patterns(given: Any) -> tuple[str, ...] | None:
-    """Return the dtypes given, by name or pattern; each must be, or match, one there is."""
+    """Return the names or patterns of dtypes; each must match an existing dtype."""
     if given is None:
         return None
     several = given if isinstance(given, list | tuple) else (given,)
     names = [each if isinstance(each, str) else dtype_name(each) for each in several]
     for name in names:
         if not any(matches(name, each) for each in _DTYPES):
-            raise unknown("dtype", name, _DTYPES)
+            raise unknown_name("dtype", name, _DTYPES)
     return _patterns("dtype", names)
 
 
@@ -183,16 +177,16 @@ def dtype_name(dtype: Any) -> str:
     """Return the name of a dtype.
 
     Raises:
-        TypeError: if it is none.
+        TypeError: if it is not a dtype.
     """
     try:
         return str(np.dtype(dtype).name)
     except TypeError:
-        raise TypeError(f"a dtype, or a pattern of names of dtypes, not {dtype!r}") from None
+        raise TypeError(f"expected a dtype or a pattern of dtype names, got {dtype!r}") from None
 
 
 def _operation(node: str) -> tuple[str, str]:
-    """Return the names under which a node's operation is known: that of the node, and its own."""
+    """Return the name of a node, and that of its operation."""
     return node, re.sub(r"Backward\d*$", "", node)
 
 
@@ -200,8 +194,8 @@ def _itself(name: str) -> tuple[str]:
     return (name,)
 
 
-# Every save asks, and the same few names come again and again.
+# Called for every save, with few different names.
 @lru_cache(maxsize=4096)
-def _speaks(patterns: Any, name: str, names: Callable[[str], Iterable[str]] = _itself) -> bool:
-    """Return whether a pattern matches one of the names that a name stands for."""
+def _match_any(patterns: Any, name: str, names: Callable[[str], Iterable[str]] = _itself) -> bool:
+    """Return whether a pattern matches one of the names derived from `name`."""
     return any(matches(pattern, each) for each in names(name) for pattern in patterns)

@@ -1,6 +1,6 @@
-"""The stores that policies name, one of each kind, codec and folder for the process.
+"""The stores that policies name: one for each kind, codec and directory in the process.
 
-They live as long as the process, so that each step reuses the space the step before has written.
+They live as long as the process, so that each step reuses the space that the step before wrote.
 """
 
 import os
@@ -9,35 +9,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offgrad_storage import (
-    AbstractArrayStore,
-    DiskStore,
-    PoolStore,
-    ZarrStore,
-)
+from offgrad_storage import AbstractArrayStore, PoolStore
 
 from offgrad import memory
-from offgrad.policies.names import store_and_codec
+from offgrad.policies.names import STORES, store_and_codec
 
 INFLIGHT_NBYTES = 32 << 20
-"""Most bytes of tensors whose write is pending in a default store."""
+"""The maximum of bytes whose write is pending in a default store."""
 THREADS = 2
-"""I/O threads of a default store. A third takes from computing what it gives to the drive."""
+"""I/O threads of a default store. A third slows computing as much as it speeds up the drive."""
 
 
-# By name with codec, folder and process: a forked child needs stores of its own.
+# By name with codec, directory and process: a forked child needs its own stores.
 _stores: dict[tuple[str, str | None, int], AbstractArrayStore] = {}
 _lock = threading.Lock()
 
 
 class _PoolCopies:
-    """Tells an `OutOfMemoryError` what the copies in RAM take."""
+    """Reports the memory of copies in RAM in an `OutOfMemoryError`."""
 
     def reclaim(self) -> None:
-        """Do nothing: what is stored is needed."""
+        """Do nothing: stored copies are needed."""
 
     def held_by_purpose(self) -> Mapping[str, int]:
-        """Return the bytes of the copies."""
         own = [store for (_, _, pid), store in list(_stores.items()) if pid == os.getpid()]
         pools = [store.stats().stored_nbytes for store in own if isinstance(store, PoolStore)]
         return {"copies in the pool store": sum(pools)}
@@ -59,13 +53,13 @@ if hasattr(os, "register_at_fork"):
 def open_store(
     store: str | AbstractArrayStore, directory: str | None = None, codec: str | None = None
 ) -> AbstractArrayStore:
-    """Return the store meant, the same one each time.
+    """Return the store of that name, the same one each time; a store object as it is.
 
     Args:
-        store: ``"pool"``, ``"disk"``, ``"zarr"``, or one of these with a codec, ``"disk:lz4"``; a
-            store is returned as it is.
+        store: ``"pool"``, ``"disk"``, ``"zarr"``, or one of these with a codec, ``"disk:lz4"``; or
+            a store object.
         directory: where ``"disk"`` and ``"zarr"`` write; None for the store's default.
-        codec: what it encodes with; None for the store's default.
+        codec: the name of its codec; None for the store's default.
     """
     if not isinstance(store, str):
         return store
@@ -79,11 +73,11 @@ def open_store(
 
 
 def _open(name: str, codec: str | None, directory: str | None) -> AbstractArrayStore:
+    make: Any = STORES[name].store
     options: dict[str, Any] = {"allocate": memory.empty}
     if codec is not None:
         options["codec"] = codec
-    if name == "pool":
-        return PoolStore(hold=memory.empty, **options)
+    if STORES[name].is_in_memory:
+        return make(hold=memory.empty, **options)  # type: ignore[no-any-return]
     options |= {"inflight_nbytes": INFLIGHT_NBYTES, "threads": THREADS}
-    folder = None if directory is None else Path(directory)
-    return DiskStore(folder, **options) if name == "disk" else ZarrStore(folder, **options)
+    return make(None if directory is None else Path(directory), **options)  # type: ignore[no-any-return]

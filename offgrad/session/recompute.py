@@ -17,6 +17,7 @@ from offgrad.autograd.replay import Replay
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.views import ViewChain
 from offgrad.memory import Storage
+from offgrad.policies.base import MAX_RECOMPUTE_OPS
 from offgrad.session.saved_array import (
     Array,
     Layout,
@@ -195,7 +196,7 @@ def recomputation_for(
         return None
     recomputation = _recomputation(replay, owner._output_nr, None, session)
     # A recomputation may take another, so chains are bounded whatever policies say.
-    if recomputation is None or recomputation.ops > replays.MAX_RECOMPUTE_OPS:
+    if recomputation is None or recomputation.ops > MAX_RECOMPUTE_OPS:
         return None
     recomputation.layout = layout
     return recomputation

@@ -47,7 +47,7 @@ def test_text_equality_and_pickles(text: str, policy: Policy, printed: str) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("budget", "policy 'budget': say how much, as in budget:512MiB"),
+        ("budget", "policy 'budget': budget needs a size, as in budget:512MiB"),
         ("budget:", "policy 'budget:': a size is a number and a unit"),
         ("budget:-1", "a size is a number and a unit"),
         ("budget:much", "a size is a number and a unit"),
@@ -58,11 +58,11 @@ def test_text_equality_and_pickles(text: str, policy: Policy, printed: str) -> N
         ("budget:1,spill=disk:lz5", "unknown codec 'lz5'; did you mean lz4?"),
         ("budget:1,then=disk", "unknown option 'then'; known: spill"),
         ("budget:1,min=1", "unknown option 'min'"),
-        ("last", "say how many stay, as in last:8, got None"),
-        ("last:", "say how many stay, as in last:8, got ''"),
-        ("last:-1", "say how many stay, as in last:8, got '-1'"),
-        ("last:1.5", "say how many stay, as in last:8, got '1.5'"),
-        ("last:²", "say how many stay, as in last:8, got '²'"),
+        ("last", "last needs a number of tensors, as in last:8, got None"),
+        ("last:", "last needs a number of tensors, as in last:8, got ''"),
+        ("last:-1", "last needs a number of tensors, as in last:8, got '-1'"),
+        ("last:1.5", "last needs a number of tensors, as in last:8, got '1.5'"),
+        ("last:²", "last needs a number of tensors, as in last:8, got '²'"),
         ("last:4,then=dsik", "unknown policy 'dsik'; did you mean disk?"),
         ("last:4,spill=disk", "unknown option 'spill'; known: then, min"),
     ],
@@ -82,15 +82,15 @@ def test_bad_text_gets_one_line(text: str, words: str) -> None:
         (lambda: Budget(None), TypeError, "got NoneType"),  # type: ignore[arg-type]
         (lambda: Budget(1, None), TypeError, "a store is a name or a store, got NoneType"),  # type: ignore[arg-type]
         (lambda: Budget(1, "disk:bfloat16"), ValueError, "rounds"),
-        (lambda: Last(-1), ValueError, "how many stay is a number from 0, got -1"),
-        (lambda: Last("4"), TypeError, "how many stay is an int, got str"),  # type: ignore[arg-type]
-        (lambda: Last(True), TypeError, "how many stay is an int, got bool"),
+        (lambda: Last(-1), ValueError, "Last takes a number of tensors from 0, got -1"),
+        (lambda: Last("4"), TypeError, "Last takes a number of tensors, got str"),  # type: ignore[arg-type]
+        (lambda: Last(True), TypeError, "Last takes a number of tensors, got bool"),
         (lambda: Budget(True), TypeError, "a size is an int or text such as '1MiB', got bool"),
         (lambda: Offload("disk", min_nbytes=False), TypeError, "a size is an int or text"),
         (lambda: When("disk", min_nbytes=True), TypeError, "a size is an int or text"),
         (lambda: When("disk", max_nbytes=False), TypeError, "a size is an int or text"),
         (lambda: Last(4, 5), TypeError, "a policy is a name, a store"),
-        (lambda: Last(4, {"a": "disk"}), TypeError, "policies by module are no part"),
+        (lambda: Last(4, {"a": "disk"}), TypeError, "policies by module cannot be nested"),
     ],
 )
 def test_bad_arguments_get_one_line(make: Any, error: type[Exception], words: str) -> None:
@@ -129,5 +129,5 @@ def test_lossless_as_far_as_known() -> None:
 
 @pytest.mark.parametrize("then", [Budget("1MiB"), Last(2)])
 def test_a_cast_of_what_stays_for_a_while(then: Policy) -> None:
-    with pytest.raises(ValueError, match="rounds what goes to a store at once"):
+    with pytest.raises(ValueError, match="rounds tensors that go to a store at once"):
         Cast("float16", then)

@@ -103,9 +103,9 @@ def test_casts_by_text_and_dtype() -> None:
         ("int8", "dsik", ValueError, "did you mean disk"),
         ("int8", "disk:lz4", ValueError, "without a codec, got disk:lz4"),
         ("int8", "cast:int8", ValueError, "without a codec, got cast to int8"),
-        ("int8", "keep", ValueError, "for what goes to a store"),
+        ("int8", "keep", ValueError, "applies to stores without a codec"),
         ("float16", "zarr", ValueError, "unknown codec 'float16' of a ZarrStore"),
-        ("int8", {"head": "disk"}, TypeError, "no part of other policies"),
+        ("int8", {"head": "disk"}, TypeError, "cannot be nested in another policy"),
     ],
 )
 def test_casts_that_make_no_sense(to: Any, then: Any, error: type[Exception], words: str) -> None:
