@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = NDArray[Any]
 
 registry: list[type["Op"]] = []
-"""Every op class, for the tests that ask whether each has a specification."""
+"""Every op class; a test checks that each has a specification."""
 
 
 class Op(Node):
@@ -45,25 +45,25 @@ class Op(Node):
         def forward(self, *arrays, **parameters): ...   # an array, or a tuple of arrays
         def backward(self, *grads): ...                 # a tensor or None for each input
 
-    `forward` calls ``self.save(slot=array)`` for what backward needs, an input, an output or
-    an array of its own, and sets plain attributes for the rest; ``needs_input_grad`` tells it what
-    backward will be asked for. `backward` reads ``self.saved(slot)`` and is written in
+    `forward` calls ``self.save(slot=array)`` for arrays that backward needs, inputs, outputs or
+    new arrays, and sets plain attributes for other values; ``needs_input_grad`` says which
+    gradients backward will compute. `backward` reads ``self.saved(slot)`` and is written in
     differentiable operations, so that gradients of gradients need no second formula.
     """
 
     _saved: dict[str, SavedTensor]
     _saves: Mapping[str, Array | None] = MappingProxyType({})
 
-    # Whether outputs share the memory of the first input. Such an operation's forward returns NumPy
-    # views, which its parameters alone decide: it is done again on other arrays.
+    # Whether outputs share the memory of the first input. Then forward must return NumPy views that
+    # depend only on its parameters, because it is re-run on other arrays.
     is_view: ClassVar[bool] = False
-    # Whether each output shares the memory of the input in its place instead.
+    # Whether each output shares the memory of the input with the same number instead.
     views_each_input: ClassVar[bool] = False
-    # Whether a view may have elements that the input, if a view itself, does not have.
+    # Whether a view may have elements that its input, if a view itself, does not have.
     reaches_outside: ClassVar[bool] = False
     # Whether forward takes hardly longer than reading its inputs and writing its outputs, which
-    # follow from them and the parameters alone: then a policy may have it run again in place of
-    # holding what it returned.
+    # depend only on the inputs and parameters. A policy may then re-run it instead of holding its
+    # outputs.
     is_recomputable: ClassVar[bool] = False
     # What PyTorch prints, where it is not the name of the class with the suffix.
     torch_name: ClassVar[str] = ""
@@ -87,13 +87,13 @@ class Op(Node):
     @classmethod
     @cache
     def named(cls, name: str) -> "type[Self]":
-        """Return this operation under another of the names that PyTorch prints for it."""
+        """Return this operation under another name that PyTorch prints for it."""
         return type(name, (cls,), {"torch_name": name, "__module__": cls.__module__}, alias=True)
 
     def save(self, /, **slots: Array | None) -> None:
-        """Save arrays for backward under the names of `slots`; None is passed over.
+        """Save arrays for backward under the names of `slots`; None is skipped.
 
-        Their order is that in which backward will use them: offloaded, they are read ahead in it.
+        They are prefetched in this order, so it should be the order in which backward uses them.
         """
         self._saves = slots
 
@@ -122,7 +122,7 @@ class Op(Node):
         arrays = [None if tensor is None else tensor._array for tensor in inputs]
         if len(arrays) > 1:
             _separate_aliases(inputs, arrays)
-        # As PyTorch, silent about infinities and NaN, which the results tell of.
+        # As in PyTorch, infinities and NaN appear in the results without a warning.
         with np.errstate(all="ignore"):
             result = node.forward(*arrays, **parameters)
         results = result if type(result) is tuple else (result,)
@@ -186,15 +186,15 @@ class Op(Node):
         saved = self._saved
         for slot, array in self._saves.items():
             if array is None:
-                # As in PyTorch, what backward does not need is there, as None.
+                # As in PyTorch, slots that backward does not need are None.
                 setattr(self, slot, None)
             else:
-                facts = self._identify(array, inputs, arrays, results, outputs)
-                tensor, edge, is_output, is_own = facts
+                found = self._tensor_of(array, inputs, arrays, results, outputs)
+                tensor, edge, is_output, is_own = found
                 saved[slot] = SavedTensor(tensor, self, slot, edge, is_output, is_own)
         del self._saves
 
-    def _identify(
+    def _tensor_of(
         self,
         array: Array,
         inputs: "tuple[Tensor | None, ...]",
@@ -202,10 +202,10 @@ class Op(Node):
         results: tuple[Array, ...],
         outputs: "list[Any]",
     ) -> "tuple[Tensor, Edge, bool, bool]":
-        """Return the tensor whose array is to be saved, its gradient's edge, whether it is an
-        output, whether forward made the array for backward alone.
+        """Return the tensor of a saved array, the edge of its gradient, whether it is an output,
+        and whether forward made the array for backward alone.
         """
-        # One array object is one tensor: `_separate_aliases` sees to it.
+        # One array object belongs to one tensor: `_separate_aliases` ensures it.
         for index, candidate in enumerate(arrays):
             if array is candidate:
                 tensor: Any = inputs[index]
@@ -214,7 +214,7 @@ class Op(Node):
             if array is candidate:
                 return outputs[index], (None, index), True, False
         for tensor in (*inputs, *outputs):
-            # A view: its version is that of the memory.
+            # A view: it shares the version of the memory.
             if tensor is not None and np.may_share_memory(array, tensor._array):
                 return wrap(array, tensor._storage), (None, 0), False, True
         return wrap(array), (None, 0), False, True
@@ -227,12 +227,12 @@ class Op(Node):
 
 
 def _separate_aliases(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:
-    """Give tensors that share one array object, such as x and ``x.detach()``, one each."""
+    """Give tensors that share one array object, such as x and ``x.detach()``, one view each."""
     for index in range(1, len(arrays)):
         array = arrays[index]
         if array is None:
             continue
-        for before in range(index):
-            if arrays[before] is array and inputs[before] is not inputs[index]:
+        for earlier in range(index):
+            if arrays[earlier] is array and inputs[earlier] is not inputs[index]:
                 arrays[index] = array.view()
                 break
