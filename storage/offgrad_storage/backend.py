@@ -51,19 +51,19 @@ class Backend(ABC):
     tracks_entries: bool = False
     packs_below: int = 0
 
+    prepare: Callable[[Entry], None] | None = None
+    """Define ``prepare(self, entry)`` to get ready for ``entry`` before its space is reserved.
+
+    It runs without the store's lock: unlike ``reserve``, it may wait, or call the store. It may set
+    ``entry.kind``: small arrays are packed with those of the same kind.
+    """
+
     def __init__(self, name: str, quota: int | None = None) -> None:
         if quota is not None:
             check_count("quota", quota)
         self.name = name
         self.quota = quota
         self.used_nbytes = 0
-
-    def prepare(self, entry: Entry) -> None:  # noqa: B027 (most have nothing to prepare)
-        """Get ready for ``entry``, before its space is reserved and without the store's lock held.
-
-        Here, and not in ``reserve``, a backend may call what may wait or call the store in turn. It
-        may set ``entry.kind``: small arrays are gathered with those of the same kind.
-        """
 
     def reserve(self, entry: Entry) -> int:
         """Make room for ``entry``, perhaps set ``entry.place``; return the most bytes it may take.

@@ -121,8 +121,7 @@ class BackendStore(AbstractArrayStore):
     @property
     def lossless(self) -> bool:
         """Whether its codec is."""
-        codec = self._executor.codec
-        return codec is None or codec.lossless
+        return self._executor.lossless
 
     @property
     def reads_ahead(self) -> bool:

@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offgrad_storage.entry import Entry
+from offgrad_storage.entry import Entry, Handle
 from offgrad_storage.errors import StoreError, copy_for_raise
+
+__all__ = ["AbstractArrayStore", "Allocate", "Handle", "StoreStats"]
 
 Array = NDArray[Any]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -73,96 +75,6 @@ class StoreStats:
         work = self.write_seconds + self.read_seconds
         stall = self.put_stall_seconds + self.get_stall_seconds
         return max(0.0, 1.0 - stall / work) if work else 0.0
-
-
-class Handle:
-    """Stands for one array in a store, and frees its space when it dies.
-
-    Attributes:
-        store: the store that holds it; a handle keeps its store alive.
-        shape, dtype, nbytes: of the array.
-    """
-
-    __slots__ = ("__weakref__", "_entry", "store")
-
-    def __init__(self, store: AbstractArrayStore, entry: Entry) -> None:
-        self.store = store
-        self._entry = entry
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        return self._entry.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Data type of the array, byte order included."""
-        return self._entry.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return self._entry.nbytes
-
-    @property
-    def encoded_nbytes(self) -> int:
-        """Bytes the store's codec makes of it: its own until it is encoded, or if it never is.
-
-        What a format adds to them, as padding and metadata, is in ``stored_nbytes`` alone. Final
-        once the array is written.
-        """
-        return self._entry.payload_nbytes
-
-    @property
-    def stored_nbytes(self) -> int:
-        """Bytes it takes in the store; an upper estimate until it is written."""
-        return self._entry.stored_nbytes
-
-    @property
-    def captured(self) -> bool:
-        """Whether the store is done with the array given to put, so that it may change."""
-        return self._entry.captured
-
-    def wait_captured(self) -> None:
-        """Wait until the array given to put may be changed or freed.
-
-        A failed write captures as well; its error is raised by ``check``, ``get`` and ``close``.
-        """
-        self.store._wait_captured(self._entry)
-
-    def check(self) -> None:
-        """Raise the error of its write, if that has failed; waits for nothing.
-
-        Who keeps the array until its handle is captured and checked has lost nothing when a write
-        fails. Arrays that were gathered stay in memory if their pack cannot be written, and can be
-        got; the next put raises that error.
-
-        Raises:
-            StoreError: of the write, as ``get`` raises it.
-        """
-        self.store._check_written(self._entry)
-
-    def get(self, out: Array | None = None) -> Array:
-        """The stored array: see ``AbstractArrayStore.get``.
-
-        Raises:
-            StoreError: it cannot be read. If its write failed, the array is gone: every get raises
-                the error of the write.
-        """
-        return self.store.get(self, out)
-
-    def prefetch(self, out: Array | None = None) -> None:
-        """Start reading: see ``AbstractArrayStore.prefetch``."""
-        self.store.prefetch(self, out)
-
-    def __repr__(self) -> str:
-        return f"<Handle of {self._entry} in {self.store}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Handle owns its stored array and can be neither copied nor pickled")
-
-    def __del__(self) -> None:
-        self.store._drop(self._entry)
 
 
 class AbstractArrayStore(ABC):

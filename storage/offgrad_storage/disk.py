@@ -10,7 +10,6 @@ from offgrad_storage.backend_store import BackendStore
 from offgrad_storage.base import Allocate
 from offgrad_storage.checks import check_count
 from offgrad_storage.codecs import Codec
-from offgrad_storage.entry import Entry
 from offgrad_storage.errors import as_store_error
 from offgrad_storage.files.array_file import ArrayFile
 from offgrad_storage.files.direct_file import DirectFile
@@ -98,7 +97,3 @@ class _DiskBackend(FileBackend):
         except BaseException:
             self.close()
             raise
-
-    def reserve(self, entry: Entry) -> int:
-        emptiest_first = sorted(self.files, key=self.files.__getitem__)
-        return self.allocate(entry, entry.payload_nbytes, emptiest_first)

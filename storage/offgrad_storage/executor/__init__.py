@@ -1,1 +1,1 @@
-"""Write-behind and prefetch on I/O threads."""
+"""Internal: write-behind and prefetch on I/O threads."""

@@ -1,8 +1,8 @@
-"""The states of stored arrays, and every change between them.
+"""The states of stored arrays, and the transitions between them.
 
-An array put is queued, being written, and then stored, or failed or cancelled. Its source is
-released once it is out of the first two and no read is served from it. Its place is freed once its
-handle is dead and nothing is under way there.
+An array that was put is queued, being written, and then stored, failed or cancelled. Its source is
+released when it has left the first two states and no read uses it. Its place is freed when its
+handle is dead and no I/O is under way there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from offgrad_storage.backend import Backend
 from offgrad_storage.base import StoreStats
 from offgrad_storage.checks import check_count
-from offgrad_storage.codecs import Codec
 from offgrad_storage.entry import Entry, Pack, State
 from offgrad_storage.errors import (
     ForkedStoreError,
-    QuotaExceededError,
     StoreClosedError,
     StoreError,
     as_store_error,
@@ -35,7 +33,7 @@ Array = NDArray[Any]
 
 
 class _Process:
-    """How many forks lie between this process and the first: cheaper to ask than its number."""
+    """Counts the forks between this process and the first: cheaper to compare than its number."""
 
     forks = 0
 
@@ -49,48 +47,62 @@ if hasattr(os, "register_at_fork"):
 
 
 class EntryStates:
-    """What is known of all entries of a store. Its methods are called with the lock held.
+    """All entries of a store, and its figures. Call its methods with the lock held.
 
     Args:
         backend: moves the bytes.
-        inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
-        codec: what arrays are encoded with; None for none.
-        seed: of what the codec rounds at random.
+        workers: the I/O threads.
+        inflight_nbytes: bound of the bytes of arrays with a pending write; one larger array may go
+            alone.
     """
 
-    _workers: Workers
-
-    def _remove_from_pack(self, entry: Entry, pack: Pack) -> None:
-        raise NotImplementedError
-
-    def _seal_all(self) -> None:
-        raise NotImplementedError
-
-    def __init__(
-        self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, backend: Backend, workers: Workers, inflight_nbytes: int) -> None:
         check_count("inflight_nbytes", inflight_nbytes)
-        check_count("seed", seed)
         self.backend = backend
-        self.codec = codec
-        self.seed = seed
+        self._workers = workers
         self._max_inflight_nbytes = inflight_nbytes
-        self._process = process.forks
+        self._forks = process.forks
         self._pid = os.getpid()
         self._lock = FinalizerLock(self._on_handle_dead)
         self._writes: OrderedDict[Entry, None] = OrderedDict()
         self._reads: OrderedDict[Entry, None] = OrderedDict()
         self._free_jobs: deque[Callable[[], object]] = deque()
         self._write_waiters = 0
-        self._active = 0
+        self._active = 0  # reads, writes and free jobs under way
         self._arrays_pending = 0  # those with a write of their own
         self._closed = self._abandoned = False
         self._unreported_errors: list[StoreError] = []
-        self._entries: dict[int, Entry] = {}  # by serial, if the backend wants to know
+        self._entries: dict[int, Entry] = {}  # by serial, if the backend tracks them
         self._figures = StoreStats()
 
+    # ---- space, and arrays in flight
+
+    def _fits_in_flight(self, entry: Entry) -> bool:
+        inflight = self._figures.inflight_nbytes
+        return not inflight or inflight + entry.nbytes <= self._max_inflight_nbytes
+
+    def _try_reserve(self, entry: Entry) -> None:
+        """Have the backend reserve space for ``entry``.
+
+        Raises:
+            QuotaExceededError, StoreFullError: it has none.
+        """
+        try:
+            stored_nbytes = self.backend.reserve(entry)
+        except OSError as error:
+            raise self._store_error(error, "making room", entry) from error
+        entry.reserved = True
+        self._set_stored_nbytes(entry, stored_nbytes)
+
+    def _set_stored_nbytes(self, entry: Entry, stored_nbytes: int) -> None:
+        change = stored_nbytes - entry.stored_nbytes
+        self.backend.used_nbytes += change
+        if not isinstance(entry, Pack):  # the figures count the arrays in it
+            self._figures.stored_nbytes += change
+        entry.stored_nbytes = stored_nbytes
+
     def _register(self, entry: Entry) -> None:
-        """``entry`` is in the store from now on."""
+        """Count ``entry``, whose bytes are in the store or in flight from now on."""
         figures = self._figures
         figures.puts += 1
         figures.live_handles += 1
@@ -99,29 +111,36 @@ class EntryStates:
             self._entries[entry.serial] = entry
 
     def _unregister(self, entry: Entry) -> None:
-        """The handle of ``entry`` has died."""
         self._figures.live_handles -= 1
         self._figures.logical_nbytes -= entry.nbytes
 
-    def _count_get(self, entry: Entry, since: float) -> None:
-        """A get of ``entry`` that began at ``since`` has ended."""
-        figures = self._figures
-        figures.gets += 1
-        figures.read_nbytes += entry.nbytes
-        figures.get_stall_seconds += time.perf_counter() - since
+    def _hold_source(self, entry: Entry, source: Array) -> None:
+        """Keep ``source`` in flight, to write it."""
+        entry.source = source
+        self._figures.inflight_nbytes += entry.nbytes
+        self._arrays_pending += 1
+
+    def _release_source(self, entry: Entry) -> None:
+        if entry.captured or entry.pins or entry.state in (State.QUEUED, State.WRITING):
+            return
+        entry.source = None  # before any thread is notified
+        entry.captured = True
+        self._figures.inflight_nbytes -= entry.nbytes
+        self._arrays_pending -= not isinstance(entry, Pack)
+        self._lock.notify_all()
 
     def _start_thread(self, entry: Entry) -> None:
-        self._check_open(entry)
         try:
             self._workers.start_thread()
         except RuntimeError as error:
             raise self._store_error(error, "starting an I/O thread", entry) from error
 
-    def _fits_in_flight(self, entry: Entry) -> bool:
-        inflight = self._figures.inflight_nbytes
-        return not inflight or inflight + entry.nbytes <= self._max_inflight_nbytes
-
     def _wait_for_write(self, entry: Entry | None) -> None:
+        """Wait until a write ends, or something else changes.
+
+        Raises:
+            StoreClosedError: the store was closed meanwhile, and has not captured ``entry``.
+        """
         began = time.perf_counter()
         self._write_waiters += 1
         try:
@@ -132,35 +151,7 @@ class EntryStates:
         if self._closed and (entry is None or (entry.source is None and not entry.captured)):
             raise self._closed_error(entry)
 
-    def _reserve(self, entry: Entry) -> None:
-        """Have the backend make room, as soon as there may be some."""
-        while True:
-            try:
-                self._try_reserve(entry)
-            except QuotaExceededError:
-                self._seal_all()
-                # Estimates shrink when writes end, and chores give space back.
-                if not (self._writes or self._free_jobs or self._active) or not self._workers:
-                    raise
-            else:
-                return
-            self._wait_for_write(entry)
-            self._check_open(entry)
-
-    def _try_reserve(self, entry: Entry) -> None:
-        try:
-            stored_nbytes = self.backend.reserve(entry)
-        except OSError as error:
-            raise self._store_error(error, "making room", entry) from error
-        entry.reserved = True
-        self._set_stored_nbytes(entry, stored_nbytes)
-
-    def _set_stored_nbytes(self, entry: Entry, stored_nbytes: int) -> None:
-        """Note what ``entry`` takes in the backend now."""
-        self.backend.used_nbytes += stored_nbytes - entry.stored_nbytes
-        if not isinstance(entry, Pack):  # the arrays in it are counted
-            self._figures.stored_nbytes += stored_nbytes - entry.stored_nbytes
-        entry.stored_nbytes = stored_nbytes
+    # ---- writes
 
     def _begin_write(self, entry: Entry) -> None:
         entry.state = State.WRITING
@@ -168,7 +159,7 @@ class EntryStates:
         self._active += 1
 
     def _record_written(self, entry: Entry, stored_nbytes: int) -> None:
-        """The backend has taken ``entry``, in so many bytes."""
+        """The backend has written ``entry`` in ``stored_nbytes``."""
         try:
             self.backend.shrink(entry, stored_nbytes)
         except Exception as error:  # the array itself is stored
@@ -188,8 +179,21 @@ class EntryStates:
         self._free_if_unused(entry)
         self._lock.notify_all()
 
+    def _cancel_write(self, entry: Entry) -> None:
+        if self._writes.pop(entry, self) is None:
+            entry.state = State.CANCELLED
+            self._release_source(entry)
+
+    def _cancel_all(self) -> None:
+        for entry in list(self._writes):
+            self._cancel_write(entry)
+        self._reads.clear()
+        self._free_jobs.clear()
+
+    # ---- reads
+
     def _begin_read(self, entry: Entry) -> Array | None:
-        """The array to read from, pinned; None if it is in the backend."""
+        """The array to read from, pinned; None if the bytes are in the backend."""
         if entry.error is not None:
             raise self._report(entry.error)
         self._active += 1
@@ -209,35 +213,20 @@ class EntryStates:
         self._free_if_unused(entry)
         self._lock.notify_all()
 
-    def _release_source(self, entry: Entry) -> None:
-        if entry.captured or entry.pins or entry.state in (State.QUEUED, State.WRITING):
-            return
-        entry.source = None  # before anyone is told
-        entry.captured = True
-        self._figures.inflight_nbytes -= entry.nbytes
-        self._arrays_pending -= not isinstance(entry, Pack)
-        self._lock.notify_all()
+    def _count_get(self, entry: Entry, since: float) -> None:
+        """Count a get of ``entry`` that began at ``since`` and ends now."""
+        figures = self._figures
+        figures.gets += 1
+        figures.read_nbytes += entry.nbytes
+        figures.get_stall_seconds += time.perf_counter() - since
 
-    def _cancel_write(self, entry: Entry) -> None:
-        if self._writes.pop(entry, self) is None:
-            entry.state = State.CANCELLED
-            self._release_source(entry)
-
-    def _cancel_all(self) -> None:
-        for entry in list(self._writes):
-            self._cancel_write(entry)
-        self._reads.clear()
-        self._free_jobs.clear()
+    # ---- the end of an entry
 
     def _on_handle_dead(self, entry: Entry) -> None:
+        """The handle of ``entry`` has died. The garbage collector may be calling: never raises."""
         entry.dropped = True
         if not self.backend.persistent:
             self._entries.pop(entry.serial, None)
-        if entry.pack is not None:
-            self._reads.pop(entry, None)  # of a prefetch from before it was gathered
-            self._unregister(entry)
-            self._remove_from_pack(entry, entry.pack)
-            return
         if not entry.reserved:
             return
         self._unregister(entry)
@@ -256,12 +245,11 @@ class EntryStates:
         self._lock.notify_all()
 
     def _free_place(self, entry: Entry) -> None:
-        """Nobody can be told of an error now: the garbage collector may be calling."""
         entry.reserved = False
         self._set_stored_nbytes(entry, 0)
         try:
             free_job = self.backend.free(entry)
-        except Exception as error:
+        except Exception as error:  # the garbage collector may be calling
             self._unreported_errors.append(self._store_error(error, "freeing space", entry))
             return
         if free_job is not None:
@@ -271,7 +259,7 @@ class EntryStates:
     # ---- errors; these need no lock
 
     def _is_forked(self) -> bool:
-        return self._process != process.forks
+        return self._forks != process.forks
 
     def _check_process(self, entry: Entry | None) -> None:
         if self._is_forked():
@@ -279,7 +267,7 @@ class EntryStates:
                 f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
                 store=self.backend.name,
                 handle=str(entry or ""),
-                fix="Make a store of its own in the child, or use it in the parent only",
+                fix="Make another store in the child, or use this one in the parent only",
             )
 
     def _check_open(self, entry: Entry | None) -> None:
@@ -299,6 +287,7 @@ class EntryStates:
         return as_store_error(error, action, store=self.backend.name, handle=handle)
 
     def _report(self, error: StoreError) -> StoreError:
+        """A copy of ``error`` to raise; ``close`` need not raise it any more."""
         if error in self._unreported_errors:
             self._unreported_errors.remove(error)
         return copy_for_raise(error)

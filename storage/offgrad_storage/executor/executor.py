@@ -1,10 +1,10 @@
-"""Write-behind and prefetch: moves stored arrays through their states, on I/O threads.
+"""Write-behind and prefetch: the operations of a store, on I/O threads.
 
-An array put is queued, written, and then stored; until then it is read from the array itself.
-Reads that someone waits for run at once in the waiting thread; the I/O threads do prefetches, then
-what freeing takes, then writes, except that a write someone waits for goes first.
+``write`` queues an array, and an I/O thread writes it; until then, reads copy the array itself.
+A ``read`` runs at once in the calling thread. The I/O threads do prefetches first, then free jobs,
+then writes; while a thread waits for a write, writes go first.
 
-The threads know the executor and its backend but not the store, so a store can die unclosed.
+The threads refer to the executor and its backend but not to the store, so a store can die unclosed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -24,7 +25,9 @@ from offgrad_storage.base import StoreStats
 from offgrad_storage.checks import check_count
 from offgrad_storage.codecs import Codec
 from offgrad_storage.entry import Entry, Fetch
-from offgrad_storage.errors import StoreError
+from offgrad_storage.errors import QuotaExceededError, StoreError
+from offgrad_storage.executor.encoding import Encoder
+from offgrad_storage.executor.entry_states import process
 from offgrad_storage.executor.scheduler import IOScheduler
 from offgrad_storage.executor.workers import Workers
 
@@ -32,14 +35,15 @@ Array = NDArray[Any]
 
 
 class Executor(IOScheduler):
-    """Does what a store is asked for, and keeps its figures.
+    """The operations of a store.
 
     Args:
         backend: moves the bytes.
-        threads: most I/O threads; with 0, writes happen in the calling thread.
-        inflight_nbytes: most bytes of arrays with a pending write; one larger array may go alone.
-        codec: what arrays are encoded with, in the I/O threads if there are any.
-        seed: of what the codec rounds at random.
+        threads: bound of the I/O threads; with 0, writes happen in the calling thread.
+        inflight_nbytes: bound of the bytes of arrays with a pending write; one larger array may go
+            alone.
+        codec: encodes arrays, in the I/O threads if there are any; None for none.
+        seed: of the codec's random rounding.
     """
 
     def __init__(
@@ -51,51 +55,75 @@ class Executor(IOScheduler):
         seed: int = 0,
     ) -> None:
         check_count("threads", threads)
-        super().__init__(backend, inflight_nbytes, codec, seed)
+        workers = Workers(self._do_next_job, self._on_last_thread_exit, threads, backend.name)
+        super().__init__(backend, workers, inflight_nbytes, Encoder(codec, seed))
+        self.lossless = codec is None or codec.lossless
         self._published = False
-        self._closing = threading.Lock()  # whoever closes second waits for the first
-        self._workers = Workers(self._do_next_job, self._on_last_thread_exit, threads, backend.name)
+        self._closing = threading.Lock()  # a second close waits for the first
         _executors.add(self)
 
-    # ---- what a store asks for
+    # ---- operations of the store
 
     def write(self, entry: Entry, array: Array) -> None:
         """Take ``array`` as the value of ``entry``; wait while too much is in flight."""
-        self.check(entry)
+        backend, threads = self.backend, self._workers.max_threads
+        if self._closed or self._forks != process.forks:
+            self.check(entry)
         if self._failed_packs:
             with self._lock:
                 self._raise_failed_packs(entry)
-        if not self._workers.max_threads:
-            data = self.encode(entry, array)
-        try:
-            self._retry_after_release(lambda: self.backend.prepare(entry))
-        except OSError as error:
-            raise self._store_error(error, "making room", entry) from error
-        if self._goes_into_pack(array) and not self._may_encode(array):
+        data = array if threads else self._encoder.encode(entry, array)
+        if backend.prepare is not None:
+            self._prepare(entry, backend.prepare)
+        small = threads and 0 < array.nbytes < backend.packs_below
+        if small and not self._encoder.applies(array):
             self.put_in_pack(entry, array)
             return
         with self._lock:
-            self._start_thread(entry)
-            while self._workers and not self._fits_in_flight(entry):
+            if self._closed:
+                raise self._closed_error(entry)
+            while threads and not self._fits_in_flight(entry):
                 self._wait_for_write(entry)
-            self._reserve(entry)
-            entry.source = array
+            try:
+                self._try_reserve(entry)
+            except QuotaExceededError:
+                self._reserve(entry)
             self._register(entry)
-            self._figures.inflight_nbytes += entry.nbytes
-            self._arrays_pending += 1
-            if self._workers:
+            self._hold_source(entry, array)
+            if threads:
                 self._writes[entry] = None
-                self._workers.wake()
+                self._wake_for_write(entry)
                 return
             self._begin_write(entry)
         self._write(entry, data)
         if entry.error is not None:
             raise self._report(entry.error)
 
+    def _prepare(self, entry: Entry, prepare: Callable[[Entry], None]) -> None:
+        try:
+            self._retry_after_release(lambda: prepare(entry))
+        except OSError as error:
+            raise self._store_error(error, "making room", entry) from error
+
+    def _wake_for_write(self, entry: Entry) -> None:
+        """Wake a thread for the queued ``entry``; undo its put if there is no thread."""
+        try:
+            self._start_thread(entry)
+        except StoreError:
+            self._cancel_write(entry)
+            self._unregister(entry)
+            self._figures.puts -= 1
+            self._entries.pop(entry.serial, None)
+            if not self.backend.persistent:  # such a backend frees nothing
+                self._free_place(entry)
+            entry.reserved = False
+            raise
+        self._workers.wake()
+
     def prefetch(self, entry: Entry, out: Array | None) -> bool:
         """Have a thread fill the C-contiguous ``out``; False if a prefetch is under way already.
 
-        Of a gathered array only the pack is read ahead: ``get`` fills ``out``, or what it gets.
+        For an array in a pack only the pack is prefetched; ``get`` copies the array from it.
         """
         self._check_process(entry)
         with self._lock:
@@ -116,7 +144,7 @@ class Executor(IOScheduler):
     ) -> tuple[Array | None, bool]:
         """The array of the prefetch under way, if any, and whether it is filled; waits for it.
 
-        If it is filled, that ends a get that began at ``since``.
+        If it is filled, count a get that began at ``since``.
         """
         self._check_process(entry)
         with self._lock:
@@ -156,14 +184,14 @@ class Executor(IOScheduler):
                     self._lock.wait()
             if entry.fetch is fetch:
                 entry.fetch = fetch.array = None
-            # An error of reading comes again when somebody wants the array.
+            # A later get meets the error of reading again.
             if fetch.error is not entry.error and fetch.error in self._unreported_errors:
                 self._unreported_errors.remove(fetch.error)
 
     def wait_captured(self, entry: Entry) -> None:
         """Wait until the source of ``entry`` may change; its write goes first."""
         if self._is_forked():
-            return  # a fork has memory of its own, which nobody is reading from
+            return  # no thread reads from the memory of a fork
         with self._lock:
             if entry in self._writes:
                 self._writes.move_to_end(entry, last=False)
@@ -196,7 +224,7 @@ class Executor(IOScheduler):
         self._check_open(entry)
 
     def close(self) -> None:
-        """End all work, join the threads and close the backend; raise what nobody was told."""
+        """End all work, join the threads and close the backend; raise unreported errors."""
         if self._is_forked():
             return
         with self._lock:
@@ -228,7 +256,7 @@ class Executor(IOScheduler):
         self.check()
         with self._lock:
             while True:
-                if not self._arrays_pending:  # each may yet go into an open pack
+                if not self._arrays_pending:  # encoded, each of them may go into an open pack
                     self._seal_all()
                 if not (self._writes or self._copying or self._figures.inflight_nbytes):
                     return
@@ -287,7 +315,7 @@ class Executor(IOScheduler):
                 self._unreported_errors.append(self._store_error(error, "writing metadata", None))
 
     def _finish_packs(self) -> None:
-        """With no I/O thread left: write the open packs if they are to last; forget them all."""
+        """Without I/O threads: write the open packs if the store is persistent; release all."""
         if self.backend.persistent:
             with self._lock:
                 while self._copying:  # in the threads of callers
@@ -308,12 +336,12 @@ _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 
 def _close_at_exit() -> None:
     for executor in list(_executors):
-        # Nobody is left to read what a store that keeps nothing failed to write.
+        # A failed write matters only where the data would have outlived the process.
         ignored = () if executor.backend.persistent else (StoreError,)
         with contextlib.suppress(*ignored):
             executor.close()
 
 
-# At exit, a backend may still need threads of others, as zarr does. These end before atexit runs,
-# but after what is registered here, later than theirs: so concurrent.futures.thread comes first.
+# At exit, a backend may need threads of other packages, as zarr does. Those end before atexit runs,
+# but after callbacks registered later than theirs: so concurrent.futures.thread is imported first.
 getattr(threading, "_register_atexit", atexit.register)(_close_at_exit)

@@ -1,7 +1,7 @@
-"""What the threads of a store do with its arrays: read, write, read ahead, free.
+"""The jobs of the I/O threads, and their order: prefetches, free jobs, then writes.
 
-Arrays that lie beside each other in a file, and are next anyway, go together: a call for several MB
-is faster than a call for each.
+Consecutive jobs of arrays that are adjacent in a file run as one: a system call for several MB is
+faster than one for each array.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from offgrad_storage.backend import Backend
-from offgrad_storage.codecs import Codec
 from offgrad_storage.entry import (
     Entry,
     Fetch,
@@ -25,19 +25,21 @@ from offgrad_storage.entry import (
     State,
 )
 from offgrad_storage.errors import StoreClosedError, StoreError
+from offgrad_storage.executor.encoding import Encoder
 from offgrad_storage.executor.packs import PackTable
+from offgrad_storage.executor.workers import Workers
 
 Array = NDArray[Any]
 T = TypeVar("T")
 
-_MAX_RUN_NBYTES = 16 << 20  # most bytes of arrays that go together
-_MAX_RUN_LENGTH = 64  # and most of them
+_MAX_RUN_NBYTES = 16 << 20  # of the arrays of one I/O
+_MAX_RUN_LENGTH = 64  # of them
 _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(slots=True)
 class _WriteResult:
-    """What came of a write: bytes taken, or the pack that has the array now, or a failure."""
+    """Result of a write: the bytes it takes, or the pack the array moved to, or a failure."""
 
     stored_nbytes: int = 0
     pack: Pack | None = None
@@ -47,13 +49,21 @@ class _WriteResult:
 
 
 class IOScheduler(PackTable):
-    """The jobs of the threads, and which is next."""
+    """Chooses the next job of an I/O thread, and does it.
+
+    Args:
+        backend: moves the bytes.
+        workers: the I/O threads.
+        inflight_nbytes: bound of the bytes of arrays with a pending write.
+        encoder: encodes arrays before they are written.
+    """
 
     def __init__(
-        self, backend: Backend, inflight_nbytes: int, codec: Codec | None = None, seed: int = 0
+        self, backend: Backend, workers: Workers, inflight_nbytes: int, encoder: Encoder
     ) -> None:
-        super().__init__(backend, inflight_nbytes, codec, seed)
-        # Were a run all that may be in flight, puts would wait until all of it is written.
+        super().__init__(backend, workers, inflight_nbytes)
+        self._encoder = encoder
+        # A run of all the bytes in flight would make puts wait until the whole run is written.
         self._max_run_nbytes = min(_MAX_RUN_NBYTES, inflight_nbytes // 4)
 
     def _next_job(self) -> Callable[[], object] | None:
@@ -65,14 +75,14 @@ class IOScheduler(PackTable):
                     self._active += 1
                     return functools.partial(self._run_free_job, self._free_jobs.popleft())
             if self._writes:
-                run = self._pop_run(self._writes, self._writes_plain)
+                run = self._pop_run(self._writes, self._is_written_plain)
                 for entry in run:
                     self._begin_write(entry)
                 return functools.partial(self._write_run, run)
             return None
 
     def _next_read(self) -> Callable[[], object]:
-        run = self._pop_run(self._reads, _reads_plain)
+        run = self._pop_run(self._reads, _is_stored_plain)
         self._active += len(run)
         if isinstance(run[0], Pack):
             return functools.partial(self.prefetch_pack, run[0])
@@ -86,7 +96,10 @@ class IOScheduler(PackTable):
     def _pop_run(
         self, queue: OrderedDict[Entry, None], plain: Callable[[Entry], bool]
     ) -> list[Entry]:
-        """The first of ``queue`` and those behind it that lie beside it, in the order of places."""
+        """Pop the first of ``queue``, and its successors as long as each is adjacent to the run.
+
+        Sorted by place. Only entries whose stored bytes are those of the array: ``plain``.
+        """
         entry, _ = queue.popitem(last=False)
         run, nbytes = [entry], entry.nbytes
         while queue and plain(entry) and len(run) < _MAX_RUN_LENGTH:
@@ -103,9 +116,8 @@ class IOScheduler(PackTable):
             del queue[entry]
         return run
 
-    def _writes_plain(self, entry: Entry) -> bool:
-        """Whether the place of ``entry`` is to have just what its source is."""
-        return not (isinstance(entry, Pack) or self._may_encode(_source_of(entry)))
+    def _is_written_plain(self, entry: Entry) -> bool:
+        return not (isinstance(entry, Pack) or self._encoder.applies(_source_of(entry)))
 
     def read(self, entry: Entry, out: Array, since: float | None = None) -> None:
         """Fill the C-contiguous ``out`` in the calling thread; ``since`` is when its get began."""
@@ -119,9 +131,9 @@ class IOScheduler(PackTable):
         failure: StoreError | None = None
         try:
             if source is not None:
-                self.copy_as_stored(entry, source, out)
+                self._encoder.copy_as_stored(source, out)
             else:
-                self.read_stored(entry, out, loaded)
+                self._read_stored(entry, out, loaded)
         except Exception as error:
             failure = self._store_error(error, "reading", entry)
         finally:
@@ -133,11 +145,23 @@ class IOScheduler(PackTable):
         if failure is not None:
             raise failure
 
-    def _goes_into_pack(self, data: Array) -> bool:
-        return bool(self._workers.max_threads) and 0 < data.nbytes < self.backend.packs_below
+    def _read_stored(self, entry: Entry, out: Array, loaded: Array | None) -> None:
+        """Fill ``out`` from the backend; ``loaded`` are the bytes of the pack of ``entry``."""
+        if not self._encoder.is_encoded(entry):
+            self._read_bytes(entry, out, loaded)
+            return
+        data: Array = self._buffers.empty(entry.payload_nbytes, np.uint8)
+        self._read_bytes(entry, data, loaded)
+        self._encoder.decode(data, out)
 
-    def _may_encode(self, array: Array) -> bool:
-        return self.codec is not None and self.codec.applies(array)
+    def _read_bytes(self, entry: Entry, out: Array, loaded: Array | None) -> None:
+        if entry.pack is None:
+            self.backend.read(entry, out)
+        else:
+            self._read_from_pack(entry, entry.pack, out, loaded)
+
+    def _goes_into_pack(self, data: Array) -> bool:
+        return 0 < data.nbytes < self.backend.packs_below and bool(self._workers.max_threads)
 
     def _write_run(self, run: list[Entry]) -> None:
         if len(run) == 1 or not self._write_together(run):
@@ -148,7 +172,7 @@ class IOScheduler(PackTable):
         began = time.perf_counter()
         try:
             sizes = self.backend.write_run(run, [_source_of(entry) for entry in run])
-        except Exception:  # what is wrong, and with which of them, shows when each goes alone
+        except Exception:  # writing each alone shows which of them fails, and why
             return False
         with self._lock:
             self._figures.write_seconds += time.perf_counter() - began
@@ -159,8 +183,9 @@ class IOScheduler(PackTable):
 
     def _encode_and_write(self, entry: Entry) -> None:
         try:
-            # No name for what is written: nothing may hold it once anyone is told.
-            written = self._try_to_write(entry, self.encode(entry, _source_of(entry)))
+            # Do not bind the encoded array to a name: no reference may survive the notification
+            # of waiters.
+            written = self._try_to_write(entry, self._encoder.encode(entry, _source_of(entry)))
         except Exception as error:
             written = _WriteResult(failure=self._store_error(error, "encoding", entry))
         self._finish_write(entry, written)
@@ -197,7 +222,7 @@ class IOScheduler(PackTable):
             raise written.interrupt
 
     def _retry_after_release(self, action: Callable[[], T]) -> T:
-        """Do ``action``; if the disk is full, once more after some was given back."""
+        """Do ``action``; if the disk is full, retry it after releasing free space."""
         try:
             return action()
         except OSError as error:
@@ -261,8 +286,7 @@ class IOScheduler(PackTable):
             self._lock.notify_all()
 
 
-def _reads_plain(entry: Entry) -> bool:
-    """Whether what is to be read is just what is at the place of ``entry``."""
+def _is_stored_plain(entry: Entry) -> bool:
     if isinstance(entry, Pack) or entry.state is not State.STORED:
         return False
     return entry.pack is None and entry.encoded_nbytes is None

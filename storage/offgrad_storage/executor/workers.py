@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 
 class Workers:
-    """Threads that call ``step`` once per ``wake``, started as they are needed.
+    """Threads that call ``step`` once per ``wake``, started one by one.
 
-    A wake is a token in a queue: none is lost, and a thread that finds nothing to do has only been
-    beaten to it. ``wake`` and ``stop`` never wait, so the garbage collector may call them.
+    A wake is a token in a queue, so none is lost; a thread that finds no job was preceded by
+    another. ``wake`` and ``stop`` never wait, so the garbage collector may call them.
 
     Args:
         step: takes one job and does it; must not raise.
-        on_last_exit: called by the on_last_exit thread to end.
-        max_threads: most threads.
-        name: of the threads, for people who look at a stack dump.
+        on_last_exit: called by the last thread to end.
+        max_threads: bound of their number.
+        name: prefix of the threads' names.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Workers:
         return bool(self._threads)
 
     def start_thread(self) -> None:
-        """Start one more thread if there may be one; not to be called from two threads at once.
+        """Start one more thread, up to ``max_threads``; for one caller at a time.
 
         Raises:
-            RuntimeError: the system gives no thread, and there is none yet.
+            RuntimeError: the system refuses the first thread.
         """
         if len(self._threads) >= self.max_threads:
             return
@@ -63,7 +63,7 @@ class Workers:
         self._tokens.put(True)
 
     def stop(self) -> None:
-        """Have all threads end, once they have taken the steps asked for before."""
+        """Have all threads end, after the steps requested before."""
         for _ in self._threads:
             self._tokens.put(False)
 

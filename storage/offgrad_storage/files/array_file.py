@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -52,21 +54,22 @@ class ArrayFile:
         """Bytes from the start of the file to the end of the last extent ever used."""
         return self._extents.end
 
-    def allocate(self, entry: Entry, nbytes: int, limit: int | None = None) -> int | None:
-        """The start of an extent for ``nbytes``; None if the file would grow past ``limit`` bytes.
+    def allocate(self, entry: Entry, length: int, limit: int | None = None) -> int | None:
+        """The start of an extent of ``length`` bytes, whole pages, for ``entry``.
+
+        None if the file would grow past ``limit`` bytes.
 
         Raises:
-            StoreFullError: the file system has not as much room as the file would have to grow.
+            StoreFullError: the file system has no room for the file to grow.
         """
-        length = round_up(nbytes)
         if not length:
             return 0
         end = self._extents.end_with(length)
         if limit is not None and end > limit:
             return None
         missing = 0
-        if end > self._extents.end:  # what is free in the file could be released
-            missing = self.file.missing_nbytes(end - self._extents.free_nbytes)
+        if end > self._extents.end:  # free extents could be released
+            missing = self._missing_nbytes(end - self._extents.free_nbytes)
         if missing:
             raise StoreFullError(
                 f"{self.file.directory} has {missing} bytes too few to store it",
@@ -75,6 +78,18 @@ class ArrayFile:
                 fix="Free space there, or choose another directory (OFFGRAD_SPILL_DIR)",
             )
         return self._extents.allocate(length)
+
+    def _missing_nbytes(self, size: int) -> int:
+        """Bytes that the file system lacks for the file to take ``size``; 0 if it has room."""
+        descriptor = self.file.descriptor
+        if hasattr(os, "fstatvfs"):
+            system = os.fstatvfs(descriptor)
+            available_nbytes = system.f_bavail * system.f_frsize
+            taken_nbytes = os.fstat(descriptor).st_blocks * 512
+        else:
+            available_nbytes = shutil.disk_usage(self.file.directory).free
+            taken_nbytes = os.fstat(descriptor).st_size
+        return max(0, size - taken_nbytes - available_nbytes)
 
     def free(self, start: int, nbytes: int) -> None:
         """Give an extent back, or the end of one: whole pages."""

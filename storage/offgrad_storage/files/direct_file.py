@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Sequence
@@ -47,6 +46,7 @@ class DirectFile:
         folder: what goes with the file, if anything.
 
     Attributes:
+        descriptor: of the open file; -1 once closed.
         direct: whether addresses, offsets and lengths must be multiples of ``PAGE``.
     """
 
@@ -58,7 +58,7 @@ class DirectFile:
         folder: SpillFolder | None = None,
     ) -> None:
         self.directory = directory
-        self._descriptor: int | None = descriptor
+        self.descriptor = descriptor
         self._folder = folder
         self._seek = threading.Lock()
         self._cached_nbytes = 0
@@ -158,16 +158,6 @@ class DirectFile:
             self.read_at(out, offset)
             offset += out.size
 
-    def missing_nbytes(self, size: int) -> int:
-        """How many bytes the file system lacks for the file to have ``size``; 0 if none."""
-        if hasattr(os, "fstatvfs"):
-            system = os.fstatvfs(self.fileno())
-            free = system.f_bavail * system.f_frsize
-            has = os.fstat(self.fileno()).st_blocks * 512
-        else:
-            free, has = shutil.disk_usage(self.directory).free, os.fstat(self.fileno()).st_size
-        return max(0, size - has - free)
-
     def punch(self, offset: int, nbytes: int) -> bool:
         """Give the blocks of a range back to the file system; False if it does not take them."""
         if _fallocate is None:
@@ -176,17 +166,17 @@ class DirectFile:
 
     def close(self) -> None:
         """Give the space back; may be called twice."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
             os.close(descriptor)
         if self._folder is not None:
             self._folder.remove()
 
     def fileno(self) -> int:
-        """The file descriptor."""
-        if self._descriptor is None:
+        """The file descriptor, of a file that is not closed."""
+        if self.descriptor < 0:
             raise ValueError("the file is closed")
-        return self._descriptor
+        return self.descriptor
 
     def _limit_page_cache(self, nbytes: int) -> None:
         """So many bytes more are in the page cache: have them leave it now and then."""

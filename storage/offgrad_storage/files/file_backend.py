@@ -28,19 +28,24 @@ class FileBackend(Backend):
         self.files: dict[ArrayFile, int] = {}
         self.buffers = BufferPool()
 
+    def reserve(self, entry: Entry) -> int:
+        """Give ``entry`` an extent in the file with the least bytes in use; return its length."""
+        emptiest_first = sorted(self.files, key=self.files.__getitem__)
+        return self.allocate(entry, entry.payload_nbytes, emptiest_first)
+
     def allocate(self, entry: Entry, nbytes: int, files: list[ArrayFile]) -> int:
-        """Give ``entry`` an extent in the first of ``files`` that can; return its length.
+        """Give ``entry`` an extent in the first of ``files`` with room; return its length.
 
         Raises:
-            QuotaExceededError: all files together would pass the quota.
-            StoreFullError: no file system has the room.
+            QuotaExceededError: all files together would exceed the quota.
+            StoreFullError: no file system has room.
         """
-        length = round_up(nbytes)
+        length = -(-nbytes // PAGE) * PAGE
         if self.quota is not None and sum([*self.files.values()]) + length > self.quota:
             raise self.over_quota(entry, length)
         try:
             return self._allocate(entry, length, files, within_quota=True)
-        # What is free in other places, or in pieces too small, still takes room on the disk.
+        # Free extents elsewhere in the files, or too small ones, still take space on the disk.
         except StoreFullError:
             self.release_free()
             return self._allocate(entry, length, files, within_quota=True)
@@ -116,8 +121,9 @@ class FileBackend(Backend):
     ) -> int:
         full: StoreFullError | None = None
         for file in files:
-            others = sum(each.end for each in [*self.files] if each is not file)
-            limit = self.quota - others if within_quota and self.quota is not None else None
+            limit = None
+            if within_quota and self.quota is not None:
+                limit = self.quota - sum(each.end for each in [*self.files] if each is not file)
             try:
                 start = file.allocate(entry, length, limit)
             except StoreFullError as error:

@@ -263,8 +263,7 @@ class LifetimeContract(StoreFixtures):
                 code = _use_in_child(store, [handle])
             finally:
                 os._exit(code)
-        del child
-        _, status = os.wait()
+        _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
         assert_same(handle.get(), array)
         assert store.stats().live_handles == 1
