@@ -234,9 +234,10 @@ def soak(kind: str, threads: int, directory: Path, operations: int) -> dict[str,
     kept.clear()
     for user in users:
         user.kept.clear()
-    eventually(lambda: store.stats().stored_nbytes == 0)
+    # A pack whose arrays are all dead holds its memory until a write that has begun ends.
+    eventually(lambda: not (store.stats().stored_nbytes or store.stats().inflight_nbytes))
     stats = store.stats()
-    assert (stats.live_handles, stats.logical_nbytes, stats.inflight_nbytes) == (0, 0, 0)
+    assert (stats.live_handles, stats.logical_nbytes) == (0, 0)
     eventually(lambda: pool.in_use_nbytes == 0)
     store.close()
     assert store.stats().stored_nbytes == 0

@@ -114,9 +114,11 @@ class Executor(IOScheduler):
             self._unregister(entry)
             self._figures.puts -= 1
             self._entries.pop(entry.serial, None)
-            if not self.backend.persistent:  # such a backend frees nothing
+            if self.backend.persistent:  # it frees nothing
+                entry.reserved = False
+                self._set_stored_nbytes(entry, 0)
+            else:
                 self._free_place(entry)
-            entry.reserved = False
             raise
         self._workers.wake()
 

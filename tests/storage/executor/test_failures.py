@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,29 @@ def test_what_freeing_takes_is_done_for_an_array_that_moves_into_a_pack(
         handle = store.put(np.zeros(1 << 18))
         eventually(lambda: done == [0])
         assert not handle.get().any()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_put_without_a_thread_leaves_nothing(
+    keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    setup = Setup(keeps=keeps)
+    setup.backend.open.set()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StoreError, match="starting an I/O thread failed") as caught:
+            setup.put(1)
+        stats = setup.store.stats()
+        assert (stats.puts, stats.live_handles, stats.logical_nbytes) == (0, 0, 0)
+        assert (stats.stored_nbytes, stats.inflight_nbytes) == (0, 0)
+        del caught
+    handle = setup.put(2)
+    assert (handle.get() == 2).all()
+    assert setup.store.stats().live_handles == 1
+    setup.store.close()
 
 
 def test_an_error_in_making_room_says_what_happened(
