@@ -1,17 +1,18 @@
-"""Stores that take NumPy arrays out of memory and give them back bit for bit.
+"""Stores that move NumPy arrays out of memory and return them bit for bit.
 
     with DiskStore() as store:
         handle = store.put(array)
         array = handle.get()
 
-There are PoolStore (memory), DiskStore, ZarrStore (a folder that other tools open) and TieredStore
-(memory, then others). AbstractArrayStore says what all of them do, StoreError what can go wrong.
-BufferPool gives arrays that go to disk without a copy; ``codec`` knows the encodings by name.
-A store of one's own is a Backend in a BackendStore, which gives it an Entry, or a Pack, for each
-array; ``checksum`` and ``verify`` are for it, and ``offgrad_storage.testing`` checks it.
+PoolStore keeps them in memory, DiskStore in a spill file, ZarrStore in a folder that other tools
+open, TieredStore in memory first and then in other stores. AbstractArrayStore is their interface,
+StoreError the base of their errors. Arrays from a BufferPool are written to disk without a copy;
+``codec`` returns an encoding by name. A custom store is a Backend in a BackendStore, which makes an
+Entry, or a Pack, for each array; ``checksum`` and ``verify`` help to write one, and
+``offgrad_storage.testing`` tests it.
 
-Knows nothing of tensors or autograd. Needs NumPy and xxhash; numcodecs for some codecs; zarr and
-google-crc32c for what a ZarrStore keeps, publishes, or puts elsewhere than in a local folder.
+Independent of tensors and autograd. Needs NumPy and xxhash; numcodecs for some codecs; zarr and
+google-crc32c for a ZarrStore that is kept, published, or not in a local folder.
 """
 
 from offgrad_storage.backend import Backend

@@ -1,4 +1,4 @@
-"""Where bytes live: the four methods that make a store."""
+"""Backend: the four methods that make a store."""
 
 from __future__ import annotations
 
@@ -16,34 +16,32 @@ Array = NDArray[Any]
 
 
 class Backend(ABC):
-    """Moves the bytes of arrays to some place and back. ``BackendStore`` does everything else.
+    """Moves the bytes of arrays to a medium and back. ``BackendStore`` does everything else.
 
-    Four methods must be there: ``write``, ``read``, ``free`` and ``close``. Each array is an
-    ``Entry``, made by the store. Two of its attributes belong to the backend, and nobody else looks
-    at them: ``place``, where the array is (None at first), and ``checksum``, what it is known by;
-    ``checksum()`` and ``verify()`` of this package make and compare one. A backend is not to change
-    any other but ``kind``, and ``encoded_nbytes`` where it encodes arrays itself; it must not refer
-    to its store.
+    Four methods are required: ``write``, ``read``, ``free`` and ``close``. The store makes an
+    ``Entry`` for each array. Two of its attributes belong to the backend: ``place``, where it
+    stores the array (None at first), and ``checksum``; ``checksum()`` and ``verify()`` of this
+    package compute and compare one. Besides these a backend may only set ``kind``, and
+    ``encoded_nbytes`` if it encodes arrays itself; it must not refer to its store.
 
     ``write`` and ``read`` may run in several threads at once, for different entries, or several
     reads of one. ``reserve``, ``shrink``, ``is_adjacent``, ``release_free`` and ``free`` are
     called one at a time, under the store's lock: they must be quick and not call the store.
 
-    What ``write``, ``read`` and the like raise becomes a StoreError of their array; so does an
-    OSError of ``prepare`` and ``reserve``. What ``shrink`` and ``free`` raise is kept for the
-    store's ``close``: nobody waits for them.
+    Errors of ``write`` and ``read`` become StoreErrors of their array, as do OSErrors of
+    ``prepare`` and ``reserve``. The store's ``close`` raises errors of ``shrink`` and ``free``.
 
     Args:
-        name: what errors call the store.
-        quota: most bytes stored at once; None for no bound.
+        name: of the store, in errors.
+        quota: bound of the bytes stored at once; None for none.
 
     Attributes:
-        persistent: whether data outlives handles and store: then nothing is freed, and close()
+        persistent: whether data outlives handles and store: then nothing is freed, and ``close``
             completes pending writes.
         tracks_entries: whether ``publish`` needs the list of stored entries.
-        packs_below: arrays of fewer bytes, as they are or encoded, are copied into packs of a
-            few MB, if the store has threads: the backend gets a ``Pack`` in their place. Those of
-            one ``kind`` go together. 0 for none.
+        packs_below: arrays of fewer bytes, before or after encoding, are copied into packs of a few
+            MB, if the store has threads: the backend gets a ``Pack`` instead. Arrays of one
+            ``kind`` share packs. 0 for none.
         used_nbytes: bytes stored now, counted by the executor.
     """
 
@@ -66,11 +64,10 @@ class Backend(ABC):
         self.used_nbytes = 0
 
     def reserve(self, entry: Entry) -> int:
-        """Make room for ``entry``, perhaps set ``entry.place``; return the most bytes it may take.
+        """Reserve space for ``entry``; return an upper bound of its bytes. May set its ``place``.
 
         Raises:
-            QuotaExceededError: there is no room. The put waits for some as long as writes are
-                pending, and asks again.
+            QuotaExceededError: there is no space. The put retries while writes are pending.
         """
         nbytes = entry.payload_nbytes
         if self.quota is not None and self.used_nbytes + nbytes > self.quota:
@@ -78,50 +75,49 @@ class Backend(ABC):
         return nbytes
 
     def shrink(self, entry: Entry, stored_nbytes: int) -> None:  # noqa: B027
-        """``entry`` is written; give back what it does not take of the room it was given."""
+        """``entry`` is written: release the reserved space beyond ``stored_nbytes``."""
 
     @abstractmethod
     def write(self, entry: Entry, array: Array) -> int:
         """Store ``array``, of any memory order; return the bytes it takes.
 
-        It is what was put, or what the codec made of it: ``entry.encoded_nbytes`` bytes.
+        It is the array that was put, or its ``entry.encoded_nbytes`` bytes after encoding.
         """
 
     @abstractmethod
     def read(self, entry: Entry, out: Array) -> None:
         """Fill ``out``: C-contiguous, of the shape and dtype written.
 
-        Verify that the bytes are those written, as by ``verify(checksum(out), entry, self.name)``
-        where ``write`` has set ``entry.checksum``. Of a ``Pack`` the store does that itself, for
-        each array in it.
+        Verify the bytes, for example with ``verify(checksum(out), entry, self.name)`` if ``write``
+        sets ``entry.checksum``. The store itself verifies each array in a ``Pack``.
 
         Raises:
-            CorruptionError, MissingDataError: the bytes are others, or gone.
+            CorruptionError: the bytes differ from those written.
+            MissingDataError: they are missing.
         """
 
     def is_adjacent(self, entry: Entry, following: Entry) -> bool:
-        """Whether ``following`` lies right behind ``entry``, so that one I/O can be for both.
+        """Whether ``following`` starts where ``entry`` ends, so that one I/O can serve both.
 
-        Asked of entries that have their places. Where it says so, arrays that are next anyway go
-        to ``write_run`` and ``read_run`` together, if they are stored as they are; else these two
-        are never called.
+        Called for entries with a place. Consecutive jobs of adjacent arrays are passed to
+        ``write_run`` and ``read_run`` if the arrays are not encoded.
         """
         return False
 
     def write_run(self, entries: Sequence[Entry], arrays: Sequence[Array]) -> list[int]:
-        """Write entries each of which adjoins the next; return the bytes that each takes.
+        """Write adjacent entries; return the bytes that each takes.
 
-        If it raises anything, each is written again by ``write``.
+        If it raises anything, each is rewritten by ``write``.
         """
         return [self.write(*each) for each in zip(entries, arrays, strict=True)]
 
     def read_run(self, entries: Sequence[Entry], outs: Sequence[Array]) -> None:
-        """Read entries each of which adjoins the next; if it raises, each is read by ``read``."""
+        """Read adjacent entries; if it raises anything, each is read by ``read``."""
         for entry, out in zip(entries, outs, strict=True):
             self.read(entry, out)
 
     def publish(self, entries: Iterable[Entry]) -> None:  # noqa: B027
-        """Make what is stored readable for others: by the store's ``publish``, or before ``close``.
+        """Make the stored arrays readable for other programs: on ``publish``, and before ``close``.
 
         Only called with ``tracks_entries``. ``entries`` are all stored ones, in the order of puts.
         """
@@ -129,35 +125,35 @@ class Backend(ABC):
     def read_part(self, pack: Entry, out: Array, offset: int, nbytes: int) -> None:
         """Fill ``out`` as ``read`` does, or at least ``nbytes`` of it from ``offset`` on.
 
-        Called when ``read`` failed, or what it read is not right: one array of the pack may be
-        there all the same. The store verifies it.
+        Called when a pack cannot be read or is damaged: this array in it may be intact. The store
+        verifies it.
         """
         self.read(pack, out)
 
     def release_free(self) -> bool:
-        """Give space that is free in the backend back to the system; False if there is no way to.
+        """Return free space of the backend to the system; False if it cannot.
 
-        Called when the disk is found full, or file descriptors are spent.
+        Called when the disk is full, or the limit on file descriptors is reached.
         """
         return False
 
     @abstractmethod
     def free(self, entry: Entry) -> Callable[[], object] | None:
-        """Give up the place of ``entry``, written or not; return what takes long, for a thread.
+        """Free the place of ``entry``, written or not; return a slow part as a job for a thread.
 
-        Called once for each entry whose room was reserved, when nothing is under way there; not
-        with ``persistent``, nor after ``close``. If its write never began, ``entry.place`` is what
-        ``reserve`` made it: None, unless that set it.
+        Called once for each reserved entry, when no I/O of it is under way; not if ``persistent``,
+        nor after ``close``. If its write never began, ``entry.place`` is None unless ``reserve``
+        set it.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give up everything. May be called twice, and by the garbage collector."""
+        """Free everything. May be called twice, and by the garbage collector."""
 
     def over_quota(self, entry: Entry, nbytes: int) -> QuotaExceededError:
-        """The error that says that ``nbytes`` for ``entry`` are more than the quota leaves."""
+        """The error for ``nbytes`` of ``entry`` that exceed the quota."""
         return QuotaExceededError(
-            f"{nbytes} bytes more would pass the quota of {self.quota} bytes, of which "
+            f"{nbytes} bytes more would exceed the quota of {self.quota} bytes, of which "
             f"{self.used_nbytes} are in use",
             store=self.name,
             handle=str(entry),

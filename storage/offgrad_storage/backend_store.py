@@ -1,4 +1,4 @@
-"""BackendStore: the whole contract of a store, around four methods that move bytes."""
+"""BackendStore: a store around the four methods of a backend."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ class BackendStore(AbstractArrayStore):
     """A store that keeps its arrays in a ``Backend``.
 
     Args:
-        backend: where the bytes go; it belongs to this store from now on.
-        threads: most I/O threads for writes and prefetches. With 0, put writes before it returns
-            and prefetch does nothing.
-        inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when they are
-            spent. One larger array may go alone.
-        codec: what arrays are encoded with (see ``codec``), in the I/O threads if there are any.
-        seed: of codecs that round at random. The same array and seed give the same bits, whatever
-            else is put here or elsewhere, and when.
-        allocate: where arrays that are read back come from; None for a BufferPool of its own.
+        backend: moves the bytes; the store owns it from now on.
+        threads: bound of the I/O threads for writes and prefetches. With 0, ``put`` writes before
+            it returns and ``prefetch`` does nothing.
+        inflight_nbytes: bound of the bytes of arrays with a pending write; ``put`` waits when it is
+            reached. One larger array may go alone.
+        codec: encodes arrays (see ``codec``), in the I/O threads if there are any.
+        seed: of codecs that round at random: bits depend on the array and the seed alone.
+        allocate: allocates arrays that are read back; None for a separate BufferPool.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class BackendStore(AbstractArrayStore):
         return handle
 
     def get(self, handle: Handle, out: Array | None = None) -> Array:
-        """The stored array: see ``AbstractArrayStore.get``."""
+        """Return the stored array: see ``AbstractArrayStore.get``."""
         entry = self._entry_of(handle)
         if out is not None:
             check_out(entry, out)
@@ -115,21 +114,21 @@ class BackendStore(AbstractArrayStore):
                 return
 
     def cancel_prefetch(self, handle: Handle) -> None:
-        """Forget a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
+        """Discard a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
         self._executor.cancel_prefetch(self._entry_of(handle))
 
     @property
     def lossless(self) -> bool:
-        """Whether its codec is."""
+        """Whether the codec is lossless."""
         return self._executor.lossless
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether there are threads to read ahead."""
+        """Whether there are I/O threads."""
         return bool(self._threads)
 
     def flush(self) -> None:
-        """Write what is pending: see ``AbstractArrayStore.flush``."""
+        """Wait for pending writes: see ``AbstractArrayStore.flush``."""
         self._executor.flush()
 
     def close(self) -> None:

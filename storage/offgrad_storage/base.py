@@ -1,4 +1,4 @@
-"""The contract of a store, and the handle to one stored array."""
+"""The interface of all stores, and their figures."""
 
 from __future__ import annotations
 
@@ -18,41 +18,40 @@ __all__ = ["AbstractArrayStore", "Allocate", "Handle", "StoreStats"]
 
 Array = NDArray[Any]
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
-"""Gives a new array of a shape and dtype: C-contiguous, uninitialised, nobody else's.
+"""Returns a new array of a shape and dtype: C-contiguous, uninitialised, without other users.
 
-``BufferPool().empty`` and ``numpy.empty`` are such. A store calls it in the thread that calls the
-store, perhaps in several at once, and without a lock held. Its MemoryError comes out of that call.
+For example ``BufferPool().empty`` or ``numpy.empty``. A store calls it in the thread that calls the
+store, perhaps in several at once, and without a lock held. That call raises its MemoryError.
 """
 
 
 @dataclass(slots=True)
 class StoreStats:
-    """What a store holds now and has done so far. Bytes end in ``nbytes``, times in ``seconds``.
+    """The figures of a store, now and so far. Bytes end in ``nbytes``, times in ``seconds``.
 
-    Small arrays that are *gathered* into packs count as such from the moment they are copied there.
-    Of a TieredStore, stored, written and pending bytes are summed up over RAM and all tiers.
+    Small arrays count as *packed* from the moment they are copied to a pack. A TieredStore sums up
+    stored, written and pending bytes over RAM and all tiers.
 
     Attributes:
-        puts: arrays put so far.
-        gets: arrays got so far.
-        prefetch_hits: gets that found their read begun, perhaps done, by a prefetch. Of gathered
-            arrays, those that found their pack in memory.
+        puts: number of puts so far.
+        gets: number of gets so far.
+        prefetch_hits: gets whose read a prefetch had started or completed; for packed arrays, gets
+            whose pack was in memory.
         live_handles: handles that live now.
-        logical_nbytes: bytes of the arrays that living handles stand for.
-        stored_nbytes: bytes these take in the store: encoded and rounded up to pages, as reserved
-            while the write is pending. Of gathered arrays their own bytes, encoded, without what
-            else there is in the pack: on the disk it is more.
-        written_nbytes: stored bytes written so far. Those of gathered arrays count as soon as they
-            are in a pack, which may have to be filled before it is written.
-        read_nbytes: bytes of arrays got so far, wherever they came from.
-        inflight_nbytes: bytes of arrays whose write is pending: they are still held in memory. Of
-            gathered arrays, bytes of the full packs whose write is pending; packs that are being
-            filled are not counted.
-        put_stall_seconds: time that puts, ``wait_captured`` and ``flush`` spent waiting for writes:
-            for memory in flight, or for quota. Of a TieredStore, that puts spent making room.
-        get_stall_seconds: time that gets took.
-        write_seconds: time that writes took, summed up over threads; without encoding.
-        read_seconds: time that reads ahead took, summed up over threads; without those of packs.
+        logical_nbytes: bytes of the arrays of live handles.
+        stored_nbytes: bytes these arrays take in the store: encoded and rounded up to pages; while
+            the write is pending, the bytes reserved. Packed arrays count without the unused bytes
+            of their pack: on the disk it takes more.
+        written_nbytes: stored bytes written so far. Packed arrays count when they are copied to the
+            pack, which is written once it is full.
+        read_nbytes: bytes of all gets so far.
+        inflight_nbytes: bytes of arrays that are held in memory because their write is pending, or
+            under way though their handle is dead. Packed arrays count by packs, once full.
+        put_stall_seconds: time in which put, ``wait_captured`` and ``flush`` waited for writes. For
+            a TieredStore, time in which puts evicted arrays.
+        get_stall_seconds: duration of all gets.
+        write_seconds: duration of writes, summed up over threads; without encoding.
+        read_seconds: duration of prefetches, summed up over threads; without those of packs.
     """
 
     puts: int = 0
@@ -71,19 +70,19 @@ class StoreStats:
 
     @property
     def overlap(self) -> float:
-        """The part of ``write_seconds`` and ``read_seconds`` in which nobody waited: 0 to 1."""
+        """The part of ``write_seconds`` and ``read_seconds`` without a stalled call: 0 to 1."""
         work = self.write_seconds + self.read_seconds
         stall = self.put_stall_seconds + self.get_stall_seconds
         return max(0.0, 1.0 - stall / work) if work else 0.0
 
 
 class AbstractArrayStore(ABC):
-    """Takes arrays out of memory and gives them back bit for bit.
+    """Moves arrays out of memory and returns them bit for bit.
 
     Any dtype of fixed size without Python objects, any shape and any memory order. Thread-safe. A
-    store belongs to the process that made it; a forked child that uses it gets a ForkedStoreError.
+    store belongs to the process that made it; in a forked child it raises ForkedStoreError.
 
-    To write a store, give a ``Backend`` to ``BackendStore``: four methods that move bytes.
+    To write a store, pass a ``Backend`` to ``BackendStore``: four methods that move bytes.
     """
 
     @abstractmethod
@@ -91,13 +90,13 @@ class AbstractArrayStore(ABC):
         """Store ``array``; the write may still be pending when this returns.
 
         Args:
-            array: must not change until the handle says ``captured``.
-            attributes: facts about the array, kept with it where the format has a place for them.
+            array: must not change until ``handle.captured`` is true.
+            attributes: metadata of the array, stored with it if the format supports that.
 
         Raises:
-            QuotaExceededError: the store's quota is spent.
-            StoreError: as they occur; those of a pending write are raised by ``get`` and ``close``,
-                and that of a pack of gathered arrays, which stay in memory, by the next put.
+            QuotaExceededError: the store's quota is used up.
+            StoreError: any other failure. ``get`` and ``close`` raise those of a pending write. The
+                next put raises that of a pack, whose arrays stay in memory.
             TypeError: the dtype holds Python objects.
         """
 
@@ -106,16 +105,16 @@ class AbstractArrayStore(ABC):
         """The stored array: bit for bit, with its shape and dtype.
 
         Args:
-            handle: one of this store.
-            out: written to and returned, if given; of the same shape and dtype.
+            handle: of this store.
+            out: an array of the same shape and dtype to fill and return.
 
         Returns:
-            ``out``, or the array prefetched, or a new C-contiguous array from ``allocate``.
+            ``out``, or the prefetched array, or a new C-contiguous array from ``allocate``.
 
         Raises:
             StoreError: it cannot be read, or its write failed: then every get raises that error.
-            MemoryError: of ``allocate``.
-            ValueError: the handle is of another store, or ``out`` does not fit.
+            MemoryError: from ``allocate``.
+            ValueError: the handle is of another store, or ``out`` has another shape or dtype.
         """
 
     @abstractmethod
@@ -123,60 +122,61 @@ class AbstractArrayStore(ABC):
         """Start reading in the background, into ``out`` or an array from ``allocate``.
 
         The next ``get`` without ``out`` returns that array, and waits for it if need be. It belongs
-        to the store until then, so keep the handle. An error in reading is raised by that ``get``.
-        A second prefetch before that does nothing, or starts anew with another ``out``. A ``get``
-        into an ``out`` of its own ends it as well.
+        to the store until then, so keep the handle. That ``get`` raises an error of the read. A
+        second prefetch before it does nothing, or restarts with another ``out``. A ``get`` into
+        another ``out`` ends the prefetch, too.
 
-        Reads begin in the order of the calls. Each call takes the memory of its array at once, so
-        ask for a few ahead, not for all. Of a small array that is gathered, only the pack is read
-        ahead, and ``get`` takes the memory. A store without threads does nothing here.
+        Reads begin in the order of the calls. Each call allocates its array at once, so prefetch a
+        few arrays, not all. For a packed array only the pack is prefetched, and ``get`` allocates.
+        A store without threads does nothing here.
 
         Raises:
-            MemoryError: of ``allocate``.
-            StoreClosedError, ForkedStoreError: as they are.
-            ValueError: the handle is of another store, or ``out`` does not fit.
+            MemoryError: from ``allocate``.
+            StoreClosedError: the store is closed.
+            ForkedStoreError: the store belongs to the parent of this process.
+            ValueError: the handle is of another store, or ``out`` has another shape or dtype.
         """
 
     @abstractmethod
     def cancel_prefetch(self, handle: Handle) -> None:
-        """Forget a prefetch that no ``get`` has taken; its array is free when this returns.
+        """Discard a prefetch that no ``get`` has used; its array is free when this returns.
 
-        Waits if the read is under way. Does nothing if there is none.
+        Waits if the read is under way. Does nothing without a prefetch.
         """
 
-    def plan(self, order: Sequence[Handle]) -> None:  # noqa: B027 (most have no use for it)
-        """Learn the order in which handles will be wanted next, to prepare for it.
+    def plan(self, order: Sequence[Handle]) -> None:  # noqa: B027 (optional)
+        """Announce the order of the next gets.
 
-        It replaces what was said before, and need not be complete, nor true: it changes how fast
-        arrays come back, never which. Most stores ignore it.
+        Replaces the previous plan. A hint only: an incomplete or wrong plan costs time, never
+        correctness. Only TieredStore uses it.
         """
 
-    def flush(self) -> None:  # noqa: B027 (some write at once)
-        """Wait until all that was put is written, or has failed to be.
+    def flush(self) -> None:  # noqa: B027 (optional)
+        """Wait until every pending write has ended.
 
-        The errors of failed writes are raised by ``get`` and ``close``.
+        ``get`` and ``close`` raise the errors of failed writes.
         """
 
     @property
     def lossless(self) -> bool:
-        """Whether arrays come back bit for bit; False where a codec rounds some."""
+        """Whether arrays come back bit for bit; False with a codec that rounds."""
         return True
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether ``prefetch`` does anything."""
+        """Whether ``prefetch`` starts reads."""
         return True
 
     @abstractmethod
     def close(self) -> None:
         """Free everything; handles become useless. Does nothing the second time, nor in a fork.
 
-        Reads and writes that have begun are waited for, the rest are dropped; a put that waits gets
-        a StoreClosedError. A store that keeps its data, as a ZarrStore with ``keep``, writes all.
+        Waits for reads and writes that have begun, and cancels the rest; a waiting put raises
+        StoreClosedError. A persistent store, as a ZarrStore with ``keep``, completes all writes.
 
         Raises:
-            StoreError: the first of the errors in the background that nobody was told: of writes,
-                reads ahead, and freeing. The others are its notes.
+            StoreError: the first error of the background that no call has raised: of writes,
+                prefetches, and freeing. The others are its notes.
         """
 
     @abstractmethod
@@ -184,7 +184,7 @@ class AbstractArrayStore(ABC):
         """The figures so far; also after ``close``.
 
         Raises:
-            ForkedStoreError: this process is a fork of the one whose store it is.
+            ForkedStoreError: the store belongs to the parent of this process.
         """
 
     @abstractmethod
@@ -195,13 +195,13 @@ class AbstractArrayStore(ABC):
     def _wait_captured(self, entry: Entry) -> None: ...
 
     def _check_written(self, entry: Entry) -> None:
-        """Raise the error of the write of ``entry``, if it has failed."""
+        """Raise the error of a failed write of ``entry``."""
         if entry.error is not None:
             raise copy_for_raise(entry.error)
 
     @abstractmethod
     def _drop(self, entry: Entry) -> None:
-        """The handle has died. Called by the garbage collector: must not wait, raise or lock."""
+        """The handle has died. For the garbage collector: must not wait, raise or lock."""
 
     def __enter__(self) -> Self:
         self._check_open()

@@ -1,4 +1,4 @@
-"""Checks of the numbers that stores are made with."""
+"""Checks of arguments."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import operator
 
 
 def check_count(name: str, value: object, minimum: int = 0) -> None:
-    """Raise unless ``value``, the argument ``name``, is a whole number from ``minimum`` on.
+    """Raise unless ``value``, the argument ``name``, is an integer of at least ``minimum``.
 
     Raises:
-        TypeError: it is no whole number; True and False are none.
+        TypeError: it is not an integer; bools are not.
         ValueError: it is less.
     """
     try:

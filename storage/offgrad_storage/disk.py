@@ -1,4 +1,4 @@
-"""DiskStore: arrays in spill files, written from and read into their own memory."""
+"""DiskStore: arrays in spill files."""
 
 from __future__ import annotations
 
@@ -18,34 +18,41 @@ from offgrad_storage.files.spill_directory import PathLike, spill_directory
 
 
 class DiskStore(BackendStore):
-    """Keeps arrays in a file without a name, past the page cache where the file system allows it.
+    """Keeps arrays in an unnamed file, bypassing the page cache where the file system allows it.
+
+    >>> with DiskStore() as store:
+    ...     handle = store.put([0, 1, 2, 3])  # written in the background
+    ...     handle.get()
+    array([0, 1, 2, 3])
 
     Arrays from a BufferPool are written from, and read into, their own memory; others are copied
-    through a buffer of a few MB. Small ones are gathered.
+    through a buffer of a few MB. Small arrays are packed.
 
     Args:
-        directory: where the file is; None for ``spill_directory()``. Several directories, on
-            different drives, have a file each, and each array goes to that with the least bytes.
-        quota: most bytes of all files; None for no bound. It counts what they are made of: pages of
-            4 KiB, and packs of gathered arrays, which are free when their last array is.
-        inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when spent.
-        threads: most I/O threads, for each directory. With 0, ``put`` encodes and writes before it
-            returns, ``prefetch`` does nothing, and nothing is gathered.
-        codec: what arrays are encoded with (see ``codec``), in the I/O threads.
-        seed: of codecs that round at random: the same array and seed give the same bits.
-        pack_below_nbytes: arrays of fewer bytes are gathered into writes of a few MB.
-        direct: go past the page cache, by O_DIRECT where the file system takes it; False to go
-            through it, as other programs do, and have it dropped behind.
-        allocate: where arrays that are read back come from; None for a BufferPool of its own.
+        directory: of the file; None for ``spill_directory()``. For a sequence of directories, on
+            different drives, there is a file in each; an array goes to the file with the fewest
+            bytes.
+        quota: bound of the bytes of all files; None for none. It counts whole pages of 4 KiB, and
+            whole packs, which are freed with their last array.
+        inflight_nbytes: bound of the bytes of arrays with a pending write; ``put`` waits when it is
+            reached.
+        threads: bound of the I/O threads of each directory. With 0, ``put`` encodes and writes
+            before it returns, ``prefetch`` does nothing, and there are no packs.
+        codec: encodes arrays (see ``codec``), in the I/O threads.
+        seed: of codecs that round at random: bits depend on the array and the seed alone.
+        pack_below_nbytes: arrays of fewer bytes are packed into writes of a few MB; 0 for none.
+        direct: bypass the page cache, by O_DIRECT where the file system supports it; False to use
+            the cache, and drop written pages from it.
+        allocate: allocates arrays that are read back; None for a separate BufferPool.
 
     Attributes:
-        directories: where the files are, as a list of absolute paths.
+        directories: of the files, as a list of absolute paths.
 
     Raises:
-        StoreError: a directory cannot be made, or is not to be written to.
-        StoreFullError: there is no room for as much as a new file.
-        ValueError: no directory, an argument below 0, or a codec that does not exist.
-        ImportError: of a codec that needs numcodecs, which is not installed.
+        StoreError: a directory cannot be made, or is not writeable.
+        StoreFullError: there is no space for a new file.
+        ValueError: no directory, a negative argument, or an unknown codec.
+        ImportError: the codec needs numcodecs, which is not installed.
     """
 
     def __init__(
@@ -89,7 +96,7 @@ class DiskStore(BackendStore):
 class _DiskBackend(FileBackend):
     def __init__(self, directories: Sequence[Path], quota: int | None, direct: bool) -> None:
         if not directories:
-            raise ValueError("a DiskStore needs a directory at least, got an empty sequence")
+            raise ValueError("directory must not be empty; pass None for spill_directory()")
         super().__init__(f"DiskStore in {', '.join(map(str, directories))}", quota)
         try:
             for each in directories:

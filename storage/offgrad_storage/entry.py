@@ -29,9 +29,9 @@ class State(enum.Enum):
 
 
 class Fetch:
-    """A read in the background: where it goes, and how far it is.
+    """A prefetch: the array to fill, and its progress.
 
-    One of a gathered array reads its pack alone; the array is filled by ``get``.
+    For a packed array it reads the pack only; ``get`` fills the array.
     """
 
     __slots__ = ("array", "done", "error", "packed")
@@ -44,20 +44,20 @@ class Fetch:
 
 
 class Entry:
-    """One stored array. The executor alone changes it, under its lock, except as noted.
+    """One stored array. Only the executor changes it, under its lock, except as noted.
 
     Attributes:
-        serial: its number in the store, from 0.
-        kind: which small arrays it may be gathered with: those of the same; the backend's own.
-        place: where the backend has put it; the backend's own.
-        encoded_nbytes: bytes the codec made of it; None if it is stored plain. Of a store without a
-            codec its backend may set it, in ``write``.
-        pack, offset: the pack it is in, and where there; None if it has a place of its own.
-        checksum: XXH3-64 of its bytes in C order; the backend's own, or None if it needs none.
+        serial: number in the store, from 0.
+        kind: set by the backend: small arrays of one kind are packed together.
+        place: set by the backend: where it stores the array.
+        encoded_nbytes: bytes after encoding; None if stored as it is. The backend of a store
+            without codec may set it, in ``write``.
+        pack, offset: the pack that holds it, and where; None if it has a separate place.
+        checksum: set by the backend: XXH3-64 of the bytes in C order; None if not verified.
         stored_nbytes: bytes in the store; an upper estimate until written.
-        source: the array given to put, while its write is pending.
-        pins: how many reads are being served from ``source``.
-        busy: how many reads and writes are under way at ``place``.
+        source: the array passed to put, while its write is pending.
+        pins: number of reads from ``source`` under way.
+        busy: number of reads and writes at ``place`` under way.
         dropped: whether its handle has died.
     """
 
@@ -110,7 +110,7 @@ class Entry:
 
     @property
     def payload_nbytes(self) -> int:
-        """Bytes to store: encoded, if they are."""
+        """Bytes to store, after encoding."""
         return self.nbytes if self.encoded_nbytes is None else self.encoded_nbytes
 
     def __str__(self) -> str:
@@ -118,19 +118,19 @@ class Entry:
 
 
 class Pack(Entry):
-    """Small arrays gathered, to be written and read as one.
+    """Small arrays that are written and read as one.
 
     To a backend it is an array like others: of uint8, whole pages of 4 KiB, without attributes.
-    Its ``checksum`` is None, since each array in it has its own.
+    Its ``checksum`` is None: each array in it has one.
 
     Attributes:
         used: bytes taken so far.
-        members: how many of its arrays have living handles.
-        copying: how many of its arrays are just being copied in.
+        members: number of its arrays with live handles.
+        copying: number of arrays being copied into it.
         sealed: whether it takes no more arrays.
         loading: whether a thread is reading it.
-        loaded: its bytes, read back, as long as they are kept.
-        interest: how many of its arrays have a prefetch that no get has taken.
+        loaded: its bytes, while cached after reading.
+        interest: number of its arrays with a prefetch that no get has used.
     """
 
     __slots__ = ("copying", "interest", "loaded", "loading", "members", "sealed", "used")
@@ -139,7 +139,7 @@ class Pack(Entry):
         super().__init__(serial, array, {})
         self.kind = kind
         self.source = array
-        self.checksum = None  # each array in it has its own
+        self.checksum = None
         self.used = 0
         self.members = 0
         self.copying = 0
@@ -150,7 +150,7 @@ class Pack(Entry):
 
     @property
     def in_memory(self) -> bool:
-        """Whether its bytes need not be read."""
+        """Whether its bytes are in memory."""
         return self.source is not None or self.loaded is not None
 
     def __str__(self) -> str:
@@ -158,10 +158,10 @@ class Pack(Entry):
 
 
 class Handle:
-    """Stands for one array in a store, and frees its space when it dies.
+    """Owns one array in a store: when the handle dies, the space is free.
 
     Attributes:
-        store: the store that holds it; a handle keeps its store alive.
+        store: the store that holds the array; a handle keeps its store alive.
         shape, dtype, nbytes: of the array.
     """
 
@@ -188,10 +188,10 @@ class Handle:
 
     @property
     def encoded_nbytes(self) -> int:
-        """Bytes the store's codec makes of it: its own until it is encoded, or if it never is.
+        """Bytes after encoding; ``nbytes`` until then, or without a codec.
 
-        What a format adds to them, as padding and metadata, is in ``stored_nbytes`` alone. Final
-        once the array is written.
+        Without padding and metadata of the format, which ``stored_nbytes`` includes. Final once the
+        array is written.
         """
         return self._entry.payload_nbytes
 
@@ -202,25 +202,25 @@ class Handle:
 
     @property
     def captured(self) -> bool:
-        """Whether the store is done with the array given to put, so that it may change."""
+        """Whether the array passed to put may be changed or freed."""
         return self._entry.captured
 
     def wait_captured(self) -> None:
-        """Wait until the array given to put may be changed or freed.
+        """Wait until the array passed to put may be changed or freed.
 
-        A failed write captures as well; its error is raised by ``check``, ``get`` and ``close``.
+        It returns after a failed write, too; ``check``, ``get`` and ``close`` raise the error.
         """
         self.store._wait_captured(self._entry)
 
     def check(self) -> None:
-        """Raise the error of its write, if that has failed; waits for nothing.
+        """Raise the error of a failed write, without waiting.
 
-        Who keeps the array until its handle is captured and checked has lost nothing when a write
-        fails. Arrays that were gathered stay in memory if their pack cannot be written, and can be
-        got; the next put raises that error.
+        Keep the array until its handle is captured and checked, and a failed write loses nothing.
+        Packed arrays stay in memory if their pack cannot be written, and ``get`` returns them; the
+        next put raises that error.
 
         Raises:
-            StoreError: of the write, as ``get`` raises it.
+            StoreError: the write failed, as ``get`` raises it.
         """
         self.store._check_written(self._entry)
 
@@ -228,8 +228,8 @@ class Handle:
         """The stored array: see ``AbstractArrayStore.get``.
 
         Raises:
-            StoreError: it cannot be read. If its write failed, the array is gone: every get raises
-                the error of the write.
+            StoreError: it cannot be read. After a failed write the array is lost, and every get
+                raises the error of the write.
         """
         return self.store.get(self, out)
 
@@ -241,7 +241,9 @@ class Handle:
         return f"<Handle of {self._entry} in {self.store}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Handle owns its stored array and can be neither copied nor pickled")
+        raise TypeError(
+            "a Handle owns its stored array and cannot be copied or pickled; copy handle.get()"
+        )
 
     def __del__(self) -> None:
         self.store._drop(self._entry)
@@ -251,8 +253,8 @@ def check_plain(array: Array, store: str) -> None:
     """Raise TypeError if ``array`` holds Python objects."""
     if array.dtype.hasobject:
         raise TypeError(
-            f"{store}: a store holds plain bytes, but dtype {array.dtype} holds Python objects. "
-            "Convert it to numbers or fixed-size text"
+            f"{store}: dtypes must be of fixed size, without Python objects, got {array.dtype}. "
+            "Convert the array to numbers or fixed-size text"
         )
 
 
@@ -264,9 +266,9 @@ def check_out(entry: Entry, out: Array, contiguous: bool = False) -> None:
             f"{entry.dtype}; got {out.shape} and {out.dtype}"
         )
     if not out.flags.writeable:
-        raise ValueError("out is read-only; give an array that may be written to")
+        raise ValueError("out must be writeable, got a read-only array")
     if contiguous and not out.flags.c_contiguous:
-        raise ValueError("prefetch needs a C-contiguous out; get takes any")
+        raise ValueError("out must be C-contiguous for prefetch; get takes any memory order")
 
 
 def bytes_of(array: Array) -> NDArray[np.uint8]:
@@ -282,18 +284,18 @@ def checksum(array: Array) -> int:
 
 
 def verify(found: int | None, entry: Entry, store: str) -> None:
-    """Raise CorruptionError unless ``found`` is the checksum that ``entry`` was written with.
+    """Raise CorruptionError unless ``found`` is the checksum of ``entry``.
 
     Args:
-        found: of the bytes read; None, as ``entry.checksum``, for nothing to compare.
-        entry: of the array read.
-        store: what errors call the store.
+        found: checksum of the bytes read; None for no check, as is an ``entry.checksum`` of None.
+        entry: of the array that was read.
+        store: name of the store in errors.
     """
     if entry.checksum is not None and found is not None and found != entry.checksum:
         raise CorruptionError(
             f"the bytes read are not those written (XXH3 {found:016x}, was {entry.checksum:016x})",
             store=store,
             handle=str(entry),
-            fix="Something else wrote to the file, the drive is faulty, or the array was changed "
-            "before its handle said captured",
+            fix="Another program wrote to the file, the drive is faulty, or the array was changed "
+            "before handle.captured was true",
         )

@@ -1,4 +1,4 @@
-"""What can go wrong in a store, by kind. Messages name store, handle, cause and likely fix."""
+"""The errors of stores. Messages name the store, the handle, the cause and the likely fix."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import errno
 
 
 class StoreError(Exception):
-    """Something a store cannot do. After it, everything else in the store stays readable.
+    """Base of all errors of stores. All other arrays in the store stay readable.
 
     Args:
-        message: what happened.
-        store: the store it happened in, for people.
-        handle: the stored array it happened to, for people.
-        fix: what most likely helps.
+        message: the rule, and how it was broken.
+        store: name of the store.
+        handle: description of the stored array.
+        fix: the likely fix.
     """
 
     def __init__(self, message: str, *, store: str = "", handle: str = "", fix: str = "") -> None:
@@ -26,7 +26,7 @@ class StoreError(Exception):
         self.fix = fix
 
     def for_array(self, handle: str) -> StoreError:
-        """This error as one that happened to another stored array."""
+        """This error for another stored array."""
         return type(self)(self.message, store=self.store, handle=handle, fix=self.fix)
 
 
@@ -35,7 +35,7 @@ class StoreClosedError(StoreError):
 
 
 class ForkedStoreError(StoreError):
-    """A process used a store that belongs to the process it was forked from."""
+    """A process used a store that belongs to its parent."""
 
 
 class CorruptionError(StoreError):
@@ -43,15 +43,15 @@ class CorruptionError(StoreError):
 
 
 class MissingDataError(StoreError):
-    """The bytes are gone: a file or folder was removed or cut short under the store."""
+    """Stored bytes are missing: a file or folder was removed or truncated."""
 
 
 class QuotaExceededError(StoreError):
-    """The store's own bound on stored bytes is spent."""
+    """The quota of the store is used up."""
 
 
 class StoreFullError(StoreError):
-    """The disk, the user's disk quota or the largest allowed file size is spent."""
+    """The disk is full, or the user's disk quota or file size limit is reached."""
 
 
 _FIXES = {
@@ -73,10 +73,10 @@ _OPENING_FIX = "Choose a place that exists or can be made, and that this user ma
 def as_store_error(
     error: BaseException, action: str, *, store: str, handle: str = "", opening: bool = False
 ) -> StoreError:
-    """``error`` as a StoreError that says what the store was doing; a StoreError stays as it is.
+    """``error`` as a StoreError whose message names ``action``; a StoreError is returned itself.
 
-    While it is ``opening``, what is not there was not there before, either. The result and its
-    causes carry no tracebacks, since those would keep arrays alive.
+    While ``opening`` a store, a missing file is no missing data. The result and its causes have no
+    tracebacks, which would keep arrays alive.
     """
     if isinstance(error, StoreError):
         return _without_tracebacks(error)
@@ -100,7 +100,7 @@ def as_store_error(
 
 
 def copy_for_raise(error: StoreError) -> StoreError:
-    """A copy of ``error`` to raise, so that the kept one never gathers tracebacks."""
+    """A copy of ``error`` to raise: raising a stored error would add tracebacks to it."""
     result = copy.copy(error)
     result.__cause__ = error.__cause__
     return result

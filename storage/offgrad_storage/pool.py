@@ -21,13 +21,13 @@ class PoolStore(BackendStore):
     """Keeps copies of arrays in memory; the copy is made before ``put`` returns.
 
     Args:
-        quota: most bytes of arrays stored at once; None for no bound.
-        codec: what arrays are encoded with (see ``codec``); within ``put``.
-        seed: of codecs that round at random: the same array and seed give the same bits.
-        allocate: where arrays that are read back come from; None for a BufferPool of its own.
-        hold: where the stored copies live; None for a BufferPool of its own.
+        quota: bound of the bytes stored at once; None for none.
+        codec: encodes arrays (see ``codec``) within ``put``.
+        seed: of codecs that round at random: bits depend on the array and the seed alone.
+        allocate: allocates arrays that are read back; None for a separate BufferPool.
+        hold: allocates the stored copies; None for a separate BufferPool.
 
-    Raises, besides StoreErrors, the MemoryError of ``hold`` and ``allocate``.
+    Its methods also raise the MemoryError of ``hold`` and ``allocate``.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class _PoolBackend(Backend):
         self._kept: dict[int, Array] = {}
 
     def prepare(self, entry: Entry) -> None:
-        # The allocator may ask this store what it holds, or wait for other stores.
+        # The allocator may call this store, or wait for other stores.
         if entry.encoded_nbytes is None:
             entry.place = self._hold(entry.shape, entry.dtype)
         else:

@@ -1,1 +1,1 @@
-"""Files that arrays are written to directly."""
+"""Internal: files of arrays."""

@@ -1,1 +1,1 @@
-"""Reusable page-aligned memory."""
+"""Internal: reusable page-aligned memory."""

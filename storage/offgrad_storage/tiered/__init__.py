@@ -1,1 +1,1 @@
-"""Arrays in RAM first, then in slower stores."""
+"""Internal: arrays in RAM first, then in slower stores."""

@@ -1,4 +1,4 @@
-"""Which of some arrays is wanted last: the one to make room with."""
+"""The order in which a TieredStore evicts arrays: furthest next use first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 Key = tuple[int, int, int]
-"""Sorts what is wanted last first; the last item is the array's serial."""
+"""Sorts by next use, the furthest first; the last item is the array's serial."""
 
 _UNPLANNED, _PLANNED, _REQUESTED = range(3)
 
@@ -14,41 +14,41 @@ _UNPLANNED, _PLANNED, _REQUESTED = range(3)
 class EvictionOrder:
     """Members are sorted by their next use, the furthest first.
 
-    Without a plan that is the member put first. With one, what is not in the plan goes before what
-    is, and of the rest the one whose turn comes last. What is wanted now, and in no plan, goes
-    after all others. Arrays are known by their serials, which grow in the order of putting.
+    First come arrays without a planned use, the oldest first; then planned ones, by their next
+    place in the plan; last, arrays with a prefetch request and no planned use. Arrays are
+    identified by their serials, which grow in the order of puts.
 
-    All is O(log n) in the members, but for ``plan``: O(n) in its length and the members.
+    All operations are O(log n) in the members; ``plan`` is linear in its length and the members.
     """
 
     def __init__(self) -> None:
         self._keys: dict[int, Key] = {}
-        self._heap: list[Key] = []  # of the keys in force, and some that no longer are
+        self._heap: list[Key] = []  # of the current keys, and some outdated ones
         self._uses: dict[int, list[int]] = {}  # places in the plan, the next one last
         self._requests: dict[int, int] = {}
         self._request_count = 0
 
     def plan(self, serials: Sequence[int]) -> None:
-        """Arrays will be used in this order, each as often as it occurs; forgets the last plan."""
+        """Replace the plan: arrays will be used in this order, each as often as it occurs."""
         self._uses = {}
         for place in range(len(serials) - 1, -1, -1):
             self._uses.setdefault(serials[place], []).append(place)
         self._rebuild()
 
     def request(self, serial: int) -> None:
-        """The array is wanted soon, before what was not said to be, and after what was."""
+        """A prefetch was requested: the array is used after those requested earlier."""
         if serial not in self._requests:
             self._request_count += 1
             self._requests[serial] = self._request_count
             self._update(serial)
 
     def cancel_request(self, serial: int) -> None:
-        """The array is not wanted sooner than others after all."""
+        """The prefetch of the array was cancelled."""
         if self._requests.pop(serial, None) is not None:
             self._update(serial)
 
     def record_use(self, serial: int) -> None:
-        """The array has been used: its next place in the plan is past."""
+        """The array was used: remove its next place from the plan."""
         self._requests.pop(serial, None)
         uses = self._uses.get(serial)
         if uses is not None:
@@ -62,17 +62,17 @@ class EvictionOrder:
         self._push(serial)
 
     def discard(self, serial: int) -> None:
-        """The array is no member; it keeps its places in the plan."""
+        """Remove the array from the members; it keeps its places in the plan."""
         self._keys.pop(serial, None)
 
     def forget(self, serial: int) -> None:
-        """The array is dead: it is no member and never will be."""
+        """The array is dead: remove it from the members and the plan."""
         self.discard(serial)
         self._uses.pop(serial, None)
         self._requests.pop(serial, None)
 
     def furthest(self, beyond: int) -> int | None:
-        """The member wanted last, if that is later than the array ``beyond`` is."""
+        """The member with the furthest next use, if that is further than that of ``beyond``."""
         while self._heap and self._keys.get(self._heap[0][2]) != self._heap[0]:
             heapq.heappop(self._heap)
         if not self._heap or self._heap[0] >= self._key(beyond):

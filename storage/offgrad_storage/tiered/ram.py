@@ -1,8 +1,8 @@
-"""The RAM tier of a TieredStore: where each array is, every change of that, and the budget.
+"""The RAM tier of a TieredStore: the state of each array, its transitions, and the budget.
 
-A new array arrives in RAM or goes below. From RAM it leaves for the tier below: it is put there,
-and its memory given up only when the room is needed and the write is done. From below it may rise:
-a prefetch reads it into memory of the store, which the next get takes along.
+A new array is copied to RAM or passed down to a lower tier. To evict an array, it is put into the
+lower tier; its memory is released when the write is done and the memory is needed. A prefetch reads
+it back into memory of the store, and the next get returns that memory.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class TierState(enum.Enum):
     """Where an array is."""
 
     NOT_STORED = "not stored"
-    """Not stored: not yet, not any more, or not at all."""
+    """Not stored yet, or dead."""
     COPYING_IN = "copying in"
-    """Room is claimed in RAM, and the array is being copied there."""
+    """Memory is claimed in RAM, and the array is being copied there."""
     RAM = "ram"
     EVICTING = "evicting"
-    """In RAM, and put below: perhaps written already."""
+    """In RAM, and put into the lower tier: perhaps written already."""
     LOWER = "lower"
     PREFETCHING = "prefetching"
-    """Below, and being read ahead into ``target``."""
+    """In the lower tier, and being read into ``target``."""
 
 
 class TierEntry(Entry):
@@ -45,11 +45,11 @@ class TierEntry(Entry):
         moving: whether a thread is changing ``tier_state`` with the lock released; until it is
             done it alone may change the entry, and it wakes the waiting threads.
         array: the copy in RAM.
-        lower: the handle of the tier below.
-        failed_lower: a handle whose write failed after the array was put below; ``tier`` is where.
-        tier: the tier below that has, or last had, the array.
-        target: what the next get without ``out`` returns.
-        counted: whether ``target`` is of the store and counts in its budget.
+        lower: the handle in the lower tier.
+        failed_lower: a handle in ``tier`` whose write failed.
+        tier: index of the lower tier that has, or last had, the array.
+        target: the array that the next get without ``out`` returns.
+        counted: whether ``target`` belongs to the store and counts in its budget.
     """
 
     __slots__ = (
@@ -76,18 +76,18 @@ class TierEntry(Entry):
 
 
 class RamTier:
-    """All arrays of a TieredStore, and the bytes of RAM they take; the store's lock is held.
+    """All arrays of a TieredStore, and the bytes of RAM they take. Needs the store's lock.
 
-    Memory that is given up counts until nobody refers to it: a tier below may still be reading it
-    into, or from, for an array that is dead, and a get may be copying it.
+    Released memory counts until its last reference is gone: a lower tier may still read or write
+    it for a dead array, and a get may be copying it.
 
     Args:
-        nbytes: most bytes at any time.
+        nbytes: bound of ``used_nbytes``.
 
     Attributes:
-        used_nbytes: bytes that count now.
-        resident_nbytes: of these, bytes of arrays that can be got from RAM.
-        live: arrays whose handle lives, by serial.
+        used_nbytes: bytes of RAM in use.
+        resident_nbytes: of these, bytes of arrays that a get can copy.
+        live: arrays with a live handle, by serial.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -99,12 +99,12 @@ class RamTier:
         self._evicting_nbytes = 0
         self._released: list[tuple[weakref.ref[Any], int]] = []
 
-    # ---- room
+    # ---- the budget
 
     def claim(self, entry: TierEntry, purpose: TierState) -> bool:
-        """Count the bytes of ``entry`` if they fit, once all is given up that need not stay.
+        """Count the bytes of ``entry`` if they fit, after finishing evictions; whether they do.
 
-        Then a thread is about to copy it here, or to start a read: ``purpose`` says which.
+        ``purpose`` is its next state: COPYING_IN or PREFETCHING.
         """
         while self.used_nbytes + entry.nbytes > self.nbytes:
             if not (self._reap() or self._finish_eviction()):
@@ -117,26 +117,26 @@ class RamTier:
         return True
 
     def release_claim(self, entry: TierEntry) -> None:
-        """Do not count the bytes of ``entry``: there is no memory behind them, or not ours."""
+        """Uncount the bytes of ``entry``: it was not allocated, or a get returns it."""
         self.used_nbytes -= entry.nbytes
 
     def needs_eviction(self, entry: TierEntry) -> bool:
-        """Whether ``entry`` would not fit even if all that is evicting had left."""
+        """Whether ``entry`` would not fit even after all evictions under way."""
         return self.used_nbytes - self._evicting_nbytes + entry.nbytes > self.nbytes
 
     def eviction_candidate(self, beyond: TierEntry) -> TierEntry | None:
-        """What to evict for ``beyond``: in RAM or rising, and used later than that."""
+        """The array, in RAM or prefetched, to evict for ``beyond``; None if none is used later."""
         serial = self.order.furthest(beyond.serial)
         return None if serial is None else self.live[serial]
 
     def first_evicting(self) -> TierEntry | None:
-        """The array that began to leave first, of those still in RAM."""
+        """The array whose eviction began first."""
         return next(iter(self._evicting), None)
 
     # ---- changes of state
 
     def on_arrived(self, entry: TierEntry, array: Array) -> None:
-        """A new array is in RAM, in memory claimed before."""
+        """A new array was copied to claimed memory."""
         self.live[entry.serial] = entry
         entry.array = array
         entry.captured = True
@@ -144,13 +144,13 @@ class RamTier:
         self._keep_in_ram(entry)
 
     def on_passed_down(self, entry: TierEntry, lower: Handle) -> None:
-        """A new array went below without a stay in RAM."""
+        """A new array was put directly into a lower tier."""
         self.live[entry.serial] = entry
         entry.lower = lower
         entry.tier_state = TierState.LOWER
 
     def begin_eviction(self, entry: TierEntry) -> None:
-        """A thread is about to put an array of RAM below, or to cancel the prefetch of one."""
+        """A thread is about to put the array into a lower tier, or to cancel its prefetch."""
         self.order.discard(entry.serial)
         entry.moving = True
         if entry.tier_state is TierState.RAM:
@@ -159,7 +159,7 @@ class RamTier:
             self._evicting_nbytes += entry.nbytes
 
     def on_evicted(self, entry: TierEntry, lower: Handle | None) -> None:
-        """Leaving: the array was put below, or could not be and stays."""
+        """EVICTING: the array was put into a lower tier, or stays because that failed."""
         entry.moving = False
         entry.lower = lower
         if lower is None:
@@ -169,11 +169,11 @@ class RamTier:
             self.release_all(entry)
 
     def begin_prefetch(self, entry: TierEntry, counted: bool) -> None:
-        """From below: a thread is about to start a read, into claimed memory if ``counted``."""
+        """A thread is about to start a read, into claimed memory if ``counted``."""
         entry.tier_state, entry.moving, entry.counted = TierState.PREFETCHING, True, counted
 
     def on_prefetched(self, entry: TierEntry, target: Array | None, started: bool) -> None:
-        """Rising: the read into ``target`` has been started; or could not be: back to below."""
+        """PREFETCHING: the read into ``target`` was started, or failed to start."""
         entry.moving = False
         entry.target = target
         if not started:
@@ -185,7 +185,7 @@ class RamTier:
             self.order.add(entry.serial)
 
     def on_prefetch_cancelled(self, entry: TierEntry) -> None:
-        """From rising: the read is cancelled."""
+        """PREFETCHING: the read was cancelled."""
         entry.moving = False
         self._release_target(entry)
         entry.tier_state = TierState.LOWER
@@ -193,7 +193,7 @@ class RamTier:
             self.release_all(entry)
 
     def take(self, entry: TierEntry, out: Array | None) -> Array | None:
-        """The array is got, and no longer rising: what to fill, if that is known."""
+        """A get takes the array, and ends its prefetch: the array to fill, if known."""
         self.order.record_use(entry.serial)
         if out is None:
             out, entry.target = entry.target, None
@@ -208,9 +208,9 @@ class RamTier:
         return out
 
     def on_dead(self, entry: TierEntry) -> None:
-        """The handle is dead, or the store closed; a thread at a change of state ends that first.
+        """The handle is dead, or the store closed; a thread that moves the array finishes first.
 
-        Called by the garbage collector, too: neither waits nor raises.
+        The garbage collector may be calling: neither waits nor raises.
         """
         del self.live[entry.serial]
         self.order.forget(entry.serial)
@@ -219,11 +219,11 @@ class RamTier:
             self.release_all(entry)
 
     def release_all(self, entry: TierEntry) -> None:
-        """From anywhere: give up all that a dead entry has."""
+        """Release everything of a dead entry."""
         self.order.forget(entry.serial)
         self._remove_eviction(entry)
         entry.tier_state = TierState.NOT_STORED
-        entry.lower = entry.failed_lower = None  # first, so that the tier below gives up the memory
+        entry.lower = entry.failed_lower = None  # first: it releases the memory
         self._release_array(entry)
         self._release_target(entry)
         entry.captured = True
@@ -233,7 +233,7 @@ class RamTier:
         self.order.add(entry.serial)
 
     def _finish_eviction(self) -> bool:
-        """From evicting to below, if the write that began first is done; to RAM if it failed."""
+        """Release the memory of the first eviction if its write is done; undo it if it failed."""
         entry = self.first_evicting()
         if entry is None or entry.moving or entry.lower is None or not entry.lower.captured:
             return False
@@ -251,7 +251,7 @@ class RamTier:
             del self._evicting[entry]
             self._evicting_nbytes -= entry.nbytes
 
-    # ---- memory given up
+    # ---- released memory
 
     def _release_array(self, entry: TierEntry) -> None:
         if entry.array is not None:
@@ -267,21 +267,21 @@ class RamTier:
         self._reap()
 
     def _reap(self) -> bool:
-        """Stop to count the memory given up that is gone; return whether there was any."""
+        """Uncount released memory without references; return whether there was any."""
         before = len(self._released)
         if before:
-            still = [(memory, nbytes) for memory, nbytes in self._released if memory() is not None]
-            freed = sum(nbytes for _, nbytes in self._released) - sum(n for _, n in still)
+            alive = [(memory, nbytes) for memory, nbytes in self._released if memory() is not None]
+            freed = sum(nbytes for _, nbytes in self._released) - sum(n for _, n in alive)
             self.used_nbytes -= freed
-            self._released = still
+            self._released = alive
         return len(self._released) < before
 
 
 def _watch(array: Array) -> weakref.ref[Any]:
-    """A reference that is dead once the memory of ``array`` is.
+    """A weak reference that dies with the memory of ``array``.
 
-    That of a BufferPool goes with its lease, under all views. Of other memory only the array itself
-    is known to be one's own: its base may be shared.
+    Memory of a BufferPool dies with its lease, the base of all views. Other memory is watched by
+    the array itself, because its base may be shared.
     """
     lease = lease_of(array)
     return weakref.ref(array if lease is None else lease)

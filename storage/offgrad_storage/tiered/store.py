@@ -1,4 +1,4 @@
-"""TieredStore: arrays in RAM up to a budget, and in slower stores from there on."""
+"""TieredStore: arrays in RAM up to a budget, and the others in slower stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 class TieredStore(AbstractArrayStore):
-    """Keeps arrays in RAM up to ``nbytes``, and moves them to the stores below when that is spent.
+    """Keeps arrays in RAM up to ``nbytes``, and evicts the others to the stores below.
 
         with TieredStore(512 << 20, DiskStore(), ZarrStore("activations.zarr")) as store:
             handles = [store.put(array) for array in arrays]
@@ -38,22 +38,22 @@ class TieredStore(AbstractArrayStore):
     below at once. ``put`` waits for a write only where it needs that write's memory; after the
     first such wait, each put also starts the evictions that the next one of its size will need.
 
-    A tier that is full is passed over for the next; when all are, ``put`` raises the error of the
-    last. An array stays in RAM until its write is done, so a failed write loses no array that was
-    there; the next ``put`` that needs the room raises it.
+    A full tier is skipped; when all tiers are full, ``put`` raises the error of the last. An array
+    stays in RAM until its write is done, so a failed eviction loses no data; the next ``put`` that
+    needs the memory raises the error.
 
-    A prefetch reads an array ahead into memory of the store, for the next ``get`` to take, if there
-    is room or something used later can make way; else ``get`` reads it.
+    A prefetch reads an array into memory of the store for the next ``get``, if there is space or an
+    array with a later use to evict; else ``get`` reads it.
 
-    It has neither a codec nor a quota: give those to the tiers below. In RAM, arrays are plain.
+    It has neither codec nor quota: give those to the stores below. Arrays in RAM are not encoded.
 
     Args:
-        nbytes: most bytes of RAM: arrays kept, on their way down, and read ahead and not yet got.
-        below: the tiers below, the fastest first. They belong to this store, which closes them.
-        allocate: where arrays that are read back come from; None for a BufferPool of its own.
-        hold: where the arrays kept in RAM live; None for a BufferPool of its own.
+        nbytes: bound of the bytes of RAM: arrays kept, being evicted, and prefetched.
+        below: the stores below, the fastest first. The TieredStore owns and closes them.
+        allocate: allocates arrays that are read back; None for a separate BufferPool.
+        hold: allocates the arrays kept in RAM; None for a separate BufferPool.
 
-    Raises, besides StoreErrors, the MemoryError of ``hold`` and ``allocate``.
+    Its methods also raise the MemoryError of ``hold`` and ``allocate``.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class TieredStore(AbstractArrayStore):
 
     @property
     def below(self) -> Sequence[AbstractArrayStore]:
-        """The tiers below, the fastest first."""
+        """The stores below, the fastest first."""
         return self._transfers.below
 
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
         """Store ``array``: see ``AbstractArrayStore.put``.
 
         Raises:
-            QuotaExceededError, StoreFullError: neither RAM nor any tier below has room. Everything
-                stored stays.
+            QuotaExceededError: neither RAM nor any store below has space.
+            StoreFullError: the same, with a full disk below.
         """
         transfers = self._transfers
         array = np.asarray(array)
@@ -91,7 +91,7 @@ class TieredStore(AbstractArrayStore):
         return handle
 
     def get(self, handle: Handle, out: Array | None = None) -> Array:
-        """The stored array: see ``AbstractArrayStore.get``."""
+        """Return the stored array: see ``AbstractArrayStore.get``."""
         entry, transfers = self._entry_of(handle), self._transfers
         if out is not None:
             check_out(entry, out)
@@ -123,7 +123,7 @@ class TieredStore(AbstractArrayStore):
     def prefetch(self, handle: Handle, out: Array | None = None) -> None:
         """Start reading: see ``AbstractArrayStore.prefetch``.
 
-        An array in RAM is left to ``get``, but moves down after those not prefetched nor planned.
+        An array in RAM is not read, but evicted after those neither prefetched nor planned.
         """
         entry = self._entry_of(handle)
         if out is not None:
@@ -132,26 +132,26 @@ class TieredStore(AbstractArrayStore):
         self._transfers.prefetch(entry, out)
 
     def cancel_prefetch(self, handle: Handle) -> None:
-        """Forget a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
+        """Discard a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
         entry = self._entry_of(handle)
         self._transfers.check_process(entry)
         self._transfers.cancel_prefetch(entry)
 
     @property
     def lossless(self) -> bool:
-        """Whether all tiers below are."""
+        """Whether all stores below are lossless."""
         return all(store.lossless for store in self.below)
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether any tier below reads ahead."""
+        """Whether any store below reads ahead."""
         return any(store.reads_ahead for store in self.below)
 
     def plan(self, order: Sequence[Handle]) -> None:
-        """Learn the order in which handles will be wanted next: see ``AbstractArrayStore.plan``.
+        """Announce the order of the next gets: see ``AbstractArrayStore.plan``.
 
-        A handle may occur several times; each ``get`` of it uses up one. Takes time in proportion
-        to the length of ``order`` and the number of arrays in RAM.
+        A handle may occur several times; each ``get`` consumes one. Linear in the length of
+        ``order`` and the number of arrays in RAM.
 
         Raises:
             ValueError: a handle is of another store.
@@ -163,14 +163,14 @@ class TieredStore(AbstractArrayStore):
             self._transfers.ram.order.plan(serials)
 
     def flush(self) -> None:
-        """Wait until all that was put, or has moved, below is written, or has failed to be.
+        """Wait until every pending write of the stores below has ended.
 
-        What is in RAM stays there.
+        Arrays in RAM stay there.
         """
         self._transfers.flush()
 
     def stats(self) -> StoreStats:
-        """The figures so far; those of stored, written and pending bytes are over all tiers."""
+        """The figures so far; stored, written and pending bytes are summed up over all tiers."""
         transfers = self._transfers
         transfers.check_process()
         below = [store.stats() for store in self.below]
@@ -182,7 +182,7 @@ class TieredStore(AbstractArrayStore):
         return StoreStats(**figures)
 
     def close(self) -> None:
-        """Free everything, and close the tiers below: see ``AbstractArrayStore.close``."""
+        """Free everything, and close the stores below: see ``AbstractArrayStore.close``."""
         self._transfers.close()
 
     def _entry_of(self, handle: Handle) -> TierEntry:
@@ -195,7 +195,7 @@ class TieredStore(AbstractArrayStore):
 
     def _wait_captured(self, entry: Entry) -> None:
         lower = _tier_entry(entry).lower
-        # A fork has memory of its own, which nobody is reading from.
+        # No thread reads from the memory of a fork.
         if not (self._transfers.is_forked() or entry.captured or lower is None):
             lower.wait_captured()
 
@@ -211,13 +211,13 @@ class TieredStore(AbstractArrayStore):
 
 
 class _TieredHandle(Handle):
-    """Asks the tier below for what only that knows."""
+    """Asks the lower tier for its figures."""
 
     __slots__ = ()
 
     @property
     def encoded_nbytes(self) -> int:
-        """Bytes that the codec of the tier below makes of it; its own while it is in RAM alone."""
+        """Bytes after encoding in the lower tier; ``nbytes`` while only in RAM."""
         lower = _tier_entry(self._entry).lower
         return self.nbytes if lower is None else lower.encoded_nbytes
 
@@ -231,7 +231,7 @@ class _TieredHandle(Handle):
 
     @property
     def captured(self) -> bool:
-        """Whether the store is done with the array given to put, so that it may change."""
+        """Whether the array passed to put may be changed or freed."""
         entry = _tier_entry(self._entry)
         lower = entry.lower
         return entry.captured or (lower is not None and lower.captured)

@@ -1,8 +1,8 @@
-"""Moves arrays between RAM and the stores below, on behalf of a TieredStore.
+"""Moves arrays between RAM and the lower tiers of a TieredStore.
 
-``RamTier`` knows where each array is; here is what has to be done for that to change. The lock is
-released while a tier below or an allocator is called: the array is ``moving`` meanwhile. A thread
-waits at the lock for what another thread is doing, and for nothing else: so it is always woken.
+``RamTier`` keeps the state of each array; this file does the transitions. The lock is released
+while a lower tier or an allocator is called; the array is ``moving`` meanwhile. A thread waits at
+the lock only for transitions of other threads, which always wake it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _FULL = (QuotaExceededError, StoreFullError)
 
 
 class TierTransfers:
-    """RAM, and the stores below it.
+    """The RAM tier, the stores below it, and the transfers between them.
 
     Args:
-        nbytes: most bytes of RAM.
-        below: the stores below, the fastest first.
-        allocate: where arrays that are read ahead come from.
-        hold: where the arrays kept in RAM live.
+        nbytes: bound of the bytes of RAM.
+        below: the lower tiers, the fastest first.
+        allocate: allocates prefetched arrays.
+        hold: allocates the arrays kept in RAM.
 
     Attributes:
         lock: held for every use of ``ram`` and ``figures``.
@@ -67,14 +67,14 @@ class TierTransfers:
         self._hold = hold
         self._pid = os.getpid()
         self._evicts_early = False
-        # Weakly: without a cycle, a store that nobody uses any more dies at once.
+        # Weak, since in a cycle an unused store would wait for the garbage collector.
         handle_died = weakref.WeakMethod(self._on_handle_dead)
         self.lock = FinalizerLock[TierEntry](lambda entry: _call(handle_died(), entry))
 
-    # ---- down
+    # ---- to lower tiers
 
     def add(self, entry: TierEntry, array: Array) -> None:
-        """Store the new ``array``: in RAM, or below if all that is there is used sooner."""
+        """Store the new ``array`` in RAM, or lower if all arrays in RAM are used sooner."""
         began = time.perf_counter()
         kept = self._make_room(entry, TierState.COPYING_IN)
         with self.lock:
@@ -91,10 +91,10 @@ class TierTransfers:
                 self.count(puts=1, live_handles=1, logical_nbytes=entry.nbytes)
 
     def _make_room(self, entry: TierEntry, purpose: TierState) -> bool:
-        """Claim room in RAM for ``entry``; False if nothing there is used later than it.
+        """Claim memory for ``entry``; False if no array in RAM is used later.
 
-        For a new array this waits until the writes that make its room are done; for one to be read
-        ahead it does not.
+        For a new array this waits until the evictions it needs are written; for a prefetch it does
+        not.
         """
         ram = self.ram
         prefetching = purpose is TierState.PREFETCHING
@@ -105,7 +105,7 @@ class TierTransfers:
             with self.lock:
                 self.check_open(entry)
                 if prefetching and entry.tier_state is not TierState.LOWER:
-                    return False  # another thread reads it ahead
+                    return False  # another thread prefetches it
                 if ram.claim(entry, purpose):
                     return True
                 if ram.needs_eviction(entry):
@@ -129,12 +129,12 @@ class TierTransfers:
                     self._evict(victim)
                 except StoreError as error:
                     if prefetching:
-                        return False  # the put that needs the room meets it again
+                        return False  # the next put that needs the memory raises it
                     error.add_note(f"while making room for {entry}")
                     raise
 
     def _evict_early(self, entry: TierEntry) -> None:
-        """Begin to move what an array like ``entry`` would push out, so that it need not wait."""
+        """Evict what another array of the size of ``entry`` will need, so that it need not wait."""
         while True:
             with self.lock:
                 if self.closed or not self.ram.needs_eviction(entry):
@@ -146,7 +146,7 @@ class TierTransfers:
             try:
                 self._evict(victim)
             except StoreError:
-                return  # as above
+                return  # the next put that needs the memory raises it
 
     def _evict(self, victim: TierEntry) -> None:
         if victim.tier_state is TierState.PREFETCHING:
@@ -164,10 +164,10 @@ class TierTransfers:
                 self.lock.notify_all()
 
     def _put_lower(self, entry: TierEntry, array: Array) -> Handle:
-        """Put ``array`` into the first tier below that takes it, after any it failed in.
+        """Put ``array`` into the first lower tier with space, after the tier where it failed.
 
         Raises:
-            StoreError: of the last tier, if all are full, or of any that cannot for other reasons.
+            StoreError: of the last tier, if all are full, or of a tier that fails otherwise.
         """
         failure = self._take_failure(entry)
         first = 0 if failure is None else entry.tier + 1
@@ -180,21 +180,21 @@ class TierTransfers:
                     failure = self.without_tracebacks(error)
                 if not isinstance(failure, _FULL):
                     break
-        del array  # an error that somebody keeps would keep it, too
+        del array  # a stored error would keep it alive
         if failure is None:
             failure = QuotaExceededError(
                 f"{entry.nbytes} bytes do not fit into the {self.ram.nbytes} bytes of RAM, of "
                 f"which {self.ram.used_nbytes} are in use, and there is no tier below",
-                fix="Raise nbytes, add a tier below, or let handles die first",
+                fix="Raise nbytes, add a tier below, or drop handles first",
             )
         raise self.as_own_error(failure, entry)
 
     def _take_failure(self, entry: TierEntry) -> StoreError | None:
-        """The error of the last write of ``entry``, if it failed; its tier counts it as told."""
+        """The error of the last write of ``entry``, if it failed; now reported to its tier."""
         failed, entry.failed_lower = entry.failed_lower, None
         if failed is not None:
             try:
-                failed.get(entry.array)  # raises before it writes: there is nothing to be read
+                failed.get(entry.array)  # raises before it writes
             except StoreError as error:
                 return self.without_tracebacks(error)
         return None
@@ -221,16 +221,16 @@ class TierTransfers:
                 self.lock.notify_all()
             raise
 
-    # ---- up
+    # ---- from lower tiers
 
     def take(self, entry: TierEntry, out: Array | None) -> tuple[Array | None, bool]:
-        """Begin a get: the array to fill, if that is known, and whether it is being read ahead."""
+        """Begin a get: the array to fill, if known, and whether it is being prefetched."""
         self.wait_for_transition(entry)
         hit = entry.tier_state is TierState.PREFETCHING
         return self.ram.take(entry, out), hit
 
     def prefetch(self, entry: TierEntry, out: Array | None) -> None:
-        """Begin to read into ``out``, or into RAM if it has room, unless that has begun."""
+        """Begin to read into ``out``, or into RAM if it has space, unless that has begun."""
         with self.lock:
             self.wait_for_transition(entry)
             elsewhere = entry.tier_state is TierState.PREFETCHING and out is not entry.target
@@ -255,7 +255,7 @@ class TierTransfers:
             self._begin_read(entry, out)
 
     def cancel_prefetch(self, entry: TierEntry) -> None:
-        """Forget what was read ahead, or was to be."""
+        """Discard a prefetch, begun or requested."""
         with self.lock:
             if self.closed:
                 return
@@ -316,10 +316,10 @@ class TierTransfers:
             if failure is not None:
                 raise self.as_own_error(failure, entry)
 
-    # ---- the end
+    # ---- flush and close
 
     def flush(self) -> None:
-        """Wait for what other threads are moving down now, and have the tiers below write it."""
+        """Wait for transfers of other threads, and flush the lower tiers."""
         self.check_open()
         with self.lock:
             moving = [entry for entry in self.ram.live.values() if entry.moving]
@@ -330,12 +330,12 @@ class TierTransfers:
             store.flush()
 
     def drop(self, entry: TierEntry) -> None:
-        """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
+        """The handle of ``entry`` has died. Never waits: the garbage collector may be calling."""
         if os.getpid() == self._pid:
             self.lock.defer(entry)
 
     def close(self) -> None:
-        """Close the tiers below and give up RAM; raise the first error of a tier."""
+        """Close the lower tiers and release RAM; raise the first error of a tier."""
         if os.getpid() != self._pid:
             return
         with self.lock:
@@ -372,7 +372,7 @@ class TierTransfers:
             self.figures[name] += change
 
     def is_forked(self) -> bool:
-        """Whether this process is a fork of the one whose store this is."""
+        """Whether the store belongs to the parent of this process."""
         return os.getpid() != self._pid
 
     def check_open(self, entry: TierEntry | None = None) -> None:
@@ -387,13 +387,13 @@ class TierTransfers:
             )
 
     def check_process(self, entry: TierEntry | None = None) -> None:
-        """Raise if this process is a fork; to be called before the lock is taken."""
+        """Raise if this process is a fork; call it before taking the lock."""
         if self.is_forked():
             raise ForkedStoreError(
                 f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
                 store=self.name,
                 handle=str(entry or ""),
-                fix="Make a store of its own in the child, or use it in the parent only",
+                fix="Make another store in the child, or use this one in the parent only",
             )
 
     def without_tracebacks(self, error: StoreError) -> StoreError:

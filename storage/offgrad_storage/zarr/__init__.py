@@ -1,1 +1,1 @@
-"""Arrays in Zarr 3."""
+"""Internal: arrays in Zarr 3."""
