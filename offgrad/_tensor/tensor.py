@@ -654,7 +654,7 @@ class Tensor(OperationMethods, InPlaceMethods):
     __ixor__ = InPlaceMethods.bitwise_xor_
 
 
-TensorBase.concrete = Tensor
+TensorBase.tensor_class = Tensor
 
 
 def _rebuild(kind: type[Tensor], array: NDArray[Any], requires_grad: bool) -> Tensor:

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad.autograd import anomaly, grad_mode
-from offgrad.autograd.node import (
-    AccumulateGrad,
-    Edge,
-    GradientEdge,
-    Grads,
-    Node,
-)
+from offgrad.autograd.node import AccumulateGrad, Edge, GradientEdge, Grads, Node
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.tensor_base import TensorBase, describe
 
@@ -289,7 +283,7 @@ class _InputBuffers:
         self._grads: dict[Node, list[Tensor | None]] = {}
         # Edges whose sum was computed here: no other code holds it, so it may change in place.
         self._owned: set[Edge] = set()
-        self._recorded = create_graph
+        self._create_graph = create_graph
 
     def pop(self, node: Node) -> "list[Tensor | None] | None":
         return self._grads.pop(node, None)
@@ -321,5 +315,5 @@ class _InputBuffers:
                 np.add(sum_so_far._array, grad._array, out=sum_so_far._array)
         else:
             grads[output_nr] = sum_so_far + grad
-            if not self._recorded:
+            if not self._create_graph:
                 self._owned.add((node, output_nr))

@@ -10,18 +10,8 @@ from offgrad.autograd.function_node import FunctionCtx, FunctionNode
 from offgrad.autograd.mutation import check_mutable, rewrite_history
 from offgrad.autograd.node import connect, gradient_edge, tensor_from_edge
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import (
-    TensorBase,
-    describe,
-    is_differentiable,
-    wrap,
-)
-from offgrad.autograd.views import (
-    CUSTOM,
-    requires_grad,
-    view_chain,
-    view_of,
-)
+from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
+from offgrad.autograd.views import CUSTOM, requires_grad, view_chain, view_of
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

@@ -9,12 +9,7 @@ from numpy.typing import NDArray
 
 from offgrad import memory
 from offgrad.autograd.gradients import grad as gradients
-from offgrad.autograd.tensor_base import (
-    TensorBase,
-    describe,
-    is_differentiable,
-    wrap,
-)
+from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

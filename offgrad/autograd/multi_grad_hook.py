@@ -23,7 +23,6 @@ class _MultiHandle(RemovableHandle):
         self._handles = handles
 
     def remove(self) -> None:
-        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 

@@ -10,12 +10,7 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.autograd.views import (
-    ViewChain,
-    base_of,
-    history_lock,
-    set_history,
-)
+from offgrad.autograd.views import ViewChain, base_of, history_lock, set_history
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -41,10 +36,10 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
         raise RuntimeError(
             f"{name}: the memory of this {describe(target)} is read-only; clone it first"
         )
-    if _repeats(array) or (
+    if _is_expanded(array) or (
         recorded
         and target._base is not None
-        and (_overlaps(array) or _repeats(target._base._array))
+        and (_overlaps(array) or _is_expanded(target._base._array))
     ):
         raise RuntimeError(
             f"{name}: elements of this {describe(target)} share memory; clone() it first"
@@ -92,7 +87,7 @@ def increment_version(tensor: "Tensor | Iterable[Tensor]") -> None:
         each._storage.write("increment_version")
 
 
-def _repeats(array: Array) -> bool:
+def _is_expanded(array: Array) -> bool:
     """Return whether a dimension is expanded."""
     pairs = zip(array.strides, array.shape, strict=True)
     return array.size > 0 and any(stride == 0 and size > 1 for stride, size in pairs)
@@ -114,7 +109,7 @@ def _overlaps(array: Array) -> bool:
 def rewrite_history(target: "Tensor", edge: "Edge") -> None:
     """Make `edge` the history of the changed `target`; if it is a view, rewrite its base's history.
 
-    All other views of the memory get their new history on next use.
+    All views of the memory, including `target`, get their new history on next use.
     """
     with history_lock:
         base, view_chain = base_of(target), target._view_chain
@@ -140,7 +135,6 @@ class _Slices(Op):
     strides: tuple[int, ...]
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of the operation."""
         return {"view_chain": self.view_chain, "strides": self.strides}
 
     def lay_out(self, array: Array, view_chain: ViewChain, strides: tuple[int, ...]) -> Array:
@@ -189,7 +183,6 @@ class CopySlices(_Slices):
         return node
 
     def forward(self, base: Array, value: Array, **parameters: Any) -> Array:
-        """Return the copy."""
         out = self.lay_out(base, **parameters)
         if np.may_share_memory(out, base):
             out = self.copy_to_layout(base)
@@ -210,7 +203,6 @@ class TakeSlices(_Slices):
     """A copy of a view of a base."""
 
     def forward(self, base: Array, **parameters: Any) -> Array:
-        """Return the copy."""
         self.shape, self.dtype = base.shape, base.dtype
         base = self.lay_out(base, **parameters)
         return memory.copy(self.view_chain.take_array(base))

@@ -186,11 +186,9 @@ class AccumulateGrad(Node):
 
     @property
     def variable(self) -> "Tensor":
-        """The leaf."""
         return self._variable
 
     def name(self) -> str:
-        """Return ``AccumulateGrad``."""
         return "AccumulateGrad"
 
     def hooks_of_output(self, output_nr: int, *, create: bool = False) -> Hooks | None:
@@ -200,7 +198,7 @@ class AccumulateGrad(Node):
         return self._variable._hooks
 
     def attach(self, tensor: "Tensor", output_nr: int) -> None:
-        """Make `tensor` a leaf that this node accumulates into."""
+        """Make `tensor` a leaf whose gradient this node accumulates."""
         tensor._requires_grad = True
         tensor._accumulator = ref(self)
 

@@ -56,7 +56,6 @@ class _MutationContext:
 
     @property
     def unpacker(self) -> Unpacker:
-        """The context itself."""
         return self
 
     def unpack(self, packed: _CopyOnWrite) -> "Tensor":

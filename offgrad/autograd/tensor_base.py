@@ -23,7 +23,7 @@ class TensorBase:
     """The data of a tensor."""
 
     # The class of the tensors that `wrap` creates; the module of `offgrad.Tensor` sets it.
-    concrete: ClassVar[type["Tensor"]]
+    tensor_class: ClassVar[type["Tensor"]]
 
     _array: NDArray[Any]
     _storage: Storage
@@ -61,7 +61,7 @@ def wrap(
     array: NDArray[Any], storage: Storage | None = None, requires_grad: bool = False
 ) -> "Tensor":
     """Return a tensor over `array`; without `storage`, with a new one."""
-    tensor = object.__new__(TensorBase.concrete)
+    tensor = object.__new__(TensorBase.tensor_class)
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     tensor._array = array

@@ -67,6 +67,7 @@ class ViewChain(NamedTuple):
         return base
 
 
+# Values of `ViewChain.blocked_by`; error messages contain them.
 SEVERAL_OUTPUTS = (
     "it is one of several outputs of {}, whose histories cannot be separated; use the "
     "out-of-place form, or take the view by indexing"

@@ -83,7 +83,7 @@ class Storage:
     role = "tensors"
     pending_writes: "tuple[ref[PendingWrite], ...]" = ()
     has_adopters = False
-    _counted = 0
+    _counted_nbytes = 0
 
     def __init__(self, root: NDArray[Any], *, external: bool = False) -> None:
         """Count `root` as tensor memory, unless the pool counts it or it is `external`."""
@@ -99,13 +99,13 @@ class Storage:
                 return
         if nbytes:
             counter.change(nbytes)
-            self._counted = nbytes
+            self._counted_nbytes = nbytes
 
     def __del__(self) -> None:
         if self.has_adopters and self._hand_over():
             return
-        if self._counted:
-            counter.change(-self._counted)
+        if self._counted_nbytes:
+            counter.change(-self._counted_nbytes)
 
     def _hand_over(self) -> bool:
         """Hand the memory and its count over to the live adopters; return False if none is left."""
@@ -113,7 +113,11 @@ class Storage:
         if not adopters:
             return False
         successor = object.__new__(Storage)
-        successor.root, successor.uid, successor._counted = self.root, next(_uids), self._counted
+        successor.root, successor.uid, successor._counted_nbytes = (
+            self.root,
+            next(_uids),
+            self._counted_nbytes,
+        )
         successor.role = "saved for backward, to be written"
         # Before its write an adopter may return the memory to the program, which may change it.
         writes: list[ref[PendingWrite]] = [ref(adopter) for adopter in adopters]
