@@ -53,7 +53,7 @@ def register_multi_grad_hook(
             raise RuntimeError(
                 f"hooks are for tensors that require grad, got a {describe(tensor)} that does not"
             )
-    # Weak references: the nodes hold the hooks, so that the hooks must not hold the nodes.
+    # Weak references: the nodes hold the hooks, so the hooks must not hold the nodes.
     lookups = [_node_lookup(tensor, node) for tensor, (node, _) in zip(tensors, edges, strict=True)]
     del edges
     key = object()

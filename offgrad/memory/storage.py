@@ -113,11 +113,8 @@ class Storage:
         if not adopters:
             return False
         successor = object.__new__(Storage)
-        successor.root, successor.uid, successor._counted_nbytes = (
-            self.root,
-            next(_uids),
-            self._counted_nbytes,
-        )
+        successor.root, successor.uid = self.root, next(_uids)
+        successor._counted_nbytes = self._counted_nbytes
         successor.role = "saved for backward, to be written"
         # Before its write an adopter may return the memory to the program, which may change it.
         writes: list[ref[PendingWrite]] = [ref(adopter) for adopter in adopters]
