@@ -1,4 +1,4 @@
-"""``out=``: operations that write their result into a tensor given for it."""
+"""``out=``: operations that write their result into a given tensor."""
 
 import functools
 from collections.abc import Callable
@@ -38,8 +38,8 @@ NAMES = """
 def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
     """Return `operation` with a keyword ``out``: a tensor, or one for each of several results.
 
-    The result is written over it, converted to its dtype, and it is returned. One without elements
-    takes the shape of the result.
+    The result overwrites ``out``, converted to its dtype, and ``out`` is returned. An ``out``
+    without elements takes the shape of the result.
 
     Raises:
         RuntimeError: in grad mode, if ``out`` or an argument requires grad; if the shapes differ or
@@ -64,9 +64,8 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
         for each in (*targets, *results) if grad_mode.state.grad_enabled else ():
             if each.requires_grad:
                 raise RuntimeError(
-                    f"{name}: with out= nothing is recorded, so neither it nor what the result "
-                    f"depends on may require grad, got a {describe(each)} that does; leave out= "
-                    "away, or use no_grad()"
+                    f"{name}: out= is not differentiable, so neither out nor an argument may "
+                    f"require grad, got a {describe(each)} that does; drop out=, or use no_grad()"
                 )
         for target, value in zip(targets, results, strict=True):
             _write(name, target, value)

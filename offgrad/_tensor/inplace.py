@@ -6,7 +6,7 @@ from offgrad.ops._core.inplace_forms import inplace_form, inplace_view_form
 
 
 class InPlaceMethods(TensorBase):
-    """Methods that change the tensor: its memory, its version and its place in the graph."""
+    """Methods that change the tensor's memory, version and place in the graph."""
 
     abs_ = ops.abs_
     absolute_ = inplace_form(ops.absolute)

@@ -5,7 +5,7 @@ from offgrad.autograd.tensor_base import TensorBase
 
 
 class OperationMethods(TensorBase):
-    """Methods that compute something new, or a view."""
+    """Methods that return a new tensor or a view."""
 
     abs = ops.abs
     absolute = ops.absolute

@@ -1,4 +1,4 @@
-"""Tensor: an array that remembers where it came from. Its methods are the operations."""
+"""Tensor: an array with a place in the graph. Its methods are the operations."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -31,7 +31,7 @@ def _comparable(other: object) -> TypeGuard[Any]:
 def _operator(
     operation: "Callable[..., Tensor]", reflected: bool = False
 ) -> "Callable[[Tensor, Any], Tensor]":
-    """Return the method of an operator, which leaves other types to their own."""
+    """Return the method of an operator, with NotImplemented for other types."""
 
     def method(self: "Tensor", other: Any) -> "Tensor":
         try:
@@ -49,15 +49,15 @@ def _operator(
 class Tensor(OperationMethods, InPlaceMethods):
     """An n-dimensional array of one dtype that can take part in automatic differentiation.
 
-    Made by `offgrad.tensor`, `offgrad.zeros`, `offgrad.from_numpy` and the like. Views made by
-    indexing, `view`, `transpose` and so on share its memory and its version.
+    `offgrad.tensor`, `offgrad.zeros`, `offgrad.from_numpy` and others make tensors. Views made by
+    indexing, `view`, `transpose` and others share a tensor's memory and version.
     """
 
-    # NumPy leaves binary operations with tensors to the tensor.
+    # NumPy arrays leave binary operators with a tensor to the tensor's methods.
     __array_ufunc__ = None
 
     def __init__(self, *data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
-        """Copy one sequence or array, as the default dtype; or, given sizes, take any memory."""
+        """Copy one sequence or array as the default dtype; with sizes, leave it uninitialised."""
         dtype = ops.get_default_dtype() if dtype is None else dtype
         if data and all(isinstance(each, int) for each in data):
             source = ops.empty(*data, dtype=dtype)
@@ -67,7 +67,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         if requires_grad:
             self.requires_grad_()
 
-    # What it is
+    # Shape, dtype and memory
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         return self._array.itemsize
 
     def stride(self, dim: int | None = None) -> Any:
-        """Return the steps between neighbours in elements, for all dimensions or one."""
+        """Return the strides in elements, of all dimensions or one."""
         steps = tuple(step // self._array.itemsize for step in self._array.strides)
         return steps if dim is None else steps[dim]
 
@@ -159,11 +159,11 @@ class Tensor(OperationMethods, InPlaceMethods):
         def __getattr__(self, name: str) -> NoReturn:
             raise no_attribute("Tensor", name)
 
-    # Its place in the graph
+    # Autograd
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients are computed for it."""
+        """Whether gradients are computed for the tensor."""
         return self._requires_grad or is_stale(self)
 
     @requires_grad.setter
@@ -176,7 +176,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         """Set whether gradients are computed for this leaf; return it.
 
         Raises:
-            RuntimeError: for integers and bools, and for switching it off on what is no leaf.
+            RuntimeError: for integers and bools; if switched off for a tensor that is not a leaf.
         """
         if requires_grad:
             ops.check_requires_grad(self)
@@ -195,7 +195,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     @property
     def grad(self) -> "Tensor | None":
-        """The accumulated gradient of a leaf, or of a tensor that retains it; else None."""
+        """The accumulated gradient of a leaf or a tensor with `retain_grad`, else None."""
         return self._grad
 
     @grad.setter
@@ -217,19 +217,19 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no recorded operation made it: gradients end here."""
+        """Whether the tensor is not the result of a recorded operation: gradients end here."""
         return self.grad_fn is None
 
     @property
     def grad_fn(self) -> Node | None:
-        """The node that made it; None for leaves."""
+        """The node that computed the tensor; None for leaves."""
         if is_stale(self):
             refresh(self)
         return self._grad_fn
 
     @property
     def output_nr(self) -> int:
-        """Which output of `grad_fn` it is."""
+        """The index of the tensor among the outputs of `grad_fn`."""
         return self._output_nr
 
     @property
@@ -239,7 +239,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         return self._storage.version
 
     def is_inference(self) -> bool:
-        """Return whether it was made in `inference_mode`: autograd refuses it then."""
+        """Return whether the tensor was made in `inference_mode`: autograd refuses such tensors."""
         return self._storage.inference
 
     def _is_view(self) -> bool:
@@ -247,7 +247,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     @property
     def data(self) -> "Tensor":
-        """A detached tensor over the same memory."""
+        """A detached tensor that shares the memory."""
         return self.detach()
 
     @data.setter
@@ -267,15 +267,13 @@ class Tensor(OperationMethods, InPlaceMethods):
         create_graph: bool = False,
         inputs: "Tensor | Sequence[Tensor] | None" = None,
     ) -> None:
-        """Accumulate into ``.grad`` of the leaves the gradients of this tensor; see
-        `autograd.backward`.
-        """
+        """Accumulate the gradients of this tensor into ``.grad`` of leaves: `autograd.backward`."""
         gradients.backward(self, gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook: "Callable[[Tensor], Tensor | None]") -> RemovableHandle:
         """Call ``hook(grad)`` whenever the gradient of this tensor is computed.
 
-        The hook may return a gradient to be used in its place; it must not change its argument.
+        The hook may return a gradient that replaces its argument, which it must not change.
 
         Raises:
             RuntimeError: if the tensor does not require grad.
@@ -292,25 +290,25 @@ class Tensor(OperationMethods, InPlaceMethods):
     def register_post_accumulate_grad_hook(
         self, hook: "Callable[[Tensor], None]"
     ) -> RemovableHandle:
-        """Call ``hook(self)`` whenever a gradient was added to ``.grad`` of this leaf.
+        """Call ``hook(self)`` whenever a gradient has been accumulated into ``.grad`` of this leaf.
 
         Raises:
-            RuntimeError: if it is no leaf that requires grad.
+            RuntimeError: if the tensor is not a leaf that requires grad.
         """
         if not self._requires_grad or self._grad_fn is not None:
             raise RuntimeError(
-                "post-accumulate hooks are for leaves that require grad, whose .grad is "
-                f"accumulated; got a {describe(self)} that is not one; a result has register_hook"
+                "post-accumulate hooks are for leaves that require grad, "
+                f"got a {describe(self)} that is not one; use register_hook for results"
             )
         if self._post_accumulate_hooks is None:
             self._post_accumulate_hooks = {}
         return add_hook(self._post_accumulate_hooks, hook)
 
     def retain_grad(self) -> None:
-        """Have backward write ``.grad`` of this tensor though it is no leaf.
+        """Make backward set ``.grad`` of this tensor although it is not a leaf.
 
         Raises:
-            RuntimeError: if it does not require grad.
+            RuntimeError: if the tensor does not require grad.
         """
         node, _ = gradient_edge(self)
         if node is None:
@@ -322,15 +320,15 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     @property
     def retains_grad(self) -> bool:
-        """Whether backward will write ``.grad`` though this is no leaf."""
+        """Whether backward sets ``.grad`` although the tensor is not a leaf."""
         return self._grad_fn is not None and any(
             tensor is self for _, tensor in self._grad_fn.retaining_tensors()
         )
 
-    # To and from other things
+    # Conversion
 
     def numpy(self) -> NDArray[Any]:
-        """Return an array over the same memory.
+        """Return an array that shares the memory.
 
         Raises:
             RuntimeError: if the tensor requires grad: detach it first.
@@ -346,10 +344,10 @@ class Tensor(OperationMethods, InPlaceMethods):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> Any:
-        """Return the one element as a Python number.
+        """Return the only element as a Python number.
 
         Raises:
-            RuntimeError: if there is not exactly one.
+            RuntimeError: unless there is exactly one element.
         """
         if self._array.size != 1:
             raise RuntimeError(f"item() needs a tensor of one element, got a {describe(self)}")
@@ -432,9 +430,9 @@ class Tensor(OperationMethods, InPlaceMethods):
         copy: bool = False,
         non_blocking: bool = False,
     ) -> "Tensor":
-        """Return the tensor converted to a dtype, or to that of a tensor; itself if it has it.
+        """Return the tensor in a dtype, or in that of another tensor; itself if it has that dtype.
 
-        The device ``"cpu"`` is accepted: there is no other.
+        The device may be ``"cpu"`` only.
         """
         dtype = ops.conversion(target, device, dtype)
         result = self if dtype is None else ops.cast(self, dtype)
@@ -442,7 +440,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     @property
     def device(self) -> ops.Device:
-        """Where it is: the CPU."""
+        """The device: always the CPU."""
         return ops.Device("cpu")
 
     def type_as(self, other: "Tensor") -> "Tensor":
@@ -450,7 +448,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         return ops.cast(self, other._array.dtype)
 
     def cpu(self) -> "Tensor":
-        """Return the tensor itself: it is there already."""
+        """Return the tensor itself."""
         return self
 
     def float(self) -> "Tensor":
@@ -501,11 +499,11 @@ class Tensor(OperationMethods, InPlaceMethods):
         """Return a tensor of `data` with this dtype."""
         return ops.tensor(data, dtype=self._array.dtype if dtype is None else dtype)
 
-    # Views with a name of their own
+    # Views
 
     @property
     def T(self) -> "Tensor":
-        """The matrix transposed."""
+        """The transposed matrix."""
         return ops.permute(self, *reversed(range(self._array.ndim)))
 
     @property
@@ -517,7 +515,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     @property
     def H(self) -> "Tensor":
-        """The matrix transposed and conjugated."""
+        """The conjugate transpose of the matrix."""
         return ops.conj(self.t())
 
     @property
@@ -536,7 +534,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         return ops.imag(self)
 
     def where(self, condition: "Tensor", other: Any) -> "Tensor":
-        """Return the tensor where `condition` holds, and `other` elsewhere."""
+        """Return the tensor where `condition` is true, and `other` elsewhere."""
         return ops.where(condition, self, other)
 
     def view_as(self, other: "Tensor") -> "Tensor":
@@ -555,14 +553,14 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         while isinstance(value, Tensor) and value.ndim and value.shape[0] == 1:
-            value = value[0]  # as PyTorch: sizes of 1 in front do not count
+            value = value[0]  # as PyTorch drops leading sizes of 1
         if not parse(index)[2]:
             ops.copy_(ops.getitem(self, index), value)
         else:
             ops.inplace(ops.index_put, self, index, value)
 
     def detach_(self) -> "Tensor":
-        """Cut the tensor off from its history.
+        """Remove the tensor from the graph: it becomes a leaf that does not require grad.
 
         Raises:
             RuntimeError: for views.
@@ -588,7 +586,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         return self.copy_(value, name="fill_")
 
     def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> "Tensor":
-        """Fill with normal numbers."""
+        """Fill with normal numbers of mean `mean` and standard deviation `std`."""
         sample = ops.randn(self.shape, dtype=self.dtype, generator=generator)
         return self.copy_(sample * std + mean, name="normal_")
 
@@ -658,7 +656,7 @@ TensorBase.tensor_class = Tensor
 
 
 def _rebuild(kind: type[Tensor], array: NDArray[Any], requires_grad: bool) -> Tensor:
-    """Return the tensor that was pickled."""
+    """Return the unpickled tensor."""
     source = ops.tensor(array)
     tensor = object.__new__(kind)
     tensor._set(source._array, source._storage, requires_grad)

@@ -1,10 +1,10 @@
-"""Kernels: NumPy arrays in, NumPy arrays out, every output given by the caller.
+"""Kernels: functions of NumPy arrays that write into arrays given by the caller.
 
 Each kernel is a fused loop compiled by Numba beside its NumPy reference, `_<name>_numpy`, which is
-the oracle in tests and what runs with OFFGRAD_KERNELS=numpy, without numba, or for 16-bit floats
+the oracle in tests and runs with OFFGRAD_KERNELS=numpy, without numba, or for 16-bit floats
 (computed in float32). Loops serve float32 and float64. Arrays are C-contiguous (attention takes any
-strides). Which implementation runs, and the order of its arithmetic, follow from dtypes and shapes
-alone: the same call gives the same bits on any number of threads.
+strides). Dtypes and shapes alone decide the implementation and the order of its arithmetic: the
+same call gives the same bits on any number of threads.
 
 Importing this package neither imports numba nor compiles anything; the first calls do.
 """

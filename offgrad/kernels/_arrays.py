@@ -1,4 +1,4 @@
-"""What kernels assume of arrays, checked, and the views they work on."""
+"""Checks of kernels' arguments, and the views that kernels work on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(array: Array) -> Array:
 
 
 def as_float(array: Array) -> Array:
-    """Floats NumPy computes well with: float32 for 16-bit types, else the array itself."""
+    """The array as float32 if it holds 16-bit floats, else itself."""
     return array.astype(np.float32) if array.dtype.itemsize < 4 else array
 
 
@@ -36,7 +36,7 @@ def same_shape(**arrays: Array) -> None:
     """Raise ValueError, naming each array and its shape, unless all shapes are equal."""
     if len({array.shape for array in arrays.values()}) > 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise ValueError(f"these arrays have one shape, got {shapes}")
+        raise ValueError(f"these arrays must have one shape, got {shapes}")
 
 
 def _not_contiguous(array: Array) -> ValueError:

@@ -1,12 +1,11 @@
-"""Scaled dot-product attention and its gradient, without ever storing a T x S matrix.
+"""Scaled dot-product attention and its gradient, without a T x S matrix.
 
 out = dropout(softmax(q k^T * scale + mask)) v. In tiles of 128 query rows BLAS multiplies and a
-compiled loop does the softmax; the log-sum-exp of each row is all that backward needs to compute
-the tile again. Each (batch, head) is computed by one thread, with one BLAS thread, in a fixed
-order: results depend neither on the number of threads nor on the memory layout of q, k and v,
-which may be strided views.
+compiled loop does the softmax; from the log-sum-exp of each row backward recomputes the tile. One
+thread, with one BLAS thread, computes each (batch, head) in a fixed order: results depend neither
+on the number of threads nor on the memory layout of q, k and v, which may be strided views.
 
-A row that may attend to nothing gives zeros, and no gradient, as in torch.
+A row without a key to attend to gives zeros, and no gradient, as in torch.
 
 Scratch memory, per thread in use: one tile (two in backward) of 128 x S, and one head's k and v
 where they are strided (in backward, their gradients as well).
@@ -51,22 +50,22 @@ def attention(
         v: [B, H, S, E].
         out: [B, H, T, E], written.
         lse: [B, H, T], written, C-contiguous; float32, or float64 for float64 inputs. Infinite
-            where a row may attend to nothing.
+            for a row without a key to attend to.
         scale: Factor of q k^T, usually D ** -0.5.
         causal: Row t attends to keys 0 to t, also where T and S differ.
         mask: Broadcasts to [B, H, T, S]. Booleans: True where a row may attend; floats: added.
         dropout_p: Probability of dropping an attention probability.
-        seed: With offset, the random stream, as in `dropout`: the call takes B * H * T * S of it.
+        seed: With offset, the random stream, as in `dropout`: the call takes B * H * T * S numbers.
         offset: See seed.
 
-    16-bit floats are computed in float32. Raises ValueError where shapes do not fit.
+    16-bit floats are computed in float32. Raises ValueError if shapes do not fit.
     """
     batch, heads, rows, keys = _shape(q, k, v, out, lse)
     dtype = _work_dtype(q)
     masks = _broadcast_mask(mask, (batch, heads, rows, keys))
     dropping = Dropout.of(dropout_p, seed, offset)
 
-    def some_heads(start: int, stop: int) -> None:
+    def run_heads(start: int, stop: int) -> None:
         scratch = np.empty(min(TILE, rows) * keys, dtype=dtype)
         inverse = np.empty(min(TILE, rows), dtype=dtype)
         for item in range(start, stop):
@@ -76,13 +75,13 @@ def attention(
                 q_ = _scaled(q[at][first:last], scale, dtype)
                 scores = _scores(q_, k_[:seen], scratch, masks, at, first)
                 norms = inverse[: last - first]
-                place = (item * rows + first) * keys
+                position = (item * rows + first) * keys
                 softmax_tile(
-                    scores, lse[at][first:last], norms, first, causal, dropping, place, keys
+                    scores, lse[at][first:last], norms, first, causal, dropping, position, keys
                 )
                 np.multiply(np.matmul(scores, v_[:seen]), norms[:, None], out=out[at][first:last])
 
-    _over_heads(some_heads, batch * heads, rows * keys * (q.shape[3] + v.shape[3]))
+    _over_heads(run_heads, batch * heads, rows * keys * (q.shape[3] + v.shape[3]))
 
 
 def attention_backward(
@@ -102,20 +101,20 @@ def attention_backward(
     seed: int = 0,
     offset: int = 0,
 ) -> None:
-    """Write the gradients of q, k and v into `dq`, `dk` and `dv`; None where one is not wanted.
+    """Write the gradients of q, k and v into `dq`, `dk` and `dv`; None skips one.
 
-    `grad` is the gradient of `out`, and may have any strides, as may all but `lse`; `out` and `lse`
-    are the forward's results, and the other arguments the forward's.
+    `grad` is the gradient of `out`; all arrays but `lse` may have any strides. `out` and `lse` are
+    the forward's results, the other arguments the forward's.
     """
     batch, heads, rows, keys = _shape(q, k, v, out, lse)
     for name, gradient, of in (("grad", grad, out), ("dq", dq, q), ("dk", dk, k), ("dv", dv, v)):
         if gradient is not None and gradient.shape != of.shape:
-            raise ValueError(f"attention's {name} has shape {of.shape}, got {gradient.shape}")
+            raise ValueError(f"attention's {name} must have shape {of.shape}, got {gradient.shape}")
     dtype = _work_dtype(q)
     masks = _broadcast_mask(mask, (batch, heads, rows, keys))
     dropping = Dropout.of(dropout_p, seed, offset)
 
-    def some_heads(start: int, stop: int) -> None:
+    def run_heads(start: int, stop: int) -> None:
         scratch = np.empty((2, min(TILE, rows) * keys), dtype=dtype)
         dk_, dv_ = np.empty(k.shape[2:], dtype=dtype), np.empty(v.shape[2:], dtype=dtype)
         for item in range(start, stop):
@@ -130,9 +129,9 @@ def attention_backward(
                 p = _scores(q_, k_[:seen], scratch[0], masks, at, first)
                 ds = scratch[1, : p.size].reshape(p.shape)
                 np.matmul(g, v_[:seen].T, out=ds)
-                place = (item * rows + first) * keys
+                position = (item * rows + first) * keys
                 softmax_tile_backward(
-                    p, ds, lse[at][first:last], delta, first, causal, dropping, place, keys
+                    p, ds, lse[at][first:last], delta, first, causal, dropping, position, keys
                 )
                 if dv is not None:
                     dv_[:seen] += np.matmul(p.T, g)
@@ -145,11 +144,11 @@ def attention_backward(
             if dv is not None:
                 dv[at] = dv_
 
-    _over_heads(some_heads, batch * heads, 2 * rows * keys * (q.shape[3] + v.shape[3]))
+    _over_heads(run_heads, batch * heads, 2 * rows * keys * (q.shape[3] + v.shape[3]))
 
 
 def _over_heads(body: Body, count: int, cost: int) -> None:
-    @single_threaded_blas()  # in each thread, for a BLAS whose setting is each thread's own
+    @single_threaded_blas()  # in each thread, for a BLAS with a setting per thread
     def run(start: int, stop: int) -> None:
         body(start, stop)
 
@@ -186,18 +185,18 @@ def _broadcast_mask(mask: Array | None, shape: tuple[int, ...]) -> Array | None:
         return np.broadcast_to(mask, shape)
     except ValueError:
         raise ValueError(
-            f"attention's mask broadcasts to [B, H, T, S] = {shape}, got {mask.shape}"
+            f"attention's mask must broadcast to [B, H, T, S] = {shape}, got {mask.shape}"
         ) from None
 
 
 def _tiles(rows: int, keys: int, causal: bool) -> list[tuple[int, int, int]]:
-    """First row, end, and number of keys that any row of the tile sees."""
+    """First row, end, and number of visible keys of each tile."""
     bounds = [(first, min(first + TILE, rows)) for first in range(0, rows, TILE)]
     return [(first, last, min(keys, last) if causal else keys) for first, last in bounds]
 
 
 def _scaled(array: Array, scale: float, dtype: np.dtype[Any]) -> Array:
-    """A contiguous product, in the dtype that is computed in."""
+    """The product with `scale`, contiguous, in `dtype`."""
     product: Array = np.multiply(array.astype(dtype, copy=False), dtype.type(scale), order="C")
     return product
 
@@ -205,7 +204,7 @@ def _scaled(array: Array, scale: float, dtype: np.dtype[Any]) -> Array:
 def _scores(
     q: Array, k: Array, scratch: Array, mask: Array | None, at: tuple[int, int], first: int
 ) -> Array:
-    """A tile of q k^T, masked; causality is left to the softmax."""
+    """A tile of q k^T, masked; the softmax applies causality."""
     rows, seen = len(q), len(k)
     scores = scratch[: rows * seen].reshape(rows, seen)
     np.matmul(q, k.T, out=scores)

@@ -19,7 +19,7 @@ _MASK64 = 2**64 - 1
 
 @dataclass(frozen=True)
 class Dropout:
-    """Which attention probabilities are dropped: element [b, h, t, s] has its place in a stream."""
+    """The rule for dropped probabilities: each has its position in a random stream."""
 
     key: np.uint64
     offset: int
@@ -28,7 +28,7 @@ class Dropout:
 
     @classmethod
     def of(cls, p: float, seed: int, offset: int) -> Dropout:
-        """The rule for probability `p`, which `kernels.dropout` would apply as well."""
+        """The rule for probability `p`, as `kernels.dropout` applies it."""
         return cls(stream_key(seed), offset, *keep_rule(p))
 
 
@@ -39,25 +39,25 @@ def softmax_tile(
     first: int,
     causal: bool,
     dropout: Dropout,
-    place: int,
+    position: int,
     stride: int,
 ) -> None:
     """Turn scores into softmax's numerators, in place; write log-sum-exps and inverse sums.
 
     Args:
         scores: [R, N] floats, rows first to first + R - 1 against keys 0 to N - 1.
-        lse: [R], written: log-sum-exp of each row, +inf for one that sees nothing.
-        inverse: [R], written: what numerators are to be multiplied with, dropout's factor included.
+        lse: [R], written: log-sum-exp of each row, +inf for one without a visible key.
+        inverse: [R], written: factors of the numerators, dropout's included.
         first: Number of the first row.
         causal: Row t sees keys 0 to t.
-        dropout: Which numerators become 0; the sums are taken before.
-        place: Where in dropout's stream the first score stands, and
-        stride: the first score of a row stands after that of the row before.
+        dropout: The rule for numerators that become 0; the sums include them.
+        position: Position of the first score in dropout's stream.
+        stride: Distance in the stream between the first scores of neighbouring rows.
     """
     if not uses_numba(scores, lse, inverse):
-        _softmax_tile_numpy(scores, lse, inverse, first, causal, dropout, place, stride)
+        _softmax_tile_numpy(scores, lse, inverse, first, causal, dropout, position, stride)
         return
-    start = np.uint64((dropout.offset + place) & _MASK64)
+    start = np.uint64((dropout.offset + position) & _MASK64)
     scale = scores.dtype.type(dropout.scale)
     rule = (dropout.key, start, np.uint64(stride), dropout.threshold, scale)
     _softmax_tile_loop(scores, lse, inverse, first, causal, *rule)
@@ -71,22 +71,22 @@ def softmax_tile_backward(
     first: int,
     causal: bool,
     dropout: Dropout,
-    place: int,
+    position: int,
     stride: int,
 ) -> None:
     """Turn scores into probabilities after dropout, and their gradient into the scores', in place.
 
     Args:
-        p: [R, N], scores as in the forward; then the probabilities that met v.
-        ds: [R, N], gradient of those probabilities; then of the scores.
+        p: [R, N], scores as in the forward; overwritten by the probabilities multiplied with v.
+        ds: [R, N], gradient of those probabilities; overwritten by that of the scores.
         lse: [R], the forward's.
         delta: [R], sum of gradient times probability over the row.
-        first, causal, dropout, place, stride: As in `softmax_tile`.
+        first, causal, dropout, position, stride: As in `softmax_tile`.
     """
     if not uses_numba(p, ds, lse, delta):
-        _softmax_tile_backward_numpy(p, ds, lse, delta, first, causal, dropout, place, stride)
+        _softmax_tile_backward_numpy(p, ds, lse, delta, first, causal, dropout, position, stride)
         return
-    start = np.uint64((dropout.offset + place) & _MASK64)
+    start = np.uint64((dropout.offset + position) & _MASK64)
     rule = (dropout.key, start, np.uint64(stride), dropout.threshold, p.dtype.type(dropout.scale))
     _softmax_tile_backward_loop(p, ds, lse, delta, first, causal, *rule)
 
@@ -99,7 +99,7 @@ def _softmax_tile_numpy(
     first: int,
     causal: bool,
     dropout: Dropout,
-    place: int,
+    position: int,
     stride: int,
 ) -> None:
     if causal:
@@ -110,7 +110,7 @@ def _softmax_tile_numpy(
     total = scores.sum(axis=1)
     lse[...] = np.where(empty, np.inf, highest + np.log(total))
     inverse[...] = np.where(empty, 0, dropout.scale / total)
-    scores[~_kept(scores.shape, dropout, place, stride)] = 0
+    scores[~_keep_mask(scores.shape, dropout, position, stride)] = 0
 
 
 @np.errstate(all="ignore")
@@ -122,7 +122,7 @@ def _softmax_tile_backward_numpy(
     first: int,
     causal: bool,
     dropout: Dropout,
-    place: int,
+    position: int,
     stride: int,
 ) -> None:
     np.exp(p - lse[:, None], out=p)
@@ -130,7 +130,9 @@ def _softmax_tile_backward_numpy(
         future = _future(p.shape, first)
         p[future] = 0
         ds[future] = 0
-    factor = np.where(_kept(p.shape, dropout, place, stride), dropout.scale, 0).astype(p.dtype)
+    factor = np.where(_keep_mask(p.shape, dropout, position, stride), dropout.scale, 0).astype(
+        p.dtype
+    )
     ds[...] = p * (np.where(factor == 0, 0, ds * factor) - delta[:, None])
     p *= factor
 
@@ -141,18 +143,18 @@ def _future(shape: tuple[int, ...], first: int) -> npt.NDArray[np.bool_]:
     return future
 
 
-def _kept(
-    shape: tuple[int, ...], dropout: Dropout, place: int, stride: int
+def _keep_mask(
+    shape: tuple[int, ...], dropout: Dropout, position: int, stride: int
 ) -> npt.NDArray[np.bool_]:
     if dropout.threshold == 0:
         return np.ones(shape, dtype=np.bool_)
     rows, keys = (np.arange(count, dtype=np.uint64) for count in shape)
-    start = np.uint64((dropout.offset + place) & _MASK64)
+    start = np.uint64((dropout.offset + position) & _MASK64)
     counters = rows[:, None] * np.uint64(stride) + keys + start
-    kept: npt.NDArray[np.bool_] = (
+    keep: npt.NDArray[np.bool_] = (
         random_bits(dropout.key, counters) >> _HIGH_HALF >= dropout.threshold
     )
-    return kept
+    return keep
 
 
 @jit
@@ -163,7 +165,7 @@ def _softmax_tile_loop(
     first: int,
     causal: bool,
     key: Any,
-    place: Any,
+    position: Any,
     stride: Any,
     threshold: Any,
     scale: Any,
@@ -190,10 +192,10 @@ def _softmax_tile_loop(
         lse[i] = highest + number(np.log(total))
         inverse[i] = scale / total
         if threshold > np.uint64(0):
-            start = place + np.uint64(i) * stride
+            start = position + np.uint64(i) * stride
             for j in range(seen.size):
-                kept = random_bits(key, start + np.uint64(j)) >> _HIGH_HALF >= threshold
-                seen[j] = seen[j] if kept else zero
+                keep = random_bits(key, start + np.uint64(j)) >> _HIGH_HALF >= threshold
+                seen[j] = seen[j] if keep else zero
 
 
 @jit
@@ -205,7 +207,7 @@ def _softmax_tile_backward_loop(
     first: int,
     causal: bool,
     key: Any,
-    place: Any,
+    position: Any,
     stride: Any,
     threshold: Any,
     scale: Any,
@@ -222,12 +224,12 @@ def _softmax_tile_backward_loop(
         norm = number(lse[i])
         dot = delta[i]
         if threshold > np.uint64(0):
-            start = place + np.uint64(i) * stride
+            start = position + np.uint64(i) * stride
             for j in range(row.size):
-                kept = random_bits(key, start + np.uint64(j)) >> _HIGH_HALF >= threshold
+                keep = random_bits(key, start + np.uint64(j)) >> _HIGH_HALF >= threshold
                 power = exp(row[j] - norm)
-                d[j] = power * ((d[j] * scale if kept else zero) - dot)
-                row[j] = power * scale if kept else zero
+                d[j] = power * ((d[j] * scale if keep else zero) - dot)
+                row[j] = power * scale if keep else zero
         else:
             for j in range(row.size):
                 power = exp(row[j] - norm)

@@ -1,4 +1,4 @@
-"""BLAS on one thread, for as long as kernels run matmuls from several threads of their own.
+"""BLAS on one thread while kernels run matmuls from several threads.
 
 Batched small matmuls gain little from BLAS's threads and are erratic under them; split over heads,
 with one BLAS thread per worker, they are fast, and their bits do not depend on BLAS's settings.
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class _Limiter:
-    """Counts users of single-threaded BLAS: the first one in sets it, the last one out restores."""
+    """Counts users of single-threaded BLAS: the first one sets it, the last one restores it."""
 
     def __init__(self, libraries: list[Any] | None = None) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class _Limiter:
         self._before: list[int] = []
 
     def enter(self) -> list[tuple[Any, int]]:
-        """Set one thread; what is returned is for `leave`, in the same thread."""
+        """Set one thread; return the argument of `leave`, which the same thread calls."""
         with self._lock:
             if self._libraries is None:
                 self._libraries = _blas_libraries()
@@ -33,7 +33,7 @@ class _Limiter:
             changed = [(library, library.get_num_threads()) for library in self._libraries]
             for library, _ in changed:
                 _set_num_threads(library, 1)
-            # Over OpenMP the number is each thread's own, and is given back by each thread.
+            # With OpenMP each thread has its own number and restores it itself.
             return [pair for pair in changed if _is_per_thread(pair[0])]
 
     def leave(self, entered: list[tuple[Any, int]]) -> None:
@@ -45,7 +45,7 @@ class _Limiter:
                 _set_num_threads(library, count)
 
     def in_child(self) -> _Limiter:
-        """The limiter of a forked child: its users were other threads, which do not exist there."""
+        """The limiter of a forked child, in which the users, other threads, do not exist."""
         if self._users:
             self._restore()
         return _Limiter(self._libraries)
@@ -69,8 +69,8 @@ def _is_per_thread(library: Any) -> bool:
 def _set_num_threads(library: Any, count: int) -> None:
     if library.get_num_threads() == count:
         return
-    # threadpoolctl (3.8) obeys the thread that set a number first and silently ignores all others;
-    # here any thread may be the first in or the last out, one at a time.
+    # threadpoolctl (3.8) obeys the thread that set a number first and silently ignores others; here
+    # any thread may be the first or the last user, one at a time.
     release = getattr(library, "clear_controlling_thread", lambda force: None)
     release(force=True)
     library.set_num_threads(count)
@@ -82,9 +82,9 @@ _limiter = _Limiter()
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Within the context, BLAS uses one thread in the whole process; nests, and threads may share.
+    """Within the context, BLAS uses one thread in the whole process; contexts nest and overlap.
 
-    The setting is BLAS's and global: a matmul of another thread meanwhile runs on one thread too.
+    The setting is global: a matmul of another thread runs on one thread meanwhile, too.
     """
     limiter = _limiter
     entered = limiter.enter()

@@ -5,7 +5,7 @@ with target t is torch's
 
     (1 - s) * w[t] * -log p[t]  +  s / C * sum over c of w[c] * -log p[c]
 
-and 0 for a row whose target is `ignore_index`. Reduction is the caller's; the divisor of torch's
+and 0 for a row whose target is `ignore_index`. The caller reduces; the divisor of torch's
 mean is `cross_entropy_total_weight`. Backward needs the logits and each row's log-sum-exp.
 """
 
@@ -42,12 +42,12 @@ def cross_entropy(
         logits: [N, C] floats.
         target: [N] integers, classes 0 to C - 1 or `ignore_index`.
         losses: [N], written.
-        lse: [N], written; `cross_entropy_backward` asks for it.
+        lse: [N], written; an argument of `cross_entropy_backward`.
         weight: [C] factors of the classes, of the logits' dtype, or None.
-        ignore_index: Target of rows that count for nothing.
+        ignore_index: Target of rows to ignore.
         label_smoothing: Between 0 and 1.
 
-    Raises IndexError for a target out of range, and ValueError where shapes do not fit.
+    Raises IndexError for a target out of range, and ValueError if shapes do not fit.
     """
     _check(logits, target, weight, ignore_index, label_smoothing)
     same_shape(target=target, losses=losses, lse=lse)
@@ -102,7 +102,7 @@ def cross_entropy_backward(
 def cross_entropy_total_weight(
     target: Array, weight: Array | None = None, ignore_index: int = -100
 ) -> float:
-    """What torch's mean divides by: the sum of the targets' weights, or the number not ignored."""
+    """The divisor of torch's mean: the sum of the targets' weights, or the number not ignored."""
     counted = target != ignore_index
     if weight is None:
         return float(np.count_nonzero(counted))
@@ -119,11 +119,16 @@ def _check(
         )
     classes = logits.shape[1]
     if target.dtype.kind not in "iu":
-        raise ValueError(f"cross_entropy's targets are class indices, integers; got {target.dtype}")
+        raise ValueError(
+            f"cross_entropy's targets must be class indices, integers; got {target.dtype}"
+        )
     if weight is not None and weight.shape != (classes,):
-        raise ValueError(f"cross_entropy's weight is one per class ({classes}), got {weight.shape}")
+        raise ValueError(
+            f"cross_entropy's weight must have one element per class ({classes}), got "
+            f"{weight.shape}"
+        )
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing is between 0 and 1, got {label_smoothing}")
+        raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
     wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if wrong.any():
         row = int(wrong.argmax())

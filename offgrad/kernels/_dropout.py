@@ -31,9 +31,9 @@ def dropout(x: Array, out: Array, p: float, seed: int, offset: int = 0) -> None:
 
     Args:
         x: Any shape; `out` has the same. A dropped NaN or infinity becomes 0.
-        p: Probability of being dropped, 0 to 1; for 1 all is 0.
-        seed: Chooses the random stream; any integer, of which 64 bits count.
-        offset: Where in the stream the first element stands. x takes x.size of it.
+        p: Probability of being dropped, 0 to 1; with 1 all elements become 0.
+        seed: Seed of the random stream; any integer, reduced to 64 bits.
+        offset: Position of the first element in the stream. x takes x.size numbers.
 
     Raises ValueError for a p out of range.
     """
@@ -57,14 +57,14 @@ def dropout_mask(
     threshold, _ = keep_rule(p)
     # uint64 wraps around, in NumPy's arrays as in the compiled loop.
     counters = np.arange(prod(shape), dtype=np.uint64) + np.uint64(offset & _MASK64)
-    kept: npt.NDArray[np.bool_] = random_bits(stream_key(seed), counters) >> _HIGH_HALF >= threshold
-    return kept.reshape(shape)
+    keep: npt.NDArray[np.bool_] = random_bits(stream_key(seed), counters) >> _HIGH_HALF >= threshold
+    return keep.reshape(shape)
 
 
 def keep_rule(p: float) -> tuple[np.uint64, float]:
-    """The least top-32-bits value that keeps an element, and the factor of what is kept."""
+    """The minimum of the top 32 bits that keeps an element, and the factor of kept elements."""
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout's p is a probability, 0 to 1, got {p}")
+        raise ValueError(f"dropout's p must be a probability, 0 to 1, got {p}")
     return np.uint64(round(p * 2**32)), 1 / (1 - p) if p < 1 else 0.0
 
 

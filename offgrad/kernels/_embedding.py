@@ -1,4 +1,4 @@
-"""The gradient of an embedding table: rows summed into the places they were looked up from."""
+"""The gradient of an embedding table: rows summed by index."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int =
     Args:
         grad: [..., D] floats.
         index: Integers, one per row of `grad`, 0 to V - 1.
-        out: [V, D], written throughout.
+        out: [V, D], written completely.
         padding_idx: Row that gets no gradient; -1 for none.
 
-    Rows are added in the order of `index`, whatever the number of threads. Raises IndexError for an
-    index out of range, ValueError where shapes do not fit.
+    Rows are added in the order of `index` on any number of threads. Raises IndexError for an
+    index out of range, ValueError if shapes do not fit.
     """
     g, i = rows(grad), flat(index)
     if out.ndim != 2 or g.shape != (i.size, out.shape[1]):
@@ -45,7 +45,7 @@ def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int =
         _embedding_backward_numpy(g, i, out, padding_idx)
         return
     o = rows(out)
-    # Ranges of the table: each looks through the whole index for its own rows.
+    # Ranges of the table: each searches the whole index for its rows.
     cost = (i.size + size) * width // size if size else 0
     parallel_for(
         lambda start, stop: _embedding_backward_loop(g, i, o, padding_idx, start, stop), size, cost

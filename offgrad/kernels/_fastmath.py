@@ -1,4 +1,4 @@
-"""Scalar functions for compiled loops, fast where they vectorise: float32 as polynomials.
+"""Scalar functions for compiled loops; in float32 polynomials, which vectorise.
 
 Numba's wheels call the C library for `math.exp`, one element at a time; a polynomial that LLVM
 vectorises is about seven times as fast. float64 goes to the C library, for its full accuracy.
@@ -20,7 +20,7 @@ _LOG2_E = np.float32(math.log2(math.e))
 # ln 2 in two parts, the first with few enough bits that its product with an integer is exact.
 _LN2_HIGH = np.float32(355 / 512)
 _LN2_LOW = np.float32(math.log(2) - 355 / 512)
-# Adding this rounds to an integer, left in the low bits of the sum.
+# Adding this rounds to an integer, which stands in the low bits of the sum.
 _ROUNDER = np.float32(1.5 * 2**23)
 _EXP_UNDERFLOW = np.float32(-87.3)
 _ZERO = np.float32(0)
@@ -40,7 +40,7 @@ def _exp32(x: Any) -> Any:
     p = _ONE + r * (_ONE + r * (_E2 + r * (_E3 + r * p)))
     exponent = np.int32(shifted.view(np.int32) << _EXPONENT_SHIFT)
     power = np.int32(exponent + _EXPONENT_ONE).view(np.float32)
-    # The comparison is false for NaN, which has gone through p.
+    # The comparison is false for NaN, which p contains already.
     return _ZERO if x < _EXP_UNDERFLOW else p * power
 
 
@@ -48,8 +48,8 @@ def _exp32(x: Any) -> Any:
 def log_share(x: Any, highest: Any, log_total: Any) -> Any:
     """(x - highest) - log_total, in this order.
 
-    Regrouped, as a loop's arithmetic may be, the last two would be added up first, and the small
-    one lost where `highest` is large.
+    A loop's arithmetic may be regrouped: then the last two are added first, and the small one is
+    lost if `highest` is large.
     """
     return (x - highest) - log_total
 
@@ -113,9 +113,9 @@ def _row_max32(row: Any) -> Any:
 
 @specialised(float32=_row_max32)
 def row_max(row: Any) -> Any:
-    """The largest element of a 1-D array (of none: a NaN); +NaN counts as larger than infinity.
+    """The maximum of a 1-D array (NaN if it is empty); +NaN counts as larger than infinity.
 
-    Found among the bits as integers, mapped so that they order as the floats do: a maximum of
+    Computed on the bits as integers, mapped to the order of the floats: a maximum of
     floats does not vectorise.
     """
     bits = row.view(np.int64)
@@ -149,7 +149,7 @@ def random_bits(key: Any, counter: Any) -> Any:
 
 
 def stream_key(seed: int) -> np.uint64:
-    """The state from which a seed's stream starts: seeds next to each other land far apart."""
+    """The initial state of a seed's stream; neighbouring seeds give distant states."""
     seeds = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF], dtype=np.uint64)
     bits: npt.NDArray[np.uint64] = random_bits(seeds, np.ones(1, dtype=np.uint64))
     return np.uint64(bits[0])

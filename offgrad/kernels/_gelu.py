@@ -34,7 +34,7 @@ _PDF_AT_0 = 1 / math.sqrt(2 * math.pi)
 
 
 def gelu(x: Array, out: Array, approximate: Approximation = "none") -> None:
-    """Write GELU of `x` into `out`, of one shape; `approximate`, "none" or "tanh", is torch's."""
+    """Write GELU of `x` into `out`, of equal shape; `approximate` as in torch ("none", "tanh")."""
     _check(approximate)
     same_shape(x=x, out=out)
     if not uses_numba(x, out):
@@ -46,7 +46,7 @@ def gelu(x: Array, out: Array, approximate: Approximation = "none") -> None:
 
 
 def gelu_backward(grad: Array, x: Array, out: Array, approximate: Approximation = "none") -> None:
-    """Write `grad` times GELU's derivative at `x` into `out`; all of one shape."""
+    """Write `grad` times GELU's derivative at `x` into `out`; all have the same shape."""
     _check(approximate)
     same_shape(grad=grad, x=x, out=out)
     if not uses_numba(grad, x, out):
@@ -59,7 +59,7 @@ def gelu_backward(grad: Array, x: Array, out: Array, approximate: Approximation 
 
 def _check(approximate: str) -> None:
     if approximate not in ("none", "tanh"):
-        raise ValueError(f"gelu's approximate is 'none' or 'tanh', got {approximate!r}")
+        raise ValueError(f"gelu's approximate must be 'none' or 'tanh', got {approximate!r}")
 
 
 @np.errstate(all="ignore")
@@ -102,7 +102,7 @@ def _tanh_gate_numpy(x: Array) -> Array:
 
 @jit
 def _gelu_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    # Slices first: an index that starts at 0 needs no check for being negative, and vectorises.
+    # Slices first: an index from 0 needs no check for negative numbers, and vectorises.
     x = x[start:stop]
     out = out[start:stop]
     for i in range(x.size):
@@ -149,5 +149,5 @@ def _gelu_tanh_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int)
         scale = one / (one + small)
         gate = (small if twice < zero else one) * scale
         change = small * scale * scale
-        # Far out `slope` may be infinite while `change` is 0.
+        # For large |x| `slope` may be infinite while `change` is 0.
         out[i] = grad[i] * (gate + (zero if change == zero else a * change * slope))

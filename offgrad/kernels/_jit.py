@@ -3,16 +3,16 @@
 Importing this module does not import numba. Compiled loops are cached on disk next to the source
 (or in the user's cache folder where that is read-only), so a second process loads them.
 
-Loops are serial and release the GIL; parallelism is Python's (see `parallel`). The reasons:
+Loops are serial and release the GIL; Python threads run them (see `_parallel`). The reasons:
 
 - Numba's `workqueue` threading layer aborts the process when two threads enter parallel code at
-  once, and GNU OpenMP (`omp`) does not survive a fork; a small pool of Python threads does both.
-- Work split into ranges that depend on the problem's size alone gives the same bits whatever the
+  once, and GNU OpenMP (`omp`) does not survive a fork; a small pool of Python threads allows both.
+- Work split into ranges that depend on the problem's size alone gives the same bits on any
   number of threads.
 
 `FAST` lets LLVM vectorise sums and fuse multiply-adds but, without `nnan` and `ninf`, keeps NaN and
 infinity meaningful. Helpers get `contract` alone: an argument reduction in two steps, as in
-`fastmath.exp`, is lost when terms may be regrouped.
+`_fastmath.exp`, is lost if terms may be regrouped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _registered = 0
 def backend() -> str:
     """The implementation in use, "numba" or "numpy".
 
-    Settled at the first kernel call from the environment variable OFFGRAD_KERNELS (default
+    Set at the first kernel call from the environment variable OFFGRAD_KERNELS (default
     "numba"); without an importable numba it is "numpy", with one RuntimeWarning.
     """
     if _backend is None:
@@ -156,7 +156,7 @@ def _njit(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _register_helpers() -> None:
-    """Tell Numba's typing of every helper declared so far; once each."""
+    """Register each new helper with Numba's typing."""
     global _registered
     if _registered == len(_helpers):
         return
@@ -180,8 +180,8 @@ def _register_helpers() -> None:
 def _named_after_helpers(function: Callable[P, R]) -> Callable[P, R]:
     """A copy of `function` whose name carries a digest of the helpers' code.
 
-    Numba's disk cache looks at a loop's own file alone. With the digest in the name, a changed
-    helper in another file means another cache entry instead of a stale one.
+    Numba's disk cache checks only the loop's own file. With the digest in the name, a changed
+    helper in another file gives a new cache entry instead of a stale one.
     """
     assert isinstance(function, types.FunctionType)
     copy = types.FunctionType(

@@ -63,7 +63,7 @@ def layer_norm_backward(
     dweight: Array | None,
     dbias: Array | None,
 ) -> None:
-    """Write the gradients of x [..., C], weight [C] and bias [C]; None where one is not wanted.
+    """Write the gradients of x [..., C], weight [C] and bias [C]; None skips one.
 
     `grad` has x's shape, `mean` and `rstd` are the forward's. Sums over rows are partial sums of
     fixed blocks of rows, so their bits do not depend on the number of threads.
@@ -101,11 +101,15 @@ def _check(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd
     cols = x.shape[-1]
     for name, array in (("weight", weight), ("bias", bias)):
         if array is not None and array.shape != (cols,):
-            raise ValueError(f"layer_norm's {name} is one per column ({cols}), got {array.shape}")
+            raise ValueError(
+                f"layer_norm's {name} must have one element per column ({cols}), got {array.shape}"
+            )
     count = x.size // cols if cols else rows(x).shape[0]
     for name, array in (("mean", mean), ("rstd", rstd)):
         if array.size != count:
-            raise ValueError(f"layer_norm's {name} is one per row ({count}), got {array.shape}")
+            raise ValueError(
+                f"layer_norm's {name} must have one element per row ({count}), got {array.shape}"
+            )
 
 
 def _or_constant(array: Array | None, x: Array, value: int) -> Array:
@@ -156,8 +160,8 @@ def _layer_norm_backward_numpy(
     normal = (a - as_float(flat(mean))[:, None]) * r
     if dx is not None and x.size:
         h = g if weight is None else g * as_float(weight)
-        along = (h * normal).mean(axis=1, keepdims=True)
-        rows(dx)[...] = r * (h - h.mean(axis=1, keepdims=True) - normal * along)
+        projection = (h * normal).mean(axis=1, keepdims=True)
+        rows(dx)[...] = r * (h - h.mean(axis=1, keepdims=True) - normal * projection)
     if dweight is not None:
         dweight[...] = (g * normal).sum(axis=0)
     if dbias is not None:
@@ -218,15 +222,15 @@ def _layer_norm_backward_loop(
         if dx.shape[0] > 0:
             d = dx[i]
             total = number(0)
-            along = number(0)
+            projection = number(0)
             for j in range(row.size):
                 h = g[j] * weight[j]
                 total += h
-                along += h * ((row[j] - m) * r)
+                projection += h * ((row[j] - m) * r)
             total /= number(row.size)
-            along /= number(row.size)
+            projection /= number(row.size)
             for j in range(row.size):
-                d[j] = r * (g[j] * weight[j] - total - (row[j] - m) * r * along)
+                d[j] = r * (g[j] * weight[j] - total - (row[j] - m) * r * projection)
         if weights.shape[0] > 0:
             dweight = weights[block]
             for j in range(row.size):

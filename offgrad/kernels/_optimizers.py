@@ -35,19 +35,19 @@ def adamw_step(
     max_exp_avg_sq: Array | None = None,
     decoupled: bool = True,
 ) -> None:
-    """Update `param`, `exp_avg` and `exp_avg_sq` in place, from `grad`; all of one shape.
+    """Update `param`, `exp_avg` and `exp_avg_sq` in place from `grad`; all have the same shape.
 
     Args:
         param, grad, exp_avg, exp_avg_sq: Parameter, gradient, and the running means of the gradient
             and of its square, both zero before the first step.
         lr, beta1, beta2, eps, weight_decay: As in torch.optim.AdamW.
         step: Number of this step; the first is 1.
-        maximize: Ascend instead.
+        maximize: Add the step instead of subtracting it.
         max_exp_avg_sq: For AMSGrad, the running maximum of `exp_avg_sq`, updated too.
         decoupled: False for Adam's weight decay, added to the gradient.
     """
     if step < 1:
-        raise ValueError(f"the first step of Adam is number 1, got {step}")
+        raise ValueError(f"Adam's steps count from 1, got {step}")
     arrays = [param, grad, exp_avg, exp_avg_sq]
     same_shape(param=param, grad=grad, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
     if max_exp_avg_sq is not None:
@@ -90,13 +90,13 @@ def sgd_step(
     first_step: bool = False,
     maximize: bool = False,
 ) -> None:
-    """Update `param`, and `momentum_buffer` if any, in place, from `grad`; all of one shape.
+    """Update `param` and any `momentum_buffer` in place from `grad`; all have the same shape.
 
     Args:
         param, grad: Parameter and gradient.
-        momentum_buffer: Running sum of gradients; needed where `momentum` is not 0, else None.
+        momentum_buffer: Running sum of gradients; needed if `momentum` is not 0, else None.
         lr, momentum, dampening, weight_decay, nesterov, maximize: As in torch.optim.SGD.
-        first_step: The buffer holds nothing yet and becomes the gradient, undampened.
+        first_step: The buffer is uninitialised and becomes the gradient, undampened.
     """
     if (momentum != 0) != (momentum_buffer is not None):
         raise ValueError(
@@ -108,9 +108,9 @@ def sgd_step(
     if momentum_buffer is not None:
         same_shape(param=param, momentum_buffer=momentum_buffer)
         arrays.append(momentum_buffer)
-    # A new buffer takes the whole gradient and nothing of what the buffer held.
-    fresh = 1.0 if first_step else 1 - dampening
-    factors = (lr, momentum, fresh, weight_decay)
+    # The first step sets the buffer to the whole gradient and ignores its content.
+    grad_factor = 1.0 if first_step else 1 - dampening
+    factors = (lr, momentum, grad_factor, weight_decay)
     if not uses_numba(*arrays):
         _sgd_step_numpy(param, grad, momentum_buffer, nesterov, first_step, maximize, *factors)
         return
@@ -135,9 +135,9 @@ def _adamw_step_numpy(
     max_exp_avg_sq: Array | None,
     decay: float,
     penalty: float,
-    fresh1: float,
+    one_minus_beta1: float,
     beta2: float,
-    fresh2: float,
+    one_minus_beta2: float,
     step_size: float,
     correction: float,
     eps: float,
@@ -149,8 +149,8 @@ def _adamw_step_numpy(
     if penalty:
         g = g + penalty * p
     p = p * decay
-    m = m + fresh1 * (g - m)
-    v = v * beta2 + fresh2 * g * g
+    m = m + one_minus_beta1 * (g - m)
+    v = v * beta2 + one_minus_beta2 * g * g
     exp_avg[...] = m
     exp_avg_sq[...] = v
     if max_exp_avg_sq is not None:
@@ -169,7 +169,7 @@ def _sgd_step_numpy(
     maximize: bool,
     lr: float,
     momentum: float,
-    fresh: float,
+    grad_factor: float,
     weight_decay: float,
 ) -> None:
     p, g = as_float(param), as_float(grad)
@@ -178,7 +178,11 @@ def _sgd_step_numpy(
     if weight_decay:
         g = g + weight_decay * p
     if momentum_buffer is not None:
-        buffer = fresh * g if first_step else momentum * as_float(momentum_buffer) + fresh * g
+        buffer = (
+            grad_factor * g
+            if first_step
+            else momentum * as_float(momentum_buffer) + grad_factor * g
+        )
         momentum_buffer[...] = buffer
         g = g + momentum * buffer if nesterov else buffer
     param[...] = p - lr * g
@@ -197,9 +201,9 @@ def _adamw_loop(
     max_exp_avg_sq: Any,
     decay: Any,
     penalty: Any,
-    fresh1: Any,
+    one_minus_beta1: Any,
     beta2: Any,
-    fresh2: Any,
+    one_minus_beta2: Any,
     step_size: Any,
     correction: Any,
     eps: Any,
@@ -211,15 +215,15 @@ def _adamw_loop(
     max_exp_avg_sq = max_exp_avg_sq[start:stop]
     number = param.dtype.type
     sign = number(-1) if maximize else number(1)
-    # Without a penalty the parameter stays out of the gradient: 0 * infinity would be NaN.
+    # Without a penalty do not add 0 * param: 0 * infinity would be NaN.
     for i in range(param.size):
         p = param[i]
         g = sign * grad[i]
         if penalty != number(0):
             g += penalty * p
         p *= decay
-        m = exp_avg[i] + fresh1 * (g - exp_avg[i])
-        v = exp_avg_sq[i] * beta2 + fresh2 * g * g
+        m = exp_avg[i] + one_minus_beta1 * (g - exp_avg[i])
+        v = exp_avg_sq[i] * beta2 + one_minus_beta2 * g * g
         exp_avg[i] = m
         exp_avg_sq[i] = v
         if amsgrad:
@@ -243,7 +247,7 @@ def _sgd_loop(
     maximize: bool,
     lr: Any,
     momentum: Any,
-    fresh: Any,
+    grad_factor: Any,
     weight_decay: Any,
 ) -> None:
     param = param[start:stop]
@@ -256,8 +260,10 @@ def _sgd_loop(
         if weight_decay != number(0):
             g += weight_decay * param[i]
         if has_momentum:
-            # A first step must not read the buffer, which may hold anything, NaN included.
-            buffer = fresh * g if first_step else momentum * momentum_buffer[i] + fresh * g
+            # A first step must not read the uninitialised buffer, which may hold NaN.
+            buffer = (
+                grad_factor * g if first_step else momentum * momentum_buffer[i] + grad_factor * g
+            )
             momentum_buffer[i] = buffer
             g = g + momentum * buffer if nesterov else buffer
         param[i] -= lr * g

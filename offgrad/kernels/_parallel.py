@@ -1,14 +1,14 @@
 """`parallel_for`: one small pool of Python threads under all kernels.
 
-Kernels release the GIL, so Python threads run them in parallel. Work is split into ranges fixed by
-the problem's size alone; threads only decide who computes a range, never what a range is. Partial
-sums kept one per range therefore give the same bits on any number of threads.
+Kernels release the GIL, so Python threads run them in parallel. The problem's size alone fixes the
+ranges of the work; threads only compute them. Partial sums kept one per range therefore give the
+same bits on any number of threads.
 
 The calling thread takes its share and never waits for a worker that is busy elsewhere, so any
 number of threads may call at once and nothing can deadlock. A `parallel_for` inside another runs
-serially. A forked child starts with an empty pool of its own.
+serially. A forked child starts with an empty pool.
 
-Why not Numba's threads or OpenMP: see `jit`.
+For the reasons against Numba's threads and OpenMP see `_jit`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 BLOCK = 128 * 1024
-"""Elements in a range at least: smaller ones cost more to hand out than they gain."""
+"""Minimum of elements in a range: distributing smaller ones costs more than it gains."""
 
 THREAD_NAME = "offgrad-kernels"
-"""What the names of the pool's (daemon) threads begin with."""
+"""Prefix of the names of the pool's daemon threads."""
 
 Body = Callable[[int, int], None]
 
 
 class _Job:
-    """Ranges of one `parallel_for`, handed out to whoever asks."""
+    """Ranges of one `parallel_for`, distributed to the threads that ask for one."""
 
     def __init__(self, body: Body, count: int, step: int) -> None:
         self._body: Body | None = body
@@ -42,20 +42,20 @@ class _Job:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Compute ranges until none is left; the caller's share."""
+        """Compute ranges until none is left."""
         body = self._body
         assert body is not None
-        _here.inside = True
+        _thread.inside = True
         try:
             for start in self._starts:
                 if self.error is not None:
                     return
                 body(start, min(start + self._step, self._count))
         finally:
-            _here.inside = False
+            _thread.inside = False
 
     def help(self) -> None:
-        """Compute ranges on a worker thread; a job that ended meanwhile is left alone."""
+        """Compute ranges on a worker thread, unless the job has ended meanwhile."""
         with self._lock:
             if self._closed:
                 return
@@ -70,9 +70,9 @@ class _Job:
                 self._no_helpers.set()
 
     def close(self) -> None:
-        """Wait until no worker touches the arrays any more, and let go of them.
+        """Wait until no worker uses the arrays, and release them.
 
-        A worker that comes to the job later finds it closed. Ctrl-C waits too: workers still write.
+        A worker that starts the job later finds it closed. Ctrl-C waits, too: workers still write.
         """
         with self._lock:
             self._closed = True
@@ -89,7 +89,7 @@ class _Job:
             raise interrupt
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     inside = False
 
 
@@ -124,7 +124,7 @@ def _initial_num_threads() -> int:
         return _checked(int(text))
     except ValueError:
         raise ValueError(
-            f"OFFGRAD_NUM_THREADS is a whole number of threads, 1 or more; got {text!r}"
+            f"OFFGRAD_NUM_THREADS must be a whole number of threads, 1 or more; got {text!r}"
         ) from None
 
 
@@ -134,15 +134,15 @@ def _checked(count: int) -> int:
     return count
 
 
-_here = _Here()
+_thread = _ThreadState()
 _pool = _Pool()
 _num_threads: int | None = None
 
 
 def get_num_threads() -> int:
-    """How many threads a kernel may use, the caller's own included.
+    """The number of threads that a kernel may use, the caller's included.
 
-    At first OFFGRAD_NUM_THREADS, or else the number of CPUs this process may run on.
+    The default is OFFGRAD_NUM_THREADS, else the number of CPUs this process may run on.
     """
     global _num_threads
     if _num_threads is None:
@@ -157,7 +157,7 @@ def set_num_threads(count: int) -> None:
 
 
 def block_items(cost: int) -> int:
-    """How many items of `cost` elements each go into one range of `parallel_for`."""
+    """The number of items of `cost` elements each in one range of `parallel_for`."""
     return max(1, -(-BLOCK // max(1, cost)))
 
 
@@ -167,7 +167,7 @@ def parallel_for(body: Body, count: int, cost: int = 1) -> None:
     Args:
         body: Works on items start to stop - 1. It may run on any thread, at the same time as its
             other ranges; it should release the GIL, and write where no other range does.
-        count: Number of items; for 0 nothing is called.
+        count: Number of items; with 0 `body` is not called.
         cost: Elements of work per item, for the size of the ranges: `block_items(cost)` each.
 
     An exception raised by `body` is raised here, after all threads have stopped; the remaining
@@ -178,7 +178,7 @@ def parallel_for(body: Body, count: int, cost: int = 1) -> None:
         if count > 0:
             body(0, count)
         return
-    helpers = 0 if _here.inside else min(get_num_threads(), -(-count // step)) - 1
+    helpers = 0 if _thread.inside else min(get_num_threads(), -(-count // step)) - 1
     if helpers == 0:
         for start in range(0, count, step):
             body(start, min(start + step, count))
@@ -197,10 +197,10 @@ def parallel_for(body: Body, count: int, cost: int = 1) -> None:
 
 
 def _reset_in_child() -> None:
-    # Threads do not survive a fork, and locks may be held by ones that are gone.
-    global _pool, _here
+    # Threads do not survive a fork, and may have held locks.
+    global _pool, _thread
     _pool = _Pool()
-    _here = _Here()
+    _thread = _ThreadState()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""Sums over rows, as bias gradients need them."""
+"""Sums over rows, for bias gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offgrad.kernels._parallel import block_items, parallel_for
 
 
 def sum_rows(x: Array, out: Array) -> None:
-    """Write the sum of x's rows into `out`: x [..., C], out [C]; 0 where there is no row.
+    """Write the sum of x's rows into `out`: x [..., C], out [C]; 0 without rows.
 
     Partial sums of fixed blocks of rows: the bits do not depend on the number of threads, nor on
     BLAS, whose `ones @ x` is as fast.
@@ -20,7 +20,9 @@ def sum_rows(x: Array, out: Array) -> None:
     a = rows(x)
     count, cols = a.shape
     if out.shape != (cols,):
-        raise ValueError(f"sum_rows' out is one per column ({cols}), got {out.shape}")
+        raise ValueError(
+            f"sum_rows' out must have one element per column ({cols}), got {out.shape}"
+        )
     if not uses_numba(a, out):
         _sum_rows_numpy(a, out)
         return

@@ -1,6 +1,6 @@
 """softmax and log_softmax over the last axis, and their gradients from the result alone.
 
-A row that is -inf throughout gives NaN, as in torch; -inf elsewhere is an ordinary mask.
+A row of -inf alone gives NaN, as in torch; otherwise -inf masks an element.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _softmax_loop(x: Any, out: Any, start: int, stop: int) -> None:
         total = number(0)
         for j in range(row.size):
             powers[j] = exp(row[j] - highest)
-        # Apart from the stores: a loop with both runs unvectorised, and so sums in another order,
-        # where the arrays lie so close that LLVM's check cannot tell them apart.
+        # Separate from the stores: a loop with both is not vectorised, and so sums in another
+        # order, if the arrays lie so close that LLVM's alias check fails.
         for j in range(row.size):
             total += powers[j]
         share = number(1) / total

@@ -18,7 +18,7 @@ Calls = dict[str, Callable[[], list[Array]]]
 
 @pytest.fixture(autouse=True)
 def _settings() -> Iterator[None]:
-    """Leave backend and number of threads as they were."""
+    """Restore backend and number of threads."""
     backend, threads = kernels.backend(), kernels.get_num_threads()
     yield
     kernels.set_backend(backend)
@@ -45,7 +45,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 def agree() -> Callable[..., None]:
     """Compare with tolerances for the result's dtype, relative to the expected values' size.
 
-    `floor` is the least size, for results in which terms of about this size cancel.
+    `floor` is the minimum size, for results in which terms of about this size cancel.
     """
 
     def check(actual: Array, expected: Any, factor: float = 1.0, floor: float = 0.0) -> None:

@@ -46,7 +46,7 @@ def oracle(
     seed: int = 0,
     offset: int = 0,
 ) -> list[Array]:
-    """The same by the textbook in float64, with the whole T x S matrix."""
+    """The same by the formula in float64, with the whole T x S matrix."""
     q, k, v, grad = (a.astype(np.float64) for a in case)
     scores = q @ k.swapaxes(2, 3) * scale
     if mask is not None:
@@ -82,7 +82,7 @@ SHAPES = [
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_against_the_textbook(
+def test_against_the_formula(
     shape: tuple[int, ...],
     causal: bool,
     dropout_p: float,
@@ -167,7 +167,7 @@ def test_strides_change_no_bit(dtype: Any, rng: np.random.Generator, backend: st
 
 
 @pytest.mark.parametrize("wanted", range(8))
-def test_only_wanted_gradients_are_written(wanted: int, rng: np.random.Generator) -> None:
+def test_only_requested_gradients_are_written(wanted: int, rng: np.random.Generator) -> None:
     case = Case.of((1, 2, 20, 20, 4, 4), np.float32, rng)
     out, lse, *everything = run(case, 0.5, True)
     some = [np.empty_like(a) if wanted >> i & 1 else None for i, a in enumerate(everything)]
@@ -217,9 +217,9 @@ def test_errors(rng: np.random.Generator) -> None:
     lse = np.empty((1, 2, 3), np.float32)
     with pytest.raises(ValueError, match=r"got q \(1, 2, 3, 5\), k \(1, 2, 4, 6\)"):
         kernels.attention(q, v, v, grad, lse, 1.0)
-    with pytest.raises(ValueError, match=r"broadcasts to .* \(1, 2, 3, 4\), got \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"broadcast to .* \(1, 2, 3, 4\), got \(3, 3\)"):
         kernels.attention(q, k, v, grad, lse, 1.0, mask=np.ones((3, 3), bool))
     with pytest.raises(ValueError, match="probability"):
         kernels.attention(q, k, v, grad, lse, 1.0, dropout_p=2.0)
-    with pytest.raises(ValueError, match=r"dq has shape \(1, 2, 3, 5\), got \(1, 2, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"dq must have shape \(1, 2, 3, 5\), got \(1, 2, 4, 5\)"):
         kernels.attention_backward(grad, q, k, v, grad, lse, k, None, None, 1.0)

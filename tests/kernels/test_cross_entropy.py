@@ -44,7 +44,7 @@ def test_numba_equals_numpy(
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_against_torch_with_the_mean_by_the_caller(
+def test_against_torch_with_the_callers_mean(
     weighted: bool,
     smoothing: float,
     dtype: Any,
@@ -93,7 +93,7 @@ def test_masked_and_nan_logits(dtype: Any, backend: str) -> None:
     np.testing.assert_array_equal(dx[4:], 0)
 
 
-def test_the_gradient_adds_up_to_nothing(dtype: Any, rng: np.random.Generator) -> None:
+def test_the_gradient_adds_up_to_zero(dtype: Any, rng: np.random.Generator) -> None:
     logits = rng.normal(size=(6, 1000)).astype(dtype)
     target, losses, lse = rng.integers(0, 1000, 6), np.empty(6, dtype), np.empty(6, dtype)
     dx = np.empty_like(logits)
@@ -117,7 +117,7 @@ def test_errors() -> None:
         kernels.cross_entropy(logits, np.zeros(3, np.int64), one, one)
     with pytest.raises(ValueError, match="integers; got float32"):
         kernels.cross_entropy(logits, one, one, one)
-    with pytest.raises(ValueError, match=r"one per class \(3\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"one element per class \(3\), got \(2,\)"):
         kernels.cross_entropy(logits, target, one, one, one)
     with pytest.raises(ValueError, match=r"between 0 and 1, got 1\.5"):
         kernels.cross_entropy(logits, target, one, one, None, -100, 1.5)

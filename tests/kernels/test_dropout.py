@@ -58,7 +58,7 @@ def test_frequencies_and_independence(p: float) -> None:
             assert abs(np.mean(mask & other) - (1 - p) ** 2) < both
 
 
-def test_what_is_kept_is_scaled_and_dropped_infinities_vanish(dtype: Any, backend: str) -> None:
+def test_kept_elements_are_scaled_and_dropped_infinities_become_0(dtype: Any, backend: str) -> None:
     x = np.array([2.0, np.inf, np.nan, -1.0] * 200, dtype=dtype)
     out = np.empty_like(x)
     kernels.dropout(x, out, 0.25, 4)

@@ -75,5 +75,5 @@ def test_sum_rows_keeps_nan_and_infinity_in_their_columns(backend: str) -> None:
 
 
 def test_sum_rows_errors() -> None:
-    with pytest.raises(ValueError, match=r"one per column \(4\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"one element per column \(4\), got \(3,\)"):
         kernels.sum_rows(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))

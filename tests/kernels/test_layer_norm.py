@@ -39,7 +39,7 @@ def test_numba_equals_numpy(
 
 
 @pytest.mark.parametrize("wanted", range(8))
-def test_only_wanted_gradients_are_written(
+def test_only_requested_gradients_are_written(
     wanted: int, rng: np.random.Generator, backend: str
 ) -> None:
     x, grad = rng.normal(size=(2, 6, 5)).astype(np.float32)
@@ -88,7 +88,9 @@ def test_one_bad_row_stays_alone(dtype: Any, rng: np.random.Generator, backend: 
 
 def test_errors() -> None:
     x, row = np.zeros((2, 3), np.float32), np.zeros(2, np.float32)
-    with pytest.raises(ValueError, match=r"weight is one per column \(3\), got \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"weight must have one element per column \(3\), got \(2,\)"
+    ):
         kernels.layer_norm(x, row, None, 1e-5, x.copy(), row, row)
-    with pytest.raises(ValueError, match=r"mean is one per row \(2\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"mean must have one element per row \(2\), got \(3,\)"):
         kernels.layer_norm(x, None, None, 1e-5, x.copy(), np.zeros(3, np.float32), row)

@@ -139,7 +139,7 @@ def test_nan_and_infinity_stay_where_they_are(dtype: Any, backend: str) -> None:
 
 def test_errors() -> None:
     x = np.zeros(3, np.float32)
-    with pytest.raises(ValueError, match="number 1, got 0"):
+    with pytest.raises(ValueError, match="count from 1, got 0"):
         kernels.adamw_step(x, x, x, x, 0.1, 0.9, 0.99, 1e-8, 0.0, 0)
     with pytest.raises(ValueError, match=r"got momentum 0\.9 and no buffer"):
         kernels.sgd_step(x, x, None, 0.1, 0.9)

@@ -43,7 +43,7 @@ def _ranges(count: int, cost: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("cost", [0, 1, 1000, BLOCK - 1, BLOCK, 10 * BLOCK])
 @pytest.mark.parametrize("count", [0, 1, 2, 131, 1000])
-def test_ranges_cover_each_item_once_whatever_the_threads(count: int, cost: int) -> None:
+def test_ranges_cover_each_item_once_on_any_number_of_threads(count: int, cost: int) -> None:
     ranges = _ranges(count, cost)
     items = [item for start, stop in ranges for item in range(start, stop)]
     assert items == list(range(count))
@@ -223,7 +223,7 @@ def test_a_forked_child_computes_the_same(digests: Digests) -> None:
         os.waitpid(child, 0)
 
 
-def test_a_fork_in_the_middle_of_another_threads_call() -> None:
+def test_a_fork_during_another_threads_call() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("needs fork")
     entered, leave = threading.Event(), threading.Event()

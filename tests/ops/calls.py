@@ -1,4 +1,4 @@
-"""Functions by name, wherever torch or offgrad has them."""
+"""Functions by name, from any namespace of torch and offgrad."""
 
 from typing import Any
 

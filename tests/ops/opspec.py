@@ -1,6 +1,6 @@
-"""OpSpec: what there is to know of an operation, in one place, for every test of operations.
+"""OpSpec: the facts of an operation that its tests need, in one place.
 
-The calls take the module first, `offgrad` or `torch`, so that one line says what both compute.
+The calls take the module first, `offgrad` or `torch`, so that one line runs on both.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,19 +24,19 @@ COMPLEX = np.dtype(np.complex128)
 
 @dataclass(frozen=True)
 class OpSpec:
-    """An operation with what its tests need.
+    """An operation, with the facts that its tests need.
 
     Attributes:
-        name: what the tests are called.
+        name: the name of the tests.
         covers: the op classes that forward, backward and their derivatives run.
         call: ``call(module, *tensors)`` returns a tensor or a tuple of tensors.
         samples: for each sample its inputs: a shape stands for random numbers, an array for itself.
-        reference: the same on NumPy arrays; None where torch alone is the judge.
-        domain: moves random numbers to where the operation is defined and smooth.
+        reference: the same on NumPy arrays; None if torch is the only reference.
+        domain: maps random numbers to values at which the operation is defined and smooth.
         complex: whether complex inputs are supported.
         real: whether real inputs are supported.
         torch: whether torch has it (then `call` runs there too).
-        twin: what to call with torch instead of `call`.
+        twin: the call for torch, if not `call`.
         view: whether the result shares memory with an input.
         third: whether derivatives of third order are checked too.
         twice: whether there are second derivatives to check.

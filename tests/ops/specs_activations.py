@@ -1,4 +1,4 @@
-"""Activation functions, and their gradients at kinks: torch says what they are there."""
+"""Activation functions, and their gradients at kinks, which are torch's."""
 
 from typing import Any
 

@@ -4,13 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops._core import dtypes as convert
+from offgrad.ops._core import dtypes
 from offgrad.ops._core.inplace_forms import CopyBackwards
-from offgrad.ops._elementwise import arithmetic, power
-from offgrad.ops._elementwise import arithmetic as division
-from offgrad.ops._elementwise import comparison as compare
-from offgrad.ops._elementwise import exponential as math
-from offgrad.ops._nn import activations as activation
+from offgrad.ops._elementwise import arithmetic, comparison, exponential, power
+from offgrad.ops._nn import activations
 from tests.ops.opspec import OpSpec, between_integers, nonzero, positive
 
 ONE = [((2, 3),), ((),), ((0, 3),)]
@@ -43,22 +40,22 @@ def _gelu_tanh(x: Any) -> Any:
 MASK = np.array([[True, False, True], [False, False, True]])
 
 SPECS = [
-    one("relu", activation.Relu, lambda x: np.maximum(x, 0), domain=nonzero),
+    one("relu", activations.Relu, lambda x: np.maximum(x, 0), domain=nonzero),
     OpSpec(
-        "relu_backward", (activation.ReluBackward,), lambda m, x: m.relu(x * x - 1) * x, ONE,
+        "relu_backward", (activations.ReluBackward,), lambda m, x: m.relu(x * x - 1) * x, ONE,
         lambda x: np.maximum(x * x - 1, 0) * x, domain=nonzero,
     ),
     OpSpec(
-        "gelu", (activation.Gelu, activation.GeluBackward),
+        "gelu", (activations.Gelu, activations.GeluBackward),
         lambda m, x: m.nn.functional.gelu(x), ONE,
         lambda x: x * (1 + _erf(x / np.sqrt(2))) / 2, third=True,
     ),
     OpSpec(
-        "gelu_tanh", (activation.Gelu, activation.GeluBackward),
+        "gelu_tanh", (activations.Gelu, activations.GeluBackward),
         lambda m, x: m.nn.functional.gelu(x, approximate="tanh"), ONE, _gelu_tanh, third=True,
     ),
     OpSpec(
-        "silu", (math.Sigmoid, arithmetic.Mul), lambda m, x: m.nn.functional.silu(x), ONE,
+        "silu", (exponential.Sigmoid, arithmetic.Mul), lambda m, x: m.nn.functional.silu(x), ONE,
         lambda x: x / (1 + np.exp(-x)),
     ),
     # Two tensors
@@ -67,11 +64,11 @@ SPECS = [
     two("mul", arithmetic.Mul, np.multiply, complex=True, third=True),
     two("div", arithmetic.Div, np.divide, domain=nonzero, complex=True),
     two("pow", power.Pow, np.power, domain=positive, complex=True),
-    two("remainder", division.Remainder, np.mod, domain=between_integers),
-    two("fmod", division.Remainder, np.fmod, domain=between_integers),
-    OpSpec("remainder_number", (division.Remainder,), lambda m, x: x % 2 + m.fmod(x, 3), ONE,
+    two("remainder", arithmetic.Remainder, np.mod, domain=between_integers),
+    two("fmod", arithmetic.Remainder, np.fmod, domain=between_integers),
+    OpSpec("remainder_number", (arithmetic.Remainder,), lambda m, x: x % 2 + m.fmod(x, 3), ONE,
            lambda x: x % 2 + np.fmod(x, 3), domain=between_integers),
-    OpSpec("number_remainder", (division.Remainder,), lambda m, x: 7.3 % x, ONE,
+    OpSpec("number_remainder", (arithmetic.Remainder,), lambda m, x: 7.3 % x, ONE,
            lambda x: np.mod(7.3, x), domain=between_integers, torch=False),
     OpSpec("floor_divide", (arithmetic.Div,), lambda m, a, b: a // b, TWO, np.floor_divide,
            domain=between_integers, torch=False),
@@ -116,18 +113,18 @@ SPECS = [
         "number_pow", (power.NumberPow,), lambda m, x: 2.5**x, ONE, lambda x: 2.5**x, complex=True,
     ),
     OpSpec(
-        "where", (compare.Where,),
+        "where", (comparison.Where,),
         lambda m, c, a, b: m.where(c, a, b),
         [(MASK, (2, 3), (2, 3)), (MASK, (3,), (2, 1)), (MASK[:, :1], (), (2, 3)),
          (np.array(True), (2,), (2,)), (np.zeros((0, 3), bool), (3,), ())],
         np.where, complex=True,
     ),
     OpSpec(
-        "where_number", (compare.Where,), lambda m, c, a: m.where(c, a, 0.5), [(MASK, (2, 3))],
+        "where_number", (comparison.Where,), lambda m, c, a: m.where(c, a, 0.5), [(MASK, (2, 3))],
         lambda c, a: np.where(c, a, 0.5),
     ),
     OpSpec(
-        "cast_to_complex", (convert.Cast,), lambda m, x: x.to(m.complex128), ONE,
+        "cast_to_complex", (dtypes.Cast,), lambda m, x: x.to(m.complex128), ONE,
         lambda x: x.astype(np.complex128),
     ),
     OpSpec(

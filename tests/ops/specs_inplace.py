@@ -15,7 +15,7 @@ def _plain(m: Any, x: Any) -> Any:
 
 
 def _in_columns(m: Any, x: Any) -> Any:
-    """Return a copy of x that is no view and lies column by column."""
+    """Return a copy of x in column-major order that is not a view."""
     dtype = np.dtype(str(x.dtype).removeprefix("torch."))
     return m.from_numpy(np.zeros(x.shape, dtype, order="F")).copy_(x)
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops._nn import classification_losses as loss
-from offgrad.ops._nn import elementwise_losses as loss_pairs
+from offgrad.ops._nn import classification_losses, elementwise_losses
 from tests.ops.calls import call
 from tests.ops.opspec import Array, OpSpec, positive
 
@@ -38,15 +37,16 @@ def _cosine(a: Any, b: Any) -> Any:
 
 # Of each loss: name, class, the losses before reduction, options, domain.
 PAIRS: list[tuple[str, Any, Any, dict[str, Any], Any]] = [
-    ("mse_loss", loss_pairs.MseLoss, lambda a, b: (a - b) ** 2, {}, None),
+    ("mse_loss", elementwise_losses.MseLoss, lambda a, b: (a - b) ** 2, {}, None),
     ("l1_loss", None, lambda a, b: np.abs(a - b), {}, None),
-    ("smooth_l1_loss", loss_pairs.SmoothL1Loss,
+    ("smooth_l1_loss", elementwise_losses.SmoothL1Loss,
      lambda a, b: _huber(a, b) / 0.7, {"beta": 0.7}, None),
-    ("huber_loss", loss_pairs.HuberLoss, _huber, {"delta": 0.7}, None),
-    ("soft_margin_loss", loss_pairs.SoftMarginLoss, lambda a, b: _softplus(-a * b), {}, None),
-    ("binary_cross_entropy", loss_pairs.BinaryCrossEntropy,
+    ("huber_loss", elementwise_losses.HuberLoss, _huber, {"delta": 0.7}, None),
+    ("soft_margin_loss", elementwise_losses.SoftMarginLoss,
+     lambda a, b: _softplus(-a * b), {}, None),
+    ("binary_cross_entropy", elementwise_losses.BinaryCrossEntropy,
      lambda a, b: -b * np.log(a) - (1 - b) * np.log(1 - a), {}, _probabilities),
-    ("binary_cross_entropy_with_logits", loss_pairs.BinaryCrossEntropyWithLogits,
+    ("binary_cross_entropy_with_logits", elementwise_losses.BinaryCrossEntropyWithLogits,
      lambda a, b: _softplus(a) - a * b, {}, None),
     ("kl_div", None, lambda a, b: b * (np.log(b) - a), {}, positive),
     ("kl_div", None, lambda a, b: np.exp(b) * (b - a), {"log_target": True}, None),
@@ -84,13 +84,13 @@ SPECS = [
     *(_pair_spec(entry, reduction) for entry in PAIRS for reduction in ("mean", "sum", "none")
       # PyTorch warns of kl_div's mean.
       if (entry[0], reduction) != ("kl_div", "mean")),
-    OpSpec("binary_cross_entropy_weight", (loss_pairs.BinaryCrossEntropy,),
+    OpSpec("binary_cross_entropy_weight", (elementwise_losses.BinaryCrossEntropy,),
            lambda m, a, b: call(m, "F.binary_cross_entropy", a, b,
                                 m.tensor(WEIGHT.tolist(), dtype=a.dtype)),
            [((2, 3), (2, 3))],
            lambda a, b: (WEIGHT * (-b * np.log(a) - (1 - b) * np.log(1 - a))).mean(),
            domain=_probabilities, torch=False),
-    OpSpec("binary_cross_entropy_logits_weight", (loss_pairs.BinaryCrossEntropyWithLogits,),
+    OpSpec("binary_cross_entropy_logits_weight", (elementwise_losses.BinaryCrossEntropyWithLogits,),
            _weighted, [((2, 3), (2, 3))],
            lambda a, b: (WEIGHT * (WEIGHT * b * _softplus(-a) + (1 - b) * _softplus(a))).mean()),
     OpSpec("kl_div_batchmean", (), lambda m, a, b: call(m, "F.kl_div", a, b, reduction="batchmean"),
@@ -102,7 +102,8 @@ SPECS = [
            [((2, 3), (2, 3), (2, 3)), ((2, 3), (2, 3), (2,)), ((2, 3), (2, 3), (2, 1))],
            domain=positive),
     *(
-        OpSpec(f"nll_loss_{reduction}", (loss.NllLoss, loss.NllLossBackward),
+        OpSpec(f"nll_loss_{reduction}",
+               (classification_losses.NllLoss, classification_losses.NllLossBackward),
                lambda m, x, t, r=reduction: _nll(m, x, t, reduction=r, ignore_index=1),
                [((2, 3), CLASSES), ((3,), np.array(2)), ((2, 3, 2), CLASSES[:, None] + [0, 0]),
                 ((1, 3, 2, 1), np.array([[[1], [0]]]))])

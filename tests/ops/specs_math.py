@@ -1,4 +1,4 @@
-"""Functions of one element, and of two that are more than arithmetic."""
+"""Functions of one element, and functions of two other than arithmetic."""
 
 from math import erf as erf_of
 from math import erfc as erfc_of
@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops._elementwise import clamping as limits
-from offgrad.ops._elementwise import complex_numbers, rounding, special, ternary, trigonometry
-from offgrad.ops._elementwise import exponential as math
+from offgrad.ops._elementwise import (
+    clamping,
+    complex_numbers,
+    exponential,
+    rounding,
+    special,
+    ternary,
+    trigonometry,
+)
 from tests.ops.opspec import OpSpec, apart, between_integers, inside, nonzero, positive
 from tests.ops.specs_elementwise import ONE, TWO, one, two
 
@@ -45,22 +51,22 @@ def _pairs(x: Any) -> Any:
 
 
 SPECS = [
-    one("neg", math.Neg, np.negative, complex=True),
-    one("exp", math.Exp, np.exp, complex=True, third=True),
-    one("exp2", math.Exp2, np.exp2, third=True),
-    OpSpec("exp2_complex", (math.Exp2,), lambda m, x: m.exp2(x), ONE, lambda x: 2**x,
+    one("neg", exponential.Neg, np.negative, complex=True),
+    one("exp", exponential.Exp, np.exp, complex=True, third=True),
+    one("exp2", exponential.Exp2, np.exp2, third=True),
+    OpSpec("exp2_complex", (exponential.Exp2,), lambda m, x: m.exp2(x), ONE, lambda x: 2**x,
            complex=True, real=False),
-    one("expm1", math.Expm1, np.expm1, complex=True),
-    one("log", math.Log, np.log, domain=positive, complex=True),
-    one("log1p", math.Log1p, np.log1p, domain=inside, complex=True),
-    one("log2", math.Log2, np.log2, domain=positive, complex=True),
-    one("log10", math.Log10, np.log10, domain=positive, complex=True),
-    one("sqrt", math.Sqrt, np.sqrt, domain=positive, complex=True),
-    one("rsqrt", math.Rsqrt, lambda x: 1 / np.sqrt(x), domain=positive, complex=True),
-    one("reciprocal", math.Reciprocal, lambda x: 1 / x, domain=nonzero, complex=True),
-    one("sigmoid", math.Sigmoid, lambda x: 1 / (1 + np.exp(-x)), complex=True),
-    one("logit", math.Logit, lambda x: np.log(x / (1 - x)), domain=_probability),
-    OpSpec("logit_eps", (math.Logit,), lambda m, x: m.logit(x, eps=0.3), ONE,
+    one("expm1", exponential.Expm1, np.expm1, complex=True),
+    one("log", exponential.Log, np.log, domain=positive, complex=True),
+    one("log1p", exponential.Log1p, np.log1p, domain=inside, complex=True),
+    one("log2", exponential.Log2, np.log2, domain=positive, complex=True),
+    one("log10", exponential.Log10, np.log10, domain=positive, complex=True),
+    one("sqrt", exponential.Sqrt, np.sqrt, domain=positive, complex=True),
+    one("rsqrt", exponential.Rsqrt, lambda x: 1 / np.sqrt(x), domain=positive, complex=True),
+    one("reciprocal", exponential.Reciprocal, lambda x: 1 / x, domain=nonzero, complex=True),
+    one("sigmoid", exponential.Sigmoid, lambda x: 1 / (1 + np.exp(-x)), complex=True),
+    one("logit", exponential.Logit, lambda x: np.log(x / (1 - x)), domain=_probability),
+    OpSpec("logit_eps", (exponential.Logit,), lambda m, x: m.logit(x, eps=0.3), ONE,
            lambda x: np.log(np.clip(x, 0.3, 0.7) / (1 - np.clip(x, 0.3, 0.7))),
            domain=_probability),
     OpSpec("square", (), lambda m, x: m.square(x), ONE, np.square, complex=True),
@@ -91,7 +97,7 @@ SPECS = [
     OpSpec("round_decimals", (rounding.Stepwise,), lambda m, x: m.round(x * 0.1, decimals=1), ONE,
            lambda x: np.round(x * 0.1, 1), domain=between_integers),
     one("frac", rounding.Frac, lambda x: x - np.trunc(x), domain=between_integers),
-    # Error functions and their kind
+    # Error functions
     one("erf", special.Erf, erf, third=True),
     one("erfc", special.Erfc, _erfc, third=True),
     OpSpec("erfinv", (special.Erfinv,), lambda m, x: m.erfinv(x), ONE, None, domain=inside,
@@ -113,41 +119,41 @@ SPECS = [
            [((3,),), ((),)], lambda x: np.heaviside([-1.0, 0.0, 2.0], x), torch=False),
     # Limits
     OpSpec(
-        "clamp", (limits.Clamp,), lambda m, x: m.clamp(x, -0.7, 0.9), ONE,
+        "clamp", (clamping.Clamp,), lambda m, x: m.clamp(x, -0.7, 0.9), ONE,
         lambda x: np.clip(x, -0.7, 0.9), domain=apart,
     ),
     OpSpec(
-        "clamp_method_min", (limits.Clamp,), lambda m, x: x.clamp(min=0.01), ONE,
+        "clamp_method_min", (clamping.Clamp,), lambda m, x: x.clamp(min=0.01), ONE,
         lambda x: np.maximum(x, 0.01), domain=apart,
     ),
     OpSpec(
-        "clamp_method_max", (limits.Clamp,), lambda m, x: x.clamp(max=0), ONE,
+        "clamp_method_max", (clamping.Clamp,), lambda m, x: x.clamp(max=0), ONE,
         lambda x: np.minimum(x, 0), domain=nonzero,
     ),
-    OpSpec("clamp_min", (limits.Clamp,), lambda m, x: m.clamp_min(x, 0.01), ONE,
+    OpSpec("clamp_min", (clamping.Clamp,), lambda m, x: m.clamp_min(x, 0.01), ONE,
            lambda x: np.maximum(x, 0.01), domain=apart),
-    OpSpec("clamp_max", (limits.Clamp,), lambda m, x: m.clamp_max(x, 0.01), ONE,
+    OpSpec("clamp_max", (clamping.Clamp,), lambda m, x: m.clamp_max(x, 0.01), ONE,
            lambda x: np.minimum(x, 0.01), domain=apart),
     OpSpec(
-        "clamp_tensors", (limits.ClampTensor,), lambda m, x, a, b: m.clamp(x, a, b),
+        "clamp_tensors", (clamping.ClampTensor,), lambda m, x, a, b: m.clamp(x, a, b),
         [((2, 3), (3,), (2, 1)), ((0, 3), (3,), ())],
         lambda x, a, b: np.minimum(np.maximum(x, a), b),
     ),
-    OpSpec("clamp_broadcast", (limits.ClampTensor,), lambda m, x, a, b: m.clamp(x, a, b),
+    OpSpec("clamp_broadcast", (clamping.ClampTensor,), lambda m, x, a, b: m.clamp(x, a, b),
            [((), (2,), ())], lambda x, a, b: np.minimum(np.maximum(x, a), b), torch=False),
-    OpSpec("clamp_below_by_tensor", (limits.ClampTensor,), lambda m, x, a: m.clamp(x, min=a), TWO,
+    OpSpec("clamp_below_by_tensor", (clamping.ClampTensor,), lambda m, x, a: m.clamp(x, min=a), TWO,
            np.maximum),
-    OpSpec("clamp_above_by_tensor", (limits.ClampTensor,), lambda m, x, a: m.clamp(x, max=a), TWO,
+    OpSpec("clamp_above_by_tensor", (clamping.ClampTensor,), lambda m, x, a: m.clamp(x, max=a), TWO,
            np.minimum),
-    OpSpec("clamp_min_tensor", (limits.ClampTensor,), lambda m, x, a: m.clamp_min(x, a), TWO,
+    OpSpec("clamp_min_tensor", (clamping.ClampTensor,), lambda m, x, a: m.clamp_min(x, a), TWO,
            np.maximum),
-    OpSpec("clamp_max_tensor", (limits.ClampTensor,), lambda m, x, a: m.clamp_max(x, a), TWO,
+    OpSpec("clamp_max_tensor", (clamping.ClampTensor,), lambda m, x, a: m.clamp_max(x, a), TWO,
            np.minimum),
-    two("maximum", limits.Extremum, np.maximum),
-    two("minimum", limits.Extremum, np.minimum),
-    two("fmax", limits.Extremum, np.fmax),
-    two("fmin", limits.Extremum, np.fmin),
-    OpSpec("nan_to_num", (limits.NanToNum,), lambda m, x: m.nan_to_num(x), ONE, np.nan_to_num),
+    two("maximum", clamping.Extremum, np.maximum),
+    two("minimum", clamping.Extremum, np.minimum),
+    two("fmax", clamping.Extremum, np.fmax),
+    two("fmin", clamping.Extremum, np.fmin),
+    OpSpec("nan_to_num", (clamping.NanToNum,), lambda m, x: m.nan_to_num(x), ONE, np.nan_to_num),
     # Three tensors
     OpSpec("lerp", (ternary.Lerp,), lambda m, a, b: m.lerp(a, b, 0.3), TWO,
            lambda a, b: a + 0.3 * (b - a), complex=True),

@@ -1,14 +1,11 @@
-"""Matrix products and what networks are made of."""
+"""Operations of neural networks."""
 
 from typing import Any
 
 import numpy as np
 
-from offgrad.ops._linalg import affine
-from offgrad.ops._linalg import products as linalg
-from offgrad.ops._nn import attention
-from offgrad.ops._nn import classification_losses as loss
-from offgrad.ops._nn import elementwise_losses as loss_pairs
+from offgrad.ops._linalg import affine, products
+from offgrad.ops._nn import attention, classification_losses, elementwise_losses
 from offgrad.ops._nn.embeddings import Embedding, EmbeddingBackward
 from offgrad.ops._nn.normalization import LayerNorm, LayerNormBackward
 from offgrad.ops._nn.probabilities import (
@@ -17,8 +14,8 @@ from offgrad.ops._nn.probabilities import (
     Softmax,
     SoftmaxBackward,
 )
-from offgrad.ops._random import generators as random
-from offgrad.ops._shape import reshaping as shape
+from offgrad.ops._random import generators
+from offgrad.ops._shape import reshaping
 from tests.ops import specs_activations, specs_losses, specs_products
 from tests.ops.opspec import OpSpec, positive
 
@@ -85,21 +82,21 @@ def _sdpa(m: Any, *args: Any, **options: Any) -> Any:
 
 
 ATTENTION = (attention.ScaledDotProductAttention, attention.ScaledDotProductAttentionBackward)
-ENTROPY = (loss.CrossEntropy, loss.CrossEntropyBackward)
+ENTROPY = (classification_losses.CrossEntropy, classification_losses.CrossEntropyBackward)
 LAYER_NORM = (LayerNorm, LayerNormBackward)
 
 SPECS = [
-    OpSpec("matmul", (linalg.Mm, linalg.Bmm, linalg.Mv, linalg.Dot, shape.UnsafeView),
+    OpSpec("matmul", (products.Mm, products.Bmm, products.Mv, products.Dot, reshaping.UnsafeView),
            lambda m, a, b: a @ b,
            [((2, 3), (3, 2)), ((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 2, 3), (3, 2)),
             ((2, 1, 2, 3), (2, 3, 2)), ((3,), (2, 3, 2)), ((2, 2, 3), (3,)),
             ((0, 3), (3, 2)), ((2, 0), (0, 3)), ((0, 2, 3), (0, 3, 1)), ((0,), (0,))],
            np.matmul, complex=True),
-    OpSpec("mm", (linalg.Mm,), lambda m, a, b: m.mm(a, b.t()), [((2, 3), (4, 3))],
+    OpSpec("mm", (products.Mm,), lambda m, a, b: m.mm(a, b.t()), [((2, 3), (4, 3))],
            lambda a, b: a @ b.T),
-    OpSpec("bmm", (linalg.Bmm,), lambda m, a, b: m.bmm(a, b), [((2, 2, 3), (2, 3, 1))],
+    OpSpec("bmm", (products.Bmm,), lambda m, a, b: m.bmm(a, b), [((2, 2, 3), (2, 3, 1))],
            np.matmul),
-    OpSpec("dot", (linalg.Dot,), lambda m, a, b: m.dot(a, b), [((3,), (3,))], np.dot,
+    OpSpec("dot", (products.Dot,), lambda m, a, b: m.dot(a, b), [((3,), (3,))], np.dot,
            complex=True),
     OpSpec("outer", (), lambda m, a, b: m.outer(a, b), [((2,), (3,))], np.outer),
     OpSpec("linear", (affine.Linear, affine.SumRows),
@@ -140,7 +137,7 @@ SPECS = [
                m, q, k, v, attn_mask=m.tensor(BIAS.tolist(), dtype=q.dtype)),
            [((1, 2, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2))],
            lambda q, k, v: _attend(q, k, v, bias=BIAS)),
-    OpSpec("attention_learned_bias", (linalg.Bmm, Softmax),
+    OpSpec("attention_learned_bias", (products.Bmm, Softmax),
            lambda m, q, k, v, b: _sdpa(m, q, k, v, attn_mask=b),
            [((1, 2, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2), (3, 3))],
            lambda q, k, v, b: _attend(q, k, v, bias=b)),
@@ -149,7 +146,7 @@ SPECS = [
            [((1, 4, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2))],
            lambda q, k, v: _causal(q, k.repeat(2, 1), v.repeat(2, 1))),
     OpSpec("attention_dropout", ATTENTION, _attention_dropped, CAUSAL[:1], torch=False),
-    OpSpec("dropout", (random.Dropout,), _dropped, [((3, 4),), ((),), ((0,),)], torch=False),
+    OpSpec("dropout", (generators.Dropout,), _dropped, [((3, 4),), ((),), ((0,),)], torch=False),
     OpSpec("layer_norm", LAYER_NORM, lambda m, x, w, b: m.nn.functional.layer_norm(x, (3,), w, b),
            [((2, 3), (3,), (3,)), ((3,), (3,), (3,)), ((2, 2, 3), (3,), (3,)),
             ((0, 3), (3,), (3,))],
@@ -180,13 +177,14 @@ SPECS = [
     OpSpec("cross_entropy_soft", (), lambda m, x, t: m.nn.functional.cross_entropy(
                x, t, weight=m.tensor(WEIGHTS.tolist(), dtype=x.dtype), label_smoothing=0.1),
            [((4, 3), (4, 3)), ((2, 3, 2), (2, 3, 2))], domain=positive),
-    OpSpec("nll_loss", (loss.NllLoss, loss.NllLossBackward),
+    OpSpec("nll_loss", (classification_losses.NllLoss, classification_losses.NllLossBackward),
            lambda m, x, t: m.nn.functional.nll_loss(
                x.log_softmax(1), t, m.tensor(WEIGHTS.tolist(), dtype=x.dtype), ignore_index=1),
            [((4, 3), TARGETS)], lambda x, t: _entropy(x, t, WEIGHTS, ignore=1)),
-    OpSpec("mse_loss", (loss_pairs.MseLoss,), lambda m, a, b: m.nn.functional.mse_loss(a, b),
+    OpSpec("mse_loss", (elementwise_losses.MseLoss,),
+           lambda m, a, b: m.nn.functional.mse_loss(a, b),
            [((2, 3), (2, 3))], lambda a, b: ((a - b) ** 2).mean()),
-    OpSpec("mse_loss_none", (loss_pairs.MseLoss,),
+    OpSpec("mse_loss_none", (elementwise_losses.MseLoss,),
            lambda m, a, b: m.nn.functional.mse_loss(a, b, reduction="none"),
            [((2, 3), (2, 3)), ((), ())], lambda a, b: (a - b) ** 2),
 ]  # fmt: skip

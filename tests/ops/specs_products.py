@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops._linalg import affine, contraction
-from offgrad.ops._linalg import products as linalg
+from offgrad.ops._linalg import affine, contraction, products
 from tests.ops.calls import call
 from tests.ops.opspec import OpSpec, apart
 
@@ -37,9 +36,9 @@ def _name(equation: str) -> str:
 
 
 SPECS = [
-    OpSpec("mv", (linalg.Mv,), lambda m, a, b: m.mv(a, b), [((2, 3), (3,)), ((2, 0), (0,))],
+    OpSpec("mv", (products.Mv,), lambda m, a, b: m.mv(a, b), [((2, 3), (3,)), ((2, 0), (0,))],
            np.matmul, complex=True),
-    OpSpec("vdot", (linalg.Vdot,), lambda m, a, b: m.vdot(a, b), [((3,), (3,))], np.vdot,
+    OpSpec("vdot", (products.Vdot,), lambda m, a, b: m.vdot(a, b), [((3,), (3,))], np.vdot,
            complex=True),
     OpSpec("ger", (), lambda m, a, b: m.ger(a, b), [((2,), (3,))], np.outer, complex=True),
     OpSpec("addmm", (affine.Addmm,), lambda m, x, a, b: m.addmm(x, a, b, beta=2, alpha=-3),
@@ -64,24 +63,24 @@ SPECS = [
     OpSpec("linalg_cross", (contraction.LinalgCross,),
            lambda m, a, b: call(m, "linalg.cross", a, b), [((1, 3), (2, 3)), ((3,), (3,))],
            np.cross),
-    OpSpec("tensordot", (linalg.Mm,), lambda m, a, b: m.tensordot(a, b, ([2, 0], [1, 2])),
+    OpSpec("tensordot", (products.Mm,), lambda m, a, b: m.tensordot(a, b, ([2, 0], [1, 2])),
            [((2, 1, 3), (2, 3, 2))], lambda a, b: np.tensordot(a, b, ([2, 0], [1, 2])),
            complex=True),
-    OpSpec("tensordot_number", (linalg.Mm,), lambda m, a, b: m.tensordot(a, b, 1),
+    OpSpec("tensordot_number", (products.Mm,), lambda m, a, b: m.tensordot(a, b, 1),
            [((2, 3), (3, 2))], lambda a, b: np.tensordot(a, b, 1)),
-    OpSpec("tensordot_all", (linalg.Dot,), lambda m, a, b: m.tensordot(a, b, 2),
+    OpSpec("tensordot_all", (products.Dot,), lambda m, a, b: m.tensordot(a, b, 2),
            [((2, 3), (2, 3))], np.tensordot),
     OpSpec("inner", (), lambda m, a, b: m.inner(a, b),
            [((2, 3), (2, 3)), ((3,), (3,)), ((), (2,))], np.inner, complex=True),
     OpSpec("kron", (), lambda m, a, b: m.kron(a, b),
            [((2, 1), (2, 2)), ((2,), (1, 3)), ((), (2,))], np.kron, complex=True),
-    OpSpec("multi_dot", (linalg.Mm,),
+    OpSpec("multi_dot", (products.Mm,),
            lambda m, a, b, c: call(m, "linalg.multi_dot", (a, b, c)),
            [((1, 3), (3, 2), (2, 4)), ((4, 2), (2, 3), (3, 1))], lambda a, b, c: a @ b @ c),
-    OpSpec("multi_dot_vectors", (linalg.Mm,),
+    OpSpec("multi_dot_vectors", (products.Mm,),
            lambda m, a, b, c: call(m, "linalg.multi_dot", (a, b, c)), [((2,), (2, 3), (3,))],
            lambda a, b, c: np.asarray(a @ b @ c)),
-    OpSpec("chain_matmul", (linalg.Mm,),
+    OpSpec("chain_matmul", (products.Mm,),
            lambda m, a, b: call(m, "linalg.multi_dot", (a, b)), [((2, 3), (3, 2))], np.matmul),
     *(
         OpSpec(f"cdist_{p}", (), lambda m, a, b, p=p: m.cdist(a, b, p), [((2, 3), (4, 3))],
@@ -99,10 +98,10 @@ SPECS = [
                lambda x, e=equation: np.einsum(e, x))
         for equation, samples in SINGLE
     ),
-    OpSpec("einsum_three", (linalg.Bmm,),
+    OpSpec("einsum_three", (products.Bmm,),
            lambda m, a, b, c: m.einsum("ij,jk,ik->k", [a, b, c]), [((2, 3), (3, 2), (2, 2))],
            lambda a, b, c: np.einsum("ij,jk,ik->k", a, b, c)),
-    OpSpec("einsum_lists", (linalg.Bmm,),
+    OpSpec("einsum_lists", (products.Bmm,),
            lambda m, a, b: m.einsum(a, [0, 1], b, [1, 2], [2, 0]), [((2, 3), (3, 2))],
            lambda a, b: np.einsum("ij,jk->ki", a, b)),
 ]  # fmt: skip

@@ -4,9 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops._indexing import advanced as index
-from offgrad.ops._indexing import along_dim as index_along
-from offgrad.ops._indexing import masking as mask
+from offgrad.ops._indexing import advanced, along_dim, masking
 from offgrad.ops._indexing.scattering import (
     Gather,
     Put,
@@ -51,36 +49,36 @@ def _masked(x: Any, where: Any, source: Any) -> Any:
 
 
 SPECS = [
-    OpSpec("index_ellipsis", (index.Index,), lambda m, x, i: x[..., i, None], [((2, 3), ONCE)],
+    OpSpec("index_ellipsis", (advanced.Index,), lambda m, x, i: x[..., i, None], [((2, 3), ONCE)],
            lambda x, i: x[..., i, None]),
-    # NumPy puts the dimensions of indices apart first; PyTorch takes the int first.
-    OpSpec("index_int_apart", (index.Index,), lambda m, x, i: x[0, :, i], [((2, 3, 3), ONCE)],
+    # NumPy puts the dimensions of separated indices first; PyTorch takes the int first.
+    OpSpec("index_int_apart", (advanced.Index,), lambda m, x, i: x[0, :, i], [((2, 3, 3), ONCE)],
            lambda x, i: x[0][:, i]),
-    OpSpec("index_put_add", (index.IndexPut,),
+    OpSpec("index_put_add", (advanced.IndexPut,),
            lambda m, x, i, v: m.index_put(x, (i,), v, accumulate=True),
            [((3, 2), ROWS, (3, 2)), ((3, 2), ROWS, (2,)), ((3, 2), ROWS, ())], _added),
-    OpSpec("index_put_tuple", (index.IndexPut,), lambda m, x, i, v: m.index_put(x, (i, i), v),
+    OpSpec("index_put_tuple", (advanced.IndexPut,), lambda m, x, i, v: m.index_put(x, (i, i), v),
            [((3, 3), ONCE, (2,))], lambda x, i, v: _filled(x, (i, i), v)),
-    OpSpec("index_put_basic", (index.IndexPut,),
+    OpSpec("index_put_basic", (advanced.IndexPut,),
            lambda m, x, i, v: m.index_put(x, (slice(1), slice(None), i), v),
            [((2, 3, 3), ONCE, (3, 2)), ((2, 3, 3), ONCE, ())],
            lambda x, i, v: _filled(x, (slice(1), slice(None), i), v), torch=False),
-    OpSpec("index_put_view", (index.IndexPut,), lambda m, x, v: m.index_put(x, (0, ...), v),
+    OpSpec("index_put_view", (advanced.IndexPut,), lambda m, x, v: m.index_put(x, (0, ...), v),
            [((2, 3), (3,))], lambda x, v: _filled(x, 0, v), torch=False),
-    OpSpec("index_select_0d", (index_along.IndexSelect,), lambda m, x, i: m.index_select(x, 0, i),
+    OpSpec("index_select_0d", (along_dim.IndexSelect,), lambda m, x, i: m.index_select(x, 0, i),
            [((), np.array([0]))], lambda x, i: x),
-    OpSpec("index_add", (index_along.IndexAdd, index_along.IndexSelect),
+    OpSpec("index_add", (along_dim.IndexAdd, along_dim.IndexSelect),
            lambda m, x, i, s: m.index_add(x, 1, i, s), [((2, 3), ROWS, (2, 3))],
            lambda x, i, s: _added(x, (slice(None), i), s)),
-    OpSpec("index_add_alpha", (index_along.IndexAdd,),
+    OpSpec("index_add_alpha", (along_dim.IndexAdd,),
            lambda m, x, i, s: m.index_add(x, 0, i, s, alpha=-2), [((3, 2), ROWS, (3, 2))],
            lambda x, i, s: _added(x, i, -2 * s)),
-    OpSpec("index_copy", (index_along.IndexCopy, index_along.IndexFill),
+    OpSpec("index_copy", (along_dim.IndexCopy, along_dim.IndexFill),
            lambda m, x, i, s: m.index_copy(x, 0, i, s),
            [((3, 2), ONCE, (2, 2)), ((3, 2), ONCE[:0], (0, 2))], _filled),
-    OpSpec("index_fill", (index_along.IndexFill,), lambda m, x, i: m.index_fill(x, 1, i, 2.5),
+    OpSpec("index_fill", (along_dim.IndexFill,), lambda m, x, i: m.index_fill(x, 1, i, 2.5),
            [((2, 3), ROWS)], lambda x, i: _filled(x, (slice(None), i), 2.5)),
-    OpSpec("index_fill_tensor", (index_along.IndexFillTensor,),
+    OpSpec("index_fill_tensor", (along_dim.IndexFillTensor,),
            lambda m, x, i, v: m.index_fill(x, 1, i, v), [((2, 3), ONCE, ())],
            lambda x, i, v: _filled(x, (slice(None), i), v)),
     OpSpec("scatter", (Scatter, ScatterValue, Gather),
@@ -108,15 +106,15 @@ SPECS = [
                np.broadcast_to(x, (2, 3)), np.broadcast_to(i, (2, 2)), 1)),
     OpSpec("take_along_all", (Gather,), lambda m, x, i: m.take_along_dim(x, i),
            [((2, 3), np.array([5, 0, 5]))], lambda x, i: x.ravel()[i]),
-    OpSpec("masked_fill_tensor", (mask.MaskedFillTensor,),
+    OpSpec("masked_fill_tensor", (masking.MaskedFillTensor,),
            lambda m, x, k, v: m.masked_fill(x, k, v),
            [((2, 3), MASK, ()), ((2, 3), MASK[0], ()), ((3,), MASK, ())],
            lambda x, k, v: np.where(k, v, x)),
-    OpSpec("masked_select", (mask.MaskedSelect, mask.MaskedScatter),
+    OpSpec("masked_select", (masking.MaskedSelect, masking.MaskedScatter),
            lambda m, x, k: m.masked_select(x, k),
            [((2, 3), MASK), ((2, 3), MASK[0]), ((3,), MASK), ((2, 3), MASK & False)],
            lambda x, k: np.broadcast_to(x, (2, 3))[np.broadcast_to(k, (2, 3))]),
-    OpSpec("masked_scatter", (mask.MaskedScatter, mask.MaskedSelect),
+    OpSpec("masked_scatter", (masking.MaskedScatter, masking.MaskedSelect),
            lambda m, x, k, s: m.masked_scatter(x, k, s),
            [((2, 3), MASK, (3,)), ((2, 3), MASK, (2, 2)), ((3,), MASK, (3,))], _masked),
 ]  # fmt: skip

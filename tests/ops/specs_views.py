@@ -6,11 +6,7 @@ import numpy as np
 
 from offgrad.ops._indexing import view_scatter
 from offgrad.ops._indexing.along_dim import IndexSelect
-from offgrad.ops._shape import diagonals, strided
-from offgrad.ops._shape import joining as join
-from offgrad.ops._shape import permuting as dims
-from offgrad.ops._shape import reordering as rearrange
-from offgrad.ops._shape import reshaping as shape
+from offgrad.ops._shape import diagonals, joining, permuting, reordering, reshaping, strided
 from offgrad.ops._shape.slicing import Slice
 from offgrad.ops._shape.splitting import SplitWithSizes, UnsafeSplit, UnsafeSplitWithSizes
 from tests.ops.calls import call
@@ -40,39 +36,39 @@ def _embedded(x: Any, offset: int) -> Any:
 
 VIEWS = [
     OpSpec("alias", (), lambda m, x: x[...], [((2, 3),), ((),)], lambda x: x, view=True),
-    OpSpec("squeeze_dims", (shape.SqueezeDims,), lambda m, x: x.squeeze((0, -1)),
+    OpSpec("squeeze_dims", (reshaping.SqueezeDims,), lambda m, x: x.squeeze((0, -1)),
            [((1, 3, 1),), ((1, 3, 2),)], lambda x: x.reshape([n for n in x.shape if n != 1]),
            view=True),
-    OpSpec("movedim", (dims.Permute,), lambda m, x: m.movedim(x, (0, 1), (2, 0)), CUBE,
+    OpSpec("movedim", (permuting.Permute,), lambda m, x: m.movedim(x, (0, 1), (2, 0)), CUBE,
            lambda x: np.moveaxis(x, (0, 1), (2, 0)), view=True),
-    OpSpec("moveaxis", (dims.Permute,), lambda m, x: m.moveaxis(x, 0, -1), CUBE,
+    OpSpec("moveaxis", (permuting.Permute,), lambda m, x: m.moveaxis(x, 0, -1), CUBE,
            lambda x: np.moveaxis(x, 0, -1), view=True),
-    OpSpec("swapaxes", (dims.Transpose,), lambda m, x: m.swapaxes(x, 0, 1), MATRIX,
+    OpSpec("swapaxes", (permuting.Transpose,), lambda m, x: m.swapaxes(x, 0, 1), MATRIX,
            lambda x: x.swapaxes(0, 1), view=True),
-    OpSpec("swapdims", (dims.Transpose,), lambda m, x: m.swapdims(x, 0, 1), MATRIX,
+    OpSpec("swapdims", (permuting.Transpose,), lambda m, x: m.swapdims(x, 0, 1), MATRIX,
            lambda x: x.swapaxes(0, 1), view=True),
-    OpSpec("t_1d", (dims.T,), lambda m, x: x.t(), [((3,),), ((),)], lambda x: x, view=True),
-    OpSpec("ravel", (shape.View,), lambda m, x: m.ravel(x), [((2, 3),), ((),), ((0, 2),)],
+    OpSpec("t_1d", (permuting.T,), lambda m, x: x.t(), [((3,),), ((),)], lambda x: x, view=True),
+    OpSpec("ravel", (reshaping.View,), lambda m, x: m.ravel(x), [((2, 3),), ((),), ((0, 2),)],
            np.ravel, view=True),
-    OpSpec("unflatten", (shape.View,), lambda m, x: m.unflatten(x, 1, (2, -1)), [((2, 6),)],
+    OpSpec("unflatten", (reshaping.View,), lambda m, x: m.unflatten(x, 1, (2, -1)), [((2, 6),)],
            lambda x: x.reshape(2, 2, 3), view=True),
-    OpSpec("broadcast_tensors", (dims.Expand,), lambda m, x: m.broadcast_tensors(x, x.mT),
+    OpSpec("broadcast_tensors", (permuting.Expand,), lambda m, x: m.broadcast_tensors(x, x.mT),
            [((2, 1),)], lambda x: [each.copy() for each in np.broadcast_arrays(x, x.T)],
            view=True),
-    OpSpec("meshgrid", (dims.Expand,), lambda m, x: m.meshgrid(x, x[1:], indexing="ij"),
+    OpSpec("meshgrid", (permuting.Expand,), lambda m, x: m.meshgrid(x, x[1:], indexing="ij"),
            [((3,),)], lambda x: [each.copy() for each in np.meshgrid(x, x[1:], indexing="ij")],
            view=True),
-    OpSpec("meshgrid_0d", (dims.Expand,), lambda m, x: m.meshgrid(x, indexing="ij"), [((),)],
+    OpSpec("meshgrid_0d", (permuting.Expand,), lambda m, x: m.meshgrid(x, indexing="ij"), [((),)],
            lambda x: x[None], view=True),
-    OpSpec("meshgrid_xy", (dims.Expand,), lambda m, x: m.meshgrid(x, x[1:], indexing="xy"),
+    OpSpec("meshgrid_xy", (permuting.Expand,), lambda m, x: m.meshgrid(x, x[1:], indexing="xy"),
            [((3,),)], lambda x: [each.copy() for each in np.meshgrid(x, x[1:])], view=True),
-    OpSpec("atleast", (shape.View,),
+    OpSpec("atleast", (reshaping.View,),
            lambda m, x: (m.atleast_1d(x), m.atleast_2d(x), *m.atleast_3d((x, x))), [((),)],
            lambda x: [x.reshape((1,) * n) for n in (1, 2, 3, 3)], view=True),
-    OpSpec("atleast_of_vector", (shape.Unsqueeze,),
+    OpSpec("atleast_of_vector", (reshaping.Unsqueeze,),
            lambda m, x: (m.atleast_2d(x), m.atleast_3d(x)), [((2,),)],
            lambda x: (x[None], x[None, :, None]), view=True),
-    OpSpec("atleast_of_matrix", (shape.Unsqueeze,), lambda m, x: m.atleast_3d(x), [((2, 3),)],
+    OpSpec("atleast_of_matrix", (reshaping.Unsqueeze,), lambda m, x: m.atleast_3d(x), [((2, 3),)],
            lambda x: x[..., None], view=True),
     *(
         OpSpec(f"diagonal_{nr}", (diagonals.Diagonal, diagonals.DiagonalBackward),
@@ -108,7 +104,7 @@ VIEWS = [
 
 
 def _overlapping(m: Any, x: Any) -> Any:
-    # Elements seen twice add up; memory seen by several of the input's shares.
+    # Elements that occur twice add up; elements of the input at one memory position share.
     x = x.contiguous()
     windows = m.as_strided(x, (3, 2), (1, 1), 1) * 2
     doubled = x.expand(2, 2, 3)
@@ -124,27 +120,27 @@ COPIES = [
     OpSpec("unsafe_split_with_sizes", (UnsafeSplitWithSizes,),
            lambda m, x: m.unsafe_split_with_sizes(x, (1, 2), 1), MATRIX,
            lambda x: [x[:, :1], x[:, 1:]]),
-    OpSpec("roll", (rearrange.Roll,), lambda m, x: m.roll(x, (1, -2), (0, 1)),
+    OpSpec("roll", (reordering.Roll,), lambda m, x: m.roll(x, (1, -2), (0, 1)),
            [((2, 3),), ((0, 3),)], lambda x: np.roll(x, (1, -2), (0, 1))),
-    OpSpec("roll_flat", (rearrange.Roll,), lambda m, x: m.roll(x, 2), [((2, 3),), ((),)],
+    OpSpec("roll_flat", (reordering.Roll,), lambda m, x: m.roll(x, 2), [((2, 3),), ((),)],
            lambda x: np.roll(x, 2)),
     *(
-        OpSpec(f"rot90_{k}", (rearrange.Rot90,), lambda m, x, k=k: m.rot90(x, k, (0, 2)), CUBE,
+        OpSpec(f"rot90_{k}", (reordering.Rot90,), lambda m, x, k=k: m.rot90(x, k, (0, 2)), CUBE,
                lambda x, k=k: np.rot90(x, k, (0, 2)))
         for k in (1, 2, -1, 4)
     ),
-    OpSpec("fliplr", (rearrange.Flip,), lambda m, x: m.fliplr(x), MATRIX, np.fliplr),
-    OpSpec("flipud", (rearrange.Flip,), lambda m, x: m.flipud(x), MATRIX, np.flipud),
-    OpSpec("repeat", (rearrange.Repeat,), lambda m, x: call(m, "repeat", x, 2, 1, 3),
+    OpSpec("fliplr", (reordering.Flip,), lambda m, x: m.fliplr(x), MATRIX, np.fliplr),
+    OpSpec("flipud", (reordering.Flip,), lambda m, x: m.flipud(x), MATRIX, np.flipud),
+    OpSpec("repeat", (reordering.Repeat,), lambda m, x: call(m, "repeat", x, 2, 1, 3),
            [((2, 3),), ((2,),), ((),), ((0, 2),)], lambda x: np.tile(x, (2, 1, 3))),
-    OpSpec("repeat_none", (rearrange.Repeat,), lambda m, x: call(m, "repeat", x, 0, 2), MATRIX,
+    OpSpec("repeat_none", (reordering.Repeat,), lambda m, x: call(m, "repeat", x, 0, 2), MATRIX,
            lambda x: np.tile(x, (0, 2))),
-    OpSpec("tile", (rearrange.Repeat,), lambda m, x: m.tile(x, (2,)), CUBE,
+    OpSpec("tile", (reordering.Repeat,), lambda m, x: m.tile(x, (2,)), CUBE,
            lambda x: np.tile(x, (2,))),
-    OpSpec("repeat_interleave", (shape.Clone, dims.Expand),
+    OpSpec("repeat_interleave", (reshaping.Clone, permuting.Expand),
            lambda m, x: m.repeat_interleave(x, 3, 1), [*MATRIX, ((2, 0),)],
            lambda x: np.repeat(x, 3, 1)),
-    OpSpec("repeat_interleave_flat", (shape.Clone,), lambda m, x: m.repeat_interleave(x, 2),
+    OpSpec("repeat_interleave_flat", (reshaping.Clone,), lambda m, x: m.repeat_interleave(x, 2),
            [*MATRIX, ((),)], lambda x: np.repeat(x, 2)),
     OpSpec("repeat_interleave_each", (IndexSelect,),
            lambda m, x, n: m.repeat_interleave(x, n, 1), [((2, 3), TIMES)],
@@ -161,25 +157,25 @@ COPIES = [
            np.diagflat),
     OpSpec("trace", (diagonals.Trace, diagonals.DiagonalBackward), lambda m, x: m.trace(x),
            [((2, 3),), ((3, 3),), ((0, 2),)], np.trace),
-    OpSpec("block_diag", (join.BlockDiag,), lambda m, *x: m.block_diag(*x),
+    OpSpec("block_diag", (joining.BlockDiag,), lambda m, *x: m.block_diag(*x),
            [((2, 1), (1, 2)), ((), (2,)), ((2, 0), (1, 1))],
            lambda a, b: np.block([
                [np.atleast_2d(a), np.zeros((np.atleast_2d(a).shape[0], np.atleast_2d(b).shape[1]))],
                [np.zeros((np.atleast_2d(b).shape[0], np.atleast_2d(a).shape[1])), np.atleast_2d(b)],
            ])),
-    OpSpec("stack_mixed", (join.Stack,), lambda m, a, b: m.stack([a, b, a], 1)[:, 1:],
+    OpSpec("stack_mixed", (joining.Stack,), lambda m, a, b: m.stack([a, b, a], 1)[:, 1:],
            [((2, 2), (2, 2))], lambda a, b: np.stack([b, a], 1)),
-    OpSpec("hstack", (join.Cat,), lambda m, a, b: m.hstack((a, b)),
+    OpSpec("hstack", (joining.Cat,), lambda m, a, b: m.hstack((a, b)),
            [((2,), (3,)), ((2, 1), (2, 2)), ((), (1,))], lambda a, b: np.hstack((a, b))),
-    OpSpec("vstack", (join.Cat,), lambda m, a, b: m.vstack((a, b)), [((2,), (3, 2))],
+    OpSpec("vstack", (joining.Cat,), lambda m, a, b: m.vstack((a, b)), [((2,), (3, 2))],
            lambda a, b: np.vstack((a, b))),
-    OpSpec("row_stack", (join.Cat,), lambda m, a, b: m.vstack((a, b)), [((2,), (2,))],
+    OpSpec("row_stack", (joining.Cat,), lambda m, a, b: m.vstack((a, b)), [((2,), (2,))],
            lambda a, b: np.vstack((a, b))),
-    OpSpec("dstack", (join.Cat,), lambda m, a, b: m.dstack((a, b)),
+    OpSpec("dstack", (joining.Cat,), lambda m, a, b: m.dstack((a, b)),
            [((2,), (2,)), ((2, 3), (2, 3))], lambda a, b: np.dstack((a, b))),
-    OpSpec("column_stack", (join.Cat,), lambda m, a, b: m.column_stack((a, b)),
+    OpSpec("column_stack", (joining.Cat,), lambda m, a, b: m.column_stack((a, b)),
            [((2,), (2, 2)), ((), ())], lambda a, b: np.column_stack((a, b))),
-    OpSpec("concatenate", (join.Cat,), lambda m, a, b: m.concatenate((a, b), 1),
+    OpSpec("concatenate", (joining.Cat,), lambda m, a, b: m.concatenate((a, b), 1),
            [((2, 1), (2, 2))], lambda a, b: np.concatenate((a, b), 1)),
     OpSpec("slice_scatter", (view_scatter.SliceScatter, Slice),
            lambda m, x, s: m.slice_scatter(x, s, 1, 1, None, 2), [((2, 5), (2, 2))],
@@ -193,7 +189,7 @@ COPIES = [
            lambda x, s: _placed(x, s, (slice(None), 1))),
     OpSpec("diagonal_scatter", (view_scatter.DiagonalScatter, diagonals.Diagonal),
            lambda m, x, s: m.diagonal_scatter(x, s, 1), [((2, 3), (2,))], _on_diagonal),
-    # PyTorch's own backward gives x the gradient where it was replaced, and none elsewhere.
+    # PyTorch's own backward gives x the gradient of replaced elements, and none of the others.
     OpSpec("as_strided_scatter", (view_scatter.AsStridedScatter, strided.AsStrided),
            lambda m, x, s: m.as_strided_scatter(x.contiguous(), s, (2, 2), (3, 1), 1),
            [((2, 3), (2, 2))], lambda x, s: _placed(x, s, (slice(None), slice(1, 3))),

@@ -1,4 +1,4 @@
-"""Complex numbers: gradients, views of parts, real operands among them, what is refused."""
+"""Complex numbers: gradients, views of parts, mixed operands, errors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def test_descent_along_the_gradient_lowers_a_real_loss(m: Any) -> None:
 
 
 @pytest.mark.parametrize("m", LIBS)
-def test_by_parts_the_gradient_is_that_of_two_real_numbers(m: Any) -> None:
+def test_the_gradient_of_parts_is_that_of_two_real_numbers(m: Any) -> None:
     a, b = leaf(m, 0.5), leaf(m, -1.5)
     loss = m.complex(a, b).exp().abs().sum() + (m.complex(a, b) ** 3).imag.sum()
     wanted = [each.item() for each in m.autograd.grad(loss, (a, b))]
@@ -54,7 +54,7 @@ def test_by_parts_the_gradient_is_that_of_two_real_numbers(m: Any) -> None:
 
 
 @pytest.mark.parametrize("m", LIBS)
-def test_a_complex_result_has_no_gradient_of_its_own_accord(m: Any) -> None:
+def test_backward_of_a_complex_result_needs_a_gradient(m: Any) -> None:
     with pytest.raises(RuntimeError):
         cleaf(m, 1j).sum().backward()
     z = cleaf(m, 1j)
@@ -174,7 +174,7 @@ def test_conjugates(m: Any) -> None:
 
 
 @pytest.mark.parametrize("m", LIBS)
-def test_what_is_complex(m: Any) -> None:
+def test_is_complex(m: Any) -> None:
     z, x = cleaf(m, 1 + 2j, 3 + 0j), leaf(m, 1.0)
     assert m.is_complex(z)
     assert not m.is_complex(x)
@@ -222,7 +222,7 @@ def test_complex64(name: str) -> None:
     np.testing.assert_allclose(grad.numpy(), wanted.numpy(), 2e-5, 1e-5)
 
 
-# What is refused
+# Errors
 
 
 def _z(m: Any) -> Any:
@@ -285,7 +285,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_the_same_class_of_error(case: str) -> None:
-    """Ours may say "not implemented", which is a RuntimeError, where torch gives that itself."""
+    """offgrad may raise NotImplementedError, a RuntimeError, where torch raises RuntimeError."""
     with pytest.raises(Exception) as theirs:
         REFUSED[case](torch)
     with pytest.raises(theirs.type) as mine:

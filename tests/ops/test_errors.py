@@ -9,7 +9,7 @@ import offgrad
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 
-# What torch warns of does not matter here.
+# Warnings of torch do not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -165,7 +165,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
 def test_same_class_of_error(case: str) -> None:
     with pytest.raises(Exception) as theirs:
         CASES[case](torch)
-    # NotImplementedError is a RuntimeError: what is not implemented may be refused as misuse.
+    # NotImplementedError is a RuntimeError, so offgrad may raise it for torch's RuntimeError.
     kind = RuntimeError if issubclass(theirs.type, RuntimeError) else theirs.type
     with pytest.raises(kind) as mine:
         CASES[case](offgrad)

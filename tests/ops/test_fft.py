@@ -1,4 +1,4 @@
-"""Fourier transforms beside their definition, and what they do with memory and threads."""
+"""Fourier transforms against their definition, and their use of memory and threads."""
 
 import re
 from typing import Any
@@ -54,7 +54,7 @@ def test_definition(n: int, norm: Any, power: float) -> None:
 
 @pytest.mark.parametrize("n", LENGTHS)
 def test_gradients_are_the_adjoint(n: int) -> None:
-    """For y = A x and real L, dL/dx = A^H dL/dy, of which real x takes the real part."""
+    """For y = A x and real L, dL/dx = A^H dL/dy, whose real part is the gradient of real x."""
     grad = _numbers(n)
     forward = _matrix(n)
     z = offgrad.tensor(_numbers(n), requires_grad=True)
@@ -70,7 +70,7 @@ def test_gradients_are_the_adjoint(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [6, 7])
-def test_imaginary_parts_that_are_not_used_have_no_gradient(n: int) -> None:
+def test_unused_imaginary_parts_have_no_gradient(n: int) -> None:
     z = offgrad.tensor(_numbers(n // 2 + 1), requires_grad=True)
     fft.irfft(z, n).backward(offgrad.tensor(_numbers(n, dtype=np.float64)))
     assert z.grad is not None
@@ -88,7 +88,7 @@ def test_inverses(shape: tuple[int, ...]) -> None:
         _close(fft.hfft2(fft.ihfft2(x, norm=norm), shape[-2:], norm=norm), x.numpy())
 
 
-def test_second_derivatives_of_what_is_not_linear() -> None:
+def test_second_derivatives_of_a_nonlinear_function() -> None:
     """A filtered signal's energy: the spectrum's gradient depends on the signal."""
 
     def energy(x: Tensor, weights: Tensor) -> Any:
@@ -138,7 +138,7 @@ def test_no_signals(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128, np.float32, np.float64])
 @pytest.mark.parametrize("dim", [0, 1])
-def test_large_ones_are_the_same_on_any_number_of_threads(dtype: Any, dim: int) -> None:
+def test_large_transforms_are_the_same_on_any_number_of_threads(dtype: Any, dim: int) -> None:
     x = _numbers(600, 520, dtype=dtype)
     functions: list[Any] = [fft.fft, fft.ifft, fft.irfft]
     if np.dtype(dtype).kind == "f":
@@ -181,7 +181,7 @@ def test_nothing_is_saved() -> None:
                 result.backward(offgrad.ones_like(result))
 
 
-def test_the_input_stays_as_it_is_when_nothing_is_transformed() -> None:
+def test_the_input_is_unchanged_without_dims() -> None:
     z = offgrad.tensor(_numbers(2, 3))
     result = fft.fftn(z, dim=())
     assert result is not z
@@ -208,7 +208,7 @@ def test_shifts(dim: Any) -> None:
     _close(fft.ifftshift(shifted, dim), x, 0)
 
 
-def test_messages_name_the_function_what_arrived_and_the_fix() -> None:
+def test_messages_name_the_function_the_argument_and_the_fix() -> None:
     cases: dict[str, Any] = {
         "rfft transforms real numbers, got a complex64 tensor of shape [2]": lambda: fft.rfft(
             offgrad.ones(2, dtype=offgrad.complex64)
@@ -231,6 +231,6 @@ def test_messages_name_the_function_what_arrived_and_the_fix() -> None:
             call()
 
 
-def test_what_is_missing_says_so() -> None:
+def test_missing_names_say_so() -> None:
     with pytest.raises(AttributeError, match=r"offgrad\.fft has no attribute 'dct'"):
         fft.dct

@@ -1,4 +1,4 @@
-"""Fourier transforms beside torch's: values, gradients, dtypes, names, and classes of errors."""
+"""Fourier transforms against torch's: values, gradients, dtypes, names, classes of errors."""
 
 import inspect
 from typing import Any
@@ -63,7 +63,7 @@ def _calls(draw: st.DrawFn) -> tuple[str, Array, dict[str, Any]]:
     dtypes = [each for each in DTYPES if name not in REAL or each[0] != "c"]
     options: dict[str, Any] = {"norm": draw(st.sampled_from(NORMS))}
     ndim = len(shape)
-    # Now and then beyond what is allowed.
+    # Sometimes out of range.
     lengths, dims = st.integers(1, 9), st.integers(-ndim, ndim - 1)
     if draw(st.integers(0, 9)) == 0:
         lengths, dims = st.integers(-2, 3), st.integers(-ndim - 1, ndim)

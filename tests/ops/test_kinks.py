@@ -1,4 +1,4 @@
-"""Values and gradients where a function has no derivative, or its input is no number: torch's."""
+"""Values and gradients at kinks and for NaN are torch's."""
 
 from typing import Any
 

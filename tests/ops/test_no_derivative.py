@@ -1,4 +1,4 @@
-"""What is no differentiable function of its input: samples, and what is found in a tensor."""
+"""Results that are not differentiable: samples, positions, counts."""
 
 from collections.abc import Callable
 from typing import Any

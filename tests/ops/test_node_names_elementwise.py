@@ -1,4 +1,4 @@
-"""Nodes of elementwise operations and reductions have torch's names and show what torch's show."""
+"""Nodes of elementwise operations and reductions have torch's names and saved attributes."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ EXPRESSIONS = """
     m.norm(A, 2, (0, 1), keepdim=True); m.diff(x)
 """
 
-# Nodes whose names differ: ours, and why.
+# Nodes with other names than torch's: the name, and why.
 NAMES = {
     "m.dist(x, y)": ("LinalgVectorNormBackward0", "a difference and its norm, two nodes"),
     "m.aminmax(x)[0]": ("AminBackward0", "two nodes, the smallest and the largest"),
@@ -179,7 +179,7 @@ SHOWN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("expression", SHOWN)
-def test_plain_values_are_shown(expression: str) -> None:
+def test_plain_values_are_attributes(expression: str) -> None:
     for m in (offgrad, torch):
         node = _node(m, expression)
         for name, value in SHOWN[expression].items():
@@ -187,7 +187,7 @@ def test_plain_values_are_shown(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", NAMES)
-def test_nodes_named_otherwise(expression: str) -> None:
+def test_nodes_with_other_names(expression: str) -> None:
     ours, reason = NAMES[expression]
     assert reason
     assert _node(offgrad, expression).name() == ours

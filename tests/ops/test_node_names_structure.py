@@ -1,4 +1,4 @@
-"""Nodes of views, indices, products and network functions have torch's names, and show the same.
+"""Nodes of views, indices, products and network functions have torch's names and attributes.
 
 Each snippet runs on torch and here. The node of its result must have torch's name; each tensor it
 saved must be one torch's node saves under that name, with the same values; and of the plain values
@@ -245,7 +245,7 @@ OTHER_NAMES = {
     "cdist": ("LinalgVectorNormBackward0", "composed of a difference and a norm"),
     "dropout": ("NativeDropoutBackward0", "PyTorch multiplies by a mask on CPUs"),
 }
-"""Snippets whose node has another name than torch's: which, and why."""
+"""Snippets whose node has another name than torch's: the name, and why."""
 
 OTHER_SLOTS = {
     "cross_entropy": ({"self", "lse"}, "fused with the log-softmax: keeps logits and their sums"),

@@ -331,12 +331,12 @@ def test_1_the_gradient_where_there_is_one(case: Point) -> None:
 
 
 @pytest.mark.parametrize("case", SUBGRADIENT, ids=str)
-def test_2_the_least_sub_gradient_of_a_convex_function(case: Point) -> None:
+def test_2_the_sub_gradient_of_minimum_norm_of_a_convex_function(case: Point) -> None:
     _check(case)
 
 
 @pytest.mark.parametrize("case", SUPERGRADIENT, ids=str)
-def test_3_the_least_super_gradient_of_a_concave_function(case: Point) -> None:
+def test_3_the_super_gradient_of_minimum_norm_of_a_concave_function(case: Point) -> None:
     _check(case)
 
 
@@ -347,12 +347,12 @@ def test_4_by_continuity(case: Point) -> None:
 
 @pytest.mark.parametrize("case", UNDEFINED, ids=str)
 def test_5_any_value_where_the_function_is_not_defined(case: Point) -> None:
-    """Torch's, for want of a better one."""
+    """The value is torch's: there is no better one."""
     _check(case)
 
 
 @pytest.mark.parametrize("m", [offgrad, torch], ids=["offgrad", "torch"])
-def test_6_what_is_not_a_function_is_not_differentiable(m: Any) -> None:
+def test_6_results_that_are_not_functions_are_not_differentiable(m: Any) -> None:
     probabilities = m.tensor([0.0, 0.5, 1.0], requires_grad=True)
     for sample in (m.multinomial(probabilities, 1), m.rand_like(probabilities)):
         assert not sample.requires_grad
@@ -384,7 +384,7 @@ COMPARISONS = [
 
 @pytest.mark.parametrize("m", [offgrad, torch], ids=["offgrad", "torch"])
 @pytest.mark.parametrize("call", COMPARISONS)
-def test_what_is_discrete_has_no_gradient(m: Any, call: Callable[..., Any]) -> None:
+def test_discrete_results_have_no_gradient(m: Any, call: Callable[..., Any]) -> None:
     result = call(m, m.tensor([1.0, 2.0], requires_grad=True))
     assert not result.requires_grad
     assert result.grad_fn is None

@@ -46,7 +46,7 @@ def run(spec: OpSpec, inputs: list[Any]) -> tuple[Tensor, ...]:
 
 
 def starts(outputs: tuple[Tensor, ...], recorded: bool) -> list[Tensor]:
-    """Return a gradient to begin with for each output."""
+    """Return a gradient for each output."""
     rng = np.random.default_rng(5)
     return [
         offgrad.tensor(
@@ -72,7 +72,7 @@ def gradients(outputs: tuple[Tensor, ...], inputs: list[Tensor], **options: Any)
 
 
 def scattered(array: Array) -> Tensor:
-    """Return a tensor of the same content whose memory has gaps and another order."""
+    """Return an equal tensor whose memory has gaps and another order."""
     room = np.zeros(tuple(2 * n + 1 for n in reversed(array.shape)), array.dtype)
     index: tuple[Any, ...] = (*(slice(1, 2 * n + 1, 2) for n in reversed(array.shape)), ...)
     view = room[index].T
@@ -106,7 +106,7 @@ def test_every_op_class_has_a_spec() -> None:
 
 
 @every_spec
-def test_spec_runs_what_it_covers(spec: OpSpec) -> None:
+def test_spec_runs_the_ops_it_covers(spec: OpSpec) -> None:
     seen: set[Any] = set()
     for sample in spec.arrays(spec.double()[0]):
         inputs = tensors(sample)
@@ -198,7 +198,7 @@ def test_non_contiguous_inputs_give_the_same(spec: OpSpec, dtype: Any) -> None:
 
 @spec_and_double
 def test_gradient_of_one_input_alone(spec: OpSpec, dtype: Any) -> None:
-    """What is saved and computed depends on what is needed; the numbers do not."""
+    """Saved tensors and kernels depend on the gradients needed, their values do not."""
     for sample in spec.arrays(dtype):
         floating = [index for index, each in enumerate(sample) if is_floating(each)]
         if len(floating) < 2:

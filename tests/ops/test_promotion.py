@@ -11,7 +11,7 @@ import offgrad
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 
-# What torch warns of does not matter here.
+# Warnings of torch do not matter here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 DTYPES = [
@@ -80,7 +80,7 @@ def test_tensor_and_number(dtype: str, number: Any) -> None:
 
 
 @pytest.mark.parametrize("default", ["float32", "float64"])
-def test_default_dtype_decides_what_python_floats_become(default: str) -> None:
+def test_python_floats_become_the_default_dtype(default: str) -> None:
     def dtypes(m: Any) -> list[str]:
         before = m.get_default_dtype()
         m.set_default_dtype(getattr(m, default))

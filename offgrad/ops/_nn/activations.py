@@ -1,4 +1,4 @@
-"""Activation functions with kernels of their own."""
+"""Activation functions with fused kernels."""
 
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
@@ -50,12 +50,12 @@ class ReluBackward(Op):
     def forward(self, grad: Array, result: Array) -> Array:
         self.save(result=result)
         out = memory.empty(grad.shape, grad.dtype)
-        # The result is never negative; where it is NaN, so that it stays, the gradient passes.
+        # The result is never negative; the gradient passes where it is NaN, so that NaN stays.
         np.multiply(grad, result != 0, out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The mask again: it does not vary."""
+        """Mask the gradient: the mask itself has no derivative."""
         return ReluBackward.apply(grad, self.saved("result")), None
 
 
@@ -101,8 +101,8 @@ def _gelu_slope(x: "Tensor") -> "Tensor":
 def _gelu_slope_tanh(x: "Tensor") -> "Tensor":
     """The derivative of x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
     inner = (x + x**3 * 0.044715) * sqrt(2 / pi)
-    bend = tanh(inner)
-    return (bend + 1) * 0.5 + x * 0.5 * (1 - bend * bend) * (
+    inner_derivative = tanh(inner)
+    return (inner_derivative + 1) * 0.5 + x * 0.5 * (1 - inner_derivative * inner_derivative) * (
         (x * x * (3 * 0.044715) + 1) * sqrt(2 / pi)
     )
 

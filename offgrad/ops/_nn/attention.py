@@ -1,4 +1,4 @@
-"""Scaled dot-product attention that never holds a matrix of queries by keys."""
+"""Scaled dot-product attention without a matrix of queries by keys."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating, shape_error
 from offgrad.ops._linalg.products import matmul
 from offgrad.ops._nn.probabilities import softmax
-from offgrad.ops._random import generators as random
+from offgrad.ops._random import generators
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -40,7 +40,7 @@ class ScaledDotProductAttention(Op):
         self.options = options
         self.scale, self.is_causal = scale, options["causal"]
         self.dropout_p = options["dropout_p"]
-        # Heads beside their values, as the projection that follows wants them: no copy there.
+        # Heads next to their values in memory: the projection that follows needs no copy.
         batch, heads, rows = q.shape[:3]
         out = memory.empty((batch, rows, heads, v.shape[3]), q.dtype).transpose(0, 2, 1, 3)
         lse = memory.empty(q.shape[:3], q.dtype)
@@ -79,7 +79,7 @@ class ScaledDotProductAttentionBackward(Op):
         options: dict[str, Any],
         needs: tuple[bool, ...],
     ) -> tuple[Array | None, ...]:
-        """Return those that are needed."""
+        """Return the gradients that `needs` asks for."""
         self.options, self.needs = options, needs
         self.save(grad=grad, query=q, key=k, value=v, attn_mask=mask)
         dq, dk, dv = (
@@ -90,18 +90,18 @@ class ScaledDotProductAttentionBackward(Op):
         return dq, dk, dv
 
     def backward(self, *grads: "Tensor | None") -> Any:
-        """Differentiate the formula, with the probabilities in full."""
+        """Differentiate the formula with the full matrix of probabilities."""
         mask = self.saved("attn_mask") if "attn_mask" in self._saved else None
         options = self.options
         scale = options["scale"]
 
         def reference(g: "Tensor", q: "Tensor", k: "Tensor", v: "Tensor") -> Any:
             probabilities = _probabilities(q, k, mask, scale, options["causal"])
-            kept = _kept(probabilities, options)
-            dropped = probabilities if kept is None else probabilities * kept
+            factors = _dropout_factors(probabilities, options)
+            dropped = probabilities if factors is None else probabilities * factors
             dprob = g @ v.mT
-            if kept is not None:
-                dprob = dprob * kept
+            if factors is not None:
+                dprob = dprob * factors
             dscore = (dprob - (dprob * probabilities).sum(-1, keepdim=True)) * probabilities * scale
             results = dscore @ k, dscore.mT @ q, dropped.mT @ g
             return tuple(
@@ -117,8 +117,8 @@ def _probabilities(
 ) -> "Tensor":
     scores = (q @ k.mT) * scale
     if causal:
-        hidden = ~np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
-        scores = scores.masked_fill(wrap(hidden), float("-inf"))
+        future = ~np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
+        scores = scores.masked_fill(wrap(future), float("-inf"))
     if mask is not None:
         if mask._array.dtype == np.bool_:
             scores = scores.masked_fill(wrap(~mask._array), float("-inf"))
@@ -127,8 +127,8 @@ def _probabilities(
     return softmax(scores, -1)
 
 
-def _kept(probabilities: "Tensor", options: dict[str, Any]) -> "Tensor | None":
-    """Return what dropout multiplies the probabilities by, None without dropout."""
+def _dropout_factors(probabilities: "Tensor", options: dict[str, Any]) -> "Tensor | None":
+    """Return the factors of dropout, None without dropout."""
     p = options["dropout_p"]
     if not p:
         return None
@@ -155,9 +155,9 @@ def scaled_dot_product_attention(
         value: shape [..., S, Dv].
         attn_mask: broadcastable to [..., T, S]: bool, True where a query may attend, or added
             floats.
-        dropout_p: the probability of dropping a weight; applied whenever it is positive.
+        dropout_p: the probability of dropping a weight; there is no training mode.
         is_causal: let query i attend to keys 0 to i; excludes `attn_mask`.
-        scale: defaults to ``1 / sqrt(D)``.
+        scale: the factor of the scores, by default ``1 / sqrt(D)``.
         enable_gqa: let groups of query heads (dimension -3) share key and value heads.
 
     Raises:
@@ -171,11 +171,11 @@ def scaled_dot_product_attention(
                 where, "query, key and value need the same number (>= 2) of dimensions", q, each
             )
         if each._array.dtype != q._array.dtype:
-            raise shape_error(where, "query, key and value must have one dtype", q, each)
+            raise shape_error(where, "query, key and value must have the same dtype", q, each)
     if k._array.shape[-1] != q._array.shape[-1]:
         raise shape_error(where, "query and key must have the same last size", q, k)
     if v._array.shape[-2] != k._array.shape[-2]:
-        raise shape_error(where, "there must be as many values as keys", k, v)
+        raise shape_error(where, "key and value must have the same number of rows", k, v)
     if not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"{where}: dropout_p must be from 0 to 1, got {dropout_p}")
     if is_causal and attn_mask is not None:
@@ -197,12 +197,12 @@ def scaled_dot_product_attention(
     }
     if dropout_p:
         count = q._array[..., 0].size * k._array.shape[-2]
-        options["seed"], options["offset"] = random.default_generator.advance(count)
+        options["seed"], options["offset"] = generators.default_generator.advance(count)
     if mask is not None and mask.requires_grad:
-        # A learned bias needs a gradient as large as the scores: nothing is gained by tiles.
+        # A learned bias needs a gradient of the scores' size: tiles would gain nothing.
         probabilities = _probabilities(q, k, mask, factor, is_causal)
-        kept = _kept(probabilities, options)
-        result = matmul(probabilities if kept is None else probabilities * kept, v)
+        factors = _dropout_factors(probabilities, options)
+        result = matmul(probabilities if factors is None else probabilities * factors, v)
     else:
         result = ScaledDotProductAttention.apply(q, k, v, mask, options=options, scale=scale)
     shape = (*batch, *result._array.shape[-2:])

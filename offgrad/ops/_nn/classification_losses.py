@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["cross_entropy", "nll_loss"]
 
 REDUCTIONS = ("none", "mean", "sum")
-"""PyTorch's names; their places are the numbers its nodes know them by."""
+"""PyTorch's names; the indices are the numbers in its nodes."""
 
 
 def check_reduction(reduction: str, where: str) -> int:
@@ -38,7 +38,7 @@ def check_reduction(reduction: str, where: str) -> int:
 
 
 def reduce(losses: "Tensor", reduction: str) -> "Tensor":
-    """Return the mean or sum of the losses, or the losses."""
+    """Return the mean or the sum of the losses, or the losses themselves."""
     if reduction == "none":
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()
@@ -52,7 +52,7 @@ def rows_of(x: Array) -> Array:
 
 
 def from_rows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """Return rows in the shape that `rows_of` had them from."""
+    """Return rows in the original shape: the inverse of `rows_of`."""
     if len(shape) < 3:
         return rows.reshape(shape)
     return memory.contiguous(np.moveaxis(rows.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
@@ -66,15 +66,13 @@ class _Classification(Op):
     shape: tuple[int, ...]
 
     def reduced(self, losses: Array, x: Array, target: Array) -> Array:
-        """Return the losses in the shape of the targets, their sum, or that over the total
-        weight.
-        """
+        """Return the losses in the targets' shape, their sum, or the sum over the total weight."""
         if self.reduction == 0:
             return losses.reshape(target.shape)
         total = losses.sum(keepdims=True).reshape(())
         return total if self.reduction == 2 else np.asarray(total / x.dtype.type(self.total))
 
-    def spread(self, grad: Array, rows: int) -> Array:
+    def row_gradients(self, grad: Array, rows: int) -> Array:
         """Return the gradient of each row's loss."""
         if self.reduction == 0:
             return memory.contiguous(grad).reshape(rows)
@@ -82,21 +80,21 @@ class _Classification(Op):
 
     @property
     def _saved_total_weight(self) -> "Tensor":
-        """What a mean divides by."""
+        """The divisor of a mean."""
         return wrap(np.asarray(self.total, self.dtype))
 
     dtype: Any
 
 
 def _named(cls: Any, x: "Tensor") -> Any:
-    # PyTorch's name tells whether there is more than a class dimension.
+    # PyTorch's node name depends on dimensions after that of classes.
     return cls if x._array.ndim < 3 else cls.named("NllLoss2DBackward0")
 
 
 class CrossEntropy(_Classification):
     """-log softmax(logits) at the targets; keeps logits, targets and log-sum-exps.
 
-    PyTorch records a log-softmax and this name after it; here one operation is both.
+    PyTorch records a log-softmax and a loss of this name; here one operation does both.
     """
 
     torch_name = "NllLossBackward0"
@@ -160,14 +158,14 @@ class CrossEntropyBackward(_Classification):
         self.save(grad=grad, self=logits, target=target, weight=weight)
         rows = rows_of(logits)
         out = memory.empty(rows.shape, rows.dtype)
-        spread = self.spread(grad, rows.shape[0])
+        spread = self.row_gradients(grad, rows.shape[0])
         kernels.cross_entropy_backward(
             spread, rows, target.reshape(-1), lse, out, weight, **options
         )
         return from_rows(out, logits.shape)
 
     def backward(self, grad: "Tensor") -> Any:
-        """Differentiate the formula: softmax times a constant, minus another."""
+        """Differentiate the formula: softmax times a factor, minus a constant."""
         logits, target = self.saved("self"), self.saved("target")._array
         dim = 1 if logits.ndim > 1 else 0
         classes = logits.shape[dim]
@@ -175,15 +173,15 @@ class CrossEntropyBackward(_Classification):
         if "weight" in self._saved:
             weight = self.saved("weight")._array
         smoothing = self.options["label_smoothing"]
-        kept = target != self.options["ignore_index"]
-        classes_of = np.expand_dims(np.where(kept, target, 0), dim)
+        counted = target != self.options["ignore_index"]
+        class_index = np.expand_dims(np.where(counted, target, 0), dim)
         spread = smoothing / classes * weight
-        at_target = (1 - smoothing) * weight[classes_of]
+        at_target = (1 - smoothing) * weight[class_index]
         subtracted = np.zeros(logits.shape)
         subtracted += spread.reshape(-1, *(1,) * (logits.ndim - dim - 1))
-        shares = np.take_along_axis(subtracted, classes_of, dim) + at_target
-        np.put_along_axis(subtracted, classes_of, shares, dim)
-        mask = np.expand_dims(kept, dim)
+        shares = np.take_along_axis(subtracted, class_index, dim) + at_target
+        np.put_along_axis(subtracted, class_index, shares, dim)
+        mask = np.expand_dims(counted, dim)
         scale = 1 / np.float64(self.total) if self.reduction == 1 else 1.0
         factor = wrap(((at_target + spread.sum()) * mask * scale).astype(logits.dtype))
         constant = wrap((subtracted * mask * scale).astype(logits.dtype))
@@ -216,7 +214,7 @@ class NllLoss(_Classification):
         self.total = kernels.cross_entropy_total_weight(classes, weight, ignore_index)
         self.save(target=target, weight=weight)
         scale, at = _scale_and_classes(classes, weight, ignore_index, x.dtype)
-        # Not a product: an ignored -inf counts for nothing.
+        # No product: an ignored -inf would give NaN.
         found = rows[np.arange(at.size), at] if at.size else rows[:, 0] if rows.shape[1] else scale
         return self.reduced(np.where(scale == 0, 0, -found * scale), x, target)
 
@@ -253,12 +251,12 @@ class NllLossBackward(_Classification):
         classes = target.reshape(-1)
         scale, at = _scale_and_classes(classes, weight, ignore_index, grad.dtype)
         out = memory.zeros((at.size, shape[1] if len(shape) > 1 else shape[0]), grad.dtype)
-        shares = -self.spread(grad, at.size) * scale
+        shares = -self.row_gradients(grad, at.size) * scale
         out[np.arange(at.size), at] = np.where(scale == 0, 0, shares)
         return from_rows(out, shape)
 
     def backward(self, grad: "Tensor") -> Any:
-        """The loss itself: it is linear."""
+        """Apply the loss, which is linear."""
         weight = self.saved("weight") if "weight" in self._saved else None
         options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
         loss = _named(NllLoss, grad).apply(grad, self.saved("target"), weight, **options)
@@ -268,22 +266,22 @@ class NllLossBackward(_Classification):
 def _scale_and_classes(
     target: Array, weight: Array | None, ignore_index: int, dtype: Any
 ) -> tuple[Array, Array]:
-    """Return each row's factor, 0 where it is ignored, and its class, 0 where it is ignored."""
-    kept = target != ignore_index
-    at = np.where(kept, target, 0)
-    scale = kept.astype(dtype)
+    """Return the factor and the class of each row, both 0 for ignored rows."""
+    counted = target != ignore_index
+    at = np.where(counted, target, 0)
+    scale = counted.astype(dtype)
     return (scale if weight is None else scale * weight[at]), at
 
 
 def _check_classes(
     where: str, input: "Tensor", target: "Tensor", weight: "Tensor | None"
 ) -> "tuple[Tensor, Tensor | None]":
-    """Return the targets as contiguous int64 and the weight contiguous, if they fit the input."""
+    """Return the targets as contiguous int64 and the weight contiguous; check that they fit."""
     shape = input._array.shape
     class_dim = 0 if len(shape) == 1 else 1
     expected = shape[:class_dim] + shape[class_dim + 1 :]
     if target._array.shape != expected:
-        # PyTorch's class of error depends on what differs.
+        # As in PyTorch, the class of the error depends on the dimension that differs.
         batch = target._array.shape[:1] != expected[:1]
         raise (ValueError if batch else RuntimeError)(
             f"{where}: classes must have shape {list(expected)}, the input's without its "
@@ -314,13 +312,13 @@ def cross_entropy(
         target: classes as integers of shape [], [N] or [N, d1, ...], or probabilities of the shape
             of `input`.
         weight: a factor for each class, shape [C].
-        ignore_index: the target that contributes nothing, also not to the mean.
+        ignore_index: the target of rows without a loss, left out of the mean.
         reduction: ``"mean"`` (over the targets' weights), ``"sum"`` or ``"none"``.
-        label_smoothing: how much of each target is spread evenly over the classes, 0 to 1.
+        label_smoothing: the part of each target spread evenly over the classes, 0 to 1.
 
     Raises:
         RuntimeError, ValueError: if the shapes do not fit.
-        IndexError: if a target is no class.
+        IndexError: if a target is not a class.
     """
     number = check_reduction(reduction, "cross_entropy")
     if not 0.0 <= label_smoothing <= 1.0:
@@ -382,12 +380,12 @@ def nll_loss(
         input: log-probabilities [C], [N, C] or [N, C, d1, ...].
         target: classes as integers of shape [], [N] or [N, d1, ...].
         weight: a factor for each class, shape [C].
-        ignore_index: the target that contributes nothing, also not to the mean.
+        ignore_index: the target of rows without a loss, left out of the mean.
         reduction: ``"mean"`` (over the targets' weights), ``"sum"`` or ``"none"``.
 
     Raises:
         RuntimeError, ValueError: if the shapes do not fit.
-        IndexError: if a target is no class.
+        IndexError: if a target is not a class.
     """
     number = check_reduction(reduction, "nll_loss")
     x = real_floating(input, "nll_loss")

@@ -28,7 +28,7 @@ __all__ = [
 
 
 def normalize(input: "Tensor", p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> "Tensor":
-    """Return `input` over its p-norm along `dim`, of which `eps` is the least."""
+    """Return `input` over its p-norm along `dim`, which is at least `eps`."""
     length = check_tensor(input, "normalize").norm(p, dim, keepdim=True)
     return input / clamp(length, min=eps).expand(input.shape)
 
@@ -37,7 +37,7 @@ def cosine_similarity(x1: "Tensor", x2: "Tensor", dim: int = 1, eps: float = 1e-
     """Return the cosine of the angle between vectors along `dim`; each length is at least `eps`.
 
     Raises:
-        RuntimeError: if they are not floating point.
+        RuntimeError: if the vectors are not floating point.
     """
     dtype = result_type(
         check_tensor(x1, "cosine_similarity"), check_tensor(x2, "cosine_similarity")
@@ -63,11 +63,11 @@ def pairwise_distance(
 def hinge_embedding_loss(
     input: "Tensor", target: "Tensor", margin: float = 1.0, reduction: str = "mean"
 ) -> "Tensor":
-    """Return distances where the target is 1, and what they lack to the margin where it is -1."""
+    """Return ``input`` where the target is 1, and ``max(0, margin - input)`` where it is -1."""
     check_reduction(reduction, "hinge_embedding_loss")
     zero = check_tensor(input, "hinge_embedding_loss").new_zeros(())
-    apart = where(target != 1, clamp(margin - input, min=0), zero)
-    return reduce(apart + where(target != -1, input, zero), reduction)
+    dissimilar = where(target != 1, clamp(margin - input, min=0), zero)
+    return reduce(dissimilar + where(target != -1, input, zero), reduction)
 
 
 def margin_ranking_loss(
@@ -77,7 +77,7 @@ def margin_ranking_loss(
     margin: float = 0.0,
     reduction: str = "mean",
 ) -> "Tensor":
-    """Return what ``target * (input1 - input2)``, target 1 or -1, lacks to the margin.
+    """Return ``max(0, margin - target * (input1 - input2))`` for targets 1 and -1.
 
     Raises:
         RuntimeError: if the numbers of dimensions differ.
@@ -86,7 +86,8 @@ def margin_ranking_loss(
     for each in (input2, target):
         if each._array.ndim != input1._array.ndim:
             raise RuntimeError(
-                f"margin_ranking_loss: as many dimensions are needed, got a {describe(input1)} and "
+                "margin_ranking_loss: the numbers of dimensions must be equal, got a "
+                f"{describe(input1)} and "
                 f"a {describe(each)}"
             )
     return reduce(clamp(-target * (input1 - input2) + margin, min=0), reduction)
@@ -99,8 +100,7 @@ def cosine_embedding_loss(
     margin: float = 0.0,
     reduction: str = "mean",
 ) -> "Tensor":
-    """Return 1 - cosine where the target is 1, and what the cosine exceeds the margin by where it
-    is -1.
+    """Return ``1 - cosine`` where the target is 1, ``max(0, cosine - margin)`` where it is -1.
 
     Raises:
         RuntimeError: if the target is not one number for each pair of vectors.
@@ -112,13 +112,13 @@ def cosine_embedding_loss(
             "cosine_embedding_loss: vectors [N, D] with targets [N], or [D] with [], are needed, "
             f"got a {describe(input1)} with a {describe(target)}"
         )
-    # As PyTorch: the lengths are never 0, but by an addition, which does not bend the gradient.
+    # As in PyTorch an addition keeps the lengths above 0: a limit would change the gradient.
     product = (input1 * input2).sum(ndim)
     squares = [(each * each).sum(ndim) + 1e-12 for each in (input1, input2)]
     cosine = product / sqrt(squares[0] * squares[1])
     zero = cosine.new_zeros(())
-    near = where(target == 1, 1 - cosine, zero)
-    return reduce(near + where(target == -1, clamp(cosine - margin, min=0), zero), reduction)
+    similar = where(target == 1, 1 - cosine, zero)
+    return reduce(similar + where(target == -1, clamp(cosine - margin, min=0), zero), reduction)
 
 
 def triplet_margin_loss(
@@ -131,9 +131,9 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> "Tensor":
-    """Return what the negative's distance from the anchor lacks to the positive's plus the margin.
+    """Return ``max(0, d(anchor, positive) - d(anchor, negative) + margin)``, d the p-norm distance.
 
-    With `swap` the negative's distance is the lesser of those from anchor and positive.
+    With `swap`, d(positive, negative) replaces d(anchor, negative) where it is smaller.
 
     Raises:
         ValueError: if the margin is not positive.
@@ -141,11 +141,11 @@ def triplet_margin_loss(
     check_reduction(reduction, "triplet_margin_loss")
     if margin <= 0:
         raise ValueError(f"triplet_margin_loss: the margin must be positive, got {margin}")
-    near = pairwise_distance(anchor, positive, p, eps)
-    far = pairwise_distance(anchor, negative, p, eps)
+    to_positive = pairwise_distance(anchor, positive, p, eps)
+    to_negative = pairwise_distance(anchor, negative, p, eps)
     if swap:
-        far = far.minimum(pairwise_distance(positive, negative, p, eps))
-    return reduce(clamp(near - far + margin, min=0), reduction)
+        to_negative = to_negative.minimum(pairwise_distance(positive, negative, p, eps))
+    return reduce(clamp(to_positive - to_negative + margin, min=0), reduction)
 
 
 def multi_margin_loss(
@@ -156,14 +156,14 @@ def multi_margin_loss(
     weight: "Tensor | None" = None,
     reduction: str = "mean",
 ) -> "Tensor":
-    """Return what the target's score lacks to each other plus the margin, to the power `p`, over
-    the number of classes.
+    """Return the sum of ``max(0, margin - target's score + score) ** p`` over the other classes,
+    divided by the number of classes.
 
     Args:
         input: scores [N, C] or [C].
         target: classes [N] or [].
         p: 1 or 2.
-        margin: the margin.
+        margin: the required distance of the target's score from the others.
         weight: a factor for each class [C].
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
@@ -174,14 +174,14 @@ def multi_margin_loss(
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: p must be 1 or 2, got {p}")
     scores = input if input._array.ndim == 2 else input.unsqueeze(0)
-    at = target.reshape(-1, 1)
-    if at._array.shape[0] != scores._array.shape[0]:
+    index = target.reshape(-1, 1)
+    if index._array.shape[0] != scores._array.shape[0]:
         raise RuntimeError(
             f"multi_margin_loss: a class for each row is needed, got a {describe(target)} for a "
             f"{describe(input)}"
         )
-    lacking = clamp(scores - scores.gather(1, at) + margin, min=0) ** p
+    shortfall = clamp(scores - scores.gather(1, index) + margin, min=0) ** p
     if weight is not None:
-        lacking = lacking * weight[at]
-    losses = scatter(lacking, 1, at, 0.0).sum(1) / scores._array.shape[1]
+        shortfall = shortfall * weight[index]
+    losses = scatter(shortfall, 1, index, 0.0).sum(1) / scores._array.shape[1]
     return reduce(losses if input._array.ndim == 2 else losses.squeeze(0), reduction)

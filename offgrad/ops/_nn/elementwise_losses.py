@@ -42,8 +42,9 @@ __all__ = [
 
 
 class PairLoss(Op):
-    """A function of each pair of elements, perhaps reduced; keeps both. Parameters become
-    attributes.
+    """A function of each pair of elements, optionally reduced; keeps both.
+
+    Parameters become attributes.
     """
 
     reduction: int
@@ -76,7 +77,7 @@ class PairLoss(Op):
         raise NotImplementedError
 
     def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """Return the derivative by the target: where the loss is even, minus that by x."""
+        """Return the derivative by the target, by default minus the one by x (even losses)."""
         return -self.slope(x, target)
 
 
@@ -92,13 +93,15 @@ class MseLoss(PairLoss):
 
 
 class SmoothL1Loss(PairLoss):
-    """|d|, near 0 a parabola of the same slope at beta, d = x - target; keeps both."""
+    """|d| - beta / 2, for |d| < beta d^2 / (2 beta), d = x - target; keeps both."""
 
     beta: float
 
     def value(self, x: Array, target: Array) -> Any:
-        far = np.abs(x - target)
-        return np.where(far < self.beta, far * far / (2 * self.beta), far - self.beta / 2)
+        distance = np.abs(x - target)
+        return np.where(
+            distance < self.beta, distance * distance / (2 * self.beta), distance - self.beta / 2
+        )
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
         """d / beta, limited to -1 and 1."""
@@ -107,13 +110,17 @@ class SmoothL1Loss(PairLoss):
 
 
 class HuberLoss(PairLoss):
-    """d^2 / 2, away from 0 delta (|d| - delta / 2), d = x - target; keeps both."""
+    """d^2 / 2, beyond delta delta (|d| - delta / 2), d = x - target; keeps both."""
 
     delta: float
 
     def value(self, x: Array, target: Array) -> Any:
-        far = np.abs(x - target)
-        return np.where(far <= self.delta, far * far / 2, (far - self.delta / 2) * self.delta)
+        distance = np.abs(x - target)
+        return np.where(
+            distance <= self.delta,
+            distance * distance / 2,
+            (distance - self.delta / 2) * self.delta,
+        )
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
         """d, limited to -delta and delta."""
@@ -153,7 +160,7 @@ class BinaryCrossEntropy(PairLoss):
 
 
 class BinaryCrossEntropyWithLogits(PairLoss):
-    """The binary cross-entropy of sigmoid(x), precisely; keeps both."""
+    """The binary cross-entropy of sigmoid(x), without overflow; keeps both."""
 
     def value(self, x: Array, target: Array) -> Any:
         return np.logaddexp(np.zeros((), x.dtype), x) - target * x
@@ -168,7 +175,7 @@ class BinaryCrossEntropyWithLogits(PairLoss):
 
 
 def _broadcast(input: "Tensor", target: "Tensor", where: str) -> "tuple[Tensor, Tensor]":
-    """Return both in one shape and dtype; say so if the shapes differed."""
+    """Return both in the same shape and dtype; warn if the shapes differed."""
     a, b = check_tensor(input, where), check_tensor(target, where)
     if a._array.dtype != b._array.dtype:
         dtype = result_type(a, b)
@@ -212,7 +219,7 @@ def l1_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tens
 def smooth_l1_loss(
     input: "Tensor", target: "Tensor", reduction: str = "mean", beta: float = 1.0
 ) -> "Tensor":
-    """Return the absolute differences, squared over ``2 * beta`` where they are below `beta`.
+    """Return ``|d| - beta / 2``; where ``|d| < beta`` ``d**2 / (2 * beta)``, d the difference.
 
     Raises:
         RuntimeError: if `beta` is negative.
@@ -227,7 +234,7 @@ def smooth_l1_loss(
 def huber_loss(
     input: "Tensor", target: "Tensor", reduction: str = "mean", delta: float = 1.0
 ) -> "Tensor":
-    """Return half the squared differences, beyond `delta` a straight line.
+    """Return half the squared differences; beyond `delta` linear with the slope `delta`.
 
     Raises:
         RuntimeError: if `delta` is not positive.
@@ -255,7 +262,7 @@ def binary_cross_entropy(
     number = check_reduction(reduction, "binary_cross_entropy")
     if check_tensor(target, "binary_cross_entropy")._array.shape != x._array.shape:
         raise ValueError(
-            "binary_cross_entropy: input and target must have one shape, got a "
+            "binary_cross_entropy: input and target must have the same shape, got a "
             f"{describe(x)} and a {describe(target)}"
         )
     if target._array.dtype != x._array.dtype:
@@ -277,14 +284,14 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: "Tensor | None" = None,
 ) -> "Tensor":
-    """Return the binary cross-entropy between sigmoid(`input`) and targets, precisely.
+    """Return the binary cross-entropy between sigmoid(`input`) and targets, without overflow.
 
     Args:
         input: logits.
         target: of the same shape.
         weight: a factor of each loss.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        pos_weight: a factor of the targets' part.
+        pos_weight: a factor of the part of positive targets.
 
     Raises:
         ValueError: if the shapes differ.
@@ -294,7 +301,7 @@ def binary_cross_entropy_with_logits(
     x = real_floating(input, name)
     if check_tensor(target, name)._array.shape != x._array.shape:
         raise ValueError(
-            f"{name}: input and target must have one shape, got a {describe(x)} and a "
+            f"{name}: input and target must have the same shape, got a {describe(x)} and a "
             f"{describe(target)}"
         )
     target = target.to(x._array.dtype)
@@ -362,10 +369,10 @@ def poisson_nll_loss(
     else:
         losses = input - target * log(input + eps)
     if full:
-        many = target > 1
-        safe = where(many, target, target.new_ones(()))
+        large = target > 1
+        safe = where(large, target, target.new_ones(()))
         stirling = safe * log(safe) - safe + log(safe * (2 * np.pi)) * 0.5
-        losses = losses + where(many, stirling, stirling.new_zeros(()))
+        losses = losses + where(large, stirling, stirling.new_zeros(()))
     return reduce(losses, reduction)
 
 
@@ -385,7 +392,7 @@ def gaussian_nll_loss(
         var: the variances, of the shape of `input`, without its last dimension, or with size 1
             there.
         full: add the constant.
-        eps: the least variance; the limit has no gradient.
+        eps: the lower limit of variances; the gradient ignores it.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
@@ -406,8 +413,8 @@ def gaussian_nll_loss(
     if (var._array < 0).any():
         raise ValueError("gaussian_nll_loss: variances must not be negative")
     # The limit changes values, not gradients.
-    lift = np.maximum(var._array, eps) - var._array
-    var = var + wrap(lift.astype(var._array.dtype))
+    increase = np.maximum(var._array, eps) - var._array
+    var = var + wrap(increase.astype(var._array.dtype))
     losses = (log(var) + (input - target) ** 2 / var) * 0.5
     if full:
         losses = losses + 0.5 * float(np.log(2 * np.pi))

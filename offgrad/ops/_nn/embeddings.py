@@ -1,4 +1,4 @@
-"""Rows of a table."""
+"""Embeddings: rows of a table."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ class EmbeddingBackward(Op):
     torch_name = "EmbeddingDenseBackwardBackward0"
 
     def forward(self, grad: Array, index: Array, rows: int, padding_idx: int) -> Array:
-        """Return the table; the padding row stays zero."""
+        """Return the table; the padding row is zero."""
         self.padding_idx = padding_idx
         self.save(indices=index)
         out = memory.empty((rows, grad.shape[-1]), grad.dtype)
@@ -48,7 +48,7 @@ class EmbeddingBackward(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Take the rows; padding has none."""
+        """Take the rows; zeros for padding."""
         index = self.saved("indices")
         taken = Embedding.apply(grad, index, padding_idx=self.padding_idx)
         if self.padding_idx >= 0:
@@ -65,7 +65,7 @@ def embedding(input: "Tensor", weight: "Tensor", padding_idx: int | None = None)
         padding_idx: a row that gets no gradient.
 
     Raises:
-        IndexError: if an index is no row.
+        IndexError: if an index is out of range.
     """
     index = input._array
     if index.dtype.kind not in "iu":

@@ -57,7 +57,7 @@ class LayerNorm(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """All three gradients, in one kernel."""
+        """Return all three gradients, in one kernel."""
         return LayerNormBackward.apply_all(
             grad,
             self.saved("input"),
@@ -86,7 +86,7 @@ class LayerNormBackward(Op):
         eps: float,
         needs: tuple[bool, ...],
     ) -> tuple[Array | None, ...]:
-        """Return those that are needed."""
+        """Return the gradients that `needs` asks for."""
         self.normalized_shape, self.eps, self.needs = normalized_shape, eps, needs
         self.save(grad_out=grad, input=x, weight=weight)
         rows = mean.size, prod(normalized_shape)
@@ -119,8 +119,8 @@ class LayerNormBackward(Op):
             rstd = ((centred * centred).mean(dims, keepdim=True) + self.eps).rsqrt()
             normal = centred * rstd
             scaled = g if weight is None else g * weight
-            along = (scaled * normal).mean(dims, keepdim=True)
-            dx = (scaled - scaled.mean(dims, keepdim=True) - normal * along) * rstd
+            projection = (scaled * normal).mean(dims, keepdim=True)
+            dx = (scaled - scaled.mean(dims, keepdim=True) - normal * projection) * rstd
             results = dx, sum_to_size(g * normal, shape), sum_to_size(g, shape)
             return tuple(
                 each if needed else None for each, needed in zip(results, self.needs, strict=True)

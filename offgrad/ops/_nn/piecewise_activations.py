@@ -1,4 +1,4 @@
-"""Activation functions with kinks, each one operation that keeps its input."""
+"""Piecewise activation functions, each one operation that keeps its input."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ def _choose(condition: "Tensor", yes: Any, no: Any, like: "Tensor") -> "Tensor":
 
 
 class LeakyRelu(Activation):
-    """x, up to 0 negative_slope x; keeps x. The derivative at 0 is the slope."""
+    """x above 0, else negative_slope x; keeps x. The derivative at 0 is the slope."""
 
     negative_slope: float
 
@@ -87,13 +87,13 @@ class Hardswish(Activation):
         return x * np.clip(x + 3, 0, 6) / 6
 
     def slope(self, x: "Tensor") -> "Tensor":
-        """x / 3 + 1/2 between -3 and 3, 0 up to there and 1 from there on."""
+        """x / 3 + 1/2 between -3 and 3, 0 below and 1 above."""
         middle = where(x < 3, x / 3 + 0.5, x.new_ones(()))
         return where(x <= -3, x.new_zeros(()), middle)
 
 
 class Threshold(Activation):
-    """x, up to the threshold a value; keeps x."""
+    """x above the threshold, else a value; keeps x."""
 
     threshold: float
     replacement: float
@@ -107,7 +107,7 @@ class Threshold(Activation):
 
 
 class Softshrink(Activation):
-    """x moved by lambd towards 0, and 0 if it is nearer; keeps x."""
+    """x moved by lambd towards 0, and 0 within [-lambd, lambd]; keeps x."""
 
     lambd: float
 
@@ -116,12 +116,12 @@ class Softshrink(Activation):
         return np.where(small, 0, x - np.copysign(self.lambd, x))
 
     def slope(self, x: "Tensor") -> "Tensor":
-        """1 where something is left."""
+        """1 outside [-lambd, lambd]."""
         return _choose((x >= -self.lambd) & (x <= self.lambd), 0, 1, x)
 
 
 class Hardshrink(Activation):
-    """x, and 0 where it is not beyond lambd from 0; keeps x."""
+    """x, and 0 within [-lambd, lambd]; keeps x."""
 
     lambd: float
 
@@ -129,12 +129,12 @@ class Hardshrink(Activation):
         return np.where(np.abs(x) <= self.lambd, 0, x)
 
     def slope(self, x: "Tensor") -> "Tensor":
-        """1 where something is left."""
+        """1 outside [-lambd, lambd]."""
         return _choose((x >= -self.lambd) & (x <= self.lambd), 0, 1, x)
 
 
 class PreluKernel(Op):
-    """x, up to 0 a learned weight times x; keeps both."""
+    """x above 0, else a learned weight times x; keeps both."""
 
     is_recomputable = True
 
@@ -145,7 +145,7 @@ class PreluKernel(Op):
         return np.asarray(np.where(x > 0, x, x * weight), x.dtype)
 
     def backward(self, grad: "Tensor") -> Any:
-        """dx = g or g w, dw = the sum of g x where x is up to 0."""
+        """dx = g, or g w where x <= 0; dw = the sum of g x where x <= 0."""
         need_x, need_weight = self.needs_input_grad
         x = self.saved("self")
         grad_x = grad_weight = None
@@ -171,8 +171,8 @@ def leaky_relu(input: "Tensor", negative_slope: float = 0.01) -> "Tensor":
 def rrelu(
     input: "Tensor", lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False
 ) -> "Tensor":
-    """Return `input`, and below 0 a multiple of it: random from `lower` to `upper` in training,
-    else their mean.
+    """Return `input`, below 0 times a factor: random from `lower` to `upper` in training, else
+    their mean.
 
     Raises:
         RuntimeError: if `lower` exceeds `upper`.
@@ -189,7 +189,7 @@ def prelu(input: "Tensor", weight: "Tensor") -> "Tensor":
     """Return `input`, and ``weight * input`` below 0, with one weight or one for each channel.
 
     Raises:
-        RuntimeError: if there are not as many weights as channels: dimension 1.
+        RuntimeError: if the number of weights is neither 1 nor that of channels (dimension 1).
     """
     x = real_floating(input, "prelu")
     channels = x._array.shape[1] if x._array.ndim > 1 else 1
@@ -229,12 +229,12 @@ def hardswish(input: "Tensor") -> "Tensor":
 
 
 def threshold(input: "Tensor", threshold: float, value: float) -> "Tensor":
-    """Return `input`, and `value` where it is not above the threshold."""
+    """Return `input` where it is above the threshold, else `value`."""
     return Threshold.apply(_real(input, "threshold"), threshold=threshold, replacement=value)
 
 
 def softshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
-    """Return `input` moved towards 0 by `lambd`, and 0 if it is nearer.
+    """Return `input` moved towards 0 by `lambd`, and 0 within ``[-lambd, lambd]``.
 
     Raises:
         RuntimeError: if `lambd` is negative.
@@ -245,7 +245,7 @@ def softshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
 
 
 def hardshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
-    """Return `input`, and 0 where it is not beyond `lambd` from 0."""
+    """Return `input`, and 0 within ``[-lambd, lambd]``."""
     return Hardshrink.apply(real_floating(input, "hardshrink"), lambd=lambd)
 
 

@@ -21,7 +21,7 @@ __all__ = ["log_softmax", "softmax", "softmin"]
 
 
 def _along(kernel: Callable[..., Any], dim: int, *arrays: Array) -> Array:
-    """Return what a kernel over the last dimension computes along `dim`."""
+    """Run a kernel over the last dimension along `dim`."""
     first = arrays[0]
     out = memory.empty(first.shape, first.dtype)
     if dim % max(first.ndim, 1) >= first.ndim - 1:
@@ -121,5 +121,5 @@ def softmin(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
 
 
 def log_softmax(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
-    """Return the logarithm of `softmax` along `dim`, precisely."""
+    """Return the logarithm of `softmax` along `dim`, without overflow."""
     return LogSoftmax.apply(_prepared(input, dim, dtype, "log_softmax"), dim=dim)

@@ -89,15 +89,15 @@ class Elu(Activation):
     input_scale: float
 
     def value(self, x: Array) -> Any:
-        bent = np.expm1(np.minimum(x, 0) * self.input_scale) * (self.alpha * self.scale)
-        return np.where(x <= 0, bent, x * self.scale)
+        exponential = np.expm1(np.minimum(x, 0) * self.input_scale) * (self.alpha * self.scale)
+        return np.where(x <= 0, exponential, x * self.scale)
 
     def slope(self, x: "Tensor") -> "Tensor":
-        """The scale; up to 0 scale alpha input_scale e^(input_scale x)."""
-        # Above 0 the exponential is not used and must not overflow.
+        """The scale above 0, else scale alpha input_scale e^(input_scale x)."""
+        # Above 0 the exponential is not used, and must not overflow.
         low = where(x < 0, x, x.new_zeros(()))
-        bent = exp(low * self.input_scale) * (self.alpha * self.scale * self.input_scale)
-        return where(x <= 0, bent, x.new_full((), self.scale))
+        exponential = exp(low * self.input_scale) * (self.alpha * self.scale * self.input_scale)
+        return where(x <= 0, exponential, x.new_full((), self.scale))
 
 
 class Celu(Activation):
@@ -109,7 +109,7 @@ class Celu(Activation):
         return np.where(x <= 0, np.expm1(np.minimum(x, 0) / self.alpha) * self.alpha, x)
 
     def slope(self, x: "Tensor") -> "Tensor":
-        """1; up to 0 e^(x / alpha)."""
+        """1 above 0, else e^(x / alpha)."""
         low = where(x < 0, x, x.new_zeros(()))
         return where(x <= 0, exp(low / self.alpha), x.new_ones(()))
 
@@ -201,7 +201,7 @@ def celu(input: "Tensor", alpha: float = 1.0) -> "Tensor":
 
 
 def softplus(input: "Tensor", beta: float = 1, threshold: float = 20) -> "Tensor":
-    """Return ``log(1 + exp(beta * input)) / beta``; `input` where the exponent is beyond the
+    """Return ``log(1 + exp(beta * input)) / beta``; `input` where the exponent exceeds the
     threshold.
     """
     return Softplus.apply(real_floating(input, "softplus"), beta=beta, threshold=threshold)
@@ -213,7 +213,7 @@ def mish(input: "Tensor") -> "Tensor":
 
 
 def logsigmoid(input: "Tensor") -> "Tensor":
-    """Return the logarithm of the logistic function, precisely."""
+    """Return the logarithm of the logistic function, without overflow."""
     return LogSigmoid.apply(real_floating(input, "logsigmoid"))
 
 
