@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import IO
@@ -11,6 +10,7 @@ from typing import IO
 import pytest
 from offgrad_storage import ZarrStore, sweep
 
+from tests.processes import start_python
 from tests.session.conftest import RunPython, child_environment
 from tests.session.helpers import wait_until
 
@@ -41,13 +41,14 @@ def start(policy: str, folder: Path, place: str) -> "subprocess.Popen[str]":
     elsewhere = folder.parent / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     by_name = place == "directory="
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(TRAIN), policy, str(folder) if by_name else "",
-         "1000000000"],
+    process = start_python(
+        textwrap.dedent(TRAIN),
+        policy,
+        str(folder) if by_name else "",
+        "1000000000",
         env=child_environment(elsewhere if by_name else folder),
         stdout=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
+    )
     output: IO[str] | None = process.stdout
     assert output is not None
     for _ in range(3):

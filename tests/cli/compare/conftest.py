@@ -1,4 +1,4 @@
-"""The command line as users run it: a process of its own."""
+"""The command line as users run it: in a separate process."""
 
 import os
 import subprocess
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.processes import start_python
 
 Offgrad = Callable[..., "subprocess.Popen[str]"]
 
@@ -18,7 +20,7 @@ TINY = (
 
 @pytest.fixture
 def start(tmp_path: Path) -> Offgrad:
-    """Start ``offgrad`` in an empty folder that also takes what is spilled."""
+    """Start ``offgrad`` in an empty folder, with its spill directory there, too."""
     (tmp_path / "spill").mkdir()
 
     def begin(*arguments: str, **variables: str) -> "subprocess.Popen[str]":
@@ -29,15 +31,14 @@ def start(tmp_path: Path) -> Offgrad:
             "PYTHONUNBUFFERED": "1",
             **variables,
         }
-        return subprocess.Popen(
-            [sys.executable, "-c", "from offgrad.cli import main; main()", *arguments],
+        return start_python(
+            "from offgrad.cli import main; main()",
+            *arguments,
             cwd=tmp_path,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
             start_new_session=True,
         )
 
