@@ -1,4 +1,7 @@
-"""The command line: ``offgrad compare``."""
+"""The command line ``offgrad``: a folder and one line here for each command.
+
+Internal, but for the command itself.
+"""
 
 import contextlib
 import os
@@ -10,11 +13,11 @@ from typing import NoReturn
 import click
 
 import offgrad
-from offgrad.cli.compare.command import compare
+from offgrad.cli.compare.command import compare as _compare
 
 __all__ = ["main"]
 
-# Sysexits has none for these; shells report 128 and the signal's number.
+# For the exit status shells add 128 to the signal's number.
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -29,15 +32,15 @@ def _commands() -> None:
     """Train models whose saved tensors can live in RAM, on disk or in Zarr."""
 
 
-_commands.add_command(compare)
+_commands.add_command(_compare)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
-    The status is 0 for success, 1 for results that are not as they must be, 2 for bad values, 130
-    after Ctrl-C and 143 after SIGTERM. Options may also come from the environment: --steps of
-    compare, for one, from OFFGRAD_COMPARE_STEPS.
+    The exit status is 0 for success, 1 for wrong results, 2 for bad values, 130 after Ctrl-C and
+    143 after SIGTERM. Options may also be set by environment variables, such as
+    OFFGRAD_COMPARE_STEPS for --steps of compare.
     """
     sys.exit(_run(arguments))
 
@@ -64,27 +67,27 @@ def _run(arguments: list[str] | None) -> int:
         click.echo(f"offgrad: {message}", err=True)
         return error.exit_code
     except BrokenPipeError:
-        # Whoever read our output has gone; what Python flushes at its exit must not complain.
+        # The reader of our output has gone; Python's flush at exit must not report that, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM raise, once: what follows is the cleaning up."""
-    before = {each: signal.getsignal(each) for each in _SIGNALS}
+    """Make the first Ctrl-C or SIGTERM raise; later ones must not interrupt the clean-up."""
+    previous_handlers = {each: signal.getsignal(each) for each in _SIGNALS}
 
     def stop(signum: int, frame: object) -> NoReturn:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         raise _Stopped(signum)
 
-    for each, handler in before.items():
-        # A shell that starts us in the background has us ignore Ctrl-C.
+    for each, handler in previous_handlers.items():
+        # A shell starts background jobs with Ctrl-C ignored.
         if handler != signal.SIG_IGN:
             signal.signal(each, stop)
     try:
         yield
     finally:
-        for each, handler in before.items():
+        for each, handler in previous_handlers.items():
             signal.signal(each, handler)

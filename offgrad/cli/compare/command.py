@@ -1,4 +1,4 @@
-"""``offgrad compare``: trains a GPT under every policy and puts the figures side by side."""
+"""``offgrad compare``: train a GPT under each policy and show the figures side by side."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from offgrad.cli.compare.config import (
 )
 from offgrad.cli.compare.dataset import Bytes, load_text
 from offgrad.cli.compare.output import check_output, write_output
-from offgrad.cli.compare.progress import display
+from offgrad.cli.compare.progress import progress_display
 from offgrad.cli.compare.runner import CRASHED, Run, run_worker
 from offgrad.memory import format_nbytes
 from offgrad.policies import POLICIES, parse_policy
@@ -26,33 +26,31 @@ _OUTPUTS = ("compare.json", "compare.png")
 
 
 class BadValue(click.ClickException):
-    """A value the user gave makes no sense."""
+    """An invalid value from the user."""
 
     exit_code = 2
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
-@click.option("--layers", default=_DEFAULTS.layers, help="Blocks of the GPT.")
-@click.option("--width", default=_DEFAULTS.width, help="Features of a token.")
-@click.option("--heads", default=_DEFAULTS.heads, help="Attention heads of a block.")
-@click.option("--context", default=_DEFAULTS.context, help="Bytes of a sequence.")
-@click.option("--batch", default=_DEFAULTS.batch, help="Sequences of a step.")
+@click.option("--layers", default=_DEFAULTS.layers, help="Number of transformer blocks.")
+@click.option("--width", default=_DEFAULTS.width, help="Features per token.")
+@click.option("--heads", default=_DEFAULTS.heads, help="Attention heads per block.")
+@click.option("--context", default=_DEFAULTS.context, help="Bytes per sequence.")
+@click.option("--batch", default=_DEFAULTS.batch, help="Sequences per step.")
 @click.option(
-    "--steps", default=_DEFAULTS.steps, help="Training steps; the first is not in the median time."
+    "--steps",
+    default=_DEFAULTS.steps,
+    help="Training steps. The median time leaves out the first.",
 )
-@click.option("--dropout", default=_DEFAULTS.dropout, help="Probability of dropout.")
+@click.option("--dropout", default=_DEFAULTS.dropout, help="Dropout probability.")
 @click.option("--lr", default=_DEFAULTS.lr, help="Learning rate of AdamW.")
 @click.option(
     "--policies",
     default=",".join(POLICIES),
     metavar="LIST",
-    help="What to compare, separated by commas: keep; pool, disk and zarr, with a codec or not, as "
-    "disk:lz4; cast:float16 (or bfloat16, int8, int4), which rounds, in memory or elsewhere "
-    "(,then=disk); budget:64MiB; last:8; recompute (,then=disk). With ,min=SIZE behind it a policy "
-    "takes no tensors below that, with ,op=Gelu or ,module=blocks.* only these; between several, "
-    "as in disk,op=Gelu;pool, the first that has an answer counts.",
+    help="Policies to compare, separated by commas; see above.",
 )
-@click.option("--seed", default=_DEFAULTS.seed, help="Of weights, batches and dropout.")
+@click.option("--seed", default=_DEFAULTS.seed, help="Seed for weights, batches and dropout.")
 @click.option(
     "--text",
     "text_path",
@@ -63,33 +61,51 @@ class BadValue(click.ClickException):
     "--memory-limit",
     default="160MiB",
     metavar="SIZE",
-    help="Most memory for tensors, such as 200MiB, or none. With a limit, keep runs without it, "
-    "too, as the reference.",
+    help="Maximum memory for tensors, such as 200MiB; or none. With a limit, keep also runs once "
+    "without it, as the reference.",
 )
 @click.option(
     "--hard-limit",
     is_flag=True,
-    help="Have the operating system hold the limit, too (RLIMIT_AS).",
+    help="Let the operating system enforce the limit, too (RLIMIT_AS).",
 )
 @click.option(
     "--output",
     default="offgrad-compare",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where compare.json and compare.png go.",
+    help="Folder for the results, compare.json and compare.png.",
 )
 def compare(
     text_path: Path | None, policies: str, memory_limit: str, output: Path, **options: Any
 ) -> int:
     """Train a byte-level GPT under each policy, and compare memory, time and gradients.
 
-    Each policy runs in a process of its own, with the same weights, batches and dropout. Every
-    tensor saved for backward goes where the policy says: it stays in memory (keep), is copied to a
-    pool in RAM (pool), or is written to disk (disk, zarr). All must give the same gradients, bit by
-    bit, but for those that round what they store.
+    Each policy trains in a separate process, with the same weights, batches and dropout. All must
+    give bit-identical gradients, except policies that round the tensors they store.
 
-    Exit status: 0 if all policies finished with the same gradients or ran out of memory under the
-    limit; 1 if gradients differ that must not, or a worker crashed; 2 for bad values.
+    \b
+    A policy decides where the tensors saved for backward go:
+      keep               stay in memory
+      pool, disk, zarr   go to a pool in RAM, to a file, to a Zarr store
+      disk:lz4           go to a file, compressed by a codec
+      cast:float16       are rounded (or bfloat16, int8, int4), in memory
+      budget:64MiB       stay in memory up to 64 MiB; the others go to disk
+      last:8             the last 8 stay in memory; the others go to disk
+      recompute          are recomputed if that is cheap; the others stay
+
+    \b
+    Options follow a policy after a comma:
+      min=SIZE           smaller tensors stay in memory
+      then=disk          after cast: where the rounded tensors go; after last
+                         and recompute: where the other tensors go
+      op=Gelu, module=blocks.*
+                         only tensors saved by these operations or modules
+
+    In "disk,op=Gelu;pool" the first policy that takes a tensor counts.
+
+    Exit status: 0 if each policy finished with the same gradients or ran out of memory under the
+    limit; 1 if gradients differ without rounding, or a worker crashed; 2 for bad values.
     """
     try:
         names = parse_policies(policies)
@@ -121,11 +137,11 @@ def compare(
 
 
 def plan(policies: tuple[str, ...], config: Config) -> list[Run]:
-    """Return the runs in their order; the first is the reference, without a limit."""
+    """Return the runs in order; the first is the reference, without a memory limit."""
     limited = config.memory_limit is not None
     if not limited:
-        rest = [policy for policy in policies if policy != REFERENCE]
-        return [_run(policy, limited=False) for policy in (REFERENCE, *rest)]
+        others = [policy for policy in policies if policy != REFERENCE]
+        return [_run(policy, limited=False) for policy in (REFERENCE, *others)]
     reference = Run(f"{REFERENCE}, no limit", REFERENCE, limited=False)
     return [reference, *(_run(policy, limited=True) for policy in policies)]
 
@@ -139,7 +155,7 @@ def _announce(console: Console, config: Config, source: str, size: int) -> None:
         "no memory limit"
         if config.memory_limit is None
         else f"tensors limited to {format_nbytes(config.memory_limit)}"
-        + (", held by the operating system" if config.hard_limit else "")
+        + (", also by the operating system" if config.hard_limit else "")
     )
     console.print(
         f"GPT: {config.layers} layers, width {config.width}, {config.heads} heads; "
@@ -151,14 +167,15 @@ def _announce(console: Console, config: Config, source: str, size: int) -> None:
 
 
 def _run_all(console: Console, runs: list[Run], config: Config, text: Bytes) -> None:
-    with display(console, [run.name for run in runs], config.steps) as shown:
+    with progress_display(console, [run.name for run in runs], config.steps) as display:
         for run in runs:
-            shown.begin(run)
-            run_worker(run, config, text, shown.update)
-            shown.end(run)
+            display.begin(run)
+            run_worker(run, config, text, display.update)
+            display.end(run)
 
 
 def _write(output: Path, config: Config, source: str, runs: list[Run]) -> list[Path]:
+    # Here, because Matplotlib is slow to import.
     from offgrad.cli.compare.plot import save_comparison
 
     figures = report.as_json(config, source, runs, runs[0])
@@ -171,4 +188,4 @@ def _write(output: Path, config: Config, source: str, runs: list[Run]) -> list[P
             },
         )
     except OSError as error:
-        raise click.ClickException(f"the results cannot be written: {error}") from error
+        raise click.ClickException(f"the results could not be written: {error}") from error

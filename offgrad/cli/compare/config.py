@@ -1,4 +1,4 @@
-"""What `offgrad compare` is to do, checked before anything starts."""
+"""The configuration of `offgrad compare`, checked before any worker starts."""
 
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
@@ -13,23 +13,23 @@ REFERENCE = "keep"
 
 @dataclass(frozen=True)
 class Config:
-    """Model, training and limits; the same for every worker but for its policy and limit.
+    """Model, training and limits, the same for all workers.
 
     Attributes:
         layers: blocks of the GPT.
-        width: features of a token; a multiple of `heads`.
-        heads: attention heads of a block.
-        context: tokens of a sequence.
-        batch: sequences of a step.
-        steps: steps of the training; the first is a warm-up and not in the median time.
+        width: features per token; a multiple of `heads`.
+        heads: attention heads per block.
+        context: tokens per sequence.
+        batch: sequences per step.
+        steps: training steps; the first is a warm-up and not in the median time.
         dropout: probability from 0 to below 1.
         lr: learning rate of AdamW.
-        seed: of weights, batches and dropout.
-        memory_limit: most bytes of tensors; None for no limit.
-        hard_limit: whether the operating system is to hold a limit, too.
+        seed: for weights, batches and dropout.
+        memory_limit: maximum bytes of tensors; None for no limit.
+        hard_limit: whether the operating system enforces the limit, too.
 
     Raises:
-        ValueError: in one line, for values that make no sense.
+        ValueError: for invalid values; the message is one line.
     """
 
     layers: int = 12
@@ -67,17 +67,17 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Config":
-        """Return the config that `as_dict` was taken of."""
+        """Return the config from its `as_dict`."""
         return cls(**{each.name: values[each.name] for each in fields(cls)})
 
 
 def parse_policies(text: str) -> tuple[str, ...]:
     """Return the policies of a list such as ``"keep,disk:lz4,min=1MiB,cast:float16"``.
 
-    What has ``=`` in it is an option of the policy before it.
+    An item with ``=`` is an option of the policy before it.
 
     Raises:
-        ValueError: for what is no policy (see `parse_policy`); for one given twice; for none.
+        ValueError: for an invalid policy (see `parse_policy`), a repeated one, or an empty list.
     """
     policies: list[str] = []
     for part in (each.strip() for each in text.split(",")):
@@ -98,7 +98,7 @@ def parse_limit(text: str) -> int | None:
     """Return the bytes of a size such as ``"200MiB"``; None for ``"none"``.
 
     Raises:
-        ValueError: if it is no size.
+        ValueError: for an invalid size.
     """
     if text.strip().lower() == "none":
         return None

@@ -1,4 +1,4 @@
-"""The text to train on: real bytes that every machine has, or the user's own."""
+"""The text to train on: Python's standard library, which each machine has, or the user's files."""
 
 import os
 import sysconfig
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
-MOST_NBYTES = 64 << 20
-"""Reading stops here: no short training sees more."""
+MAX_NBYTES = 64 << 20
+"""Reading stops here: short trainings do not reach more."""
 
 _NOT_SOURCE = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
 def load_text(path: Path | None) -> Bytes:
-    """Return the bytes of a file, of all files of a folder, or of Python's own library.
+    """Return the bytes of a file, of all files of a folder, or of Python's standard library.
 
     Args:
         path: a file; a folder, whose files are taken in sorted order, without hidden ones; or None
             for the source of the running interpreter's standard library, without its tests.
 
     Raises:
-        ValueError: if there is nothing to read, or it cannot be read.
+        ValueError: if the text is empty or cannot be read.
     """
     if path is None:
         root = Path(sysconfig.get_path("stdlib"))
@@ -45,9 +45,9 @@ def load_text(path: Path | None) -> Bytes:
 
 
 def batch(text: Bytes, step: int, batch: int, context: int, seed: int) -> tuple[Any, Any]:
-    """Return the tokens and targets of a step: int64 [batch, context], of random places in `text`.
+    """Return tokens and targets of a step: int64 [batch, context], from random places of `text`.
 
-    They depend on nothing but the arguments.
+    They depend only on the arguments.
     """
     random = np.random.default_rng([seed, step])
     starts = random.integers(0, text.size - context, batch)
@@ -82,12 +82,12 @@ def _walk(root: Path, skip: set[str]) -> Iterator[Path]:
 
 
 def _concatenate(paths: Iterable[Path]) -> Bytes:
-    parts, room = [], MOST_NBYTES
+    parts, remaining = [], MAX_NBYTES
     for path in paths:
         with open(path, "rb") as file:
-            part = np.frombuffer(file.read(room), np.uint8)
+            part = np.frombuffer(file.read(remaining), np.uint8)
         parts.append(part)
-        room -= part.size
-        if room <= 0:
+        remaining -= part.size
+        if remaining <= 0:
             break
     return np.concatenate(parts) if parts else np.empty(0, np.uint8)

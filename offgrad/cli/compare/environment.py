@@ -1,4 +1,4 @@
-"""The machine that figures were measured on."""
+"""A description of the machine, for the results."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""A byte-level GPT, written as for PyTorch: with ``torch`` in place of ``offgrad`` it runs there.
+"""A byte-level GPT, written as for PyTorch: it also runs with ``import torch`` instead.
 
 The architecture is GPT-2's (Radford et al., 2019): token and position embeddings, pre-norm blocks
 of causal attention and a GELU MLP four times as wide, a final LayerNorm, the token embedding again
@@ -22,10 +22,10 @@ class GPTConfig:
 
     Attributes:
         layers: blocks.
-        width: features of a token; a multiple of `heads`.
-        heads: attention heads of a block.
-        context: the most tokens it looks back on.
-        dropout: probability after embeddings, attention and MLP, and inside attention.
+        width: features per token; a multiple of `heads`.
+        heads: attention heads per block.
+        context: maximum sequence length.
+        dropout: probability, after embeddings, attention and MLP, and inside attention.
     """
 
     layers: int
@@ -45,20 +45,19 @@ class Attention(nn.Module):
         self.projection = nn.Linear(config.width, config.width)
 
     def forward(self, x: Any) -> Any:
-        """Return what each token gathers from itself and those before it."""
         batch, tokens, width = x.shape
         q, k, v = (
             part.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
             for part in self.qkv(x).split(width, dim=2)
         )
-        gathered = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True
         )
-        return self.projection(gathered.transpose(1, 2).reshape(batch, tokens, width))
+        return self.projection(attended.transpose(1, 2).reshape(batch, tokens, width))
 
 
 class Block(nn.Module):
-    """Attention and MLP, each added to what comes in: [B, T, width] to [B, T, width]."""
+    """Attention and MLP, each added to its input: [B, T, width] to [B, T, width]."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -71,13 +70,12 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Any) -> Any:
-        """Return the block's output."""
         x = x + self.dropout(self.attention(self.norm_1(x)))
         return x + self.dropout(self.contract(self.gelu(self.expand(self.norm_2(x)))))
 
 
 class GPT(nn.Module):
-    """The model: bytes [B, T] to logits of the byte that follows each, [B, T, 256]."""
+    """The model: bytes [B, T] to logits of each next byte, [B, T, 256]."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -89,18 +87,17 @@ class GPT(nn.Module):
         self._initialise(config.layers)
 
     def _initialise(self, layers: int) -> None:
-        """Draw weights from N(0, 0.02); those that add to the residual stream smaller."""
+        """Draw weights with standard deviation 0.02, smaller before additions to the residuals."""
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:
                 continue
-            adds = name.endswith(("projection.weight", "contract.weight"))
-            nn.init.normal_(parameter, std=0.02 / sqrt(2 * layers) if adds else 0.02)
+            is_residual = name.endswith(("projection.weight", "contract.weight"))
+            nn.init.normal_(parameter, std=0.02 / sqrt(2 * layers) if is_residual else 0.02)
         for name, parameter in self.named_parameters():
             if name.endswith(".bias"):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Any) -> Any:
-        """Return the logits."""
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
         x = self.dropout(x)
         for block in self.blocks:
@@ -108,5 +105,5 @@ class GPT(nn.Module):
         return F.linear(self.norm(x), self.tokens.weight)
 
     def loss(self, tokens: Any, targets: Any) -> Any:
-        """Return the mean cross-entropy of the logits with `targets` [B, T], which follow."""
+        """Return the mean cross-entropy of the logits with `targets`, the next bytes [B, T]."""
         return F.cross_entropy(self(tokens).view(-1, VOCABULARY), targets.reshape(-1))

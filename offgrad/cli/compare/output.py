@@ -1,4 +1,4 @@
-"""The folder of results: checked before the work, filled at its end, all or nothing."""
+"""The folder of results: checked before the runs, written after them, all or nothing."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ def check_output(folder: Path, names: tuple[str, ...]) -> None:
     """Check that files of these names can be written into `folder`, which need not exist.
 
     Raises:
-        ValueError: in one line, if not.
+        ValueError: if not; the message is one line.
     """
     existing = folder
     try:
@@ -29,14 +29,14 @@ def check_output(folder: Path, names: tuple[str, ...]) -> None:
 
 
 def write_output(folder: Path, writers: dict[str, Callable[[Path], object]]) -> list[Path]:
-    """Call each writer with a path to write to; then give all files their names at once.
+    """Call each writer with a temporary path; then rename all files.
 
-    If one fails, nothing is left: no file, and no folder that was not there.
+    After a failure no file is left, and no folder that did not exist before.
 
     Returns:
-        The files.
+        The paths of the files.
     """
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    new_folders = [each for each in (folder, *folder.parents) if not each.exists()]
     temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in writers}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def write_output(folder: Path, writers: dict[str, Callable[[Path], object]]) -> 
     except BaseException:
         for path in temporary.values():
             path.unlink(missing_ok=True)
-        for each in made:
+        for each in new_folders:
             with contextlib.suppress(OSError):
                 each.rmdir()
         raise

@@ -1,4 +1,4 @@
-"""The picture of a comparison: tensor memory within a step, one line per policy."""
+"""The plot of a comparison: tensor memory within a step, one line per policy."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from offgrad.cli.compare.runner import FINISHED, Run
 from offgrad.memory import format_nbytes
 from offgrad.profiler.plot import SHADES, style_axes
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart; and line styles.
+# Okabe and Ito's colours, distinct for people with any kind of colour vision; and line styles.
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _STYLES = ("-", "-", "--", "-", "-.", ":")
 _HATCHES = {"forward": "", "backward": "///", "after": "..."}

@@ -1,4 +1,4 @@
-"""What the operating system knows of a process's memory, and how to make it hold a limit."""
+"""The memory of a process by the operating system: its peak, and a limit for it."""
 
 import contextlib
 import errno
@@ -11,12 +11,12 @@ if sys.platform != "win32":
     import resource
 
 HARD_LIMIT_MARGIN = 192 << 20
-"""Bytes of address space a hard limit leaves beside tensors: for reuse of buffers, for stacks."""
+"""Bytes of address space that a hard limit allows besides tensors: free buffers, stacks."""
 
 
 def peak_rss() -> int:
-    """Return the most bytes of physical memory this process has had."""
-    # On Linux ru_maxrss lives through exec, and so begins at what the parent had.
+    """Return the maximum bytes of physical memory that this process has used."""
+    # On Linux ru_maxrss survives exec, so it includes the peak of the parent before it.
     with contextlib.suppress(OSError, ValueError, StopIteration):
         status = Path("/proc/self/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
@@ -28,17 +28,17 @@ def peak_rss() -> int:
 
 
 def limit_address_space(limit: int) -> int:
-    """Have the operating system refuse memory past what is mapped now, `limit` and a margin.
+    """Limit the address space to the bytes mapped now, plus `limit` and a margin.
 
     Returns:
         The bytes of address space allowed from now on.
 
     Raises:
-        OSError: where the system does not do that.
+        OSError: on a system without RLIMIT_AS.
     """
     if sys.platform == "win32":
         raise OSError("Windows has no RLIMIT_AS")
-    # Buffers are rounded up to size classes, at most an eighth, and to huge pages, another.
+    # Size classes round buffers up by at most an eighth, huge pages by another eighth.
     allowed = psutil.Process().memory_info().vms + limit + limit // 4 + HARD_LIMIT_MARGIN
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
@@ -48,7 +48,7 @@ def limit_address_space(limit: int) -> int:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether `error`, or what caused it, is that there is no memory left."""
+    """Return whether `error`, or an exception that caused it, reports lack of memory."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

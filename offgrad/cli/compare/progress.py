@@ -1,4 +1,4 @@
-"""What is to be seen while workers run: a live display on a terminal, plain lines elsewhere."""
+"""The progress of workers: a live display on a terminal, plain lines elsewhere."""
 
 from types import TracebackType
 from typing import Protocol
@@ -11,7 +11,7 @@ from offgrad.memory import format_nbytes
 
 
 class Display(Protocol):
-    """Shows runs as they go; a context manager around all of them."""
+    """Shows the progress of runs; a context manager around all of them."""
 
     def __enter__(self) -> "Display": ...
 
@@ -32,14 +32,14 @@ class Display(Protocol):
         """Show how it ended."""
 
 
-def display(console: Console, names: list[str], steps: int) -> Display:
-    """Return the display that suits `console`, for runs of these names and so many steps each."""
-    kind = Live if console.is_terminal and not console.is_dumb_terminal else Lines
-    return kind(console, names, steps)
+def progress_display(console: Console, names: list[str], steps: int) -> Display:
+    """Return the display that suits `console`, for runs with these names, each of `steps` steps."""
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    return (LiveDisplay if is_live else LineDisplay)(console, names, steps)
 
 
-class Live:
-    """A line for each run, with a bar, renewed in place."""
+class LiveDisplay:
+    """A line with a progress bar for each run, updated in place."""
 
     def __init__(self, console: Console, names: list[str], steps: int) -> None:
         self._steps = steps
@@ -55,7 +55,7 @@ class Live:
             for name in names
         }
 
-    def __enter__(self) -> "Live":
+    def __enter__(self) -> "LiveDisplay":
         self._progress.start()
         return self
 
@@ -68,30 +68,27 @@ class Live:
         self._progress.stop()
 
     def begin(self, run: Run) -> None:
-        """Start the run's bar."""
         self._progress.start_task(self._tasks[run.name])
         self._progress.update(self._tasks[run.name], figures="starting")
 
     def update(self, run: Run) -> None:
-        """Move the bar to the latest step."""
         if run.steps:
             task = self._tasks[run.name]
             self._progress.update(task, completed=len(run.steps), figures=figures(run))
 
     def end(self, run: Run) -> None:
-        """Leave the bar with the run's end."""
         self._progress.update(self._tasks[run.name], figures=outcome(run))
         self._progress.stop_task(self._tasks[run.name])
 
 
-class Lines:
-    """A line for the start, each step and the end of a run."""
+class LineDisplay:
+    """Prints a line for the start, each step and the end of a run."""
 
     def __init__(self, console: Console, names: list[str], steps: int) -> None:
         self._console, self._steps = console, steps
-        self._shown = 0
+        self._steps_shown = 0
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "LineDisplay":
         return self
 
     def __exit__(
@@ -103,34 +100,31 @@ class Lines:
         pass
 
     def begin(self, run: Run) -> None:
-        """Say that the run starts."""
-        self._shown = 0
-        self._say(f"{run.name}: starting")
+        self._steps_shown = 0
+        self._print(f"{run.name}: starting")
 
     def update(self, run: Run) -> None:
-        """Say what the latest step showed, once."""
-        if len(run.steps) > self._shown:
-            self._shown = len(run.steps)
-            self._say(f"{run.name}: step {self._shown}/{self._steps}  {figures(run)}")
+        if len(run.steps) > self._steps_shown:
+            self._steps_shown = len(run.steps)
+            self._print(f"{run.name}: step {self._steps_shown}/{self._steps}  {figures(run)}")
 
     def end(self, run: Run) -> None:
-        """Say how it ended."""
-        self._say(f"{run.name}: {outcome(run)}")
+        self._print(f"{run.name}: {outcome(run)}")
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._console.file.flush()
 
 
 def figures(run: Run) -> str:
-    """Return loss, time and memory of the latest step."""
+    """Return loss, time and peak memory of the latest step, as text."""
     step = run.steps[-1]
     peak = format_nbytes(step["peak_nbytes"])
     return f"loss {step['loss']:.4f}  {step['seconds']:6.2f} s  {peak:>9}"
 
 
 def outcome(run: Run) -> str:
-    """Return how `run` ended, in a few words."""
+    """Return the outcome of `run`, as text."""
     if run.status == FINISHED:
         return f"{figures(run)}  done"
     if run.status == OUT_OF_MEMORY:

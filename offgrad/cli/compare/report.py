@@ -1,4 +1,4 @@
-"""What a comparison leaves: tables on the terminal, and its figures as JSON."""
+"""The results of a comparison: tables for the terminal, and figures for JSON."""
 
 import time
 from math import isfinite
@@ -20,11 +20,11 @@ from offgrad.cli.compare.runner import (
 )
 from offgrad.memory import format_nbytes
 
-NOTHING = "-"
+NOT_AVAILABLE = "-"
 
 
 def print_tables(console: Console, runs: list[Run], reference: Run) -> None:
-    """Print two tables, of training and memory, each within 80 columns, and the failures."""
+    """Print tables of training and memory, each within 80 columns, and the failures."""
     for table in (_training(runs, reference), _memory(runs, reference)):
         console.print()
         console.print(table, highlight=False)
@@ -59,7 +59,7 @@ def _training(runs: list[Run], reference: Run) -> Table:
         "gradients\nvs keep",
         "median\nstep",
         "time vs\nkeep",
-        "I/O stall\na step",
+        "I/O stall\nper step",
     )
     for run in runs:
         table.add_row(
@@ -80,12 +80,12 @@ def _memory(runs: list[Run], reference: Run) -> Table:
         "peak\ntensors",
         "peak vs\nkeep",
         "peak\nRSS",
-        "saved\na step",
-        "stored\na step",
-        "to disk\na step",
+        "saved\nper step",
+        "stored\nper step",
+        "to disk\nper step",
     )
     for run in runs:
-        # What ran out of memory had a peak below what it needed.
+        # After an OutOfMemoryError the peak is lower than the memory that the run needs.
         comparable = run.peak_nbytes if run.status == FINISHED else None
         table.add_row(
             Text(run.name),
@@ -107,22 +107,22 @@ def _equal(run: Run, reference: Run) -> str:
 
 
 def ratio(value: float | None, reference: float | None) -> float | None:
-    """Return one over the other; None if one is missing."""
+    """Return ``value / reference``; None if one of them is missing or `reference` is 0."""
     return None if value is None or not reference else value / reference
 
 
 def number(value: float | None, pattern: str) -> str:
-    """Return a number in a pattern, or that there is none."""
-    return NOTHING if value is None else pattern.format(value)
+    """Return `value` formatted by `pattern`; ``"-"`` for None."""
+    return NOT_AVAILABLE if value is None else pattern.format(value)
 
 
 def nbytes(value: float | None) -> str:
-    """Return bytes for people, or that there are none."""
-    return NOTHING if value is None else format_nbytes(value)
+    """Return a number of bytes as text with a unit; ``"-"`` for None."""
+    return NOT_AVAILABLE if value is None else format_nbytes(value)
 
 
 def as_json(config: Config, source: str, runs: list[Run], reference: Run) -> dict[str, Any]:
-    """Return all figures, the machine's description included. Bytes end in ``nbytes``."""
+    """Return all figures, with a description of the machine. Names of sizes end in ``nbytes``."""
     return {
         "offgrad": offgrad.__version__,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -1,4 +1,4 @@
-"""Runs workers, one after the other, and gathers what they report."""
+"""Run workers, one after the other, and collect their reports."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.dataset import Bytes
 
 _GRACE_SECONDS = 8.0
-_BOOT = (
+_WORKER_CODE = (
     "import sys; sys.path[:] = sys.argv[1:]; from offgrad.cli.compare.worker import main; main()"
 )
 
@@ -25,26 +25,26 @@ FINISHED, OUT_OF_MEMORY, CRASHED = "finished", "out of memory", "crashed"
 
 @dataclass
 class Run:
-    """One row: a policy, with or without the limit, and what came of it.
+    """One row of the comparison: a policy, with or without the limit, and its results.
 
     Attributes:
         name: of the row.
-        policy: what `offgrad.offload` gets.
-        limited: whether the memory limit holds.
-        lossless: whether the policy must give the bits of the reference.
+        policy: as text, for `offgrad.offload`.
+        limited: whether it runs under the memory limit.
+        lossless: whether loss and gradients must equal the reference's bit for bit.
         status: `FINISHED`, `OUT_OF_MEMORY` or `CRASHED`.
-        steps: for each step done its loss, seconds, peak bytes and digest of gradients.
-        profile: memory over time within a step, the failed one if there is one.
+        steps: for each finished step its loss, seconds, peak bytes and digest of gradients.
+        profile: memory over time within one step, the failed one if there is one.
         ledger: the session's figures over all steps.
-        peak_rss_nbytes: of the worker; None if it could not say.
+        peak_rss_nbytes: of the worker; None if it crashed before its last report.
         failed_step: the step that ran out of memory, counted from 0.
         failed_peak_nbytes: the peak of that step.
-        error: the exception's name, or how the worker ended.
-        message: the exception's text, or what the worker wrote to standard error.
+        error: the exception's name, or the exit status or signal of the worker.
+        message: the exception's text, or the worker's standard error.
         parameter_nbytes: bytes of the model's parameters.
-        address_space_nbytes: what a hard limit allowed.
+        address_space_nbytes: allowed by the hard limit; None without one.
         equal: whether loss and gradients of all steps equal the reference's bit for bit; None if
-            there is nothing to compare.
+            one of the two did not finish.
     """
 
     name: str
@@ -71,18 +71,18 @@ class Run:
 
     @property
     def peak_nbytes(self) -> int | None:
-        """The most bytes of tensors at any one time; None if no step began."""
+        """Maximum bytes of tensors; None if no step began."""
         peaks = [step["peak_nbytes"] for step in self.steps] + [self.failed_peak_nbytes]
         return max(peaks) or None
 
     @property
     def median_seconds(self) -> float | None:
-        """The median time of a step, the first one, which warms up, apart."""
+        """The median time of a step, without the first one, which warms up."""
         seconds = [step["seconds"] for step in self.steps]
         return median(seconds[1:] or seconds) if seconds and self.status == FINISHED else None
 
     def per_step(self, figure: str) -> float | None:
-        """Return a figure of the ledger over the steps; None if the training did not finish."""
+        """Return a figure of the ledger per step; None if the training did not finish."""
         if self.status != FINISHED or figure not in self.ledger:
             return None
         value: float = self.ledger[figure] / len(self.steps)
@@ -90,36 +90,36 @@ class Run:
 
     @property
     def differs(self) -> bool:
-        """Whether it has other bits than the reference, and must not."""
+        """Whether its bits differ from the reference's although it is lossless."""
         return self.equal is False and self.lossless
 
     def compare(self, reference: "Run") -> None:
-        """Set `equal`."""
+        """Set `equal` by comparing losses and gradients of all steps with the reference's."""
         if self.status != FINISHED or reference.status != FINISHED:
             self.equal = None
         else:
-            self.equal = [_traces(step) for step in self.steps] == [
-                _traces(step) for step in reference.steps
+            self.equal = [_comparable(step) for step in self.steps] == [
+                _comparable(step) for step in reference.steps
             ]
 
 
-def _traces(step: dict[str, Any]) -> tuple[str, str]:
+def _comparable(step: dict[str, Any]) -> tuple[str, str]:
     # As text, NaN equals NaN.
     return repr(step["loss"]), step["gradients"]
 
 
-def run_worker(run: Run, config: Config, text: Bytes, watch: Callable[[Run], None]) -> None:
-    """Fill in `run` by a worker of its own; call ``watch(run)`` at each report.
+def run_worker(run: Run, config: Config, text: Bytes, on_report: Callable[[Run], None]) -> None:
+    """Fill in `run` by a worker process; call ``on_report(run)`` after each report.
 
-    Whatever is raised in the meantime, the worker is gone when this returns.
+    The worker has ended when this returns or raises.
     """
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, *sys.path],
+            [sys.executable, "-c", _WORKER_CODE, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            # Ctrl-C is for the parent to pass on.
+            # Ctrl-C must reach only this process, which then ends the worker.
             start_new_session=True,
         )
         try:
@@ -138,20 +138,20 @@ def run_worker(run: Run, config: Config, text: Bytes, watch: Callable[[Run], Non
                 process.stdin.flush()
             for line in process.stdout:
                 if not line.endswith(b"\n"):
-                    break  # it died within a report
-                ended |= _take(run, json.loads(line))
-                watch(run)
+                    break  # it died while writing a report
+                ended |= _store_report(run, json.loads(line))
+                on_report(run)
             code = process.wait()
         finally:
-            _end(process)
+            _stop(process)
         if code or not ended:
             run.status = CRASHED
             run.error = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
             run.message = _tail(errors)
 
 
-def _take(run: Run, report: dict[str, Any]) -> bool:
-    """Take one report; return whether it is the last."""
+def _store_report(run: Run, report: dict[str, Any]) -> bool:
+    """Store one report in `run`; return whether it is the last."""
     event = report.pop("event")
     if event == "ready":
         run.parameter_nbytes = report["parameter_nbytes"]
@@ -173,8 +173,8 @@ def _take(run: Run, report: dict[str, Any]) -> bool:
     return False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have the worker leave: kindly first, so that it cleans up."""
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the worker, by SIGTERM first, so that it can clean up."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -183,7 +183,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.kill()
             process.wait()
     if process.returncode:
-        # What it could not clean up itself.
+        # It may have left spilled data.
         with contextlib.suppress(OSError):
             sweep(spill_directory())
     for pipe in (process.stdin, process.stdout):
@@ -192,8 +192,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def _tail(errors: IO[bytes], most: int = 10_000) -> str:
-    """Return the end of what the worker wrote to standard error."""
+def _tail(errors: IO[bytes], max_nbytes: int = 10_000) -> str:
+    """Return the end of the worker's standard error."""
     size = errors.seek(0, 2)
-    errors.seek(max(0, size - most))
+    errors.seek(max(0, size - max_nbytes))
     return errors.read().decode(errors="replace").strip()

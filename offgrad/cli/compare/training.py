@@ -1,4 +1,4 @@
-"""The training that every policy goes through, step by step, with what each step shows."""
+"""The training that each policy runs, with the figures of each step."""
 
 import time
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from offgrad.session import OffloadSession
 
 @dataclass(frozen=True)
 class Step:
-    """What one step showed.
+    """The figures of one step.
 
     Attributes:
         loss: of its batch, before the update.
         seconds: of forward, backward and update.
-        peak_nbytes: the most bytes of tensors at any one time.
-        gradients: a digest of the bytes of all gradients.
+        peak_nbytes: maximum bytes of tensors.
+        gradients: digest of the bytes of all gradients.
     """
 
     loss: float
@@ -36,9 +36,9 @@ class Step:
 
 
 class Training:
-    """A GPT on batches of a text, by AdamW, with what it saves for backward in a session.
+    """Trains a GPT on batches of a text by AdamW, with the forward pass in a session.
 
-    Weights, batches and dropout depend on `config` alone.
+    Weights, batches and dropout depend only on `config`.
 
     Attributes:
         profile: the memory of the latest step, a failed one included.
@@ -67,16 +67,16 @@ class Training:
             yield result
 
     def _step(self, tokens: Any, targets: Any) -> Step:
-        began = time.perf_counter()
+        start = time.perf_counter()
         with self._session:
             loss = self._model.loss(offgrad.from_numpy(tokens), offgrad.from_numpy(targets))
         loss.backward()
-        computed = time.perf_counter()
+        backward_end = time.perf_counter()
         gradients = self._digest()
-        hashed = time.perf_counter()
+        digest_end = time.perf_counter()
         self._optimizer.step()
         self._optimizer.zero_grad()
-        seconds = time.perf_counter() - hashed + computed - began
+        seconds = time.perf_counter() - digest_end + backward_end - start
         return Step(loss.item(), seconds, memory.max_allocated(), gradients)
 
     def _digest(self) -> str:
@@ -88,7 +88,7 @@ class Training:
 
 
 def warm_up(policy: Any) -> None:
-    """Run a step so small that it costs nothing, so that loops are compiled and threads started."""
+    """Run one tiny step, so that kernels are compiled and threads started."""
     config = Config(layers=1, width=64, heads=1, context=128, batch=8, steps=1, dropout=0.1)
     text = np.arange(1000, dtype=np.uint8)
     for _ in Training(config, text, OffloadSession(policy)).steps():

@@ -1,8 +1,7 @@
-"""The worker: one training under one policy, in a process of its own.
+"""The worker process: one training under one policy.
 
-It reads its job, a line of JSON and the text, from standard input and reports by lines of JSON on
-standard output. Standard input stays open as long as the parent lives: its end tells the worker to
-go.
+It reads its job, a line of JSON and the text, from standard input and writes its reports, lines of
+JSON, to standard output. When standard input ends, the parent has died, and the worker ends.
 """
 
 import dataclasses
@@ -27,15 +26,15 @@ from offgrad.profiler import MemoryProfile
 from offgrad.session import offload
 
 _GRACE_SECONDS = 10.0
-_TIMELINE_POINTS = 3000
+_MAX_TIMELINE_POINTS = 3000
 
 
 def main() -> None:
-    """Do the job that standard input says."""
-    # What libraries print must not come between the reports.
+    """Run the job from standard input."""
+    # Output of libraries goes to standard error, so that it does not mix with the reports.
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _interrupt)
     job = json.loads(sys.stdin.buffer.readline())
     text = np.frombuffer(sys.stdin.buffer.read(job["text_nbytes"]), np.uint8)
     threading.Thread(target=_watch_parent, name="watch-parent", daemon=True).start()
@@ -47,10 +46,10 @@ def main() -> None:
     try:
         _work(job, text, report)
     except (KeyboardInterrupt, BrokenPipeError):
-        # Stopped, or nobody listens any more.
+        # Stopped by a signal, or the parent has closed the pipe.
         sys.exit(128 + signal.SIGTERM)
     finally:
-        # The cleaning up at exit must not be broken off.
+        # A second signal must not interrupt the clean-up at exit.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
@@ -63,7 +62,7 @@ def _work(job: dict[str, Any], text: Bytes, report: Callable[..., None]) -> None
         report("hard limit", nbytes=allowed)
     session = offload(job["policy"])
     training = None
-    shown = min(1, config.steps - 1)
+    profiled_step = min(1, config.steps - 1)  # the first one warms up
     step = 0
     try:
         with nullcontext() if limit is None else memory.limit(limit):
@@ -71,7 +70,7 @@ def _work(job: dict[str, Any], text: Bytes, report: Callable[..., None]) -> None
             report("ready", parameter_nbytes=training.parameter_nbytes)
             for step, result in enumerate(training.steps()):
                 report("step", step=step, **dataclasses.asdict(result))
-                if step == shown and training.profile is not None:
+                if step == profiled_step and training.profile is not None:
                     report("profile", step=step, **_figures(training.profile))
     except Exception as error:
         if not is_out_of_memory(error):
@@ -89,17 +88,17 @@ def _work(job: dict[str, Any], text: Bytes, report: Callable[..., None]) -> None
 
 
 def _figures(profile: MemoryProfile) -> dict[str, Any]:
-    return profile.as_dict(max_points=_TIMELINE_POINTS)
+    return profile.as_dict(max_points=_MAX_TIMELINE_POINTS)
 
 
-def _leave(signum: int, frame: object) -> NoReturn:
-    # Once is enough. Kernels know this exception, and wait for their threads.
+def _interrupt(signum: int, frame: object) -> NoReturn:
+    # Only once. KeyboardInterrupt, because kernels then wait for their threads.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _watch_parent() -> None:
-    """Leave, the clean way if possible, when the parent is gone."""
+    """End this process when the parent has died; with clean-up if that succeeds in time."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

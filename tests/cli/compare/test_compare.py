@@ -12,7 +12,7 @@ from tests.cli.compare.conftest import TINY
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# Saves some 11 MiB a step, of which disk holds a few at a time.
+# Saves about 11 MiB a step; with disk, few of them are in memory at a time.
 LIMITED = (
     *("--layers", "8", "--width", "32", "--heads", "2", "--context", "128", "--batch", "8"),
     *(
@@ -36,8 +36,8 @@ def test_all_policies_give_the_same_gradients(run: Run, tmp_path: Path) -> None:
     assert done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80 + len(str(tmp_path))
     assert "\x1b" not in done.stdout
-    for words in ("keep: step 3/3", "zarr: step 3/3", "Training", "Memory", "identical"):
-        assert words in done.stdout
+    for text in ("keep: step 3/3", "zarr: step 3/3", "Training", "Memory", "identical"):
+        assert text in done.stdout
     folder = tmp_path / "offgrad-compare"
     assert sorted(path.name for path in folder.iterdir()) == ["compare.json", "compare.png"]
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
@@ -133,7 +133,7 @@ def test_environment_and_text(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_crashes_is_a_row_and_an_error(run: Run, tmp_path: Path) -> None:
-    # What the worker needs is there for the parent, which does not spill.
+    # Only the worker uses the spill directory, so the parent runs without it.
     done = run("compare", *TINY, "--policies", "disk", OFFGRAD_SPILL_DIR="/dev/null/none")
     assert done.returncode == 1
     assert "disk: the worker crashed (exit status 1)" in done.stdout
@@ -173,10 +173,10 @@ BAD = {
 @pytest.mark.parametrize("name", ["negative", "near miss", "short text", "output", "option"])
 def test_bad_values_get_one_line_and_status_2(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "short.txt").write_text("short")
-    arguments, words = BAD[name]
+    arguments, text = BAD[name]
     done = run("compare", *arguments)
     assert done.returncode == 2
-    assert words in done.stderr
+    assert text in done.stderr
     assert done.stderr.startswith("offgrad: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
@@ -194,12 +194,12 @@ def test_bad_values(
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short.txt").write_text("short")
-    arguments, words = BAD[name]
+    arguments, text = BAD[name]
     with pytest.raises(SystemExit) as stopped:
         main(["compare", *arguments])
     assert stopped.value.code == 2
     written = capsys.readouterr()
-    assert words in written.err
+    assert text in written.err
     assert written.err.count("\n") == 1
     assert written.out == ""
 

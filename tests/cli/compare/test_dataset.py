@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offgrad.cli.compare import dataset as text
+from offgrad.cli.compare import dataset
 from offgrad.cli.compare.dataset import batch, load_text
 
 
@@ -25,8 +25,8 @@ def test_a_file_and_a_folder(tmp_path: Path) -> None:
     assert load_text(tmp_path).tobytes() == b"second\x00\xff"
 
 
-def test_reading_stops_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "MOST_NBYTES", 10)
+def test_reading_stops_at_the_maximum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "MAX_NBYTES", 10)
     for name in "abc":
         (tmp_path / name).write_bytes(name.encode() * 6)
     assert load_text(tmp_path).tobytes() == b"aaaaaabbbb"

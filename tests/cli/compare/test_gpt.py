@@ -56,7 +56,7 @@ def test_weights_are_drawn_as_gpt_2s() -> None:
     assert (state["norm.weight"] == 1).all()
 
 
-def test_no_byte_sees_what_follows() -> None:
+def test_attention_is_causal() -> None:
     model = GPT(CONFIG).eval()
     tokens, _ = _tokens()
     changed = tokens.copy()

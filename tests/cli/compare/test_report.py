@@ -1,4 +1,4 @@
-"""Tables, picture and files of a comparison, from runs made up to have every kind of row."""
+"""Tables, plot and files of a comparison, from made-up runs with every kind of row."""
 
 import io
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_the_first_step_is_not_in_the_median() -> None:
     assert run.median_seconds == 100.0
 
 
-def test_the_picture_has_a_line_for_each_run(tmp_path: Path) -> None:
+def test_the_plot_has_a_line_for_each_run(tmp_path: Path) -> None:
     runs = [_run("keep"), _run("disk", OUT_OF_MEMORY), Run("zarr", "zarr", limited=True)]
     save_comparison(runs, 3 << 20, tmp_path / "picture")
     assert (tmp_path / "picture").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""However it is stopped, ``offgrad compare`` leaves no process, no spilled data and no output."""
+"""Stopped in any way, ``offgrad compare`` leaves no process, no spilled data and no output."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
 
 @pytest.fixture
 def training(start: Offgrad) -> Callable[[str], "subprocess.Popen[str]"]:
-    """Start a comparison that would not end, and wait until it trains."""
+    """Start a comparison that would run for hours, and wait until it trains."""
 
     def begin(policy: str) -> "subprocess.Popen[str]":
         process = start("compare", *LONG, "--policies", policy, "--seed", "1")
@@ -42,7 +42,7 @@ def _wait_gone(processes: list[psutil.Process]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("signum", "whole_group", "status", "words"),
+    ("signum", "whole_group", "status", "message"),
     [
         (signal.SIGINT, True, 130, "offgrad: interrupted\n"),
         (signal.SIGINT, False, 130, "offgrad: interrupted\n"),
@@ -55,7 +55,7 @@ def test_signals(
     signum: int,
     whole_group: bool,
     status: int,
-    words: str,
+    message: str,
 ) -> None:
     process = training("keep")
     workers = psutil.Process(process.pid).children(recursive=True)
@@ -63,7 +63,7 @@ def test_signals(
     (os.killpg if whole_group else os.kill)(process.pid, signum)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status
-    assert errors == words
+    assert errors == message
     _wait_gone(workers)
     assert [path.name for path in tmp_path.iterdir()] == ["spill"]
     assert list((tmp_path / "spill").iterdir()) == []
@@ -71,7 +71,9 @@ def test_signals(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_spilled_data_goes_with_the_worker(start: Offgrad, tmp_path: Path, signum: int) -> None:
+def test_spilled_data_is_removed_with_the_worker(
+    start: Offgrad, tmp_path: Path, signum: int
+) -> None:
     spill = tmp_path / "spill"
     steps = [each if each != "100000" else "12" for each in LONG]
     process = start("compare", *steps, "--policies", "zarr")
