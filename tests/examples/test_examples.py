@@ -1,4 +1,4 @@
-"""Every example runs, in a process of its own, with warnings as errors."""
+"""Every example runs in a separate process, with warnings as errors."""
 
 import os
 import subprocess

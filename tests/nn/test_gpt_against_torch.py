@@ -120,24 +120,24 @@ def test_second_order_in_float64() -> None:
 
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD"])
-def test_training_takes_the_same_way(name: str) -> None:
+def test_training_gives_the_same_losses(name: str) -> None:
     mine, theirs, batches = twins("float64", 13, 16, 2, 1, 8)
     losses = []
     for m, model in ((offgrad, mine), (torch, theirs)):
         optimizer = getattr(m.optim, name)(model.parameters(), lr=0.01)
-        way = []
+        run_losses = []
         for step in range(6):
             optimizer.zero_grad()
             loss = model(*batches[m.__name__][step % 2])
             loss.backward()
             optimizer.step()
-            way.append(loss.item())
-        losses.append(way)
+            run_losses.append(loss.item())
+        losses.append(run_losses)
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     assert losses[0][-1] < losses[0][0]
 
 
-def test_checkpoint_of_torch_is_understood() -> None:
+def test_state_dicts_have_the_names_and_values_of_torch() -> None:
     mine, theirs, _ = twins("float32", 13, 16, 2, 1, 8)
     assert list(mine.state_dict()) == list(theirs.state_dict())
     for value, want in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True):

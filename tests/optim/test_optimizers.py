@@ -1,4 +1,4 @@
-"""Optimisers: groups, options, state, and what they leave alone."""
+"""Optimisers: groups, options, state, and parameters that they do not change."""
 
 import copy
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ def take_steps(optimizer: Any, params: Sequence[Tensor], count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_goes_downhill(kind: Any) -> None:
+def test_the_loss_decreases(kind: Any) -> None:
     p = parameter(0, 10)
     take_steps(kind([p], lr=0.3), [p], 100)
     assert np.abs(p.detach().numpy() - 3).max() < 0.3
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_parameters_without_gradient_stay(kind: Any) -> None:
+def test_parameters_without_gradient_are_unchanged(kind: Any) -> None:
     p, idle = parameter(1.0), parameter(2.0)
     optimizer = kind([p, idle], lr=0.1, weight_decay=0.1)
     take_steps(optimizer, [p], 2)
@@ -113,7 +113,7 @@ def test_misuse(make: Any, error: type[Exception]) -> None:
     ("kind", "options"),
     [(SGD, {"momentum": 0.9}), (AdamW, {"amsgrad": True}), (Adam, {"weight_decay": 0.1})],
 )
-def test_state_dict_continues_where_it_was(kind: Any, options: dict[str, Any]) -> None:
+def test_training_resumes_from_a_state_dict(kind: Any, options: dict[str, Any]) -> None:
     through = [parameter(1, 2), parameter(5)]
     optimizer = kind(through, lr=0.05, **options)
     take_steps(optimizer, through, 3)
@@ -164,5 +164,5 @@ def test_gradients_that_are_views(kind: Any, dtype: str) -> None:
     assert p.equal(q)
 
 
-def test_repr_says_the_options() -> None:
+def test_repr_shows_the_options() -> None:
     assert repr(SGD([parameter(1.0)], lr=0.1)).startswith("SGD(lr=0.1, momentum=0.0")

@@ -1,4 +1,4 @@
-"""The module in the memory profile, and in what an OutOfMemoryError says."""
+"""Modules in memory profiles and in the message of OutOfMemoryError."""
 
 import pytest
 
@@ -15,13 +15,13 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Tanh(), nn.Sigmoid()))
 
 
-def test_what_is_saved_by_module() -> None:
+def test_saved_bytes_by_module() -> None:
     model, x = net(), offgrad.randn(ROWS, WIDTH)
     with profile_memory() as profile:
         loss = model(x).exp().sum()
         assert profile.saved_by_module == {}
         loss.backward()
-    # The weight, which is there anyway, does not count.
+    # The weight stays in memory anyway, so it does not count.
     assert profile.saved_by_module == dict.fromkeys(("0", "1.0", "1.1", ""), NBYTES)
     assert profile.as_dict()["saved_by_module"] == profile.saved_by_module
     assert "saved by 1.0" in str(profile)
@@ -44,7 +44,7 @@ def test_memory_saved_twice_counts_once_for_the_first() -> None:
     assert profile.saved_by_module == {"first": NBYTES}
 
 
-def test_the_pass_that_had_most_to_keep_counts() -> None:
+def test_the_pass_with_the_largest_sum_counts() -> None:
     model = net()
     with profile_memory() as profile:
         for rows in (128, 512, 256):
@@ -52,13 +52,13 @@ def test_the_pass_that_had_most_to_keep_counts() -> None:
     assert profile.saved_by_module["1.0"] == 512 * WIDTH * 4
 
 
-def test_what_is_stored_is_not_in_memory() -> None:
+def test_stored_tensors_do_not_count() -> None:
     with profile_memory() as profile, offgrad.offload("disk"):
         net()(offgrad.randn(ROWS, WIDTH)).sum().backward()
     assert profile.saved_by_module == {}
 
 
-def test_calls_are_let_be_afterwards() -> None:
+def test_calls_are_not_tracked_afterwards() -> None:
     with pytest.raises(ValueError, match="stop"), profile_memory():
         raise ValueError("stop")
     assert HookMethods._call_hooks is None

@@ -86,7 +86,7 @@ def test_timeline() -> None:
     assert nbytes.max() == profile.peak_nbytes
 
 
-def test_offloading_shows_in_what_is_held() -> None:
+def test_offloading_reduces_held_memory() -> None:
     model, x = _model()
     x = x.clone()
     with profile_memory() as kept:
@@ -144,9 +144,9 @@ def test_as_dict_is_json() -> None:
     figures = json.loads(json.dumps(profile.as_dict()))
     assert figures["peak_nbytes"] == profile.peak_nbytes == max(figures["timeline"]["nbytes"])
     assert [phase["name"] for phase in figures["phases"]].count("backward") == 3
-    thinned = profile.as_dict(max_points=20)["timeline"]
-    assert len(thinned["nbytes"]) == len(thinned["seconds"]) < 40
-    assert max(thinned["nbytes"]) == profile.peak_nbytes
+    downsampled = profile.as_dict(max_points=20)["timeline"]
+    assert len(downsampled["nbytes"]) == len(downsampled["seconds"]) < 40
+    assert max(downsampled["nbytes"]) == profile.peak_nbytes
 
 
 def test_plot_marks_the_phases(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_an_empty_profile_can_be_shown(tmp_path: Path) -> None:
     assert "at start" in str(profile)
 
 
-def test_importing_the_profiler_does_not_import_what_draws() -> None:
+def test_importing_the_profiler_imports_neither_rich_nor_matplotlib() -> None:
     code = "import sys, offgrad.profiler; print({'rich', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"],

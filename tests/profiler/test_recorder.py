@@ -1,4 +1,4 @@
-"""The recorder: nothing is lost but what lies between extremes."""
+"""The recorder: downsampling keeps the extremes."""
 
 import threading
 
@@ -32,7 +32,7 @@ def test_few_points_are_all_kept() -> None:
     assert (np.diff(seconds) >= 0).all()
 
 
-def test_many_points_are_thinned_but_not_their_extremes() -> None:
+def test_downsampling_keeps_extremes() -> None:
     points = Points(max_points=1000)
     values = np.random.default_rng(0).integers(10, 1_000_000, 20_000)
     values[7_777] = 5_000_000
@@ -77,7 +77,7 @@ def test_nested_and_concurrent_passes_are_one_segment() -> None:
     assert [segment.is_backward for segment in recorder.segments] == [False, True, False]
 
 
-def test_a_pass_that_began_before_the_recording_leaves_no_trace() -> None:
+def test_a_pass_that_began_before_the_recording_is_ignored() -> None:
     recorder = Recorder()
     recorder.on_backward(False)
     recorder.on_backward(True)

@@ -1,4 +1,4 @@
-"""Fixtures that are shared with other folders, and what checkpoints must leave as it was."""
+"""Fixtures shared with other folders, and a check of the state after each test."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ __all__ = ["_torch_as_it_was", "eager_switching", "lib", "lib_name", "named_stor
 
 @pytest.fixture(autouse=True)
 def _no_checkpoint_runs() -> Iterator[None]:
-    """Afterwards no function is taken to be running, nor numbers to be drawn again."""
+    """After each test no checkpoint is running and no random draws are replayed."""
     yield
     assert not saved_tensor.state.checkpointed
     assert not draws.is_replaying()

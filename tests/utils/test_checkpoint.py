@@ -21,7 +21,7 @@ def checkpointed(lib: Any, function: Callable[..., Any], *args: Any, **options: 
 
 
 class Counted:
-    """A function that counts its calls, and those in which it got to its end."""
+    """A function that counts its calls, and the calls that ran to the end."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -41,7 +41,7 @@ def wave(x: Any) -> Any:
     return (x.sin() * x.exp()).tanh()
 
 
-# What it computes
+# Results
 
 
 def test_it_is_where_torch_has_it(lib: Any) -> None:
@@ -104,7 +104,7 @@ def test_structures_of_inputs_and_outputs(lib: Any) -> None:
     assert x.grad.tolist() == pytest.approx(expected)
 
 
-def test_several_outputs_each_with_a_backward_of_its_own(lib: Any) -> None:
+def test_several_outputs_each_with_its_own_backward(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     function = Counted(lambda x: (x.exp(), x.sin(), 5))
     a, b, five = checkpointed(lib, function, x * 1)
@@ -116,7 +116,7 @@ def test_several_outputs_each_with_a_backward_of_its_own(lib: Any) -> None:
     assert x.grad.tolist() == pytest.approx(expected)
 
 
-def test_nothing_is_computed_again_before_backward(lib: Any) -> None:
+def test_nothing_is_recomputed_before_backward(lib: Any) -> None:
     function = Counted(wave)
     out = checkpointed(lib, function, leaf(lib, 1, 2) * 1)
     assert function.calls == 1
@@ -124,7 +124,7 @@ def test_nothing_is_computed_again_before_backward(lib: Any) -> None:
     assert function.calls == 2
 
 
-def test_what_it_saves_can_be_read_from_the_graph(lib: Any) -> None:
+def test_saved_tensors_can_be_read_from_the_graph(lib: Any) -> None:
     out = checkpointed(lib, lambda x: x.exp(), leaf(lib, 0, 0) * 1)
     assert out.grad_fn._saved_result.tolist() == [1, 1]
     assert out.grad_fn._saved_result.grad_fn is out.grad_fn
@@ -267,7 +267,7 @@ def test_checkpoints_in_checkpoints_in_checkpoints(lib: Any, depth: int) -> None
 # Random numbers and modes
 
 
-def test_dropout_drops_the_same_again(lib: Any) -> None:
+def test_dropout_is_the_same_in_recomputation(lib: Any) -> None:
     dropout = lib.nn.functional.dropout
 
     def function(x: Any) -> Any:
@@ -284,7 +284,7 @@ def test_dropout_drops_the_same_again(lib: Any) -> None:
     assert 0 < expected.count(0) < 1000
 
 
-def test_random_numbers_go_on_where_they_were(lib: Any) -> None:
+def test_recomputation_leaves_generators_unchanged(lib: Any) -> None:
     lib.manual_seed(3)
     expected = [lib.rand(3).tolist() for _ in range(3)]
     lib.manual_seed(3)
@@ -425,7 +425,7 @@ class Logs:
         self.log.append(f"exit {self.name}")
 
 
-def test_contexts_for_forward_and_for_each_run_again(lib: Any) -> None:
+def test_contexts_for_forward_and_for_each_recomputation(lib: Any) -> None:
     log: list[str] = []
 
     def function(x: Any) -> Any:
@@ -470,7 +470,7 @@ def test_an_exception_in_forward(lib: Any) -> None:
     assert x.grad.tolist() == x.exp().tolist()
 
 
-def test_an_exception_in_backward_can_be_got_over(lib: Any) -> None:
+def test_backward_works_after_an_exception_in_a_recomputation(lib: Any) -> None:
     fails = [False]
 
     def function(x: Any) -> Any:

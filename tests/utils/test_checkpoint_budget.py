@@ -1,4 +1,4 @@
-"""Checkpoints under a budget, which bounds what they save; and hooks of single saved tensors."""
+"""Checkpoints under a budget, which bounds the tensors they save; hooks of single saved tensors."""
 
 import gc
 from collections.abc import Callable
@@ -23,56 +23,56 @@ from tests.session.graphs import Bits, bits, gradient, normal
 ckpt = partial(checkpoint, use_reentrant=False)
 
 
-def stretch(peaks: Peaks, x: Any) -> Any:
-    """Three results saved inside; each op is a phase, in each run of it."""
+def tanh_chain(peaks: Peaks, x: Any) -> Any:
+    """Save three results; each operation is a phase, in each run."""
     for _ in range(3):
         x = x.tanh()
         peaks.next()
     return x
 
 
-def marked(peaks: Peaks, x: Any) -> Any:
+def with_phases(peaks: Peaks, x: Any) -> Any:
     x.register_hook(peaks.next)
     peaks.next()
     return x
 
 
-def marked_inside(peaks: Peaks, x: Any) -> Any:
-    """A phase in each run, and none for its gradient: hooks of tensors run for the first alone."""
+def with_forward_phase(peaks: Peaks, x: Any) -> Any:
+    """Begin a phase in each run. None for the gradient: tensor hooks run once, not in each run."""
     peaks.next()
     return x
 
 
 def in_a_row(x: Any, peaks: Peaks) -> Any:
     for _ in range(5):
-        x = marked(peaks, ckpt(partial(stretch, peaks), x))
+        x = with_phases(peaks, ckpt(partial(tanh_chain, peaks), x))
     return x.sum()
 
 
 def among_others(x: Any, peaks: Peaks) -> Any:
-    """Checkpoints between operations that save for themselves."""
+    """Checkpoints between operations that save tensors, too."""
     for _ in range(3):
-        x = marked(peaks, x.sin())
-        x = marked(peaks, ckpt(partial(stretch, peaks), x))
-        x = marked(peaks, x.exp())
+        x = with_phases(peaks, x.sin())
+        x = with_phases(peaks, ckpt(partial(tanh_chain, peaks), x))
+        x = with_phases(peaks, x.exp())
     return x.sum()
 
 
 def nested(x: Any, peaks: Peaks) -> Any:
     def outer(x: Any) -> Any:
         for _ in range(3):
-            x = ckpt(partial(stretch, peaks), x * 1)
+            x = ckpt(partial(tanh_chain, peaks), x * 1)
         return x
 
-    x = marked(peaks, x * 1)
+    x = with_phases(peaks, x * 1)
     for _ in range(2):
-        x = marked(peaks, ckpt(outer, x))
-        x = marked(peaks, x.sigmoid())
+        x = with_phases(peaks, ckpt(outer, x))
+        x = with_phases(peaks, x.sigmoid())
     return x.sum()
 
 
 def sequential(x: Any, peaks: Peaks) -> Any:
-    functions = [lambda x: x.tanh(), lambda x: marked(peaks, x.sin())] * 4
+    functions = [lambda x: x.tanh(), lambda x: with_phases(peaks, x.sin())] * 4
     return checkpoint_sequential(functions, 4, x * 1, use_reentrant=False).sum()
 
 
@@ -95,23 +95,23 @@ def test_inputs_of_checkpoints_hold_no_more_than_the_budget(
 
 @pytest.mark.parametrize("tensors", [0, 1, 2.5, 40])
 def test_a_budget_inside_checkpoints_is_the_one_around(tensors: float) -> None:
-    """One session, entered again by what runs, and runs again, inside: it has one room."""
+    """One session, entered again inside the function and in its recomputations: one budget."""
     nbytes, x = int(tensors * KIB64), normal(1, 128, 128)
 
     def program(enter: Callable[[], Any], peaks: Peaks) -> Any:
         def inner(x: Any) -> Any:
             with enter():
-                return stretch(peaks, x)
+                return tanh_chain(peaks, x)
 
         def outer(x: Any) -> Any:
             with enter():
-                x = marked_inside(peaks, x.exp())
+                x = with_forward_phase(peaks, x.exp())
                 return ckpt(inner, x).sin()
 
-        y = marked(peaks, x * 1)
+        y = with_phases(peaks, x * 1)
         for _ in range(3):
-            y = marked(peaks, ckpt(inner, y))
-            y = marked(peaks, ckpt(outer, y))
+            y = with_phases(peaks, ckpt(inner, y))
+            y = with_phases(peaks, ckpt(outer, y))
         return y.sum()
 
     with memory_store(MemoryBackend(delay=0.001)) as store:
@@ -122,18 +122,18 @@ def test_a_budget_inside_checkpoints_is_the_one_around(tensors: float) -> None:
             try:
                 needed, expected = measure(partial(program, away), [x], away(), backwards)
                 again = partial(program, lambda: session)
-                most, found = measure(again, [x], session, backwards)
+                peaks_of_run, found = measure(again, [x], session, backwards)
             finally:
                 gc.enable()
             assert found == expected
-            over = [mine - least for mine, least in zip(most, needed, strict=True)]
+            over = [peak - minimum for peak, minimum in zip(peaks_of_run, needed, strict=True)]
             assert max(over) <= nbytes, over
         assert bool(store.stats().puts) == (tensors < 40)
         assert not store.stats().live_handles
 
 
 def test_a_saved_tensors_own_hooks_beside_checkpoints() -> None:
-    """What a session stores has its hooks already; what it keeps takes others, once."""
+    """A tensor stored by a session already has hooks; a kept one takes hooks once."""
 
     class Products(Policy):
         def place(self, context: SaveContext) -> Any:
@@ -169,7 +169,7 @@ def test_a_saved_tensors_own_hooks_beside_checkpoints() -> None:
 
 
 def test_hooks_of_tensors_saved_inside_are_refused_and_change_nothing() -> None:
-    """In forward nothing is held for backward inside a checkpoint that hooks could pack."""
+    """Inside a checkpoint forward keeps no tensors that hooks could pack."""
     x, z = normal(1, 8), normal(1, 8)
     refused: list[str] = []
 

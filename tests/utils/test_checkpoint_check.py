@@ -1,4 +1,4 @@
-"""What a checkpoint notices when its function does something else in backward."""
+"""Checkpoints detect functions that do something else in backward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from tests.utils.test_checkpoint import checkpointed, of
 
 
 class Alternating:
-    """A function that is one in forward and another one in backward."""
+    """Calls one function in forward and others in backward."""
 
     def __init__(self, *functions: Callable[[Any], Any]) -> None:
         self.functions = functions
@@ -63,7 +63,7 @@ def test_other_shapes_and_dtypes(lib: Any) -> None:
             out.sum().backward()
 
 
-# What offgrad sees besides
+# Only offgrad
 
 
 def refusal(function: Callable[[Any], Any], **options: Any) -> str:
@@ -101,7 +101,7 @@ def test_another_operation() -> None:
     assert "ExpBackward0.result" in message
 
 
-def test_without_checks_what_is_unpacked_still_has_its_shape() -> None:
+def test_without_checks_the_shape_of_an_unpacked_tensor_is_still_checked() -> None:
     function = Alternating(lambda x: x.exp(), lambda x: x[:1].exp())
     out = checkpointed(offgrad, function, leaf(offgrad, 1, 2) * 1, determinism_check="none")
     with pytest.raises(RuntimeError, match="shape"):
@@ -183,7 +183,7 @@ def test_other_amounts_of_random_numbers() -> None:
     assert "it drew 3 random numbers more" in refusal(function)
 
 
-def test_dropout_that_is_not_repeated_is_noticed() -> None:
+def test_dropout_with_new_numbers_is_detected() -> None:
     x = offgrad.ones(100, requires_grad=True)
 
     def function(x: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def test_dropout_that_is_not_repeated_is_noticed() -> None:
         out.sum().backward()
 
 
-def test_generators_of_ones_own_are_repeated_too() -> None:
+def test_draws_of_custom_generators_are_replayed_too() -> None:
     generator = offgrad.Generator(3)
     x = leaf(offgrad, 1, 2)
     draws = []
@@ -210,7 +210,7 @@ def test_generators_of_ones_own_are_repeated_too() -> None:
     assert generator.get_state() == state
 
 
-def test_what_is_saved_and_then_changed_in_place_is_refused() -> None:
+def test_in_place_changes_of_saved_tensors_are_refused() -> None:
     def function(x: Tensor) -> Tensor:
         y = x.exp()
         z = y.sin()
@@ -232,7 +232,7 @@ def test_a_parameter_that_is_changed_between_is_refused() -> None:
 
 
 @pytest.mark.parametrize("change", [lambda x: x, lambda x: x.T, lambda x: x[:, ::2]])
-def test_contents_are_compared_wherever_they_lie(change: Callable[[Tensor], Tensor]) -> None:
+def test_contents_are_compared_for_any_memory_layout(change: Callable[[Tensor], Tensor]) -> None:
     x = offgrad.randn(700, 600, dtype=offgrad.float64, requires_grad=True)
 
     def gradient(function: Callable[[Tensor], Tensor]) -> bytes:

@@ -73,7 +73,7 @@ class Net(nn.Module):
 
 
 class Recording(Policy):
-    """Keeps everything and remembers who saved."""
+    """Keeps everything and records the saves."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, str]] = []
@@ -107,7 +107,7 @@ def gradients(net: nn.Module, session: Any = None, backward_inside: bool = True)
 # Memory
 
 
-def test_nothing_stays_but_the_inputs() -> None:
+def test_only_inputs_and_outputs_stay_in_memory() -> None:
     x = batch()
     before = memory.allocated()
     out = ckpt(chain, x + 0)
@@ -128,11 +128,11 @@ def test_the_memory_of_a_run_in_backward_is_that_of_one_checkpoint() -> None:
     assert peak(lambda x: ckpt(chain, x)) < peak(chain) / 2
 
 
-def test_what_was_computed_again_goes_as_it_is_used() -> None:
+def test_recomputed_tensors_are_freed_as_they_are_used() -> None:
     x = batch()
     held: list[int] = []
 
-    class Look(Function):
+    class RecordMemory(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             return x.clone()
@@ -144,16 +144,16 @@ def test_what_was_computed_again_goes_as_it_is_used() -> None:
 
     def function(x: Tensor) -> Tensor:
         for _ in range(4):
-            x = Look.apply(x.tanh().sin())
+            x = RecordMemory.apply(x.tanh().sin())
         return x
 
     ckpt(function, x + 0).sum().backward(retain_graph=True)
     steps = [before - after for before, after in pairwise(held)]
-    # Four results are computed again, a gradient comes up, and with each step a result goes.
+    # Four results are recomputed, the first gradient is allocated, each step frees a result.
     assert steps == [-4 * NBYTES, NBYTES, NBYTES]
 
 
-def test_nothing_of_a_retained_graph_stays_computed() -> None:
+def test_a_retained_graph_keeps_no_recomputed_tensors() -> None:
     x = batch()
     out = ckpt(chain, x + 0).sum()
     before = memory.allocated()
@@ -162,7 +162,7 @@ def test_nothing_of_a_retained_graph_stays_computed() -> None:
     assert memory.allocated() == before
 
 
-def test_the_error_of_a_pass_holds_nothing_that_was_computed_again() -> None:
+def test_the_error_of_a_pass_holds_no_recomputed_tensors() -> None:
     def fail(grad: Tensor) -> None:
         raise ValueError("hook")
 
@@ -176,10 +176,10 @@ def test_the_error_of_a_pass_holds_nothing_that_was_computed_again() -> None:
     with pytest.raises(ValueError, match="hook") as info:
         out.backward()
     assert info.tb is not None
-    assert memory.allocated() - before <= 2 * NBYTES  # the gradient, and what it was computed with
+    assert memory.allocated() - before <= 2 * NBYTES  # the gradient and the input of its operation
 
 
-def test_only_what_a_pass_needs_is_computed_again() -> None:
+def test_only_needed_tensors_are_recomputed() -> None:
     first, second = Counted(lambda x: x.tanh()), Counted(lambda x: x.sin())
 
     def function(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,7 +193,7 @@ def test_only_what_a_pass_needs_is_computed_again() -> None:
     assert (first.calls, second.calls) == (3, 2)
 
 
-def test_what_is_unpacked_twice_is_right_twice() -> None:
+def test_unpacking_twice_gives_the_same_tensor() -> None:
     class Twice(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -250,7 +250,7 @@ def test_gradients_with_inputs_in_stores_are_the_same_bits(
         assert session.ledger.as_dict()["logical_nbytes"] == 4 * NBYTES  # three inputs, and sin's
 
 
-def test_inputs_are_read_ahead_in_the_order_of_backward(
+def test_inputs_are_prefetched_in_the_order_of_backward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = make()
@@ -261,16 +261,16 @@ def test_inputs_are_read_ahead_in_the_order_of_backward(
         planned: list[int] = []
         plan = store.plan
 
-        def noted_plan(order: Sequence[Handle]) -> None:
+        def recording_plan(order: Sequence[Handle]) -> None:
             planned.append(len(order))
             plan(order)
 
-        monkeypatch.setattr(store, "plan", noted_plan)
+        monkeypatch.setattr(store, "plan", recording_plan)
         loss.backward()
     assert planned == [4]
 
 
-def test_an_input_whose_change_in_place_is_stored_before_gives_the_gradient(tmp_path: Path) -> None:
+def test_an_input_stored_before_its_change_in_place_gives_the_gradient(tmp_path: Path) -> None:
     def function(x: Tensor) -> Tensor:
         return x.mul_(2).exp()
 
@@ -281,7 +281,7 @@ def test_an_input_whose_change_in_place_is_stored_before_gives_the_gradient(tmp_
     assert x.grad.tolist() == y.grad.tolist()
 
 
-def test_lossy_inputs_are_computed_with_as_they_are(tmp_path: Path) -> None:
+def test_recomputation_uses_lossy_inputs_as_stored(tmp_path: Path) -> None:
     net = make()
     net.inside = True
     exact = gradients(net)
@@ -294,7 +294,7 @@ def test_lossy_inputs_are_computed_with_as_they_are(tmp_path: Path) -> None:
 # Sessions inside, and by module
 
 
-def test_a_session_inside_gets_what_is_saved_there(tmp_path: Path) -> None:
+def test_a_session_inside_gets_the_tensors_saved_there(tmp_path: Path) -> None:
     calls = []
 
     def function(x: Tensor) -> Any:
@@ -319,7 +319,7 @@ def test_a_session_inside_gets_what_is_saved_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backward_inside", [True, False])
-def test_policies_by_module_do_not_reach_into_a_checkpoint(backward_inside: bool) -> None:
+def test_policies_by_module_do_not_apply_inside_a_checkpoint(backward_inside: bool) -> None:
     net = make()
     expected = gradients(net)
     net.inside = True
@@ -476,6 +476,6 @@ def test_backward_in_another_thread() -> None:
     assert x.grad.numpy().tobytes() == y.grad.numpy().tobytes()
 
 
-def test_a_graph_without_hooks_is_left_where_they_are_disabled() -> None:
+def test_a_call_without_grad_works_where_hooks_are_disabled() -> None:
     with disable_saved_tensors_hooks("not here"), offgrad.no_grad():
         assert ckpt(wave, leaf(offgrad, 0)).tolist() == 0

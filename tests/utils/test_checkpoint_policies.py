@@ -13,21 +13,21 @@ from offgrad.policies import Budget, Policy
 from tests.session import steps
 from tests.session.footprint import footprint
 from tests.session.graphs import Bits, bits, gradient, normal
-from tests.utils.ways import (
-    WAYS,
+from tests.utils.compositions import (
+    COMPOSITIONS,
     Block,
+    Composition,
     Open,
-    Way,
     nested,
     nested_with_sessions,
-    nothing,
     pair_inside,
     session_in_checkpoint_in_session,
+    without_checkpoints,
 )
 
 POLICIES = steps.POLICIES | {"budget": Budget(15_000)}  # two of the tensors here
 
-# Ways of backward
+# Kinds of backward
 
 
 def once(blocks: Any, x: Any, loss: Any) -> Bits:
@@ -52,7 +52,7 @@ def partly(blocks: Any, x: Any, loss: Any) -> Bits:
 
 
 def double(blocks: Any, x: Any, loss: Any) -> Bits:
-    """Twice through, with another pass between."""
+    """Second derivatives, with another pass between."""
     (first,) = gradient(loss, x, create_graph=True)
     again = gradient(loss, x, retain_graph=True)
     penalty = first.square().sum() + loss
@@ -63,31 +63,33 @@ def double(blocks: Any, x: Any, loss: Any) -> Bits:
 BACKWARDS = [once, retained, partly, double]
 
 
-def run(way: Way, backward: Callable[..., Bits], open_session: Open) -> Bits:
+def run(composition: Composition, backward: Callable[..., Bits], open_session: Open) -> Bits:
     offgrad.manual_seed(5)
     blocks = nn.Sequential(*(Block() for _ in range(3)))
     x = normal(1, 40, 40)
-    return backward(blocks, x, way(blocks, x * 1, open_session).square().mean())
+    return backward(blocks, x, composition(blocks, x * 1, open_session).square().mean())
 
 
 _expected: dict[Any, Bits] = {}
 
 
-def without(way: Way, backward: Callable[..., Bits]) -> Bits:
-    """Return what comes out without sessions, checkpoints or hooks."""
-    plain = pair_inside if way is pair_inside else nothing  # which computes something of its own
+def without(composition: Composition, backward: Callable[..., Bits]) -> Bits:
+    """Return the result without sessions, checkpoints and hooks."""
+    # The program of pair_inside differs from the others.
+    plain = pair_inside if composition is pair_inside else without_checkpoints
     key = plain, backward
     if key not in _expected:
         _expected[key] = run(plain, backward, nullcontext)
     return _expected[key]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("composition", COMPOSITIONS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_identical_bits(way: Way, policy: Policy, named_stores: str) -> None:
+def test_identical_bits(composition: Composition, policy: Policy, named_stores: str) -> None:
     for backward in BACKWARDS:
         session = partial(offgrad.offload, policy, directory=named_stores)
-        assert run(way, backward, session) == without(way, backward), backward.__name__
+        expected = without(composition, backward)
+        assert run(composition, backward, session) == expected, backward.__name__
     after = footprint(named_stores)
     assert (after.handles, after.stored_nbytes) == (0, 0)
 
@@ -97,16 +99,16 @@ def one(session: AbstractContextManager[Any]) -> Open:
 
 
 @pytest.mark.parametrize(
-    "way",
+    "composition",
     [nested, nested_with_sessions, session_in_checkpoint_in_session, pair_inside],
     ids=lambda each: each.__name__,
 )
-def test_one_session_for_all(way: Way, named_stores: str) -> None:
-    """Entered inside itself too, and by what runs again."""
+def test_one_session_for_all(composition: Composition, named_stores: str) -> None:
+    """Entered inside itself, too, and in recomputations."""
     for name in ("disk", "budget", "last"):
         open_session = one(offgrad.offload(POLICIES[name], directory=named_stores))
         for backward in BACKWARDS:
-            found = run(way, backward, open_session)
-            assert found == without(way, backward), (name, backward.__name__)
+            found = run(composition, backward, open_session)
+            assert found == without(composition, backward), (name, backward.__name__)
     after = footprint(named_stores)
     assert (after.handles, after.stored_nbytes) == (0, 0)

@@ -1,4 +1,4 @@
-"""Ways to put checkpoints, sessions and hooks around and inside each other."""
+"""Programs that compose checkpoints, sessions and hooks around and inside each other."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +12,7 @@ from offgrad.nn import functional as F
 from offgrad.utils.checkpoint import checkpoint, checkpoint_sequential
 
 Open = Callable[[], AbstractContextManager[Any]]
-"""Opens a session; or nothing."""
+"""Opens a session, or a context that does nothing."""
 
 ckpt = partial(checkpoint, use_reentrant=False)
 
@@ -30,17 +30,17 @@ class Block(nn.Module):
 
 
 def pair() -> AbstractContextManager[Any]:
-    """Hooks that keep a copy transposed."""
+    """Return hooks that keep a transposed copy."""
     return saved_tensors_hooks(
         lambda tensor: tensor.numpy().T.copy(),
         lambda array: offgrad.from_numpy(array.T.copy()),
     )
 
 
-Way = Callable[[nn.Sequential, Any, Open], Any]
+Composition = Callable[[nn.Sequential, Any, Open], Any]
 
 
-def nothing(blocks: nn.Sequential, x: Any, open_session: Open) -> Any:
+def without_checkpoints(blocks: nn.Sequential, x: Any, open_session: Open) -> Any:
     return blocks(x)
 
 
@@ -67,7 +67,7 @@ def session_in_checkpoint_in_session(blocks: nn.Sequential, x: Any, open_session
 
 
 def part_in_session_in_checkpoint(blocks: nn.Sequential, x: Any, open_session: Open) -> Any:
-    """What is inside the session is stored, and what is not is computed again."""
+    """Tensors saved in the session are stored, the others recomputed."""
 
     def run(x: Any) -> Any:
         x = blocks[0](x)
@@ -142,7 +142,7 @@ def pair_inside(blocks: nn.Sequential, x: Any, open_session: Open) -> Any:
 
 
 def in_a_module_of_a_session(blocks: nn.Sequential, x: Any, open_session: Open) -> Any:
-    """A module whose parts are checkpoints, and a session for it alone."""
+    """A module whose parts are checkpoints, and a session for this module only."""
     if open_session is nullcontext:
         return blocks(x)
     session: Any = open_session()
@@ -163,7 +163,7 @@ class Checkpointed(nn.Module):
         return ckpt(self.part, x)
 
 
-WAYS: list[Way] = [
+COMPOSITIONS: list[Composition] = [
     checkpoint_in_session, session_in_checkpoint, session_in_checkpoint_in_session,
     part_in_session_in_checkpoint, nested, nested_with_sessions, sequential, sequential_of_two,
     pair_around, pair_between, pair_inside, in_a_module_of_a_session,
