@@ -1,4 +1,4 @@
-"""A differentiable function of one's own, checked by finite differences, once and twice."""
+"""A custom differentiable function, with first and second derivatives checked numerically."""
 
 from typing import Any
 
@@ -7,17 +7,16 @@ from offgrad.autograd import Function, gradcheck, gradgradcheck
 
 
 class Softplus(Function):
-    """log(1 + exp(x)); keeps its input, which any policy may offload."""
+    """log(1 + exp(x)); keeps its input for backward, which any policy may offload."""
 
     @staticmethod
     def forward(ctx: Any, x: offgrad.Tensor) -> offgrad.Tensor:
-        """Return the result."""
         ctx.save_for_backward(x)
         return x.clamp(min=0) + (-x.abs()).exp().log1p()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Return the gradient, in operations that are differentiable in turn."""
+        """Return the gradient, computed by differentiable operations for second derivatives."""
         (x,) = ctx.saved_tensors
         return grads[0] * x.sigmoid()
 

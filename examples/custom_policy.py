@@ -1,4 +1,4 @@
-"""Two ways to decide where saved tensors go: a policy of one's own, and a pair of hooks."""
+"""Two ways to decide where saved tensors go: a custom policy, and a pair of hooks."""
 
 import zlib
 from typing import Any
@@ -18,33 +18,33 @@ from offgrad.policies import (
 
 
 class WideToDisk(Policy):
-    """What the second layer saves goes to disk, what else is large to Zarr; the rest stays."""
+    """Large tensors of module 2 go to disk, those of other modules to Zarr; the rest stays."""
 
     def place(self, context: SaveContext) -> Placement:
-        """Decide by facts alone: the session does the work."""
+        """Decide by the context only: the session stores and loads the tensors."""
         if context.is_parameter or context.nbytes < 64 * 1024:
             return Keep()
         return Store("disk" if context.module == "2" else "zarr")
 
 
 def pack(tensor: offgrad.Tensor) -> tuple[Any, ...]:
-    """Compress a tensor."""
+    """Return a compressed tensor, with its shape and dtype."""
     array = tensor.numpy()
     return zlib.compress(np.ascontiguousarray(array).data, 1), array.shape, array.dtype
 
 
 def unpack(packed: tuple[Any, ...]) -> offgrad.Tensor:
-    """Return what `pack` took."""
+    """Return the tensor that `pack` compressed."""
     data, shape, dtype = packed
     return offgrad.from_numpy(np.frombuffer(zlib.decompress(data), dtype).reshape(shape).copy())
 
 
-def gradient(around: Any) -> np.ndarray[Any, Any]:
-    """Return the gradient of the first weight, with `around` in charge of saved tensors."""
+def gradient(context: Any) -> np.ndarray[Any, Any]:
+    """Return the gradient of the first weight, with forward inside `context`."""
     offgrad.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.GELU())
     x = offgrad.randn(4096, 64)
-    with around:
+    with context:
         loss = model(x).square().mean()
     loss.backward()
     result: np.ndarray[Any, Any] = model[0].weight.grad.numpy()

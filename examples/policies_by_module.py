@@ -1,4 +1,4 @@
-"""Which module saves what, and policies by module: the wide part to disk, the head kept."""
+"""Saved bytes by module, and policies by module: the wide part on disk, the head in memory."""
 
 import offgrad
 from offgrad import nn
@@ -15,7 +15,6 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: offgrad.Tensor) -> offgrad.Tensor:
-        """Return the output, of the shape of `x`."""
         y: offgrad.Tensor = x + self.down(nn.functional.gelu(self.up(x)))
         return y
 
@@ -29,7 +28,6 @@ class Net(nn.Module):
         self.head = nn.Linear(128, 10)
 
     def forward(self, x: offgrad.Tensor) -> offgrad.Tensor:
-        """Return the scores."""
         for block in self.blocks:
             x = block(x)
         scores: offgrad.Tensor = self.head(x)
@@ -44,7 +42,8 @@ if __name__ == "__main__":
         model(x).square().mean().backward()
     print(profile)
 
-    # The innermost pattern counts; what none speaks for stays, or goes to a session around.
+    # The innermost matching pattern counts. Tensors that none matches stay in memory, or go to an
+    # enclosing session.
     policies = {"blocks.*": "disk", "blocks.*.up": "keep", "head": "keep"}
     with offgrad.offload(policies, model=model) as session:
         model(x).square().mean().backward()

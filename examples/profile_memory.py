@@ -1,4 +1,4 @@
-"""See where memory goes within a training step, with and without offloading."""
+"""Profile the memory of a training step, with and without offloading."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from offgrad.profiler import profile_memory
 
 
 def main(folder: Path) -> None:
-    """Print a table and draw a plot into `folder` for each of two policies."""
+    """For each of two policies print a table and draw a plot into `folder`."""
     layers = [each for _ in range(8) for each in (nn.Linear(512, 512), nn.GELU())]
     model = nn.Sequential(*layers)
     optimizer = AdamW(model.parameters())

@@ -1,4 +1,4 @@
-"""Train a small GPT with everything it saves for backward on disk."""
+"""Train a small GPT with its saved tensors in memory, then on disk: the same losses."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ text = load_text(None)  # the source of Python's standard library
 
 
 def train(policy: str) -> list[float]:
-    """Return the losses of a training under `policy`; print where the memory was."""
+    """Return the losses of a training under `policy`; print its memory use."""
     offgrad.manual_seed(0)
     model = GPT(GPTConfig(layers=8, width=128, heads=4, context=256, dropout=0.1))
     optimizer = AdamW(model.parameters(), lr=3e-3)
@@ -37,5 +37,5 @@ def train(policy: str) -> list[float]:
 
 if __name__ == "__main__":
     kept, on_disk = train("keep"), train("disk")
-    # Not nearly equal: the same bits.
+    # Bit for bit, not only within a tolerance.
     np.testing.assert_array_equal(kept, on_disk)

@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay."""
+"""Adam and AdamW."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,10 +12,13 @@ from offgrad.optim.optimizer import Optimizer, check_options, flat
 class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), in one fused kernel.
 
-    Keeps two buffers a parameter, three with `amsgrad`.
+    Keeps two buffers per parameter, three with `amsgrad`.
+
+    Raises:
+        ValueError: for betas outside [0, 1), or a negative `lr`, `eps` or `weight_decay`.
     """
 
-    decoupled = True
+    _decoupled = True
 
     def __init__(
         self,
@@ -47,7 +50,6 @@ class AdamW(Optimizer):
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
     ) -> None:
-        """Change one parameter in place."""
         if not state:
             state["step"] = 0
             for name in ("exp_avg", "exp_avg_sq"):
@@ -56,7 +58,7 @@ class AdamW(Optimizer):
                 state["max_exp_avg_sq"] = self.new_state(param)
         state["step"] += 1
         param._storage.write(type(self).__name__)
-        largest = state.get("max_exp_avg_sq")
+        max_exp_avg_sq = state.get("max_exp_avg_sq")
         kernels.adamw_step(
             flat(param),
             contiguous(grad._array).reshape(-1),
@@ -69,15 +71,15 @@ class AdamW(Optimizer):
             group["weight_decay"],
             state["step"],
             group["maximize"],
-            None if largest is None else flat(largest),
-            self.decoupled,
+            None if max_exp_avg_sq is None else flat(max_exp_avg_sq),
+            self._decoupled,
         )
 
 
 class Adam(AdamW):
-    """Adam (Kingma and Ba, 2015); its weight decay is added to the gradient."""
+    """Adam (Kingma and Ba, 2015), with weight decay added to the gradient, as in PyTorch."""
 
-    decoupled = False
+    _decoupled = False
 
     def __init__(
         self,

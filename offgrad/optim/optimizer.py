@@ -1,4 +1,4 @@
-"""What all optimisers share: groups of parameters, their options, their state."""
+"""Optimizer, the base class: groups of parameters, their options and state."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,16 +12,24 @@ from offgrad.autograd.tensor_base import TensorBase, describe
 
 
 class Optimizer:
-    """Changes parameters by their gradients.
+    """Base class of optimisers, which change parameters by their gradients.
+
+    A subclass defines `update`.
 
     Attributes:
         param_groups: dicts with the key ``"params"`` and the options of each group.
-        state: for each parameter a dict of what the optimiser remembers.
+        state: a dict for each parameter, such as its step count and momentum buffers.
+        defaults: options of groups that do not set their own.
+
+    Raises:
+        TypeError, ValueError: as `add_param_group`; also for a single tensor or an empty list.
     """
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if isinstance(params, TensorBase):
-            raise TypeError("an optimizer takes several parameters; put the one tensor into a list")
+            raise TypeError(
+                "an optimizer takes several parameters, got one tensor; put it into a list"
+            )
         groups = list(params)
         if not groups:
             raise ValueError("an optimizer needs at least one parameter, got an empty list")
@@ -34,26 +42,27 @@ class Optimizer:
             self.add_param_group(group)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
-        """Add parameters with options of their own.
+        """Add a group of parameters, ``group["params"]``, with its own options.
 
         Raises:
-            TypeError: if something is no tensor.
-            ValueError: if it is no leaf, or in a group already.
+            TypeError: if a parameter is no tensor.
+            ValueError: if a parameter is no leaf, or already in a group.
         """
         params = group["params"]
-        given = [params] if isinstance(params, TensorBase) else list(params)
-        known = {id(each) for other in self.param_groups for each in other["params"]}
-        for each in given:
+        new_params = [params] if isinstance(params, TensorBase) else list(params)
+        known_ids = {id(each) for other in self.param_groups for each in other["params"]}
+        for each in new_params:
             if not isinstance(each, TensorBase):
-                raise TypeError(f"an optimizer changes tensors, got {type(each).__name__}")
+                raise TypeError(f"an optimizer takes tensors, got {type(each).__name__}")
             if each._grad_fn is not None:
                 raise ValueError(
-                    f"an optimizer changes leaves, got a {describe(each)} that was computed"
+                    f"an optimizer takes leaf tensors, got a {describe(each)} that was computed; "
+                    "detach it"
                 )
-            if id(each) in known:
+            if id(each) in known_ids:
                 raise ValueError(f"a parameter belongs to one group, got a {describe(each)} twice")
-            known.add(id(each))
-        self.param_groups.append({**self.defaults, **group, "params": given})
+            known_ids.add(id(each))
+        self.param_groups.append({**self.defaults, **group, "params": new_params})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or fill them with zeros."""
@@ -65,7 +74,10 @@ class Optimizer:
                     param.grad.detach_().zero_()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change every parameter that has a gradient; return what `closure`, if given, returns."""
+        """Update each parameter that has a gradient; return the result of `closure`, if given.
+
+        The closure is called first, with gradients enabled.
+        """
         loss = None
         if closure is not None:
             with grad_mode.enable_grad():
@@ -74,56 +86,58 @@ class Optimizer:
             for param in group["params"]:
                 if param.grad is not None:
                     state = self.state.setdefault(param, {})
-                    # Kernels want contiguous memory.
-                    work = param.detach().contiguous()
-                    self.update(work, param.grad, state, group)
-                    if work._storage is not param._storage:
+                    # Kernels need contiguous memory.
+                    contiguous = param.detach().contiguous()
+                    self.update(contiguous, param.grad, state, group)
+                    if contiguous._storage is not param._storage:
                         with grad_mode.no_grad():
-                            param.copy_(work)
+                            param.copy_(contiguous)
         return loss
 
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
     ) -> None:
-        """Change one parameter in place."""
+        """Update one contiguous parameter in place, and its `state`; for subclasses to define."""
         raise NotImplementedError
 
     def new_state(self, param: Tensor) -> Tensor:
-        """Return zeros like `param`, counted as optimizer state."""
+        """Return zeros like `param`; memory reports count them as optimizer state."""
         tensor = ops.zeros_like(param)
         tensor._storage.role = "optimizer state"
         return tensor
 
     def state_dict(self) -> dict[str, Any]:
-        """Return options and state, with parameters as numbers in the order of the groups."""
-        numbers: dict[int, int] = {}
+        """Return options and state, with parameters replaced by their indices over all groups."""
+        indices: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
-            indices = [numbers.setdefault(id(each), len(numbers)) for each in group["params"]]
-            groups.append({**group, "params": indices})
-        # What belongs to no group any more goes by the tensor itself.
-        state = {numbers.get(id(each), each): dict(values) for each, values in self.state.items()}
+            numbers = [indices.setdefault(id(each), len(indices)) for each in group["params"]]
+            groups.append({**group, "params": numbers})
+        # State of a parameter that is no longer in a group is keyed by the tensor itself.
+        state = {indices.get(id(each), each): dict(values) for each, values in self.state.items()}
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over options and a copy of the state from what `state_dict` returned.
+        """Load options and a copy of the state from the result of `state_dict`.
 
         Raises:
             ValueError: if the groups differ in number or size.
         """
         groups = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in groups]
-        own = [len(group["params"]) for group in self.param_groups]
-        if sizes != own:
-            raise ValueError(f"the groups must have the sizes {own}, the state dict's have {sizes}")
-        by_number: dict[int, Tensor] = {}
+        expected = [len(group["params"]) for group in self.param_groups]
+        if sizes != expected:
+            raise ValueError(
+                f"the state dict must have groups of the sizes {expected}, got {sizes}"
+            )
+        params_by_index: dict[int, Tensor] = {}
         for group, saved in zip(self.param_groups, groups, strict=True):
-            by_number.update(zip(saved["params"], group["params"], strict=True))
+            params_by_index.update(zip(saved["params"], group["params"], strict=True))
             group.update({key: value for key, value in saved.items() if key != "params"})
         self.state = {
-            by_number[number]: {key: _copied(value) for key, value in values.items()}
-            for number, values in state_dict["state"].items()
-            if number in by_number
+            params_by_index[index]: {key: _copied(value) for key, value in values.items()}
+            for index, values in state_dict["state"].items()
+            if index in params_by_index
         }
 
     def __repr__(self) -> str:
@@ -140,12 +154,12 @@ def _copied(value: Any) -> Any:
 
 
 def flat(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return the memory of a contiguous tensor as one dimension."""
+    """Return the array of a contiguous tensor as one dimension, sharing memory."""
     return tensor._array.reshape(-1)
 
 
 def check_options(**options: float) -> None:
-    """Raise ValueError unless every option is a number that is not negative."""
+    """Raise ValueError for negative options and NaN."""
     for name, value in options.items():
         if not value >= 0:
             raise ValueError(f"{name} must not be negative, got {value}")

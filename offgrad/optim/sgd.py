@@ -10,10 +10,14 @@ from offgrad.optim.optimizer import Optimizer, check_options, flat
 
 
 class SGD(Optimizer):
-    """Gradient descent with momentum, in PyTorch's form (Sutskever et al., 2013, but the rate
-    outside).
+    """Gradient descent with momentum (Sutskever et al., 2013).
 
-    Keeps one buffer a parameter if `momentum` is not 0.
+    As in PyTorch, the learning rate multiplies the momentum buffer, not the gradients in it. Keeps
+    one buffer per parameter if `momentum` is not 0.
+
+    Raises:
+        ValueError: for a negative `lr`, `momentum` or `weight_decay`, or `nesterov` without
+            momentum or with dampening.
     """
 
     def __init__(
@@ -45,9 +49,8 @@ class SGD(Optimizer):
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
     ) -> None:
-        """Change one parameter in place."""
-        first = group["momentum"] != 0 and "momentum_buffer" not in state
-        if first:
+        is_first_step = group["momentum"] != 0 and "momentum_buffer" not in state
+        if is_first_step:
             state["momentum_buffer"] = self.new_state(param)
         buffer = state.get("momentum_buffer")
         param._storage.write("SGD")
@@ -60,6 +63,6 @@ class SGD(Optimizer):
             group["dampening"],
             group["weight_decay"],
             group["nesterov"],
-            first,
+            is_first_step,
             group["maximize"],
         )
