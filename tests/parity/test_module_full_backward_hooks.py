@@ -333,60 +333,46 @@ def test_a_node_belongs_to_all_inputs(lib: Any) -> None:
 # When a hook fires.
 
 
-@BOTH
-def test_no_backward_no_hook(lib: Any, register: str) -> None:
-    doing = module(lib, lambda x: x * 2)
-    seen: list[Any] = []
-    getattr(doing, register)(lambda *_: seen.append("fired"))
-    x = leaf(lib, 1.0)
+def without_backward(doing: Any, x: Any) -> None:
     doing(x)
     (x * 3).backward()
-    assert seen == []
 
 
-@BOTH
-def test_no_hook_where_the_output_is_not_used(lib: Any, register: str) -> None:
-    doing = module(lib, lambda x: x * 2)
-    seen: list[Any] = []
-    getattr(doing, register)(lambda *_: seen.append("fired"))
-    x = leaf(lib, 1.0)
+def output_not_used(doing: Any, x: Any) -> None:
     doing(x)
     y = doing(x * 1)
     (y.detach() * x).backward()
-    assert seen == []
 
 
-@BOTH
-def test_no_hook_where_the_output_needs_no_grad(lib: Any, register: str) -> None:
-    doing = module(lib, lambda x: x.detach() * 2)
-    seen: list[Any] = []
-    getattr(doing, register)(lambda *_: seen.append("fired"))
-    x = leaf(lib, 1.0)
+def output_without_grad(doing: Any, x: Any) -> None:
     y = doing(x)
     assert not y.requires_grad
     (y * x).backward()
-    assert seen == []
+
+
+def forward_called_directly(doing: Any, x: Any) -> None:
+    doing.forward(x).backward()
 
 
 @BOTH
-@pytest.mark.parametrize("dtype", ["int64", "bool"])
-def test_no_hook_where_the_output_has_no_gradients(lib: Any, register: str, dtype: str) -> None:
-    doing = module(lib, lambda x: x.to(getattr(lib, dtype)))
+@pytest.mark.parametrize(
+    ("forward", "use"),
+    [
+        pytest.param(lambda lib, x: x * 2, without_backward, id="no backward"),
+        pytest.param(lambda lib, x: x * 2, output_not_used, id="unused output"),
+        pytest.param(lambda lib, x: x.detach() * 2, output_without_grad, id="detached output"),
+        pytest.param(lambda lib, x: x.to(lib.int64), output_without_grad, id="int64 output"),
+        pytest.param(lambda lib, x: x.to(lib.bool), output_without_grad, id="bool output"),
+        pytest.param(lambda lib, x: x * 2, forward_called_directly, id="forward called directly"),
+    ],
+)
+def test_no_hook_fires_where(
+    lib: Any, register: str, forward: Callable[..., Any], use: Callable[..., None]
+) -> None:
+    doing = module(lib, partial(forward, lib))
     seen: list[Any] = []
     getattr(doing, register)(lambda *_: seen.append("fired"))
-    x = leaf(lib, 1.0)
-    y = doing(x)
-    assert not y.requires_grad
-    (y * x).backward()
-    assert seen == []
-
-
-@BOTH
-def test_no_hook_of_a_forward_that_was_called_itself(lib: Any, register: str) -> None:
-    doing = module(lib, lambda x: x * 2)
-    seen: list[Any] = []
-    getattr(doing, register)(lambda *_: seen.append("fired"))
-    doing.forward(leaf(lib, 1.0)).backward()
+    use(doing, leaf(lib, 1.0))
     assert seen == []
 
 
