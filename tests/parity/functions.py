@@ -1,4 +1,4 @@
-"""What tests of user-defined Functions on both libraries are written with."""
+"""User-defined Functions that the tests of both libraries share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def differs(reason: str) -> pytest.MarkDecorator:
-    """Mark what torch does and offgrad does not."""
+    """Mark a test that passes on torch and fails on offgrad."""
     mark = pytest.mark.xfail(strict=True, reason=reason)
     return pytest.mark.parametrize(
         "lib", [pytest.param("offgrad", marks=mark), "torch"], indirect=True
@@ -26,18 +26,6 @@ def make(
     given = {"forward": forward, "backward": backward, "setup_context": setup_context, **methods}
     namespace = {key: staticmethod(value) for key, value in given.items() if value is not None}
     return type(name, (lib.autograd.Function,), namespace)
-
-
-def leaf(lib: Any, *values: Any) -> Any:
-    return lib.tensor(values, dtype=lib.float64, requires_grad=True)
-
-
-def constant(lib: Any, *values: Any) -> Any:
-    return lib.tensor(values, dtype=lib.float64)
-
-
-def lists(tensors: Any) -> list[Any]:
-    return [each.tolist() if hasattr(each, "tolist") else each for each in tensors]
 
 
 def double(lib: Any) -> Any:

@@ -6,7 +6,8 @@ from weakref import ref
 
 import pytest
 
-from tests.parity.functions import constant, cube, differs, double, leaf, lists, log_and, make
+from tests.parity.conftest import constant, leaf, lists
+from tests.parity.functions import cube, differs, double, log_and, make
 
 # forward: its styles, arguments and results
 
@@ -46,7 +47,7 @@ def test_setup_context_gets_a_tuple_of_outputs(lib: Any) -> None:
         lambda ctx, *grads: grads[0] * 2 + grads[2] * 3,
         lambda ctx, inputs, output: seen.append((type(output), len(output), output[1])),
     )
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     a, seven, b = function.apply(x)
     (a + b).sum().backward()
     assert seen == [(tuple, 3, 7)]
@@ -56,7 +57,7 @@ def test_setup_context_gets_a_tuple_of_outputs(lib: Any) -> None:
 
 def test_keyword_arguments_reach_forward(lib: Any) -> None:
     function = make(lib, lambda ctx, x, scale=2: x * scale, lambda ctx, grad: grad * 3)
-    y = function.apply(leaf(lib, 1), scale=3)
+    y = function.apply(leaf(lib, [1]), scale=3)
     assert y.tolist() == [3]
     assert y.requires_grad
 
@@ -69,7 +70,7 @@ def test_setup_context_gets_defaults_and_keywords(lib: Any) -> None:
         lambda ctx, grad: (grad * 2, None),
         lambda ctx, inputs, output: seen.append(inputs[1:]),
     )
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     function.apply(x).backward()
     assert function.apply(x, scale=5).tolist() == [5]
     assert seen == [(2,), (5,)]
@@ -78,8 +79,8 @@ def test_setup_context_gets_defaults_and_keywords(lib: Any) -> None:
 
 @pytest.mark.parametrize("value", [None, 3, "text", [1], {}, (), [[]]])
 def test_what_is_no_tensor_is_returned_as_it_is(lib: Any, value: Any) -> None:
-    assert make(lib, lambda ctx, x: value).apply(leaf(lib, 1)) is value if value != () else True
-    result = make(lib, lambda ctx, x: (x * 2, value)).apply(leaf(lib, 1))
+    assert make(lib, lambda ctx, x: value).apply(leaf(lib, [1])) is value if value != () else True
+    result = make(lib, lambda ctx, x: (x * 2, value)).apply(leaf(lib, [1]))
     assert result[0].requires_grad
     assert result[1] is value
 
@@ -91,7 +92,7 @@ def test_outputs_are_numbered_with_what_is_no_tensor(lib: Any) -> None:
         lambda ctx, x: (x * 3, None, "text", x * 4),
         lambda ctx, *grads: log_and(grads[0] * 3, seen, lists(grads)),
     )
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     a, _, _, b = function.apply(x)
     assert (a.output_nr, b.output_nr) == (0, 3)
     a.sum().backward()
@@ -100,7 +101,7 @@ def test_outputs_are_numbered_with_what_is_no_tensor(lib: Any) -> None:
 
 
 def test_tensors_in_lists_are_not_followed(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     assert not make(lib, lambda ctx, values: values[0] * 2).apply([x]).requires_grad
     results = make(lib, lambda ctx, x: [x * 2, x]).apply(x)
     assert isinstance(results, list)
@@ -108,19 +109,19 @@ def test_tensors_in_lists_are_not_followed(lib: Any) -> None:
 
 
 def test_without_arguments(lib: Any) -> None:
-    assert not make(lib, lambda ctx: constant(lib, 1)).apply().requires_grad
+    assert not make(lib, lambda ctx: constant(lib, [1])).apply().requires_grad
 
 
 def test_without_tensors_that_require_grad(lib: Any) -> None:
     seen: list[Any] = []
     function = make(lib, lambda ctx, x: log_and(x * 2, seen, ctx.needs_input_grad))
-    assert not function.apply(constant(lib, 1)).requires_grad
+    assert not function.apply(constant(lib, [1])).requires_grad
     assert function.apply(lib.tensor([1])).grad_fn is None
     assert seen == [(False,), (False,)]
 
 
 def test_forward_sees_the_arguments_themselves(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     seen: list[Any] = []
     function = make(lib, lambda ctx, y: log_and(y * 1, seen, (y is x, y.requires_grad)))
     function.apply(x)
@@ -129,7 +130,7 @@ def test_forward_sees_the_arguments_themselves(lib: Any) -> None:
 
 def test_what_outputs_are(lib: Any) -> None:
     function = make(lib, lambda ctx, x: (x * 1, x * 2), lambda ctx, g, h: g + 2 * h)
-    a, b = function.apply(leaf(lib, 1))
+    a, b = function.apply(leaf(lib, [1]))
     assert a.grad_fn is b.grad_fn
     assert not a.is_leaf
     assert (a.output_nr, b.output_nr) == (0, 1)
@@ -149,7 +150,7 @@ def test_subclasses(lib: Any) -> None:
         def backward(ctx: Any, grad: Any) -> Any:
             return base.backward(ctx, grad) * 2
 
-    x = leaf(lib, 2)
+    x = leaf(lib, [2])
     y = Scaled.apply(x)
     y.backward()
     assert (y.tolist(), x.grad.tolist()) == ([16], [24])
@@ -164,7 +165,7 @@ def test_methods_need_not_be_static(lib: Any) -> None:
         def backward(ctx: Any, grad: Any) -> Any:
             return grad * 3
 
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     Triple.apply(x).backward()
     assert x.grad.tolist() == [3]
 
@@ -198,7 +199,7 @@ def test_what_is_saved(lib: Any) -> None:
         seen.append((y_.requires_grad, y_.is_leaf, y_.grad_fn is y.grad_fn))
         return grad, None
 
-    x, c = leaf(lib, 1), constant(lib, 2)
+    x, c = leaf(lib, [1]), constant(lib, [2])
     y = make(lib, forward, backward).apply(x, c)
     y.sum().backward()
     assert seen[0] == (True, True, False, None, True)
@@ -218,7 +219,7 @@ def test_saved_tensors_have_their_history(lib: Any) -> None:
         ctx.save_for_backward(y)
         return y * y
 
-    x = leaf(lib, 3)
+    x = leaf(lib, [3])
     y = x * 1
     make(lib, forward, backward).apply(y).backward()
     assert seen == [(True, True)]
@@ -234,7 +235,7 @@ def test_the_last_save_counts(lib: Any) -> None:
         return x * 1
 
     function = make(lib, forward, lambda ctx, grad: log_and(grad, seen, lists(ctx.saved_tensors)))
-    function.apply(leaf(lib, 1)).backward()
+    function.apply(leaf(lib, [1])).backward()
     assert seen == [[[2], [3]]]
 
 
@@ -245,7 +246,7 @@ def test_only_tensors_are_saved(lib: Any, value: Any) -> None:
         return x * 1
 
     with pytest.raises(TypeError):
-        make(lib, forward).apply(leaf(lib, 1))
+        make(lib, forward).apply(leaf(lib, [1]))
 
 
 def test_nothing_saved(lib: Any) -> None:
@@ -253,9 +254,9 @@ def test_nothing_saved(lib: Any) -> None:
     function = make(
         lib, lambda ctx, x: x * 1, lambda ctx, grad: log_and(grad, seen, ctx.saved_tensors)
     )
-    function.apply(leaf(lib, 1)).backward()
+    function.apply(leaf(lib, [1])).backward()
     assert seen == [()]
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     y = double(lib).apply(x)
     y.backward()
     y.backward()  # There is nothing that could have been freed.
@@ -270,12 +271,12 @@ def test_only_none_saved(lib: Any) -> None:
         return x * 1
 
     function = make(lib, forward, lambda ctx, grad: log_and(grad, seen, ctx.saved_tensors))
-    function.apply(leaf(lib, 1)).backward()
+    function.apply(leaf(lib, [1])).backward()
     assert seen == [(None,)]
 
 
 def test_saved_tensors_are_freed_by_backward(lib: Any) -> None:
-    x = leaf(lib, 2)
+    x = leaf(lib, [2])
     y = cube(lib).apply(x)
     assert lists(y.grad_fn.saved_tensors) == [[2]]
     y.backward(retain_graph=True)
@@ -295,8 +296,8 @@ def test_what_is_saved_is_held_until_backward(lib: Any) -> None:
     def backward(ctx: Any, grad: Any) -> Any:
         return grad * ctx.saved_tensors[1], None
 
-    c = constant(lib, 1)
-    y = make(lib, forward, backward).apply(leaf(lib, 1), c)
+    c = constant(lib, [1])
+    y = make(lib, forward, backward).apply(leaf(lib, [1]), c)
     held = ref(c)
     del c
     assert held() is not None
@@ -310,7 +311,7 @@ def test_hooks_on_one_saved_tensor(lib: Any) -> None:
         ctx.save_for_backward(x, None, x * 3)
         return x * x
 
-    y = make(lib, forward, lambda ctx, grad: grad * 2 * ctx.saved_tensors[0]).apply(leaf(lib, 2))
+    y = make(lib, forward, lambda ctx, grad: grad * 2 * ctx.saved_tensors[0]).apply(leaf(lib, [2]))
     raw = y.grad_fn._raw_saved_tensors
     assert len(raw) == 3
     log: list[str] = []
@@ -377,7 +378,7 @@ def test_what_is_saved_between_is_a_constant(lib: Any) -> None:
         ctx.save_for_backward(between)
         return between * x
 
-    x = leaf(lib, 2)
+    x = leaf(lib, [2])
     y = make(lib, forward, lambda ctx, grad: grad * 3 * ctx.saved_tensors[0]).apply(x)
     (first,) = lib.autograd.grad(y, x, create_graph=True)
     assert (first.tolist(), first.requires_grad) == ([12], False)
@@ -392,7 +393,7 @@ def test_the_same_argument_twice(lib: Any) -> None:
         a, b = ctx.saved_tensors
         return grad * b, grad * a
 
-    x = leaf(lib, 3)
+    x = leaf(lib, [3])
     make(lib, forward, backward).apply(x, x).backward()
     assert x.grad.tolist() == [6]
 
@@ -406,7 +407,7 @@ def test_attributes_of_ctx(lib: Any) -> None:
         ctx.inputs = x
         return x * ctx.scale
 
-    x = leaf(lib, 2)
+    x = leaf(lib, [2])
     y = make(lib, forward, lambda ctx, grad: grad * ctx.scale * ctx.inputs).apply(x)
     assert y.grad_fn.scale == 3
     assert not hasattr(y.grad_fn, "other")
@@ -415,14 +416,14 @@ def test_attributes_of_ctx(lib: Any) -> None:
 
 
 def test_attributes_that_were_not_set(lib: Any) -> None:
-    y = make(lib, lambda ctx, x: x * 1, lambda ctx, grad: ctx.scale).apply(leaf(lib, 2))
+    y = make(lib, lambda ctx, x: x * 1, lambda ctx, grad: ctx.scale).apply(leaf(lib, [2]))
     with pytest.raises(AttributeError, match="scale"):
         y.backward()
 
 
 @differs("attributes set on grad_fn are not seen through ctx")
 def test_attributes_set_on_the_node_reach_ctx(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     y = make(lib, lambda ctx, x: x * 1, lambda ctx, grad: grad * ctx.scale).apply(x)
     y.grad_fn.scale = 4
     y.backward()
@@ -432,7 +433,7 @@ def test_attributes_set_on_the_node_reach_ctx(lib: Any) -> None:
 @differs("ctx and its node are two objects")
 def test_ctx_is_the_node(lib: Any) -> None:
     kept: list[Any] = []
-    y = make(lib, lambda ctx, x: log_and(x * 1, kept, ctx)).apply(leaf(lib, 1))
+    y = make(lib, lambda ctx, x: log_and(x * 1, kept, ctx)).apply(leaf(lib, [1]))
     assert kept[0] is y.grad_fn
 
 
@@ -443,7 +444,7 @@ def test_ctx_is_one_object_and_one_for_each_call(lib: Any) -> None:
         lambda ctx, x: log_and(x * 1, kept, ctx),
         lambda ctx, grad: log_and(grad, kept, ctx),
     )
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     first, second = function.apply(x), function.apply(x)
     first.backward()
     assert kept[0] is kept[2]
@@ -462,7 +463,7 @@ def test_ctx_knows_what_its_node_does(lib: Any) -> None:
         seen.append((ctx.name(), len(ctx.next_functions), dict(ctx.metadata)))
         return grad
 
-    y = make(lib, forward, backward).apply(leaf(lib, 1))
+    y = make(lib, forward, backward).apply(leaf(lib, [1]))
     y.grad_fn.metadata["later"] = 2
     y.backward()
     assert seen == [("CustomBackward", 1, {"forward": 1, "later": 2})]
@@ -479,7 +480,7 @@ def test_needs_input_grad(lib: Any) -> None:
         return log_and((grad, None, None, None, None), seen, ctx.needs_input_grad)
 
     function = make(lib, forward, backward)
-    x, c = leaf(lib, 1), constant(lib, 1)
+    x, c = leaf(lib, [1]), constant(lib, [1])
     y = function.apply(x, c, 3, None, lib.tensor([1]))
     y.backward()
     with lib.no_grad():
@@ -496,7 +497,7 @@ def test_needs_input_grad_is_of_forward_and_not_of_one_backward(lib: Any) -> Non
         lambda ctx, grad: log_and((grad * 2, grad * 3), seen, ctx.needs_input_grad),
         lambda ctx, inputs, output: seen.append(ctx.needs_input_grad),
     )
-    a, b = leaf(lib, 1), leaf(lib, 2)
+    a, b = leaf(lib, [1]), leaf(lib, [2])
     y = function.apply(a, b)
     assert lists(lib.autograd.grad(y, b, retain_graph=True)) == [[3]]
     y.backward(inputs=[a])
@@ -543,7 +544,7 @@ def test_mark_non_differentiable_in_other_ways(lib: Any) -> None:
         ctx.mark_non_differentiable(x)
         return x, x * 2
 
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     y = make(lib, all_outputs).apply(x)
     assert (y.requires_grad, y.grad_fn) == (False, None)
     assert make(lib, no_output).apply(x).requires_grad
@@ -565,7 +566,7 @@ def test_integers_are_not_differentiable(lib: Any) -> None:
     a.sum().backward()
     assert not b.requires_grad
     assert seen == [[(lib.float64, [1, 1]), (lib.int64, [0, 0])]]
-    assert make(lib, lambda ctx, x: x.long()).apply(leaf(lib, 1)).grad_fn is None
+    assert make(lib, lambda ctx, x: x.long()).apply(leaf(lib, [1])).grad_fn is None
 
 
 @pytest.mark.parametrize("value", [True, False, None])
@@ -624,7 +625,7 @@ def test_arguments_of_ctx_methods(lib: Any, method: str, error: type[Exception])
         return x * 1
 
     with pytest.raises(error):
-        make(lib, forward).apply(leaf(lib, 1))
+        make(lib, forward).apply(leaf(lib, [1]))
 
 
 def test_save_for_forward(lib: Any) -> None:
@@ -632,4 +633,4 @@ def test_save_for_forward(lib: Any) -> None:
         ctx.save_for_forward(x)
         return x * 2
 
-    assert make(lib, forward).apply(leaf(lib, 1)).tolist() == [2]
+    assert make(lib, forward).apply(leaf(lib, [1])).tolist() == [2]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.parity.functions import constant, cube, double, leaf, lists, log_and, make
+from tests.parity.conftest import constant, leaf, lists
+from tests.parity.functions import cube, double, log_and, make
 
 # What backward returns
 
@@ -90,13 +91,13 @@ def test_gradients_of_what_does_not_require_grad_are_dropped(lib: Any, wrong: bo
 
 
 def test_gradients_of_what_is_no_tensor(lib: Any) -> None:
-    y = make(lib, lambda ctx, x, k: x + k, lambda ctx, grad: (grad, grad)).apply(leaf(lib, 1), 3)
+    y = make(lib, lambda ctx, x, k: x + k, lambda ctx, grad: (grad, grad)).apply(leaf(lib, [1]), 3)
     with pytest.raises(RuntimeError):
         y.backward()
 
 
 def test_too_few_gradients_with_what_is_no_tensor(lib: Any) -> None:
-    y = make(lib, lambda ctx, x, k: x + k, lambda ctx, grad: grad).apply(leaf(lib, 1), 3)
+    y = make(lib, lambda ctx, x, k: x + k, lambda ctx, grad: grad).apply(leaf(lib, [1]), 3)
     with pytest.raises(RuntimeError):
         y.backward()
 
@@ -156,7 +157,7 @@ def test_once_differentiable(lib: Any, several: bool) -> None:
         return grad * 2 * ctx.saved_tensors[0], None
 
     function = make(lib, forward, once(backward))
-    x, start = leaf(lib, 3), leaf(lib, 1)
+    x, start = leaf(lib, [3]), leaf(lib, [1])
     function.apply(x, 2).backward()
     assert x.grad.tolist() == [6]
     (first,) = lib.autograd.grad(
@@ -181,7 +182,7 @@ def test_grad_mode_within(lib: Any) -> None:
         return log_and(grad * 1, seen, (lib.is_grad_enabled(), grad.requires_grad))
 
     function = make(lib, lambda ctx, x: forward(x), backward)
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     function.apply(x).backward()
     lib.autograd.grad(function.apply(x), x, create_graph=True)
     setup = make(
@@ -197,7 +198,7 @@ def test_grad_mode_within(lib: Any) -> None:
 
 
 def test_under_no_grad(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     with lib.no_grad():
         y = cube(lib).apply(x)
         assert not lib.is_grad_enabled()
@@ -214,7 +215,7 @@ def test_inputs_returned_under_no_grad(lib: Any, requires_grad: bool) -> None:
 
 
 def test_in_inference_mode(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     with lib.inference_mode():
         y, c = double(lib).apply(x), lib.ones(1, dtype=lib.float64)
     assert (y.requires_grad, y.is_inference()) == (False, True)
@@ -232,7 +233,7 @@ def test_what_forward_records_itself_is_not_followed(lib: Any) -> None:
         with lib.enable_grad():
             return x * 7
 
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     y = make(lib, forward, lambda ctx, grad: grad * 5).apply(x)
     assert y.grad_fn.name() == "CustomBackward"
     y.backward()
@@ -245,7 +246,7 @@ def test_leaves_made_by_forward_become_results(lib: Any) -> None:
         lambda ctx, x: (x * 1).requires_grad_(),
         lambda ctx, x: x.detach(),
     ):
-        x = leaf(lib, 1)
+        x = leaf(lib, [1])
         y = make(lib, make_leaf, lambda ctx, grad: grad * 4).apply(x)
         assert (y.grad_fn.name(), y.is_leaf) == ("CustomBackward", False)
         y.backward()
@@ -276,7 +277,7 @@ def test_functions_within_forward_are_not_recorded(lib: Any) -> None:
 
 
 def test_backward_within_backward(lib: Any) -> None:
-    weight = leaf(lib, 5)
+    weight = leaf(lib, [5])
 
     def forward(ctx: Any, x: Any) -> Any:
         ctx.save_for_backward(x)
@@ -289,7 +290,7 @@ def test_backward_within_backward(lib: Any) -> None:
         y.backward(grad)
         return x.grad
 
-    x = leaf(lib, 2)
+    x = leaf(lib, [2])
     function = make(lib, forward, backward)
     function.apply(function.apply(x) * 1).backward()  # w (w x^2)^2
     assert x.grad.tolist() == [4 * 5**3 * 2**3]
@@ -302,7 +303,7 @@ def test_backward_within_backward_runs_to_its_end_first(lib: Any) -> None:
 
     def backward(ctx: Any, grad: Any) -> Any:
         log.append("begin")
-        x = leaf(lib, 1)
+        x = leaf(lib, [1])
         x.register_hook(lambda grad: log.append("hook"))
         with lib.enable_grad():
             y = (x * 2).sum()
@@ -311,7 +312,7 @@ def test_backward_within_backward_runs_to_its_end_first(lib: Any) -> None:
         return grad
 
     first = make(lib, lambda ctx, x: x * 1, lambda ctx, grad: log_and(grad, log, "outer"))
-    make(lib, lambda ctx, x: x * 1, backward).apply(first.apply(leaf(lib, 1))).backward()
+    make(lib, lambda ctx, x: x * 1, backward).apply(first.apply(leaf(lib, [1]))).backward()
     assert log == ["begin", "hook", "end", "outer"]
 
 
@@ -330,7 +331,7 @@ def test_backward_within_backward_many_times(lib: Any) -> None:
 
         return make(lib, forward, backward)
 
-    x = leaf(lib, 2)
+    x = leaf(lib, [2])
     nested(20).apply(x).backward()
     assert x.grad.tolist() == [3]
 
@@ -344,7 +345,7 @@ def test_exceptions_in_forward(lib: Any) -> None:
         ctx.save_for_backward(x)
         raise KeyError("its own")
 
-    x = leaf(lib, 1) * 1
+    x = leaf(lib, [1]) * 1
     version, name = x._version, x.grad_fn.name()
     with pytest.raises(KeyError, match="its own"):
         make(lib, forward).apply(x)
@@ -357,7 +358,7 @@ def test_exceptions_in_setup_context(lib: Any) -> None:
         raise KeyError("its own")
 
     with pytest.raises(KeyError, match="its own"):
-        make(lib, lambda x: x * 1, None, setup).apply(leaf(lib, 1))
+        make(lib, lambda x: x * 1, None, setup).apply(leaf(lib, [1]))
     assert lib.is_grad_enabled()
 
 
@@ -375,7 +376,7 @@ def test_exceptions_in_backward(lib: Any, error: type[BaseException]) -> None:
             raise error("its own")
         return grad * ctx.saved_tensors[0]
 
-    x = leaf(lib, 2)
+    x = leaf(lib, [2])
     y = make(lib, forward, backward).apply(x * 1)
     with pytest.raises(error):
         y.backward()
@@ -386,13 +387,13 @@ def test_exceptions_in_backward(lib: Any, error: type[BaseException]) -> None:
 
 def test_missing_methods(lib: Any) -> None:
     with pytest.raises(NotImplementedError):
-        make(lib, None).apply(leaf(lib, 1))
+        make(lib, None).apply(leaf(lib, [1]))
     with pytest.raises(NotImplementedError):
-        make(lib, lambda ctx, x: x * 1).apply(leaf(lib, 1)).backward()
+        make(lib, lambda ctx, x: x * 1).apply(leaf(lib, [1])).backward()
 
 
 def test_vjp_is_another_name_for_backward(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     make(lib, lambda ctx, x: x * 1, vjp=lambda ctx, grad: grad * 7).apply(x).backward()
     assert x.grad.tolist() == [7]
 
@@ -403,31 +404,31 @@ def identity(ctx: Any, grad: Any) -> Any:
 
 def test_backward_and_vjp_exclude_each_other(lib: Any) -> None:
     with pytest.raises(RuntimeError):
-        make(lib, lambda ctx, x: x * 1, identity, vjp=identity).apply(leaf(lib, 1)).backward()
+        make(lib, lambda ctx, x: x * 1, identity, vjp=identity).apply(leaf(lib, [1])).backward()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_instances_are_not_called(lib: Any) -> None:
     with pytest.raises(RuntimeError):
-        double(lib)()(leaf(lib, 1))
+        double(lib)()(leaf(lib, [1]))
 
 
 # Nodes: names, edges, hooks
 
 
 def test_names(lib: Any) -> None:
-    y = make(lib, lambda ctx, x: x * 1, name="My_Op").apply(leaf(lib, 1))
+    y = make(lib, lambda ctx, x: x * 1, name="My_Op").apply(leaf(lib, [1]))
     assert y.grad_fn.name() == "My_OpBackward"
     assert "My_OpBackward object at" in repr(y.grad_fn)
     assert "grad_fn=<My_OpBackward>" in repr(y)
 
 
 def test_name_of_the_class_of_a_node(lib: Any) -> None:
-    assert type(double(lib).apply(leaf(lib, 1)).grad_fn).__name__ == "DoubleBackward"
+    assert type(double(lib).apply(leaf(lib, [1])).grad_fn).__name__ == "DoubleBackward"
 
 
 def test_next_functions(lib: Any) -> None:
-    x, c, w = leaf(lib, 1), constant(lib, 2), leaf(lib, 3)
+    x, c, w = leaf(lib, [1]), constant(lib, [2]), leaf(lib, [3])
     y = x * 1
     edges = make(lib, lambda ctx, *inputs: inputs[0] * 1).apply(y, c, w).grad_fn.next_functions
     assert edges[0] == (y.grad_fn, 0)
@@ -437,10 +438,10 @@ def test_next_functions(lib: Any) -> None:
 
 def test_edges_are_of_tensors_only(lib: Any) -> None:
     seen: list[Any] = []
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     y = make(
         lib, lambda ctx, k, x, none, c: x * 1, lambda ctx, grad: (None, grad * 2, None, None)
-    ).apply(3, x, None, constant(lib, 1))
+    ).apply(3, x, None, constant(lib, [1]))
     y.grad_fn.register_hook(lambda inputs, outputs: seen.append((lists(inputs), lists(outputs))))
     y.backward()
     assert len(y.grad_fn.next_functions) == 2
@@ -448,7 +449,7 @@ def test_edges_are_of_tensors_only(lib: Any) -> None:
 
 
 def test_hooks_on_nodes(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     y = make(lib, lambda ctx, x: x * 1, lambda ctx, grad: grad * 2).apply(x)
     y.grad_fn.register_prehook(lambda outputs: (outputs[0] * 10,))
     handle = y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] * 100 + outputs[0],))
@@ -462,7 +463,7 @@ def test_hooks_on_nodes(lib: Any) -> None:
 
 def test_hooks_on_nodes_see_missing_gradients_as_none(lib: Any) -> None:
     seen: list[Any] = []
-    a, _ = make(lib, lambda ctx, x: (x * 1, x * 2), lambda ctx, g, h: g + h).apply(leaf(lib, 1))
+    a, _ = make(lib, lambda ctx, x: (x * 1, x * 2), lambda ctx, g, h: g + h).apply(leaf(lib, [1]))
     a.grad_fn.register_prehook(lambda outputs: seen.append(lists(outputs)))
     a.grad_fn.register_hook(lambda inputs, outputs: seen.append(lists(outputs)))
     a.backward()
@@ -471,7 +472,7 @@ def test_hooks_on_nodes_see_missing_gradients_as_none(lib: Any) -> None:
 
 def test_hooks_on_outputs(lib: Any) -> None:
     seen: list[Any] = []
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     a, b = make(lib, lambda ctx, x: (x * 1, x * 2), lambda ctx, g, h: g * 2 + h).apply(x)
     a.register_hook(lambda grad: grad * 10)
     b.retain_grad()

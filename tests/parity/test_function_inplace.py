@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.parity.functions import constant, double, leaf, lists, make
+from tests.parity.conftest import constant, leaf, lists
+from tests.parity.functions import double, make
 
 # mark_dirty
 
@@ -36,7 +37,7 @@ def test_mark_dirty(lib: Any) -> None:
 
 
 def test_mark_dirty_in_setup_context(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     y = x * 1
     function = make(
         lib,
@@ -57,7 +58,7 @@ def test_mark_dirty_of_leaves(lib: Any, view: bool) -> None:
 
 
 def test_mark_dirty_of_constants(lib: Any) -> None:
-    c = constant(lib, 1)
+    c = constant(lib, [1])
     assert triple(lib).apply(c) is c
     assert (c.requires_grad, c.tolist()) == (False, [3])
 
@@ -65,7 +66,7 @@ def test_mark_dirty_of_constants(lib: Any) -> None:
         ctx.mark_dirty(c)
         return c.mul_(x)
 
-    x = leaf(lib, 5)
+    x = leaf(lib, [5])
     assert make(lib, forward, lambda ctx, grad: (None, grad * 3)).apply(c, x) is c
     assert (c.requires_grad, c.is_leaf) == (True, False)
     c.backward()
@@ -78,7 +79,7 @@ def test_mark_dirty_of_several(lib: Any) -> None:
         ctx.mark_dirty(a, b)
         return a.mul_(2), b.mul_(3), c * 4
 
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     a, b = x * 1, x * 1
     p, q, r = make(lib, forward, lambda ctx, f, g, h: (f * 2, g * 3, h * 4)).apply(a, b, x)
     assert (p is a, q is b, p.output_nr, q.output_nr) == (True, True, 0, 1)
@@ -87,7 +88,7 @@ def test_mark_dirty_of_several(lib: Any) -> None:
 
 
 def test_mark_dirty_is_noticed_by_what_was_saved(lib: Any) -> None:
-    y = leaf(lib, 1) * 1
+    y = leaf(lib, [1]) * 1
     square = (y * y).sum()
     triple(lib).apply(y)
     with pytest.raises(RuntimeError, match=r"in.?place"):
@@ -99,7 +100,7 @@ def test_mark_dirty_counts_by_itself(lib: Any) -> None:
         ctx.mark_dirty(x)
         return x
 
-    x = leaf(lib, 1) * 1
+    x = leaf(lib, [1]) * 1
     make(lib, forward, lambda ctx, grad: grad).apply(x)
     assert x._version == 1
 
@@ -124,18 +125,18 @@ def test_a_dirty_tensor_is_saved_as_it_is_afterwards(lib: Any) -> None:
 
 def test_a_dirty_input_must_be_returned(lib: Any) -> None:
     with pytest.raises(RuntimeError):
-        triple(lib, lambda x: x * 2).apply(leaf(lib, 1) * 1)
+        triple(lib, lambda x: x * 2).apply(leaf(lib, [1]) * 1)
 
 
 def test_a_dirty_input_returned_twice(lib: Any) -> None:
-    y = leaf(lib, 1) * 1
+    y = leaf(lib, [1]) * 1
     a, b = triple(lib, lambda x: (x, x), lambda ctx, g, h: g * 3 + h * 5).apply(y)
     assert a is y
     assert b is y
 
 
 def test_changes_without_a_mark(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     a = x * 1
     y = make(lib, lambda ctx, x: x.mul_(3), lambda ctx, grad: grad * 3).apply(a)
     assert (y is a, a.tolist(), a.grad_fn.name()) == (False, [3], "MulBackward0")
@@ -152,7 +153,7 @@ def test_second_derivatives_through_a_dirty_tensor(lib: Any) -> None:
 
 def test_hooks_around_mark_dirty(lib: Any) -> None:
     log: list[Any] = []
-    y = leaf(lib, 1) * 1
+    y = leaf(lib, [1]) * 1
     y.register_hook(lambda grad: log.append(("before", grad.tolist())))
     y.retain_grad()
     triple(lib).apply(y)
@@ -163,7 +164,7 @@ def test_hooks_around_mark_dirty(lib: Any) -> None:
 
 
 def test_mark_dirty_of_leaves_under_no_grad(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     with lib.no_grad():
         y = triple(lib).apply(x)
     assert (x.tolist(), x.requires_grad, x.is_leaf) == ([3], True, True)
@@ -176,7 +177,7 @@ def test_dirty_and_not_differentiable(lib: Any) -> None:
         ctx.mark_non_differentiable(x)
         return x
 
-    x = leaf(lib, 1) * 1
+    x = leaf(lib, [1]) * 1
     y = make(lib, forward).apply(x)
     assert (y.requires_grad, x.requires_grad) == (False, True)
 
@@ -209,7 +210,7 @@ def test_mark_dirty_of_a_view_of_a_constant(lib: Any) -> None:
         ctx.mark_dirty(c)
         return c.mul_(x)
 
-    c, x = constant(lib, 2, 5), leaf(lib, 3)
+    c, x = constant(lib, 2, 5), leaf(lib, [3])
     make(lib, forward, lambda ctx, grad: (None, grad * 2)).apply(c[:1], x)
     assert c.requires_grad
     c.sum().backward()
@@ -248,7 +249,7 @@ def test_a_dirty_view_must_be_the_only_result(lib: Any) -> None:
 
 def test_mark_dirty_of_expanded_tensors(lib: Any) -> None:
     with pytest.raises(RuntimeError):
-        triple(lib).apply((leaf(lib, 1) * 1).expand(3))
+        triple(lib).apply((leaf(lib, [1]) * 1).expand(3))
 
 
 # Inputs returned as they came, and views of them
@@ -259,7 +260,7 @@ def identity(lib: Any) -> Any:
 
 
 def test_inputs_returned_as_they_came(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     y = identity(lib).apply(x)
     assert (y is x, y._is_view(), y._base is x, x.grad_fn) == (False, True, True, None)
     assert y.data_ptr() == x.data_ptr()
@@ -280,7 +281,7 @@ def test_inputs_with_a_history_returned_as_they_came(lib: Any) -> None:
 
 
 def test_inputs_returned_twice(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     a, b = make(lib, lambda ctx, x: (x, x), lambda ctx, g, h: g * 2 + h * 3).apply(x)
     assert (a is b, a is x, a.output_nr, b.output_nr) == (False, False, 0, 1)
     (a * 10 + b).sum().backward()
@@ -288,7 +289,7 @@ def test_inputs_returned_twice(lib: Any) -> None:
 
 
 def test_constants_returned_as_they_came(lib: Any) -> None:
-    c, x = constant(lib, 1), leaf(lib, 2)
+    c, x = constant(lib, [1]), leaf(lib, [2])
     y = make(lib, lambda ctx, c, x: c, lambda ctx, grad: (None, grad * 2)).apply(c, x)
     assert (y is c, c.requires_grad, y.requires_grad) == (False, False, True)
     y.backward()
@@ -300,7 +301,7 @@ def test_one_result_twice_reaches_backward(lib: Any) -> None:
         y = x * 2
         return y, y
 
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     a, b = make(lib, forward, lambda ctx, g, h: (g + h) * 2).apply(x)
     (a + b).sum().backward()
     assert x.grad.tolist() == [4]
@@ -311,7 +312,7 @@ def test_an_input_that_is_saved_and_returned(lib: Any) -> None:
         ctx.save_for_backward(x)
         return x
 
-    x = leaf(lib, 3)
+    x = leaf(lib, [3])
     y = make(lib, forward, lambda ctx, grad: grad * ctx.saved_tensors[0]).apply(x)
     (first,) = lib.autograd.grad(y, x, create_graph=True)
     (second,) = lib.autograd.grad(first, x)
@@ -397,7 +398,7 @@ def test_results_may_be_changed_in_place(lib: Any) -> None:
 
 
 def test_a_detached_view_of_the_input(lib: Any) -> None:
-    x = leaf(lib, 1)
+    x = leaf(lib, [1])
     a = x * 1
     y = make(lib, lambda ctx, x: x.detach(), lambda ctx, grad: grad * 3).apply(a)
     assert y.data_ptr() == a.data_ptr()
