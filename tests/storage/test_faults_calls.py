@@ -298,6 +298,7 @@ def interrupt_everything(kind: str, where: str) -> None:
     assert caught
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["disk", "zarr-blosc"])
 def test_signals_interrupt_nothing(kind: str, tmp_path: Path) -> None:
     isolated(interrupt_everything, kind, tmp_path)
@@ -342,6 +343,7 @@ def make_with_few_descriptors(kind: str, where: str) -> None:
     assert not list(Path(where).iterdir()), "a store that could not be made left something"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -380,6 +382,7 @@ def run_out_of_descriptors(kind: str, when: str, where: str) -> None:
         assert_works_again(kind, store, 3 * MIB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*ON_DISK, "pool"])
 def test_out_of_file_descriptors(kind: str, tmp_path: Path) -> None:
     isolated(run_out_of_descriptors_twice, kind, tmp_path)

@@ -292,6 +292,7 @@ def stop_the_drive(kind: str, when: str, where: str) -> None:
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["told", "not told"])
 @pytest.mark.parametrize("kind", ON_DISK)
 def test_a_drive_that_dies_under_a_store(kind: str, when: str, tmp_path: Path) -> None:

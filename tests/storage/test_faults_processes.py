@@ -41,6 +41,7 @@ def write_for_ever(kind: str, where: str) -> None:
             stored.append((store.put(noise(8 * MIB)), noise(8 * MIB)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["disk", "zarr"])
 def test_a_killed_writer_leaves_nothing_once_another_has_started(kind: str, tmp_path: Path) -> None:
     with make(kind, tmp_path) as living:
@@ -105,6 +106,7 @@ def make_and_close(kind: str, where: str) -> None:
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["disk", "zarr"])
 def test_stores_that_start_and_end_beside_each_other(kind: str, tmp_path: Path) -> None:
     with started(make_and_close, [(kind, tmp_path)] * 3) as workers:

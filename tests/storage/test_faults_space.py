@@ -74,6 +74,7 @@ def fill_a_disk(kind: str, directory: Path, sizes: str, room: int) -> None:
         assert_works_again(kind, store, room // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "file_system"),
     [
@@ -102,6 +103,7 @@ def use_dead_space(kind: str, where: str) -> None:
         assert_readable(stored)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -240,6 +242,7 @@ def spend_the_memory(kind: str, when: str, where: str) -> None:
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*ON_DISK, "zarr-blosc", "pool"])
 def test_memory_is_spent(kind: str, tmp_path: Path) -> None:
     isolated(spend_the_memory_twice, kind, tmp_path)

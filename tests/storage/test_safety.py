@@ -66,6 +66,7 @@ def spill_openly(kind: str, where: str) -> None:
         assert_readable(stored)
 
 
+@pytest.mark.slow
 @linux_only
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
 @pytest.mark.parametrize("kind", ["disk", "disk-buffered"])

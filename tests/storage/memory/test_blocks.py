@@ -204,6 +204,7 @@ def unmap_all(size: str) -> None:
     assert memory("VmSize") - before < 8 * MIB
 
 
+@pytest.mark.slow
 @linux_only
 @pytest.mark.parametrize("nbytes", [PAGE, 100_000, 2 * MIB - PAGE, 2 * MIB])
 def test_all_memory_is_unmapped_once_all_arrays_have_died_and_were_trimmed(nbytes: int) -> None:
