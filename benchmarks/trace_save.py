@@ -11,16 +11,17 @@ a return is a hop to a file that was left before. The figures are the files, hop
 import sys
 import tempfile
 import threading
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 import click
+from offgrad_storage.executor.executor import Executor
 
 import offgrad
 from offgrad.autograd.op import Op
 from offgrad.nn import functional as F
-from offgrad_storage.executor.workers import Workers
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +38,7 @@ def trace() -> list[Call]:
     calls: list[Call] = []
     main = threading.get_ident()
     # The first call of the way, and the first after it: the array is in the queue then.
-    first, last = Op._save_all.__code__, Workers.wake.__code__
+    first, last = Op._save_all.__code__, Executor._wake_for_write.__code__
     state = "before"
 
     def record(frame: FrameType, event: str, argument: Any) -> None:
@@ -84,7 +85,7 @@ def figures(calls: list[Call]) -> Figures:
     """Count the files of `calls`, and the hops and returns between them."""
     seen = {calls[0].file}
     hops = returns = 0
-    for previous, call in zip(calls, calls[1:], strict=False):
+    for previous, call in pairwise(calls):
         if call.file != previous.file:
             hops += 1
             returns += call.file in seen
