@@ -15,8 +15,7 @@ import offgrad
 # These defer the import of Rich, Matplotlib or hypothesis until it is needed.
 LAZY = {
     ("offgrad.cli.compare.command", "offgrad.cli.compare.plot"),
-    ("offgrad.profiler.profile", "offgrad.profiler.plot"),
-    ("offgrad.profiler.profile", "offgrad.profiler.report"),
+    ("offgrad.profiler.memory_profile", "offgrad.profiler.plot"),
     ("offgrad_storage.testing", "offgrad_storage.testing.machine"),
 }
 
