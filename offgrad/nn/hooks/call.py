@@ -1,4 +1,4 @@
-"""A call of a module that has hooks, or while there are global ones or calls are tracked."""
+"""The call of a module with hooks: its own or global ones."""
 
 import warnings
 from collections.abc import Callable

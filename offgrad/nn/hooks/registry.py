@@ -174,9 +174,9 @@ def call_registration_hooks(kind: str, module: Any, name: str, value: Any) -> An
 
     Args:
         kind: ``"buffer"``, ``"module"`` or ``"parameter"``.
-        module: that registers it.
-        name: to be registered under.
-        value: to be registered.
+        module: the module that registers the value.
+        name: the name for the value.
+        value: a tensor, module or parameter, or None.
     """
     for hook in list(getattr(global_hooks, f"{kind}_registration").values()):
         result = hook(module, name, value)
