@@ -1,4 +1,4 @@
-"""What importing offgrad costs and offers."""
+"""The cost of importing offgrad, and its names."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def test_public_names_exist() -> None:
 
 
 def test_pytorch_names() -> None:
-    """`import offgrad as torch` finds what ordinary code uses."""
+    """`import offgrad as torch` has the names of ordinary code."""
     names = (
         "Tensor tensor zeros ones randn arange float32 float64 int64 bool no_grad enable_grad "
         "set_grad_enabled is_grad_enabled is_tensor manual_seed matmul cat stack where exp log "

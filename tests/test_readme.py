@@ -1,4 +1,4 @@
-"""What the READMEs show works, and what they point to is there."""
+"""Programs in the READMEs run, and their links lead to files."""
 
 import os
 import re
@@ -13,7 +13,7 @@ PAGES = ("README.md", "storage/README.md")
 
 
 def found(pattern: str) -> list[object]:
-    """What the pattern's group matches in each page, with the page."""
+    """Return the matches of the pattern's group, each with its page."""
     return [
         pytest.param(page, text, id=f"{page}-{number}")
         for page in PAGES

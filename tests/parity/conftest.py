@@ -1,8 +1,8 @@
-"""The same lines on offgrad and on torch, with the same assertions: torch is the truth.
+"""The same lines on offgrad and on torch, with the same assertions: torch is the reference.
 
 A test that takes `lib` runs twice, once with each library as `lib`; on torch it is skipped where
-torch is not installed. Dtypes are `lib.float64` and so on. What only offgrad promises (it raises
-where torch is silently wrong) is tested with `offgrad` itself, without `lib`.
+torch is not installed. Dtypes are `lib.float64` and so on. Promises of offgrad alone (it raises
+where torch is silently wrong) are tested with `offgrad` itself, without `lib`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ def lib(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def _torch_as_it_was(lib_name: str | None) -> Iterator[None]:
-    """Put torch's settings back: a test that fails must not fail the next."""
+    """Restore torch's settings, so that a failed test does not fail the next."""
     if lib_name != "torch":
         yield
         return
@@ -56,7 +56,7 @@ def leaf(lib: Any, *values: Any, dtype: Any = None) -> Any:
 
 
 def constant(lib: Any, *values: Any, dtype: Any = None) -> Any:
-    """Return what `leaf` returns, not requiring grad."""
+    """Return the tensor that `leaf` returns, not requiring grad."""
     data: Any = values[0] if len(values) == 1 else values
     return lib.tensor(data, dtype=lib.float64 if dtype is None else dtype)
 
@@ -87,7 +87,7 @@ def raises(expected: type[BaseException]) -> Iterator[pytest.ExceptionInfo[BaseE
 
 
 def raised(call: Callable[[], Any]) -> type[BaseException] | None:
-    """Return the class of Python's own of what a call raises, or None if it returns."""
+    """Return the builtin class of the exception that a call raises, or None if it returns."""
     try:
         call()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Small modules that hooks are registered on, and hooks that tell what they got."""
+"""Small modules to register hooks on, and hooks that record their arguments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from tests.parity.conftest import constant
 
 
 class BoomError(Exception):
-    """What hooks and forwards of tests raise."""
+    """Raised by hooks and forwards of tests."""
 
 
 def boom(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Random programs over a pool of tensors: what a step does, and what came of every step.
+"""Random programs over a pool of tensors: the steps and their outcomes.
 
 A program is a list of small tuples (name, first, second): the numbers choose operands from the
 pool, and are an operation's parameter. The same program runs on offgrad, on torch and, where that
@@ -126,7 +126,7 @@ def numbers(serial: int) -> Any:
 
 
 class Entry(NamedTuple):
-    """A tensor of the pool, and what torch's refusals of overlapping memory depend on."""
+    """A tensor of the pool, and the facts by which torch refuses overlapping memory."""
 
     tensor: Any
     memory: int
@@ -161,7 +161,7 @@ class Run:
             return builtin_class(error).__name__
 
     def run(self, program: list[Step]) -> list[str]:
-        """Do all steps, as far as values stay small; return what became of each."""
+        """Do all steps while values stay small; return the outcome of each."""
         found: list[str] = []
         for step in program:
             if not self.small():
@@ -201,7 +201,7 @@ class Run:
                 if entry.expanded and name in PERMISSIVE:
                     return "skipped"
                 if entry.memory == other.memory:
-                    # torch refuses most of what overlaps, and not all: that is another test's.
+                    # torch refuses most overlaps, and not all: another test covers them.
                     operand = operand * 1
                 INPLACE[name](tensor, operand)
             else:
@@ -251,7 +251,7 @@ class Run:
         return [array(each) for each in zeros_for_none(found)]
 
     def accumulated(self) -> tuple[list[str], list[Any]]:
-        """Run backward from every tensor; return what became of it, and every .grad there is."""
+        """Run backward from every tensor; return each outcome and every .grad."""
         outcomes = []
         for each in self.entries:
             try:

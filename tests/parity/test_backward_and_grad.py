@@ -363,7 +363,7 @@ def test_inputs_must_be_tensors_that_require_grad(lib: Any) -> None:
 
 
 def test_inputs_skip_what_leads_nowhere(lib: Any) -> None:
-    """A node that leads to no input does not run, so what it saved is still there."""
+    """A node that leads to no input does not run, so its saved tensors remain."""
     x, w = leaf(lib, 1, 2), leaf(lib, 3, 4)
     a, b = x * x, w * w
     (a + b).sum().backward(inputs=[x])

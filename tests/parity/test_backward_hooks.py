@@ -1,4 +1,4 @@
-"""Hooks of backward: which fire, in which order, what they may return."""
+"""Hooks of backward: which fire, in which order, and their return values."""
 
 import gc
 import weakref
@@ -13,7 +13,7 @@ from tests.parity.conftest import constant, leaf, lists, raises
 with_a_graph = pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
 
 
-# Tensor.register_hook: what it gets and returns.
+# Tensor.register_hook: arguments and return values.
 
 
 def on_leaf(lib: Any, x: Any) -> Any:
@@ -497,7 +497,7 @@ def test_post_accumulate_hooks_do_not_fire_where_nothing_accumulates(lib: Any) -
     assert seen[0] is w
 
 
-# Node.register_hook and register_prehook: what they get and return.
+# Node.register_hook and register_prehook: arguments and return values.
 
 
 def test_what_the_hooks_of_a_node_get(lib: Any) -> None:

@@ -26,7 +26,7 @@ def chain(step: Callable[[Any], Any], start: Any, depth: int = DEPTH) -> Any:
 
 
 def watched(lib: Any, x: Any) -> tuple[Any, "weakref.ref[Token]"]:
-    """Return x * x, and what tells whether the graph below it still holds what it saved."""
+    """Return x * x, and a weak reference that dies with the tensor it saved."""
     token = Token()
     watch = weakref.ref(token)
 
@@ -84,7 +84,7 @@ def test_a_long_chain_goes_forward_backward_and_away(lib: Any) -> None:
 
 
 def test_a_long_chain_freed_from_the_leaf_s_side(lib: Any) -> None:
-    """The tensor that is kept is in the middle: what came after it goes."""
+    """The kept tensor is in the middle: later nodes are freed."""
     x = leaf(lib, 1, 2)
     middle = chain(lambda t: t + 1, x, SHORTER // 2)
     end = chain(lambda t: t + 1, middle, SHORTER // 2)
@@ -208,7 +208,7 @@ def test_an_exception_at_the_end_of_a_long_chain(lib: Any) -> None:
     z = chain(lambda t: t + 1, y, SHORTER)
     del y
     failed = False
-    try:  # not pytest.raises: what it returns holds the traceback, and with it the graph
+    try:  # not pytest.raises: its result holds the traceback, and with it the graph
         z.sum().backward()
     except ZeroDivisionError:
         failed = True

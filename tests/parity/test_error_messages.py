@@ -1,4 +1,4 @@
-"""Error messages of offgrad: the invariant, what arrived, the fix; raised on the line at fault."""
+"""Error messages of offgrad: the rule, the argument, the fix; raised on the line at fault."""
 
 import copy
 import re
@@ -367,7 +367,7 @@ def test_operands_of_several_dtypes() -> None:
 
 
 def function(backward: Callable[..., Any]) -> Any:
-    """Return a Function that doubles, with a backward of one's own."""
+    """Return a Function that doubles, with a custom backward."""
     return type(
         "Doubling",
         (autograd.Function,),

@@ -1,4 +1,4 @@
-"""Functions of the user's own on both libraries: forward, ctx and what it saves."""
+"""User-defined Functions on both libraries: forward, ctx and saved tensors."""
 
 import gc
 from typing import Any
@@ -398,7 +398,7 @@ def test_the_same_argument_twice(lib: Any) -> None:
     assert x.grad.tolist() == [6]
 
 
-# ctx: attributes, what is needed, what is differentiable
+# ctx: attributes, needs_input_grad, differentiable outputs
 
 
 def test_attributes_of_ctx(lib: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.parity.conftest import constant, leaf, lists
 from tests.parity.functions import cube, double, log_and, make
 
-# What backward returns
+# Return values of backward
 
 
 RETURNED: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
@@ -381,7 +381,7 @@ def test_exceptions_in_backward(lib: Any, error: type[BaseException]) -> None:
     with pytest.raises(error):
         y.backward()
     assert (lib.is_grad_enabled(), x.grad) == (True, None)
-    y.backward()  # What the node saved was not freed.
+    y.backward()  # The saved tensors of the node were not freed.
     assert x.grad.tolist() == [2]
 
 

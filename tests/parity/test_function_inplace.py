@@ -182,7 +182,7 @@ def test_dirty_and_not_differentiable(lib: Any) -> None:
     assert (y.requires_grad, x.requires_grad) == (False, True)
 
 
-# mark_dirty of views and of what has views
+# mark_dirty of views and of tensors with views
 
 
 def test_mark_dirty_of_a_view(lib: Any) -> None:

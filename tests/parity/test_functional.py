@@ -1,4 +1,4 @@
-"""autograd.functional: the same lines with offgrad and with torch, and what the results must be."""
+"""autograd.functional: the same lines with offgrad and with torch, and the expected results."""
 
 import importlib
 import inspect
@@ -340,7 +340,7 @@ def test_strides(lib: Any, create_graph: bool) -> None:
     agree(of(lib, "vjp")(lambda x: cubes(x).t(), base, base.t(), create_graph)[1], 3 * values**3)
 
 
-# What is recorded, what the function sees, what is left alone
+# Recording, arguments of the function, unchanged inputs
 
 
 @pytest.mark.parametrize("name", PRODUCTS + MATRICES)
@@ -751,7 +751,7 @@ def test_under_hooks_of_saved_tensors(lib: Any) -> None:
     with lib.autograd.graph.saved_tensors_hooks(pack, unpack):
         hooked = everything(lib, func, scalar, inputs)
     assert counts["unpack"] >= counts["pack"] > 50
-    # Not to the bit: what pack copies is contiguous, which BLAS may take another way.
+    # Not to the bit: pack copies to contiguous memory, for which BLAS may run another kernel.
     agree(tuple(flat(hooked)), tuple(each.detach().numpy() for each in flat(plain)))
 
 

@@ -172,7 +172,7 @@ DECORATORS: dict[str, tuple[Callable[[Any], Any], bool]] = {
 
 @pytest.fixture(params=DECORATORS)
 def decorator(request: pytest.FixtureRequest, lib: Any) -> tuple[Decorator, bool]:
-    """A decorator, anew for each use, and the mode it sets."""
+    """A new decorator for each use, and the mode it sets."""
     make, mode = DECORATORS[request.param]
     return (lambda function: make(lib)(function)), mode
 
@@ -246,7 +246,7 @@ Log = list[Any]
 
 
 def conversation(lib: Any, log: Log) -> Generator[bool, Any, str]:
-    """Yield the mode until told to stop; note what comes in, and the mode then."""
+    """Yield the mode until told to stop; record each sent value and the mode then."""
     try:
         while True:
             try:
@@ -325,7 +325,7 @@ def test_what_is_thrown_and_not_caught_comes_out(
 
 
 def test_a_mode_set_within_a_generator_lasts_over_a_yield_or_not(lib: Any) -> None:
-    """A context entered within it does; what set_grad_enabled set does not."""
+    """A context entered within it does; a mode set by set_grad_enabled does not."""
 
     @lib.no_grad()  # type: ignore[untyped-decorator]
     def with_context() -> Iterator[bool]:
@@ -385,7 +385,7 @@ def test_decorated_generators_are_generator_functions(lib: Any) -> None:
     assert not inspect.isgeneratorfunction(lib.no_grad()(len))
 
 
-# What modes do to tensors.
+# Effects of modes on tensors.
 
 
 def test_factories_are_not_overridden(lib: Any) -> None:

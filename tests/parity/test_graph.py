@@ -1,4 +1,4 @@
-"""The graph: what is recorded, what a leaf is, what lives and what dies."""
+"""The graph: recording, leaves, lifetimes."""
 
 import copy
 import gc
@@ -15,7 +15,7 @@ class Witness:
     """Something a weak reference can watch."""
 
 
-# What is recorded.
+# Recording.
 
 
 def test_a_result_has_a_grad_fn_and_a_leaf_has_none(lib: Any) -> None:
@@ -633,7 +633,7 @@ def test_clone_is_in_the_graph(lib: Any) -> None:
     assert x.tolist() == [1, 2]
 
 
-# What lives and what dies.
+# Lifetimes.
 
 
 def watched(tensor: Any) -> weakref.ref[Witness]:

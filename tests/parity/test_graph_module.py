@@ -296,7 +296,7 @@ def test_increment_version_wants_tensors(lib: Any, wrong: Any) -> None:
         lib.autograd.graph.increment_version(wrong)
 
 
-# What else is there.
+# Other names.
 
 
 NAMES = [

@@ -283,7 +283,7 @@ def test_in_place_only_inside(lib: Any, name: str) -> None:
         CHANGES[name](lib, x)
     with lib.inference_mode(), lib.inference_mode(False), raises(RuntimeError):
         CHANGES[name](lib, x)
-    # torch refuses after the fact: what is in x now is not said.
+    # torch refuses after the change: the value of x is undefined.
     x = inference(lib, 1, 2)
     with lib.inference_mode():
         CHANGES[name](lib, x)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.parity.conftest import constant, leaf, lists, raises
 
-# What becomes of the history.
+# The history.
 
 
 def test_the_operation_becomes_the_creator(lib: Any) -> None:

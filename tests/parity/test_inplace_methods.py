@@ -10,7 +10,7 @@ from tests.parity.conftest import constant, leaf, raises
 
 
 class Case(NamedTuple):
-    """A method in place, what it makes of each element, and the derivative of that."""
+    """An in-place method, its function of each element, and that function's derivative."""
 
     change: Callable[[Any, Any], Any]
     value: Callable[[float], float]
@@ -150,7 +150,7 @@ def test_value_and_gradient_through_a_view(lib: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_second_derivative(lib: Any, name: str) -> None:
-    """Of the cube of the result, by the chain rule and differences of the slope."""
+    """Of the result's cube, against the chain rule and differences of the slope."""
     case = CASES[name]
     x = leaf(lib, *START)
     y = case.change(lib, x * 1)

@@ -1,4 +1,4 @@
-"""Hooks before and after forward: what they get and may return, their order, who has them."""
+"""Hooks before and after forward: arguments, return values, order, owners."""
 
 import collections
 import functools
@@ -35,7 +35,7 @@ def returning(lib: Any, value: Any) -> Any:
     return Returning()
 
 
-# Hooks before forward: what they get.
+# Hooks before forward: arguments.
 
 
 def test_a_pre_hook_gets_the_module_and_the_arguments(lib: Any) -> None:
@@ -153,7 +153,7 @@ def test_forward_hooks_take_their_options_by_keyword(lib: Any, option: str) -> N
     module(constant(lib, 1))
 
 
-# Hooks before forward: what they may return.
+# Hooks before forward: return values.
 
 
 class Pair(NamedTuple):
@@ -315,7 +315,7 @@ def test_a_tensor_changed_in_place_before_forward(lib: Any) -> None:
     assert x.item() == 11
 
 
-# Hooks after forward: what they get and may return.
+# Hooks after forward: arguments and return values.
 
 
 def test_a_forward_hook_gets_the_output(lib: Any) -> None:
@@ -537,7 +537,7 @@ def test_hooks_of_nested_modules_change_what_flows(lib: Any) -> None:
     assert model(constant(lib, 1)).item() == ((1 + 1) * 2 + 10 + 100) * 2 + 1000
 
 
-# What may be a hook.
+# Kinds of callables.
 
 
 @FORWARD

@@ -1,4 +1,4 @@
-"""Full backward hooks of modules: when they fire, what they get, what they may return."""
+"""Full backward hooks of modules: when they fire, arguments, return values."""
 
 import copy
 import gc
@@ -60,7 +60,7 @@ def linear(lib: Any, weight: Any, bias: Any = None) -> Any:
     return layer
 
 
-# What a hook gets.
+# Arguments of a hook.
 
 
 def test_a_hook_gets_the_gradients_of_input_and_output(lib: Any) -> None:
@@ -177,7 +177,7 @@ def test_part_of_the_output_is_used(lib: Any) -> None:
 
 
 def test_the_input_is_used_outside_too(lib: Any) -> None:
-    """What flows to the input past the module is not in grad_input."""
+    """grad_input lacks the gradient that reaches the input past the module."""
     doing = module(lib, lambda x: x * 2)
     seen = watch(doing)
     x = leaf(lib, 1.0)
@@ -283,7 +283,7 @@ def test_keyword_arguments_are_ignored(lib: Any) -> None:
 
 
 def test_an_input_that_is_not_used_has_a_gradient_of_zeros(lib: Any) -> None:
-    """One node takes all inputs: what one of them lacks is zeros, in its .grad as well."""
+    """One node takes all inputs: a missing gradient is zeros, in .grad as well."""
     doing = module(lib, lambda x, unused: x * 2)
     x, unused = leaf(lib, 1, 2), leaf(lib, 3, 4)
     doing(x, unused).sum().backward()
@@ -442,7 +442,7 @@ def test_a_graph_that_is_gone_fires_no_full_hook(lib: Any) -> None:
 
 
 def test_weights_only(lib: Any) -> None:
-    """The full hook waits for the gradients of the inputs, which nobody wants."""
+    """The full hook waits for the gradients of the inputs, which are not asked for."""
     layer = linear(lib, [[2]])
     seen, before = watch(layer), watch_before(layer)
     x = leaf(lib, [[3]])
@@ -551,7 +551,7 @@ def test_something_inside_the_module(lib: Any, wanted: str, grad: int) -> None:
 
 
 def test_a_way_to_the_input_past_the_output(lib: Any) -> None:
-    """What was received lives on outside: its gradient comes, yet not through the module."""
+    """The received tensor is used outside: its gradient does not come through the module."""
     found: Any = []
     doing = module(lib, lambda x: found.append(x) or x * 2)
     seen = watch(doing)
@@ -1036,7 +1036,7 @@ def test_no_grad_inside_forward(lib: Any) -> None:
 
 
 def test_grad_mode_inside_forward_only(lib: Any) -> None:
-    """What the call happens in decides: there are no hooks, gradients are there."""
+    """The mode of the call decides: no hook fires, and there are gradients."""
 
     def forward(x: Any) -> Any:
         with lib.enable_grad():
@@ -1275,7 +1275,7 @@ def test_an_output_that_needs_no_grad_may_be_changed(lib: Any) -> None:
         second.mul_(first)
 
 
-# What a full hook returns.
+# Return values of a full hook.
 
 
 @pytest.mark.parametrize("pack", [tuple, list])
@@ -1435,7 +1435,7 @@ def test_a_hook_keeps_dtypes(lib: Any, register: str, dtype: str) -> None:
     assert x.grad is None
 
 
-# What a pre-hook returns.
+# Return values of a pre-hook.
 
 
 @pytest.mark.parametrize("pack", [tuple, list])
@@ -2237,7 +2237,7 @@ def switch_often() -> Iterator[None]:
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """Run calls in a thread each, from one moment on; return what they return."""
+    """Run calls in a thread each, started together; return their results."""
     found: list[Any] = [None] * len(calls)
     barrier = threading.Barrier(len(calls))
 
@@ -2277,7 +2277,7 @@ def test_threads_with_modules_of_their_own(lib: Any, switch_often: None) -> None
 
 
 def test_threads_that_share_a_module(lib: Any, switch_often: None) -> None:
-    """Each call has hooks of its own: what one thread passes does not reach another."""
+    """Each call has its own hooks: one thread's values do not reach another."""
     doing = module(lib, lambda x, factor: x * factor)
     seen: list[Any] = []
 
@@ -2327,7 +2327,7 @@ def test_backward_in_another_thread_than_forward(lib: Any) -> None:
 
 
 def test_hooks_come_and_go_while_threads_run(lib: Any, switch_often: None) -> None:
-    """The hook that stays fires every time, those that come and go fail nobody."""
+    """The permanent hook fires every time; adding and removing others raises nothing."""
     doing = module(lib, lambda x: x * 2)
     seen = watch(doing)
     done = threading.Event()

@@ -18,14 +18,14 @@ called: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def _no_calls() -> Any:
-    """Forget what hooks have noted."""
+    """Clear the records of hooks."""
     called.clear()
     yield
     called.clear()
 
 
 def hook(*got: Any) -> None:
-    """Note what one is called with: a hook that can be pickled."""
+    """Record the arguments: a hook that can be pickled."""
     called.append(got)
 
 
@@ -336,7 +336,7 @@ def test_copying_during_a_call(lib: Any, duplicate: Any) -> None:
     assert len(copies[0]._forward_pre_hooks) == 1
 
 
-# What is copied of the hooks themselves.
+# Copies of the hooks themselves.
 
 
 def test_functions_are_shared(lib: Any) -> None:
@@ -499,7 +499,7 @@ def test_a_partial_of_a_module_becomes_one_of_its_copy(lib: Any) -> None:
 
 
 def test_a_closure_over_a_module_is_of_the_original(lib: Any) -> None:
-    """Python does not copy what a function refers to."""
+    """Python does not copy the objects that a function refers to."""
     model = lib.nn.Sequential(layer(lib))
     seen: list[Any] = []
     model[0].register_forward_hook(lambda *_: seen.append(model))
@@ -789,7 +789,7 @@ def test_a_public_state_hook_is_public_in_a_copy(lib: Any, duplicate: Any) -> No
 
 
 def return_state(module: Any, state_dict: Any, prefix: str, metadata: Any) -> Any:
-    """Return what hooks may not return."""
+    """Return a value that hooks may not return."""
     return state_dict
 
 

@@ -1,4 +1,4 @@
-"""What calls of modules with hooks raise, and which hooks run then."""
+"""Exceptions in calls of modules with hooks, and the hooks that run then."""
 
 import warnings
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from tests.parity.conftest import raises
 from tests.parity.hooked import BoomError, boom, note, scale
 
-# What is raised, and which hooks run then.
+# The exception, and the hooks that run then.
 
 
 def failing(lib: Any, places: set[str], seen: list[Any], error: BaseException) -> Any:
@@ -67,7 +67,7 @@ def test_what_is_always_called_runs_once_whoever_raises(lib: Any, place: str, ki
 @pytest.mark.parametrize("place", RUN)
 @BARE
 def test_nothing_is_called_after_an_interrupt(lib: Any, place: str, kind: Any) -> None:
-    """What is no Exception passes by all hooks, also those always called."""
+    """A BaseException skips all hooks, also those always called."""
     error = kind()
     seen: list[Any] = []
     module = failing(lib, {place}, seen, error)
@@ -162,7 +162,7 @@ def test_the_wrong_result_of_a_pre_hook_leaves_the_arguments(lib: Any) -> None:
 
 
 def test_after_an_exception_hooks_pass_their_results_on(lib: Any) -> None:
-    """What they return is seen by the next of them, and what was raised is raised."""
+    """The next of them sees their return value, and the first exception is raised."""
     module = scale(lib)
     got: Any = []
     module.register_forward_pre_hook(boom)
@@ -277,7 +277,7 @@ def test_an_interrupt_of_an_always_called_hook_is_not_silenced(lib: Any, kind: A
 
 
 def test_a_warning_made_an_error_takes_the_place(lib: Any) -> None:
-    """Under `-W error` what was to be warned of is what is raised."""
+    """Under `-W error` the warning is the exception raised."""
     module = scale(lib)
     seen: list[Any] = []
     module.register_forward_pre_hook(boom)

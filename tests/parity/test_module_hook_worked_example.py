@@ -142,7 +142,7 @@ def gradients(net: Any, x: Any) -> list[float]:
     return rounded(x.grad, f1.weight.grad, f1.bias.grad, f0.weight.grad, f0.bias.grad)
 
 
-# What it prints.
+# Its output.
 
 
 def test_what_the_full_hook_prints(lib: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,7 +216,7 @@ def test_the_full_hook(lib: Any) -> None:
 
 
 def test_doubled_gradients(lib: Any) -> None:
-    """What is before f1 doubles, what is in it stays."""
+    """Gradients before f1 double, gradients in it stay."""
     found: Any = []
 
     def hook(_: Any, grad_input: Any, grad_output: Any) -> Any:
@@ -243,7 +243,7 @@ def test_the_old_hook(lib: Any) -> None:
 
 
 def test_doubled_gradients_of_the_old_hook(lib: Any) -> None:
-    """What is in f1 doubles as well."""
+    """Gradients in f1 double as well."""
     net = example(lib, "register_backward_hook", doubling)
     with pytest.warns(FutureWarning, match="register_full_backward_hook"):
         x, _, _ = run(lib, net)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.parity.conftest import constant, leaf, lists, raises
 
-INSTEAD = "register_full_backward_hook"  # what every warning tells to use
+INSTEAD = "register_full_backward_hook"  # every warning recommends it
 
 quietly = pytest.mark.filterwarnings("ignore:.*register_full_backward_hook:FutureWarning")
 
@@ -448,7 +448,7 @@ def test_a_forward_that_was_called_itself(lib: Any) -> None:
     assert seen == []
 
 
-# No views: inputs and outputs are what they are.
+# No views: inputs and outputs are unchanged.
 
 
 def test_inputs_and_outputs_come_as_they_are(lib: Any) -> None:
@@ -553,7 +553,7 @@ def test_an_error_of_a_hook_comes_out_of_backward(lib: Any) -> None:
     assert x.grad is None
 
 
-# What it returns.
+# Return values.
 
 
 def test_a_hook_may_replace_grad_input(lib: Any) -> None:
@@ -777,7 +777,7 @@ def test_full_pre_hooks_beside_old_hooks(lib: Any) -> None:
 
 
 def test_forward_hooks_come_first(lib: Any) -> None:
-    """What they return is the output: its node has the hook."""
+    """Their return value is the output: its node has the hook."""
     layer = lib.nn.ReLU()
     seen = watch(layer)
     layer.register_forward_hook(lambda _, __, output: output.sigmoid())

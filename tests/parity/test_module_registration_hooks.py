@@ -319,7 +319,7 @@ def test_an_inner_module_is_registered_before_its_parent(lib: Any, add_hook: Any
 
 @pytest.mark.parametrize("kind", PARTS)
 def test_a_hook_that_registers(lib: Any, add_hook: Any, kind: str) -> None:
-    """It is called for what it registers itself."""
+    """It is called for its own registrations."""
     seen: list[Any] = []
 
     def hook(module: Any, name: str, value: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.parity.conftest import constant, raises
 from tests.parity.hooked import KEYS, BoomError, note, numbers, parts, state, tree
 
-# What a state holds.
+# Contents of a state.
 
 
 def test_the_keys_of_a_state(lib: Any) -> None:
@@ -186,7 +186,7 @@ def test_state_dict_of_a_child_overridden(lib: Any) -> None:
 
 
 def extra(lib: Any) -> Any:
-    """Return a module with extra state, which notes what it was set to."""
+    """Return a module with extra state that records its values."""
 
     class Extra(lib.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -206,7 +206,7 @@ def extra(lib: Any) -> Any:
 
 
 def test_extra_state_is_saved(lib: Any) -> None:
-    """After what is the module's own, before its children."""
+    """After the module's own entries, before its children."""
     model = lib.nn.Sequential(extra(lib))
     found = model.state_dict()
     assert list(found) == ["0.weight", "0._extra_state", "0.child.a"]
@@ -214,7 +214,7 @@ def test_extra_state_is_saved(lib: Any) -> None:
 
 
 def test_extra_state_is_loaded(lib: Any) -> None:
-    """After what is the module's own, before its children."""
+    """After the module's own entries, before its children."""
     model = lib.nn.Sequential(extra(lib))
     result = model.load_state_dict(
         {
@@ -292,7 +292,7 @@ def test_extra_state_that_raises(lib: Any) -> None:
         module.load_state_dict({"_extra_state": 1}, strict=False)
 
 
-# What loading returns and raises.
+# Loading: return values and errors.
 
 
 def test_loading_returns_missing_and_unexpected_keys(lib: Any) -> None:

@@ -474,7 +474,7 @@ def test_hooks_around_loading_in_their_order(lib: Any) -> None:
 
 
 def test_load_post_hooks_share_the_keys(lib: Any) -> None:
-    """Each sees those of the modules that were loaded so far, and what others changed."""
+    """Each sees the keys of the modules loaded so far, and the changes of other hooks."""
     model = lib.nn.Sequential(parts(lib), parts(lib))
     seen: list[Any] = []
 

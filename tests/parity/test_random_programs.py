@@ -89,7 +89,7 @@ def test_the_same_as_torch(program: list[Step], hooks: bool) -> None:
 
 
 def copying(lib: Any) -> Any:
-    """Return a context in which what is saved is copied."""
+    """Return a context that copies saved tensors."""
     return lib.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t)
 
 
@@ -103,7 +103,7 @@ def test_gradients_are_those_of_numpy_by_complex_steps(program: list[Step]) -> N
     assert len(expected) == len(run.entries)
     for index, (found, exact) in enumerate(zip(run.gradients(), expected, strict=True)):
         if isinstance(found, str):
-            # Without a history there is nothing to differentiate, or what was saved is lost.
+            # There is no history to differentiate, or a saved tensor is lost.
             assert found == "RuntimeError"
             if run.entries[index].tensor.requires_grad:
                 continue

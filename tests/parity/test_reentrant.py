@@ -197,7 +197,7 @@ def test_with_a_graph_of_the_gradient(lib: Any) -> None:
 
 
 def recompute(lib: Any, function: Callable[..., Any]) -> Any:
-    """Return a Function that forgets what `function` computes, and computes it again."""
+    """Return a Function that drops the results of `function` and recomputes them."""
 
     class Recompute(lib.autograd.Function):  # type: ignore[misc]
         @staticmethod

@@ -1,4 +1,4 @@
-"""Hooks for saved tensors: who packs, who unpacks, how often, and what is refused."""
+"""Hooks for saved tensors: calls of pack and unpack, and their errors."""
 
 import gc
 import threading

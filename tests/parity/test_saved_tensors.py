@@ -1,4 +1,4 @@
-"""Saved tensors: what a node shows of them, which object it is, when it is gone or refused."""
+"""Saved tensors: a node's attributes, object identity, freed and refused access."""
 
 import gc
 from collections.abc import Callable
@@ -152,7 +152,7 @@ def test_a_saved_tensor_outlives_its_name(lib: Any) -> None:
     assert x.grad.tolist() == [8, 16]
 
 
-# What is not needed is not saved.
+# Tensors that backward does not need are not saved.
 
 
 def test_only_what_backward_needs_is_saved(lib: Any) -> None:

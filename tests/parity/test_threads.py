@@ -320,7 +320,7 @@ def test_custom_functions(lib: Any) -> None:
     assert x.grad.tolist() == [2 * total, 4 * total]
 
 
-# What is of a thread, and what is not.
+# State per thread, and shared state.
 
 
 def test_saved_tensor_hooks_are_of_a_thread(lib: Any) -> None:

@@ -1,4 +1,4 @@
-"""Version counters: one per memory, counted up by every change, checked by what was saved."""
+"""Version counters: one per storage, incremented by every change, checked by saved tensors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -183,7 +183,7 @@ def test_it_cannot_be_set(lib: Any) -> None:
 
 
 def test_a_change_of_data_counts_where_a_wrong_gradient_is_never_silent(lib: Any) -> None:
-    """PyTorch gives .data a counter of its own, and computes with what was written."""
+    """PyTorch gives .data its own counter, and computes with the new value."""
     x = leaf(lib, 1, 2)
     y = (x * x).sum()
     x.data.add_(1)

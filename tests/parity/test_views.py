@@ -1,4 +1,4 @@
-"""Changes in place of views, and of what has views: every history follows, or it is refused."""
+"""In-place changes of views and of tensors with views: every history follows, or an error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -712,7 +712,7 @@ def test_hooks_of_the_base_change_its_gradient(lib: Any) -> None:
 
 
 def test_hooks_of_a_view_that_changes(lib: Any) -> None:
-    """What it showed before is no longer of the graph: the hook of that time is not reached."""
+    """Its previous node has left the graph: that node's hook does not fire."""
     x = leaf(lib, 1, 2)
     y = x * 1
     view = y[:1]
