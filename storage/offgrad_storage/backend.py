@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from offgrad_storage.checks import check_count
+from offgrad_storage._checks import check_count
 from offgrad_storage.entry import Entry
 from offgrad_storage.errors import QuotaExceededError
 

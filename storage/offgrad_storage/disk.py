@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from offgrad_storage._checks import check_count
 from offgrad_storage.backend_store import BackendStore
 from offgrad_storage.base import Allocate
-from offgrad_storage.checks import check_count
 from offgrad_storage.codecs import Codec
 from offgrad_storage.errors import as_store_error
 from offgrad_storage.files.array_file import ArrayFile

@@ -358,8 +358,8 @@ def test_a_quota_is_for_all_directories_together(tmp_path: Path) -> None:
         del handles
 
 
-def test_a_directory_at_least(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a directory at least"):
+def test_directories_must_exist_and_be_at_least_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="directory must not be empty"):
         DiskStore([])
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="opening the spill file"):

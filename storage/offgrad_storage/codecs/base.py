@@ -1,4 +1,4 @@
-"""What a codec is: an array to fewer bytes, and back."""
+"""Codec: the interface of encodings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 
 BLOCK_NBYTES = 256 << 10
-"""Bytes worked on at a time: what is computed on the way stays in the cache."""
+"""Bytes of a block: small enough for its temporaries to stay in the cache."""
 
 
 class Codec(ABC):
@@ -30,15 +30,15 @@ class Codec(ABC):
     error_bound: str = ""
 
     def applies(self, array: Array) -> bool:
-        """Whether ``encode`` may give anything, as far as dtype and size tell."""
+        """Whether ``encode`` may return bytes, judged by dtype and size."""
         return True
 
     @abstractmethod
     def encode(self, array: Array, seed: int = 0) -> Bytes | None:
-        """The bytes of ``array``, perhaps read-only; None if it is to be stored as it is.
+        """The encoded bytes of ``array``, perhaps read-only; None to store it as it is.
 
-        That is so where the codec does not apply to the dtype or to the values, or would not make
-        the array smaller.
+        None if the codec does not apply to the dtype or the values, or would not make the array
+        smaller.
 
         Args:
             array: of any memory order and any dtype of fixed size without Python objects.
@@ -54,14 +54,14 @@ class Codec(ABC):
             out: C-contiguous, with the shape and dtype of the array.
 
         Raises:
-            ValueError: the bytes are damaged. Not all damage shows: verify a checksum before.
+            ValueError: the bytes are damaged. Not all damage is found: verify a checksum before.
         """
 
     def max_error(self, array: Array) -> NDArray[np.float64] | float:
         """An upper bound of ``|decoded - array|``: one for each item, or for all of them.
 
-        For an array that ``encode`` takes. It says nothing of items that are NaN or infinite: those
-        stay so, of a complex number part by part.
+        For an array that ``encode`` encodes. Items that are NaN or infinite stay so, complex ones
+        part by part; for these the bound has no meaning.
         """
         return 0.0
 
@@ -92,7 +92,7 @@ class Plain(Codec):
         return None
 
     def decode(self, data: Bytes, out: Array) -> None:
-        """Never right, since nothing is ever encoded."""
+        """Raise ValueError: no array is ever encoded."""
         raise ValueError(f"{self.name} encodes nothing, so there is nothing to decode")
 
 

@@ -30,7 +30,7 @@ class _Half(Codec):
 
     lossless = False
     _relative: float  # bound of the error, by the size of the number
-    _absolute: float  # and besides
+    _absolute: float  # bound of the error besides
 
     def encode(self, array: Array, seed: int = 0) -> Bytes | None:
         """The rounded numbers."""
@@ -38,7 +38,7 @@ class _Half(Codec):
         if numbers is None:
             return None
         data = np.empty(numbers.size, "<u2")
-        with np.errstate(all="ignore"):  # what overflows is refused
+        with np.errstate(all="ignore"):  # overflows are detected
             for part in blocks(numbers.size, numbers.itemsize):
                 if not self._round(numbers[part], data[part]):
                     return None
@@ -90,7 +90,7 @@ class Float16(_Half):
         return True
 
     def _widen(self, codes: NDArray[np.uint16], numbers: Array) -> None:
-        # A look in a table of 256 KiB is twice to five times as fast as the cast.
+        # A table of 256 KiB is two to five times as fast as the cast.
         np.copyto(numbers, _every_float16().take(codes))
 
 
@@ -181,7 +181,7 @@ def real_numbers(items: Array) -> Array | None:
 
 
 def _beyond(numbers: Array, limit: float) -> NDArray[np.bool_] | None:
-    """Which numbers are NaN or of ``limit`` and more; None if there is none, found out faster."""
+    """Which numbers are NaN or at least ``limit`` in size; None, faster, if there is none."""
     if numbers.max() < limit and numbers.min() > -limit:
         return None
     return ~(np.abs(numbers) < limit)

@@ -24,8 +24,8 @@ _ZSTD_MAGIC = 0xFD2FB528
 class Compressor(Codec):
     """A codec of numcodecs.
 
-    numcodecs fills what it is given and says nothing of bytes left over, or of input that ends
-    too soon, so the sizes in the header are compared first.
+    numcodecs reports neither unused output nor truncated input, so the sizes in the header are
+    compared first.
     """
 
     _max_nbytes: int
@@ -39,7 +39,7 @@ class Compressor(Codec):
         return data if data.nbytes < array.nbytes else None
 
     def compress(self, array: Array) -> Bytes:
-        """The compressed bytes, be they fewer or not."""
+        """The compressed bytes, even if they are not fewer."""
         return np.frombuffer(self._codec.encode(self._input(flat(array))), np.uint8)
 
     def decode(self, data: Bytes, out: Array) -> None:
@@ -101,7 +101,7 @@ class Zstd(Compressor):
 
 
 class Blosc(Compressor):
-    """Blosc 1, level 1: bytes or bits of like rank gathered over the items, then compressed.
+    """Blosc 1, level 1: bytes or bits of the same rank are shuffled together, then compressed.
 
     Args:
         compressor: one of BLOSC_NAMES.
@@ -113,8 +113,8 @@ class Blosc(Compressor):
     def __init__(self, compressor: str, shuffle: str) -> None:
         from numcodecs import blosc
 
-        # Threads of its own would write the blocks in whatever order they are done with them. zarr
-        # sets this as well. The lock imports what a process forked meanwhile would wait for.
+        # Its threads would write the blocks in a random order; zarr disables them as well. Getting
+        # the lock now imports a module that a forked process would wait for.
         blosc.use_threads = False
         blosc.get_mutex()
         self.name = f"blosc-{compressor}" + (f"-{shuffle}" if shuffle != "shuffle" else "")

@@ -30,7 +30,7 @@ _STEPS = 1 << 16
 
 @dataclass(frozen=True)
 class Parts:
-    """What the encoded bytes of an array begin with; groups kept exactly are the rest of them.
+    """The head of the encoded bytes of an array; groups kept exactly follow it.
 
     Attributes:
         groups: of 128 numbers, the last of which may have fewer.
@@ -45,18 +45,18 @@ class Parts:
 
     @property
     def nbytes(self) -> int:
-        """Of both."""
+        """Bytes of scales and integers."""
         return self.scales_nbytes + self.codes_nbytes
 
 
 class GroupInt(Codec):
     """Integers from -levels to levels, times a scale for each 128 numbers, rounded at random.
 
-    A number between two levels goes to either, with such a probability that the mean over seeds is
-    the number, to 2**-14 of a level; the same array and seed give the same integers. Zeros stay
-    zeros. Kept exactly is a group that holds a NaN or an infinity, or whose largest number is near
-    the ends of the dtype's range (float32: below 2**-100 or above 2**126). Takes float16, bfloat16,
-    float32, float64 and complex of these; of a complex number the two parts are numbers.
+    A number between two levels is rounded to either one such that the mean over seeds is the
+    number, to 2**-14 of a level; the same array and seed give the same integers. Zeros stay zeros.
+    A group is kept exactly if it holds a NaN or an infinity, or if its largest number is near the
+    ends of the dtype's range (float32: below 2**-100 or above 2**126). Applies to float16,
+    bfloat16, float32, float64 and complex of these; a complex number counts as two.
 
     Encoded: the scales, the integers, the groups kept exactly. The scale of such a group is NaN.
 
@@ -78,7 +78,7 @@ class GroupInt(Codec):
         )
 
     def parts(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Parts | None:
-        """The parts of what arrays of a shape and dtype become; None if none is ever encoded."""
+        """The parts of encoded arrays of a shape and dtype; None if none is ever encoded."""
         return _parts(self.bits, math.prod(shape), dtype)
 
     def applies(self, array: Array) -> bool:
@@ -97,7 +97,7 @@ class GroupInt(Codec):
         scales, codes = data[:start].view(parts.scale), data[start:]
         kept: list[Bytes] = []
         spare = array.nbytes - data.nbytes
-        # By what is in the array: so it matters neither when nor where it is encoded.
+        # Seeded by the bytes of the array: the time and place of encoding do not matter.
         random = np.random.SFC64([seed, xxhash.xxh3_64_intdigest(items.view(np.uint8).data)])
         for part in numbers.blocks():
             rows = _rows(part)
@@ -191,7 +191,7 @@ class _Numbers:
     Attributes:
         count: how many there are.
         work, scale: dtype of the numbers when loaded, and of encoded scales.
-        rounding, absolute: error of storing a number, relative to it and besides.
+        rounding, absolute: relative and absolute error of storing a number.
     """
 
     def __init__(self, values: Array, is_bfloat16: bool) -> None:
@@ -242,7 +242,7 @@ class _Numbers:
         return self._values[index * GROUP : (index + 1) * GROUP].view(np.uint8)
 
     def must_stay(self, sizes: Array) -> NDArray[np.bool_]:
-        """Which groups are to be kept exactly, by the largest number of each."""
+        """Which groups must be kept exactly, by the largest number of each."""
         smallest, largest = self._range
         ordinary: NDArray[np.bool_] = (sizes >= smallest) & (sizes <= largest) | (sizes == 0)
         return ~ordinary

@@ -19,7 +19,7 @@ from offgrad_storage.codecs.groups import GroupInt
 
 
 class Auto(PackBits):
-    """What costs next to nothing and loses nothing: packed bits for bool, all else as it is.
+    """Nearly free and lossless: packed bits for bool, all other arrays as they are.
 
     Dense floating-point tensors gain too little from lossless compression to pay for its time.
     """

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offgrad_storage.checks import check_count
+from offgrad_storage._checks import check_count
 from offgrad_storage.codecs import Codec
 from offgrad_storage.entry import Entry, Pack
 

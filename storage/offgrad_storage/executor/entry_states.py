@@ -15,9 +15,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from offgrad_storage._checks import check_count
 from offgrad_storage.backend import Backend
 from offgrad_storage.base import StoreStats
-from offgrad_storage.checks import check_count
 from offgrad_storage.entry import Entry, Pack, State
 from offgrad_storage.errors import (
     ForkedStoreError,

@@ -1,4 +1,4 @@
-"""ArrayFile: arrays at offsets of one file, in extents that are used again."""
+"""ArrayFile: arrays in reusable extents of one file."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ Bytes = NDArray[np.uint8]
 
 
 class ArrayFile:
-    """Writes arrays from, and reads them into, their own memory where that is pooled.
+    """Writes arrays from, and reads them into, their own memory if it is pooled.
 
     Others are copied through a buffer of a few MB. ``allocate`` and ``free`` are for one thread at
     a time, ``write`` and ``read`` for any number.
 
     Args:
-        file: where the bytes go; it belongs to this object from now on.
-        store: what errors call the store.
-        buffers: where memory for what must be copied comes from.
-        first: bytes at the start of the file that are left alone.
+        file: takes the bytes; this object owns it from now on.
+        store: name of the store, in errors.
+        buffers: allocates the buffers for copies.
+        first: unused bytes at the start of the file.
     """
 
     def __init__(self, file: DirectFile, store: str, buffers: BufferPool, first: int = 0) -> None:
         self.file = file
         self._store = store
         self._buffers = buffers
-        self._released: set[tuple[int, int]] = set()  # free extents that have no blocks any more
+        self._released: set[tuple[int, int]] = set()  # free extents without blocks
         self._extents = Extents(first)
 
     @property
@@ -72,7 +72,7 @@ class ArrayFile:
             missing = self._missing_nbytes(end - self._extents.free_nbytes)
         if missing:
             raise StoreFullError(
-                f"{self.file.directory} has {missing} bytes too few to store it",
+                f"{self.file.directory} has {missing} bytes too few for the array",
                 store=self._store,
                 handle=str(entry),
                 fix="Free space there, or choose another directory (OFFGRAD_SPILL_DIR)",
@@ -92,12 +92,12 @@ class ArrayFile:
         return max(0, size - taken_nbytes - available_nbytes)
 
     def free(self, start: int, nbytes: int) -> None:
-        """Give an extent back, or the end of one: whole pages."""
+        """Free an extent, or the end of one: whole pages."""
         if nbytes:
             self._extents.free(start, round_up(nbytes))
 
     def release_free(self) -> bool:
-        """Give the blocks of free extents back to the file system; False if it does not take all.
+        """Return the blocks of free extents to the file system; False if it refuses any.
 
         For one thread at a time, as ``allocate``.
         """
@@ -107,23 +107,23 @@ class ArrayFile:
         return self._released == ranges
 
     def write(self, entry: Entry, array: Array, start: int) -> None:
-        """Write ``array`` at ``start``; set the checksum of ``entry`` unless it needs none."""
-        ready = self._ready(array)
-        if ready is None:
+        """Write ``array`` at ``start``; set the checksum of ``entry`` unless it is None."""
+        data = self._uncopied(array)
+        if data is None:
             entry.checksum = self._write_copied(array, start)
             return
         if entry.checksum is not None:
             entry.checksum = checksum(array)
-        self.file.write_at(ready, start)
+        self.file.write_at(data, start)
 
     def read(self, entry: Entry, out: Array, start: int) -> None:
         """Fill the C-contiguous ``out`` from ``start``, and verify the checksum of ``entry``."""
-        ready = self._ready(out)
+        data = self._uncopied(out)
         try:
-            if ready is None:
+            if data is None:
                 found: int | None = self._read_copied(bytes_of(out), start)
             else:
-                self.file.read_at(ready, start)
+                self.file.read_at(data, start)
                 found = None if entry.checksum is None else checksum(out)
         except MissingDataError as error:
             raise MissingDataError(
@@ -159,7 +159,7 @@ class ArrayFile:
             verify(None if entry.checksum is None else checksum(out), entry, self._store)
 
     def read_part(self, entry: Entry, out: Bytes, start: int, nbytes: int) -> None:
-        """Fill whole pages from ``start``, of which only the first ``nbytes`` need be there."""
+        """Fill whole pages from ``start``; only the first ``nbytes`` must exist in the file."""
         try:
             self.file.read_at(out, start, nbytes)
         except MissingDataError as error:
@@ -171,8 +171,8 @@ class ArrayFile:
         """Close the file; may be called twice."""
         self.file.close()
 
-    def _ready(self, array: Array) -> Bytes | None:
-        """The bytes of ``array`` as the file takes them without a copy, if it does."""
+    def _uncopied(self, array: Array) -> Bytes | None:
+        """The bytes of ``array`` as the file takes them without a copy; None if it must copy."""
         if not array.flags.c_contiguous:
             return None
         if not self.file.direct or not array.nbytes:
@@ -180,15 +180,15 @@ class ArrayFile:
         return BufferPool.padded(array)
 
     def _run(self, arrays: Sequence[Array], starts: Sequence[int]) -> list[Bytes] | None:
-        """The bytes of ``arrays`` as the file takes them, if they fill the file without a gap."""
+        """The bytes of ``arrays`` as the file takes them, if without copies and gaps."""
         run: list[Bytes] = []
         end = starts[0]
         for array, start in zip(arrays, starts, strict=True):
-            ready = self._ready(array)
-            if ready is None or start != end:
+            data = self._uncopied(array)
+            if data is None or start != end:
                 return None
-            run.append(ready)
-            end += ready.size
+            run.append(data)
+            end += data.size
         return run
 
     def _write_copied(self, array: Array, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""One open file, read and written at offsets, past the page cache where possible."""
+"""One open file, read and written at offsets, bypassing the page cache where possible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if sys.platform != "win32":
     import fcntl
     import resource
 
-_DROP_NBYTES = 64 << 20  # a file of the page cache's writes and reads is dropped from it so often
+_DROP_NBYTES = 64 << 20  # written and read between two drops of a file from the page cache
 _F_NOCACHE = 48  # of macOS
 
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE, with FALLOC_FL_KEEP_SIZE
@@ -36,14 +36,14 @@ Bytes = NDArray[np.uint8]
 class DirectFile:
     """A file, open for reading and writing.
 
-    Past the page cache where the system has O_DIRECT and the file system takes it. Elsewhere what
-    passed through the cache is dropped from it, where there is a way to.
+    Bypasses the page cache where the system and the file system support O_DIRECT. Elsewhere its
+    pages are dropped from the cache, if the system can.
 
     Args:
-        descriptor: of the open file; it belongs to this object from now on.
-        directory: where the file is.
-        direct: try O_DIRECT; None to take for granted that it works.
-        folder: what goes with the file, if anything.
+        descriptor: of the open file; this object owns it from now on.
+        directory: of the file.
+        direct: whether to try O_DIRECT; None to assume that it works.
+        folder: removed with the file.
 
     Attributes:
         descriptor: of the open file; -1 once closed.
@@ -72,12 +72,12 @@ class DirectFile:
 
     @classmethod
     def unnamed(cls, directory: Path, direct: bool) -> DirectFile:
-        """A file of mode 0600 that vanishes with its process, even one that is killed.
+        """A file of mode 0600 that vanishes with its process, even a killed one.
 
-        Nothing is to be seen of it in ``directory``, where the system allows that.
+        It has no name in ``directory`` where the system allows that.
         """
         if hasattr(os, "O_TMPFILE"):
-            with contextlib.suppress(OSError):  # what is really wrong shows again below
+            with contextlib.suppress(OSError):  # other errors recur below
                 flags = os.O_TMPFILE | os.O_RDWR | os.O_EXCL
                 return cls(os.open(directory, flags, 0o600), directory, direct)
         folder = SpillFolder(directory)
@@ -131,7 +131,7 @@ class DirectFile:
         self._limit_page_cache(nbytes)
 
     def write_run(self, run: Sequence[Bytes], offset: int) -> None:
-        """Write one after the other, at once if the system takes them so."""
+        """Write consecutive buffers, in one system call if possible."""
         nbytes = sum(data.size for data in run)
         if hasattr(os, "pwritev"):
             done = os.pwritev(self.fileno(), [data.data for data in run], offset)
@@ -143,7 +143,7 @@ class DirectFile:
             offset += data.size
 
     def read_run(self, run: Sequence[Bytes], offset: int) -> None:
-        """Fill one after the other, at once if the system gives them so.
+        """Fill consecutive buffers, in one system call if possible.
 
         Raises:
             MissingDataError: the file ends before.
@@ -159,13 +159,13 @@ class DirectFile:
             offset += out.size
 
     def punch(self, offset: int, nbytes: int) -> bool:
-        """Give the blocks of a range back to the file system; False if it does not take them."""
+        """Return the blocks of a range to the file system; False if it refuses."""
         if _fallocate is None:
             return False
         return bool(_fallocate(self.fileno(), _PUNCH_HOLE, offset, nbytes) == 0)
 
     def close(self) -> None:
-        """Give the space back; may be called twice."""
+        """Close the file, which frees its space; may be called twice."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -179,13 +179,13 @@ class DirectFile:
         return self.descriptor
 
     def _limit_page_cache(self, nbytes: int) -> None:
-        """So many bytes more are in the page cache: have them leave it now and then."""
+        """Count ``nbytes`` more in the page cache, and drop them from time to time."""
         if self.direct or not nbytes or not hasattr(os, "posix_fadvise"):
             return
         self._cached_nbytes += nbytes  # two threads may lose a count; the next drop makes up
         if self._cached_nbytes >= _DROP_NBYTES:
             self._cached_nbytes = 0
-            os.fdatasync(self.fileno())  # only what is on the disk can leave
+            os.fdatasync(self.fileno())  # only pages on the disk can be dropped
             os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _go_direct(self, probe: bool) -> bool:
@@ -232,7 +232,7 @@ class DirectFile:
 
 
 def create(path: Path) -> int:
-    """The descriptor of a new file of mode 0600, which nobody can have put there before."""
+    """The descriptor of a new file of mode 0600; an existing file or link is an error."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     return os.open(path, flags, 0o600)

@@ -1,4 +1,4 @@
-"""FileBackend: what backends that keep arrays in extents of files have in common."""
+"""FileBackend: base of the backends that keep arrays in extents of files."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class FileBackend(Backend):
             return self._allocate(entry, length, files, within_quota=False)
 
     def shrink(self, entry: Entry, stored_nbytes: int) -> None:
-        """Give back the end of the extent."""
+        """Free the end of the extent."""
         file, start, length = entry.place
         entry.place = (file, start, stored_nbytes)
         self._free_range(file, start + stored_nbytes, length - stored_nbytes)
 
     def extent_nbytes(self, entry: Entry, array: Array) -> int:
-        """Bytes of the extent of ``entry`` that it takes to hold ``array``."""
+        """Bytes of an extent for ``array``, the stored form of ``entry``."""
         return round_up(array.nbytes)
 
     def write(self, entry: Entry, array: Array) -> int:
@@ -71,13 +71,13 @@ class FileBackend(Backend):
         return self.extent_nbytes(entry, array)
 
     def is_adjacent(self, entry: Entry, following: Entry) -> bool:
-        """Whether one extent begins where the other ends."""
+        """Whether one extent starts where the other ends."""
         file, start, length = entry.place
         other, begin, _ = following.place
         return file is other and start + length == begin
 
     def write_run(self, entries: Sequence[Entry], arrays: Sequence[Array]) -> list[int]:
-        """Write arrays into adjacent extents; return the bytes that each takes."""
+        """Write arrays into adjacent extents; return the bytes of each."""
         file: ArrayFile = entries[0].place[0]
         file.write_run(entries, arrays, [entry.place[1] for entry in entries])
         return [self.extent_nbytes(*each) for each in zip(entries, arrays, strict=True)]
@@ -93,21 +93,21 @@ class FileBackend(Backend):
         file.read(entry, out, start)
 
     def read_part(self, pack: Entry, out: Array, offset: int, nbytes: int) -> None:
-        """Fill the pages of ``out`` that hold so many bytes from ``offset`` on."""
+        """Fill the pages of ``out`` that hold ``nbytes`` from ``offset`` on."""
         file, start, _ = pack.place
         begin, end = offset - offset % PAGE, offset + nbytes
         file.read_part(pack, out[begin : round_up(end)], start + begin, end - begin)
 
     def release_free(self) -> bool:
-        """Give the blocks of free extents back to the file systems."""
+        """Return the blocks of free extents to the file systems; False if all refuse."""
         return any(self.release_each())
 
     def release_each(self) -> list[bool]:
-        """Do so; whether the file system has taken all, for each file."""
+        """As ``release_free``; for each file, whether its file system has taken all blocks."""
         return [file.release_free() for file in [*self.files]]
 
     def free(self, entry: Entry) -> None:
-        """Give the extent back."""
+        """Free the extent."""
         self._free_range(*entry.place)
         entry.place = None
 

@@ -1,4 +1,4 @@
-"""Where spilled data goes, and the sweeping of what a killed process left there."""
+"""The spill directory, and the removal of folders that killed processes left there."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PathLike = str | os.PathLike[str]
 
 
 def spill_directory(directory: PathLike | None = None) -> Path:
-    """The directory to spill to; made, with mode 0700, if it is not there.
+    """The directory to spill to; made, with mode 0700, if it does not exist.
 
     Args:
-        directory: taken as it is. None means OFFGRAD_SPILL_DIR; else the system's directory for
-            temporary files, or /var/tmp where that one is memory, which spilling is to save.
+        directory: returned as an absolute path. None means OFFGRAD_SPILL_DIR, else the system's
+            directory for temporary files, or /var/tmp if that one is in memory.
     """
     chosen = directory or os.environ.get("OFFGRAD_SPILL_DIR")
     if not chosen:
@@ -40,13 +40,15 @@ def spill_directory(directory: PathLike | None = None) -> Path:
 
 
 def local_folder(directory: str) -> str:
-    """``directory`` itself, or the folder that it is the ``file://`` URL of."""
+    """``directory`` itself, or the folder of a ``file://`` URL."""
     scheme, separator, rest = directory.partition("://")
     if not separator or scheme.lower() not in ("file", "local"):  # the latter as fsspec has it
         return directory
     host, slash, path = rest.partition("/")
     if not slash or host not in ("", "localhost"):
-        raise ValueError(f"{directory} is no local folder: write {scheme}:///path, percent-encoded")
+        raise ValueError(
+            f"{directory} is not a local folder: use {scheme}:///path, percent-encoded"
+        )
     return url2pathname("/" + path)
 
 
@@ -67,14 +69,13 @@ def file_system_of(path: PathLike) -> str:
 
 
 class SpillFolder:
-    """A folder of mode 0700 that goes away with its process.
+    """A folder of mode 0700 that is removed after its process has ended.
 
-    A file in it stays locked as long as the process lives, however that ends; the next to make a
-    folder in the same place removes those whose lock is free. It has another name until it is
-    locked.
+    A file in it stays locked while the process lives. The next process that makes a folder in the
+    same place removes those whose lock is free. The folder has another name until it is locked.
 
     Args:
-        parent: the directory to make it in; an existing one.
+        parent: the directory to make it in; must exist.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -96,14 +97,14 @@ class SpillFolder:
             raise
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it; may be called twice."""
+        """Remove the folder and its contents; may be called twice."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         if sys.platform == "win32":  # an open file cannot be removed there
             os.close(lock)
         with contextlib.suppress(OSError):
-            # Not by shutil.rmtree: there may be but one file descriptor left.
+            # Not by shutil.rmtree: there may be only one file descriptor left.
             for folder, folders, files in os.walk(self.path, topdown=False):
                 links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
                 for name in files + links:
@@ -149,7 +150,7 @@ def _is_abandoned(folder: Path, age: float) -> bool:
     try:
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return age > _GRACE_SECONDS  # its process may be just about to make the lock
+        return age > _GRACE_SECONDS  # its process may be about to make the lock
     try:
         _lock(lock)
     except BlockingIOError:

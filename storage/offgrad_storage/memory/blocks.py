@@ -1,7 +1,7 @@
-"""Blocks: the memory under a BufferPool, in huge pages where the kernel gives them.
+"""Blocks: the memory of a BufferPool, in huge pages where the kernel has them.
 
 A direct write or read from 4 KiB pages is a quarter slower than from huge ones, and needs three
-times the CPU time. So blocks of less than a huge page are cut from slabs of several.
+times the CPU time. So blocks smaller than a huge page are cut from slabs of several.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offgrad_storage.memory.extents import Extents
 
 _HUGE_PAGE = 2 << 20
 _SLAB = 8 << 20
-_MAX_SLABS = 16  # that are asked for room before a new one is made
+_MAX_SLABS = 16  # searched for space before a new one is made
 _HAS_HUGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 
 
@@ -26,7 +26,7 @@ class Block:
     Attributes:
         address: where it starts.
         nbytes: its length, whole pages.
-        returned: when it was last given back, in the counting of its pool.
+        returned: when it was last returned, by the counter of its pool.
     """
 
     __slots__ = ("_mapping", "_start", "address", "nbytes", "returned")
@@ -39,7 +39,7 @@ class Block:
         self.returned = 0
 
     def unmap(self) -> None:
-        """Give the memory back to the system."""
+        """Return the memory to the system."""
         self._mapping.free(self._start, self.nbytes)
 
 
@@ -47,16 +47,16 @@ class Blocks:
     """Makes blocks. For one thread at a time, as is ``Block.unmap``."""
 
     def __init__(self) -> None:
-        self._slabs: dict[int, _Mapping] = {}  # the last that had room
+        self._slabs: dict[int, _Mapping] = {}  # the last ones with free space
 
     def __del__(self) -> None:
-        self._slabs.clear()  # they refer to it: else they would wait for the garbage collector
+        self._slabs.clear()  # they refer to it: do not leave the cycle to the garbage collector
 
     def make(self, nbytes: int) -> Block:
         """A new block of whole pages.
 
         Raises:
-            OSError, OverflowError, ValueError, MemoryError: the system gives no memory.
+            OSError, OverflowError, ValueError, MemoryError: the system has no memory.
         """
         if nbytes >= _HUGE_PAGE or not _HAS_HUGE_PAGES:
             return _first_of(_Mapping(nbytes), nbytes)
@@ -66,7 +66,7 @@ class Blocks:
                 return Block(slab, start, nbytes)
         try:
             slab = _Mapping(_SLAB, self._slabs)
-        except OSError:  # there is hardly any memory left
+        except OSError:  # little memory is left
             return _first_of(_Mapping(nbytes), nbytes)
         block = _first_of(slab, nbytes)
         for key in list(self._slabs)[: 1 - _MAX_SLABS]:
@@ -78,10 +78,10 @@ class Blocks:
 class _Mapping:
     """One private anonymous mapping. Only its address is kept, so it can always be unmapped.
 
-    Given back in part, it is among ``with_room`` again, if that is given.
+    A mapping with free space is in ``with_room``, if passed.
 
-    A finalizer or signal may come in the middle of ``take`` and ``free`` and call them in turn, and
-    a fork leaves the child with what it was in the middle of: then the mapping is left alone.
+    A finalizer or signal may interrupt ``take`` and ``free`` and call them, and a fork may leave
+    the child with an interrupted call: then the mapping stays unchanged.
     """
 
     def __init__(self, nbytes: int, with_room: dict[int, _Mapping] | None = None) -> None:
@@ -99,7 +99,7 @@ class _Mapping:
             self.address = _address(self._map)
             self.address += -self.address % _HUGE_PAGE
         if nbytes >= _HUGE_PAGE and _HAS_HUGE_PAGES:
-            with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
+            with contextlib.suppress(OSError):  # a kernel without huge pages: only slower
                 self._map.madvise(mmap.MADV_HUGEPAGE)
 
     @property
@@ -107,7 +107,7 @@ class _Mapping:
         return self._map.closed
 
     def take(self, nbytes: int) -> int | None:
-        """Where a range begins that is in use from now on; None if there is none."""
+        """Take a range; return its start, or None if there is no space."""
         if self._busy:
             return None
         self._busy = True
@@ -117,7 +117,7 @@ class _Mapping:
         return start
 
     def free(self, start: int, nbytes: int) -> None:
-        """Give a range back; if it was the last, everything."""
+        """Free a range; unmap the mapping with its last range."""
         self._freed.append((start, nbytes))
         self._free_pending()
 
@@ -138,7 +138,7 @@ class _Mapping:
         if self._with_room is not None:
             self._with_room[id(self)] = self
         offset = self.address - _address(self._map) + start
-        with contextlib.suppress(OSError):  # locked memory stays until all of it goes
+        with contextlib.suppress(OSError):  # locked memory stays until it is unmapped
             self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)
 
 

@@ -1,12 +1,12 @@
 """BufferPool: page-aligned, size-classed, reusable memory for arrays.
 
-A fresh large array costs a page fault per 4 KiB; a reused one costs nothing, and a page-aligned
-one can be written to disk with O_DIRECT without a copy. The pool hands out ordinary NumPy arrays
-whose memory comes back by itself when the last view of it dies.
+A new large array costs a page fault per 4 KiB, a reused one none, and a page-aligned one can be
+written to disk with O_DIRECT without a copy. The pool returns ordinary NumPy arrays; their memory
+returns to the pool when the last view dies.
 
-There is no lock on the way out or back: the last view may die inside a garbage collection at any
-allocation, in any thread, also in the middle of this code. Every step on those two ways is a
-single operation on a dict or deque, which the interpreter makes atomic.
+Taking and returning memory uses no lock: the last view may die inside a garbage collection at any
+allocation, in any thread, also in the middle of this code. Each step of both is a single
+operation on a dict or deque, which the interpreter makes atomic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from offgrad_storage.checks import check_count
+from offgrad_storage._checks import check_count
 from offgrad_storage.memory.blocks import Block, Blocks
 
 PAGE = 4096
@@ -43,7 +43,7 @@ def round_up(nbytes: int, multiple: int = PAGE) -> int:
 
 @functools.lru_cache(256)
 def size_class(nbytes: int) -> int:
-    """The buffer size that serves ``nbytes``: whole pages, at most 12.5 % more than needed.
+    """The buffer size for ``nbytes``: whole pages, at most 12.5 % more than needed.
 
     There are eight classes between one power of two and the next.
     """
@@ -53,7 +53,7 @@ def size_class(nbytes: int) -> int:
 
 
 class _Lease:
-    """Owner of one block while arrays use it: the base under all their views."""
+    """Owns one block while arrays use it: the base of all their views."""
 
     __slots__ = ("__array_interface__", "__weakref__", "block", "nbytes", "pool", "serial")
 
@@ -75,15 +75,15 @@ class _Lease:
 
 @dataclass(frozen=True)
 class BufferPoolStats:
-    """What a BufferPool holds (bytes) and has done (counts).
+    """The figures of a BufferPool, in bytes and counts.
 
     Attributes:
-        in_use_nbytes: exact bytes of all living arrays.
+        in_use_nbytes: exact bytes of all live arrays.
         reserved_nbytes: bytes of the buffers behind those arrays: rounded up to size classes.
         cached_nbytes: bytes of buffers kept for reuse.
-        arrays: living arrays.
-        takes: arrays handed out so far.
-        maps: of these, how many needed fresh memory from the system.
+        arrays: number of live arrays.
+        takes: arrays returned by ``empty`` so far.
+        maps: of these, arrays that needed new memory from the system.
     """
 
     in_use_nbytes: int
@@ -95,15 +95,15 @@ class BufferPoolStats:
 
 
 class BufferPool:
-    """A pool of page-aligned memory that hands out NumPy arrays.
+    """A pool of page-aligned memory for NumPy arrays.
 
     Args:
-        capacity: most bytes of buffers, in use and cached together; None for no bound.
-        on_change: called with ``+nbytes`` before an array is handed out and with ``-nbytes`` when
-            its last view has died. If it raises at the former, nothing is taken. The latter may
-            come from inside a garbage collection in any thread: it must neither wait nor raise.
+        capacity: bound of the bytes of buffers, in use and cached; None for none.
+        on_change: called with ``+nbytes`` before an array is returned, and with ``-nbytes`` when
+            its last view has died. If it raises in the former call, nothing is taken. The latter
+            call may come from a garbage collection in any thread: it must neither wait nor raise.
 
-    Thread-safe. A forked child may go on using the pool: it has its own copy of everything in it.
+    Thread-safe. A forked child may continue to use its copy of the pool.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class BufferPool:
             dtype: any dtype of fixed size that holds no Python objects.
 
         Raises:
-            MemoryError: the system or the capacity gives no more.
+            MemoryError: the system has no more, or the capacity is reached.
         """
         dtype = np.dtype(dtype)
         shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
         if dtype.hasobject:
-            raise TypeError(f"a buffer holds plain bytes, but dtype {dtype} holds Python objects")
+            raise TypeError(f"a buffer takes dtypes without Python objects, got {dtype}")
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes <= 0:
             return np.empty(shape, dtype)
@@ -163,8 +163,8 @@ class BufferPool:
     def padded(array: Array) -> NDArray[np.uint8] | None:
         """The bytes of a pooled array, rounded up to whole pages, for O_DIRECT; not a copy.
 
-        Works for arrays of any pool. None where the array is not pooled, not C-contiguous, not at
-        a page boundary, or where the rounding would reach into memory that is not its own.
+        Works for arrays of any pool. None if the array is not pooled, not C-contiguous, not at a
+        page boundary, or if rounding would include memory of other arrays.
         """
         lease = lease_of(array)
         if lease is None or not array.flags.c_contiguous or not array.nbytes:
@@ -176,7 +176,7 @@ class BufferPool:
 
     @property
     def in_use_nbytes(self) -> int:
-        """Exact bytes of all living arrays."""
+        """Exact bytes of all live arrays."""
         return sum(nbytes for nbytes, _ in self._live.copy().values())
 
     @property
@@ -197,13 +197,13 @@ class BufferPool:
         )
 
     def trim(self, nbytes: int | None = None) -> int:
-        """Give cached buffers back to the system, longest unused first.
+        """Return cached buffers to the system, least recently used first.
 
         Args:
-            nbytes: at least so many bytes, if there are; None for all.
+            nbytes: lower bound of the bytes to return, as far as cached; None for all.
 
         Returns:
-            The bytes given back.
+            The bytes returned.
         """
         freed = 0
         while nbytes is None or freed < nbytes:
@@ -217,7 +217,7 @@ class BufferPool:
             try:
                 block = oldest.popleft()
             except IndexError:
-                continue  # another thread has just taken it
+                continue  # another thread took it
             with self._map_lock:
                 self._mapped_nbytes -= block.nbytes
                 block.unmap()
@@ -233,10 +233,10 @@ class BufferPool:
             reserved = self._reserved() + size
             if self.capacity is not None and reserved > self.capacity:
                 raise MemoryError(
-                    f"BufferPool: {size} bytes more would make {reserved} bytes of buffers, past "
-                    f"its capacity of {self.capacity}; raise that, or let arrays die first"
+                    f"BufferPool: {size} bytes more would make {reserved} bytes of buffers, above "
+                    f"its capacity of {self.capacity}; raise it, or drop arrays first"
                 )
-            # What was needed at once before may be needed again; far more than that is hoarding.
+            # The next peak may be as high as the last; a cache far above it would waste memory.
             self._peak = max(self._peak, reserved)
             bound = self._peak + self._peak // 4 + _CACHE_SLACK
             if self.capacity is not None:
@@ -248,7 +248,7 @@ class BufferPool:
             return block
 
     def _map_block(self, size: int) -> Block:
-        # As much as is needed goes first, then all: what is cached will be wanted again.
+        # Trim as little as needed, since cached buffers will be reused: first none, then all.
         reason = ""
         for trimmed in (0, size, None):
             self.trim(trimmed)
@@ -258,15 +258,15 @@ class BufferPool:
                 reason = str(error)
         raise MemoryError(
             f"BufferPool: the system gives no {size} bytes ({reason}); {self._reserved()} bytes "
-            "are in use, none are cached. Let arrays die, offload more, or raise the limit"
+            "are in use, none are cached. Drop arrays, offload more, or raise the limit"
         )
 
     def _reserved(self) -> int:
-        # Not the sum over all living arrays, of which there may be many thousands.
+        # Not a sum over all live arrays, which may be many thousands.
         return self._mapped_nbytes - self.cached_nbytes
 
     def _take_back(self, lease: _Lease) -> None:
-        # From __del__: no waiting, and each step atomic.
+        # Called by __del__: each step is atomic and never waits.
         block = lease.block
         block.returned = next(self._returned)
         self._live.pop(lease.serial, None)
@@ -283,7 +283,7 @@ def _age(blocks: deque[Block]) -> int:
 
 
 def lease_of(array: object) -> _Lease | None:
-    """What owns the pooled memory under ``array``, perhaps a view; None if it is not pooled."""
+    """The owner of the pooled memory of ``array``, perhaps a view; None if it is not pooled."""
     while array is not None:
         if isinstance(array, _Lease):
             return array
@@ -295,7 +295,7 @@ _pools: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # A thread of the parent may have held the lock; it does not exist here.
+    # A thread of the parent, absent in the child, may have held the lock.
     for pool in list(_pools):
         pool._map_lock = threading.RLock()
 

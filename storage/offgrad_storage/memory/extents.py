@@ -1,4 +1,4 @@
-"""Which ranges of the spill file are free."""
+"""Extents: the free ranges of a file or a mapping."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from bisect import bisect_left, insort
 class Extents:
     """A best-fit allocator of ranges of a file that grows at its end and never shrinks.
 
-    Ranges that were written before are faster to write than new ones, so freed space is taken
-    first: of those that fit the smallest, and of these the first. Neighbours coalesce.
+    Rewriting a range is faster than growing the file, so the smallest free range that fits is
+    taken, the first of equal ones. Adjacent free ranges coalesce.
 
     Args:
-        first: where ranges begin.
+        first: start of the first range.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -32,13 +32,13 @@ class Extents:
         return sum(self._lengths.values())
 
     def end_with(self, length: int) -> int:
-        """What ``end`` would be after ``allocate(length)``."""
+        """The value of ``end`` after ``allocate(length)``."""
         if self._by_length and self._by_length[-1][0] >= length:
             return self.end
         return self._starts.get(self.end, self.end) + length
 
     def allocate(self, length: int, limit: int | None = None) -> int | None:
-        """The start of a range of ``length`` bytes; None if the file would pass ``limit``."""
+        """The start of a range of ``length`` bytes; None if ``end`` would exceed ``limit``."""
         index = bisect_left(self._by_length, (length, 0))
         if index < len(self._by_length):
             found, start = self._by_length[index]
@@ -55,7 +55,7 @@ class Extents:
         return start
 
     def free(self, start: int, length: int) -> None:
-        """Give a range back."""
+        """Free a range."""
         before = self._starts.get(start)
         if before is not None:
             self._remove(before, start - before)

@@ -1,4 +1,4 @@
-"""The contract every store must pass, as tests to inherit; needs pytest.
+"""The contract of a store, as tests to inherit; needs pytest.
 
     import pytest
     from offgrad_storage import BackendStore
@@ -10,13 +10,10 @@
             return lambda **options: BackendStore(MyBackend(tmp_path), **options)
 
 ``make_store`` must take the keyword ``allocate``, and may be called several times in a test;
-everything else is tested for you. ``test_state_machine`` is skipped without hypothesis.
+all tests are inherited. ``test_state_machine`` is skipped without hypothesis.
 """
 
-from __future__ import annotations
-
-import pytest
-
+from offgrad_storage.testing.contract import StoreContract
 from offgrad_storage.testing.helpers import (
     DTYPES,
     MakeStore,
@@ -24,18 +21,5 @@ from offgrad_storage.testing.helpers import (
     eventually,
     sample,
 )
-from offgrad_storage.testing.lifetimes import LifetimeContract
-from offgrad_storage.testing.values import ValueContract
 
 __all__ = ["DTYPES", "MakeStore", "StoreContract", "assert_same", "eventually", "sample"]
-
-
-class StoreContract(ValueContract, LifetimeContract):
-    """Tests of the whole contract; give it a ``make_store`` fixture."""
-
-    def test_state_machine(self, make_store: MakeStore) -> None:
-        """Any sequence of actions, against a dict."""
-        pytest.importorskip("hypothesis")
-        from offgrad_storage.testing.machine import run_store_machine
-
-        run_store_machine(make_store)

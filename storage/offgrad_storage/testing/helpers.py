@@ -1,4 +1,4 @@
-"""What tests of stores share."""
+"""Helpers of the tests of stores."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Array = NDArray[Any]
 
 _RECORD = np.dtype([("id", "<i2"), ("weight", ">f8"), ("name", "S3"), ("xyz", "f4", (3,))])
 DTYPES = [*"?bBhHiIlLqQefdgFDG", ">i4", ">f8", "<M8[ns]", "m8[s]", "S5", "U3", "V7", _RECORD]
-"""Every kind of dtype of fixed size; bfloat16 is tested besides, where ml_dtypes is installed."""
+"""All kinds of dtypes of fixed size; bfloat16 has a separate test, which needs ml_dtypes."""
 
 
 class MakeStore(Protocol):
-    """Makes a fresh store; ``allocate`` is where read-back arrays come from."""
+    """Makes a new store; ``allocate`` allocates arrays that are read back."""
 
     def __call__(self, *, allocate: Allocate = ...) -> AbstractArrayStore:
         """A store of the kind under test."""
@@ -53,31 +53,31 @@ def assert_same(found: Array, expected: Array) -> None:
 
 
 def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait until ``condition`` holds; what threads do late is right, what they never do is not."""
+    """Wait until ``condition`` holds, up to ``seconds``: threads may be late."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         gc.collect()
         time.sleep(0.002)
 
 
 def backends_of(store: AbstractArrayStore) -> list[Backend]:
-    """The backends of a store and of those below it, as far as they have some."""
+    """The backends of a store and of the stores below it."""
     if isinstance(store, TieredStore):
         return [backend for each in store.below for backend in backends_of(each)]
     return [store._executor.backend] if isinstance(store, BackendStore) else []
 
 
 class StoreFixtures:
-    """What a test of a store gets; ``make_store`` is to be overridden."""
+    """Fixtures of the tests; override ``make_store``."""
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
-        """To override: a callable that makes a fresh store."""
+        """To override: a callable that makes a new store."""
         raise NotImplementedError("override the fixture make_store")
 
     @pytest.fixture
     def store(self, make_store: MakeStore) -> Iterator[AbstractArrayStore]:
-        """A fresh store, closed afterwards."""
+        """A new store, closed afterwards."""
         with make_store() as store:
             yield store

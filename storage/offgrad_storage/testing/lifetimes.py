@@ -1,4 +1,4 @@
-"""Lives and deaths: of handles, stores, threads and processes."""
+"""Tests of the lifetimes of handles, stores, threads and processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 
 
 class LifetimeContract(StoreFixtures):
-    """Tests of what is freed when, of use after close, of threads and of fork."""
+    """Tests of freeing, of use after close, of threads and of fork."""
 
     # ---- lifetimes
 
@@ -120,7 +120,7 @@ class LifetimeContract(StoreFixtures):
             bad = store.put(sample(np.float32, (500_000,), 1))
             store.flush()
         except StoreError:
-            assert failed  # at once: then there is no handle to tell of it
+            assert failed  # the put failed itself, so there is no handle
         else:
             for told in (bad.check, bad.get) if failed else ():
                 with pytest.raises(StoreError, match="injected"):
@@ -297,6 +297,6 @@ def _use_in_child(store: AbstractArrayStore, handles: list[Handle]) -> int:
 
 
 def _own_threads(before: set[threading.Thread]) -> list[threading.Thread]:
-    """New threads, less those of zarr's event loop, which stay for good."""
+    """New threads, without those of zarr's event loop, which never end."""
     new = [thread for thread in threading.enumerate() if thread not in before]
     return [thread for thread in new if not thread.name.startswith(("zarr", "asyncio"))]

@@ -1,4 +1,4 @@
-"""A store against a dict, under any sequence of actions that hypothesis thinks of."""
+"""A store against a dict, under random sequences of actions by hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bit for bit: what is put comes back, whatever it is and however it is asked for."""
+"""Tests that arrays come back bit for bit, by get and by prefetch."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ValueContract(StoreFixtures):
         assert_same(handle.get(), array)
 
     def test_encoded_and_stored_bytes(self, store: AbstractArrayStore) -> None:
-        """What is encoded is the same however it is rounded up, and all of it is stored."""
+        """Encoded bytes do not depend on rounding up, and stored bytes include them."""
         for array in (
             np.zeros(300_000, np.float32),
             sample(np.float32, (300_000,)),
@@ -170,7 +170,7 @@ class ValueContract(StoreFixtures):
                 handle.prefetch(out)
         assert handle.get().shape == (2, 3)
 
-    def test_what_is_got_is_the_callers(self, store: AbstractArrayStore) -> None:
+    def test_a_returned_array_belongs_to_the_caller(self, store: AbstractArrayStore) -> None:
         array = sample(np.uint8, (100,))
         handle = store.put(array)
         for _ in range(2):

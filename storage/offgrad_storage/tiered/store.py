@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from offgrad_storage._checks import check_count
 from offgrad_storage.base import (
     AbstractArrayStore,
     Allocate,
     Handle,
     StoreStats,
 )
-from offgrad_storage.checks import check_count
 from offgrad_storage.entry import Entry, check_out, check_plain
 from offgrad_storage.errors import StoreError
 from offgrad_storage.memory.buffer_pool import BufferPool

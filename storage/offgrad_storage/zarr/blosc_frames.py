@@ -1,9 +1,9 @@
-"""Frames that every reader of Blosc takes for its own, of data that needs no compressor.
+"""Blosc frames, for every reader of Blosc, of data that needs no compressor.
 
 Blosc with "bitshuffle" puts the lowest bits of all booleans first, then seven planes of zeros. With
 "shuffle" it puts the two low bytes of all float32 first: zeros, where the numbers were rounded to
-bfloat16. LZ4 shortens the zeros and keeps the rest. So what comes out is known beforehand but for
-the bits, and NumPy packs these three to ten times as fast as Blosc does.
+bfloat16. LZ4 shortens the zeros and keeps the rest. So all of the frame but the bits is known
+beforehand, and NumPy packs these three to ten times as fast as Blosc does.
 
 The frame: https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst
 A block: https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md
@@ -36,7 +36,7 @@ def encode_mask(mask: NDArray[np.bool_]) -> Bytes:
     size = flat.size
     if size < _SMALLEST:
         return stored(flat, bits=True)
-    # Blocks of one size, each of whole bytes of bits; what they leave is stored as it is.
+    # Blocks of one size, each of whole bytes of bits; the rest is stored as it is.
     count = -(-size // _BLOCK)
     block = size // count // 8 * 8
     before, after = _around(block)
@@ -148,7 +148,7 @@ def _header(shuffle: int, itemsize: int, size: int, block: int, total: int) -> B
 
 @functools.lru_cache(maxsize=64)
 def _around(block: int) -> tuple[Bytes, Bytes]:
-    """What stands before and after the bits of a block of ``block`` elements, its length included.
+    """The bytes before and after the bits of a block of ``block`` elements, with its length.
 
     Two sequences of LZ4: the bits and one zero, then a copy of that zero; and the five last
     bytes, which LZ4 wants spelled out.
@@ -164,7 +164,7 @@ def _around(block: int) -> tuple[Bytes, Bytes]:
 
 @functools.lru_cache(maxsize=64)
 def _before_floats(size: int) -> Bytes:
-    """What stands before the upper bytes of a block of ``size`` elements, its length included.
+    """The bytes before the upper bytes of a block of ``size`` elements, with its length.
 
     A zero, a copy of it for all the lower bytes, and the head of the literals that follow.
     """

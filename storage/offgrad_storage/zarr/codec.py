@@ -1,4 +1,4 @@
-"""How a ZarrStore encodes arrays: as zarr's codecs do, by name or by kind of array."""
+"""The codecs of a ZarrStore: they produce the bytes of zarr's codecs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ZarrCodec(Codec):
     """Makes chunks that any reader of Zarr 3 decodes.
 
     Args:
-        name: "auto" packs the bits of masks, losslessly, and leaves the rest as it is; "none";
-            "bfloat16" rounds float32 to that, "int8" and "int4" round float16, float32 and float64
-            to integers and scales (see ``zarr_groups``), and they do the rest as "auto"; "zstd", or
-            "blosc-NAME[-SHUFFLE]" as in ``codec``, for all arrays.
+        name: "auto" packs the bits of masks, losslessly, and stores other arrays as they are;
+            "none"; "bfloat16" rounds float32, "int8" and "int4" round float16, float32 and float64
+            to integers and scales (see ``zarr.groups``), each with "auto" for other arrays;
+            "zstd", or "blosc-NAME[-SHUFFLE]" as in ``codec``, for all arrays.
 
     Attributes:
         lossless: whether arrays come back bit for bit.
@@ -75,7 +75,7 @@ class ZarrCodec(Codec):
         return self.kind(array.shape, array.dtype) != "none"
 
     def encode(self, array: Array, seed: int = 0) -> Bytes | None:
-        """The chunk; None for what is stored as it is. It may be a little larger than the array."""
+        """The chunk, perhaps a little larger than the array; None to store the array as it is."""
         kind = self.kind(array.shape, array.dtype)
         if kind == "none":
             return None
@@ -83,7 +83,7 @@ class ZarrCodec(Codec):
             return self._rounding.encode(array, seed)
         items = np.ascontiguousarray(array).reshape(-1)
         if kind == "packed":
-            other = items.view(np.uint8).max() > 1  # which is neither true nor false, but kept
+            other = items.view(np.uint8).max() > 1  # neither true nor false, but stored
             return stored(items, bits=True) if other else encode_mask(items)
         if kind == "bfloat16":
             rounded = self._rounding.encode(items)

@@ -1,4 +1,4 @@
-"""What a ZarrStore's files look like: one Zarr 3 array, in one shard, for each kind of tensor.
+"""The format of ZarrStore's files: one Zarr 3 array, in one shard, for each kind of tensor.
 
 The tensors of one kind (dtype, shape and codec) are the slots of one array, along its first axis.
 The array is a single shard: a file that holds each slot's chunks wherever they were written, in any
@@ -33,7 +33,7 @@ class Layout:
     """How one tensor is stored.
 
     Attributes:
-        dtype: what its bytes are viewed as.
+        dtype: of the stored view of its bytes.
         shape: its shape, with one more axis where ``dtype`` is smaller than the tensor's own; or
             its size.
         chunk: the shape of a chunk. Chunks are C-contiguous, and all of the same size: the last
@@ -53,9 +53,9 @@ class Layout:
 
 
 def layout(shape: Shape, dtype: DType, limit: int | None = None) -> Layout:
-    """How a tensor is stored, in chunks of at most ``limit`` bytes, cut along the first axis.
+    """The layout of a tensor in chunks of at most ``limit`` bytes, cut along the first axis.
 
-    So they are its bytes in C order. One whose rows are larger than that is stored flat.
+    So chunks are its bytes in C order. A tensor with larger rows is stored flat.
     """
     return _layout(shape, dtype, CHUNK_NBYTES if limit is None else limit)
 
@@ -70,20 +70,20 @@ def _layout(shape: Shape, dtype: DType, limit: int) -> Layout:
     nbytes = math.prod(chunk) * stored.itemsize
     if nbytes > limit:
         pieces = -(-chunk[0] // max(1, limit * chunk[0] // nbytes))
-        chunk[0] = -(-chunk[0] // pieces)  # of like size, so that padding is little
+        chunk[0] = -(-chunk[0] // pieces)  # of similar size, for little padding
     grid = tuple(-(-max(1, n) // c) for n, c in zip(shape, chunk, strict=True))
     return Layout(stored, shape, tuple(chunk), grid)
 
 
 def storable(dtype: DType) -> tuple[DType, Shape]:
-    """The dtype whose view of an array's bytes Zarr 3 has, and the axes that this view adds.
+    """The dtype of Zarr 3 to view an array's bytes as, and the axes that the view adds.
 
-    Booleans, numbers of either byte order, dates and durations are what they are. Others
-    (bfloat16, structured, text, long double, ...) become unsigned integers of their size, or gain
-    an axis of their bytes.
+    Booleans, numbers of either byte order, dates and durations keep their dtype. Others (bfloat16,
+    structured, text, long double, ...) become unsigned integers of their size, or of one byte with
+    another axis.
     """
     if dtype.kind == "c" and dtype.str[0] == ">" and dtype.itemsize <= 16:
-        # zarrs turns all bytes of a complex number round, and so its parts.
+        # zarrs reverses all bytes of a complex number, which swaps its parts.
         return np.dtype(f">f{dtype.itemsize // 2}"), (2,)
     timed = dtype.kind in "mM" and np.datetime_data(dtype)[0] != "generic"
     if timed or (dtype.num < 256 and dtype.char in _NUMBERS):
@@ -114,7 +114,7 @@ def compressor(codec: str) -> Any:
     """The zarr codec of a name, None for "none".
 
     Names are "none", "zstd", "packed" (for booleans), "bfloat16" (for float32, rounded), "int8"
-    and "int4" (for what ``zarr_groups`` makes of floats: none) and "blosc-NAME" with NAME one of
+    and "int4" (for the integers of ``zarr.groups``: None) and "blosc-NAME" with NAME one of
     lz4, lz4hc, zstd, zlib, blosclz, and optionally "-shuffle" (the default), "-bitshuffle" or
     "-noshuffle".
     """
@@ -128,7 +128,7 @@ def compressor(codec: str) -> Any:
         # Every reader has this one, and it leaves a boolean one bit; few know packbits.
         return BloscCodec(cname="lz4", clevel=1, shuffle="bitshuffle")
     if codec == "bfloat16":
-        # So it reads as float32; few know the dtype bfloat16, zarr-python does not.
+        # Stored as float32, because few readers know the dtype bfloat16; zarr-python does not.
         return BloscCodec(cname="lz4", clevel=1, shuffle="shuffle")
     family, _, rest = codec.partition("-")
     name, dash, shuffle = rest.partition("-")

@@ -1,9 +1,9 @@
-"""int8 and int4 in Zarr: arrays of integers, of their scales, and of what is kept exactly.
+"""int8 and int4 in Zarr: arrays of integers, of their scales, and of exact groups.
 
-What the codec makes of a tensor is written in one piece, as any tensor is: scales, integers, groups
-kept exactly. The slots of the array NAME are the integers, where they lie in the file. The scales,
-1/32 of that or so, and the rest, mostly nothing, are copied into arrays beside it whenever the
-folder is published. All three are uncompressed; a number is value * scale.
+The encoded bytes of a tensor are written in one piece, as any tensor is: scales, integers, groups
+kept exactly. The slots of the array NAME are the integers in that file. The scales, about 1/32 of
+their bytes, and the exact groups, usually none, are copied into companion arrays when the folder is
+published. All three are uncompressed; a number is value * scale.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from offgrad_storage.files.direct_file import create
 from offgrad_storage.memory.buffer_pool import PAGE, BufferPool, round_up
 from offgrad_storage.zarr.format import shard_index
 
-_BLOCK_NBYTES = 1 << 20  # of a chunk of the arrays beside, and of what is copied at a time
+_BLOCK_NBYTES = 1 << 20  # of a chunk of the companion arrays, and of a copied block
 _DTYPES = ("float16", "float32", "float64")
 _FORMULA = {
     8: "x = value * scale; one scale for each 128 values in C order. Where the scale is NaN, the "
@@ -40,7 +40,7 @@ Array = NDArray[Any]
 
 
 class Groups:
-    """How tensors of a shape and dtype are stored as integers and scales.
+    """Storage of tensors of one shape and dtype as integers and scales.
 
     Args:
         codec: "int8" or "int4".
@@ -49,7 +49,7 @@ class Groups:
     Attributes:
         integers: shape and dtype of a slot of integers: int8 of the tensor's shape, or uint8 of two
             values each, [groups, 64].
-        parts: where integers and scales are in what the codec makes.
+        parts: the places of integers and scales in the encoded bytes.
     """
 
     def __init__(self, codec: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -68,7 +68,7 @@ class Groups:
         )
 
     def attributes(self, name: str) -> dict[str, Any]:
-        """Those that tell a reader how to turn integers into floats."""
+        """Attributes for readers: how to convert the integers to floats."""
         return {
             "offgrad_dtype": self._dtype.name,
             "offgrad_shape": list(self._shape),
@@ -100,7 +100,7 @@ class Groups:
         return {"offgrad_exact": [0, *itertools.accumulate(kept)][:-1]}
 
     def _kept_nbytes(self, slot: Entry) -> int:
-        """Bytes of the groups kept exactly; of them all, where the codec left the tensor alone."""
+        """Bytes of the exact groups: of all groups, if the tensor is not encoded."""
         return slot.payload_nbytes - (self.parts.nbytes if slot.encoded_nbytes is not None else 0)
 
     def _scales(self, reader: _Reader, slot: Entry) -> Bytes:
@@ -110,7 +110,7 @@ class Groups:
         return bytes_of(np.full(self.parts.groups, np.nan, self.parts.scale))
 
     def _exact(self, reader: _Reader, slots: Sequence[Entry]) -> Iterator[Bytes]:
-        """The groups kept exactly; the last one of a tensor may need zeros to be full."""
+        """The exact groups; the last one of a tensor is filled with zeros."""
         for slot in slots:
             nbytes = self._kept_nbytes(slot)
             start = slot.payload_nbytes - nbytes
@@ -122,8 +122,8 @@ class Groups:
 def dequantize(group: Any, name: str, slot: int) -> Array:
     """The floats of a slot of an int8 or int4 array that a ZarrStore has written.
 
-    They are bit for bit those that the store gave back. What it computes, for int8 without groups
-    kept exactly, where each number is one of 128 that share a scale::
+    They are bit for bit those that ``get`` returns. For int8 without exact groups it computes, with
+    one scale for each 128 numbers::
 
         values = group[name][slot].reshape(-1).astype("f4")
         values *= np.repeat(group[f"{name}.scales"][slot], 128)[: values.size]
@@ -145,7 +145,7 @@ def dequantize(group: Any, name: str, slot: int) -> Array:
     coder = _group_codec(attributes.get("offgrad_codec"))
     dtype_name, shape = attributes.get("offgrad_dtype"), attributes.get("offgrad_shape")
     if dtype_name not in _DTYPES:
-        raise ValueError(f"{name}: offgrad_dtype is none of {_DTYPES}, but {dtype_name!r}")
+        raise ValueError(f"{name}: offgrad_dtype must be one of {_DTYPES}, got {dtype_name!r}")
     dtype, shape = np.dtype(dtype_name), tuple(shape)
     slot = range(stored.shape[0])[slot]
     codes = np.ascontiguousarray(stored[slot])
@@ -170,13 +170,13 @@ def dequantize(group: Any, name: str, slot: int) -> Array:
 
 
 def remove_companions(folder: Path, name: str) -> None:
-    """Remove what ``write_companions`` has written, if anything."""
+    """Remove the arrays of ``write_companions``, if they exist."""
     for each in ("scales", "exact"):
         shutil.rmtree(folder / f"{name}.{each}", ignore_errors=True)
 
 
 class _Reader:
-    """Reads parts of what is stored; the pack read last is kept, for what comes next is in it."""
+    """Reads parts of stored arrays; the last pack is cached, since the next part is often in it."""
 
     def __init__(self, buffers: BufferPool) -> None:
         self._buffers = buffers
@@ -184,7 +184,7 @@ class _Reader:
         self._data: Bytes
 
     def read(self, entry: Entry, offset: int, nbytes: int) -> Bytes:
-        """So many bytes from ``offset`` in what is stored of ``entry``."""
+        """``nbytes`` from ``offset`` of the stored bytes of ``entry``."""
         if entry.pack is None:
             within = offset % PAGE
             return self._pages(entry, offset - within, within + nbytes)[within:]
@@ -202,7 +202,7 @@ class _Reader:
 
 def _group_codec(name: Any) -> GroupInt:
     if name not in ("int8", "int4"):
-        raise ValueError(f"the codec is neither int8 nor int4, but {name!r}")
+        raise ValueError(f"the codec must be int8 or int4, got {name!r}")
     found = find_codec(name)
     assert isinstance(found, GroupInt)
     return found
@@ -219,8 +219,8 @@ def _write_rows(
 ) -> None:
     """Write a two-dimensional array: one shard, of chunks of whole rows, one after another.
 
-    zarr writes the metadata. Its own way of writing would hold all in memory, or read and write
-    each chunk many times.
+    zarr writes the metadata. Writing the data with zarr would hold all of it in memory, or read and
+    write each chunk many times.
     """
     from zarr.codecs import BytesCodec
 

@@ -1,4 +1,4 @@
-"""Zarr where there is no local folder: zarr's own way, one Zarr array for each array."""
+"""ZarrStore without a local folder: zarr writes the data, one Zarr array for each array."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from offgrad_storage.zarr.codec import ZarrCodec
 from offgrad_storage.zarr.format import compressor, layout
 from offgrad_storage.zarr.shards import as_json
 
-_OVERHEAD = 4096  # of the metadata and of a codec that finds nothing to save
+_OVERHEAD = 4096  # bytes of metadata, and of incompressible data
 
 Array = NDArray[Any]
 
 
-def is_remote(directory: Any) -> bool:
-    """Whether ``directory`` is a URL or a store of zarr's, and not a local folder."""
+def is_url_or_zarr_store(directory: Any) -> bool:
+    """Whether ``directory`` is a URL or a zarr store, and not a local folder."""
     if isinstance(directory, str):
         return "://" in directory
     if directory is None or isinstance(directory, os.PathLike) or "zarr" not in sys.modules:
@@ -44,17 +44,17 @@ def is_remote(directory: Any) -> bool:
 
 
 class ObjectBackend(Backend):
-    """Keeps arrays in a new group of a store of zarr's.
+    """Keeps arrays in a new group of a zarr store.
 
-    The place of an entry is the name of its array; it has none until its write begins.
+    The place of an entry is the name of its array, and None until its write begins.
 
-    zarr's own threads let go of an array a little after they are done with it, some of its stores
-    never. So that this delays nobody's memory, they only ever see buffers of this backend.
+    zarr's threads release an array some time after its write, some zarr stores never. They only get
+    copies in buffers of this backend, so memory of users is not held.
     """
 
     def __init__(self, where: Any, codec: ZarrCodec, keep: bool, quota: int | None) -> None:
-        # A codec's first use imports it in a thread; a process forked just then would inherit the
-        # import lock, and wait for it for ever.
+        # The first use of a codec imports it in a thread; a process forked at that moment would
+        # inherit the import lock, and wait for it for ever.
         import multiprocessing.synchronize  # noqa: F401
 
         import zarr
@@ -63,7 +63,7 @@ class ObjectBackend(Backend):
         if not codec.lossless:
             raise ValueError(f"codec {codec.name!r} needs a local folder, got {where}")
         if not keep and not getattr(where, "supports_deletes", True):
-            raise ValueError(f"{where} cannot delete what is stored there: pass keep=True")
+            raise ValueError(f"{where} does not support deletes: pass keep=True")
         self.persistent = keep
         self._codec = codec
         self._buffers = BufferPool()
@@ -82,7 +82,7 @@ class ObjectBackend(Backend):
             raise
 
     def reserve(self, entry: Entry) -> int:
-        """The bytes of the array as it is, and some for the metadata."""
+        """Reserve the bytes of the array and its metadata."""
         nbytes = entry.nbytes + _OVERHEAD
         if self.quota is not None and self.used_nbytes + nbytes > self.quota:
             raise self.over_quota(entry, nbytes)
@@ -107,11 +107,11 @@ class ObjectBackend(Backend):
             chunks=stored_as.chunk,
             compressors=compressor(self._codec.kind(entry.shape, entry.dtype)),
             attributes=attributes,
-            # By default every chunk is compared with the fill value: slower than writing it.
+            # The default compares each chunk with the fill value, which is slower than writing it.
             config={"write_empty_chunks": True},
         )
         if copied.size:
-            stored[...] = _viewed(copied)
+            stored[...] = _as_stored(copied)
         stored_nbytes = int(stored.nbytes_stored())
         metadata = stored.store_path / "zarr.json"
         entry.encoded_nbytes = stored_nbytes - sync(metadata.store.getsize(metadata.path))
@@ -126,12 +126,12 @@ class ObjectBackend(Backend):
         read = self._buffers.empty(out.shape, out.dtype)
         try:
             stored = self.path[entry.place]
-            stored.get_basic_selection(Ellipsis, out=NDBuffer.from_numpy_array(_viewed(read)))
+            stored.get_basic_selection(Ellipsis, out=NDBuffer.from_numpy_array(_as_stored(read)))
         except (OSError, MemoryError):
             raise
         except KeyError:
             raise MissingDataError(
-                f"{self._name}/{entry.place} is gone",
+                f"{self._name}/{entry.place} is missing",
                 store=self.name,
                 handle=str(entry),
                 fix="Keep the group while the store is open",
@@ -141,17 +141,17 @@ class ObjectBackend(Backend):
                 f"the chunks cannot be decoded ({type(error).__name__}: {error})",
                 store=self.name,
                 handle=str(entry),
-                fix="Something else wrote to the group, or the drive is faulty",
+                fix="Another program wrote to the group, or the drive is faulty",
             ) from error
         verify(checksum(read), entry, self.name)
         np.copyto(out, read)
 
     def free(self, entry: Entry) -> Callable[[], object] | None:
-        """Return what deletes the array, if it was ever begun."""
+        """Return a job that deletes the array, if its write has begun."""
         return None if entry.place is None else functools.partial(self._delete, entry.place)
 
     def close(self) -> None:
-        """Delete the group, unless it is kept, and the root group if it was made for it alone."""
+        """Delete the group, unless it is kept, and an empty root group that this backend made."""
         if not self.persistent:
             with contextlib.suppress(KeyError, FileNotFoundError):
                 del self._root[self._name]
@@ -171,13 +171,13 @@ class ObjectBackend(Backend):
 
 
 async def _delete_empty(group: Any) -> None:
-    """Delete a group in which there is nothing; ``group`` is its StorePath."""
+    """Delete ``group``, a StorePath, if the group is empty."""
     names = [name async for name in group.store.list_dir(group.path)]
     if names == ["zarr.json"]:
         await (group / "zarr.json").delete()
 
 
-def _viewed(array: Array) -> Array:
+def _as_stored(array: Array) -> Array:
     """A C-contiguous array as Zarr stores it."""
     stored_as = layout(array.shape, array.dtype)
     native = stored_as.dtype.newbyteorder("=")

@@ -1,6 +1,6 @@
 """The folder of a ZarrStore: arrays of one kind in one shard, written like a spill file.
 
-zarr itself is needed only where the folder is to be read by others: it writes the metadata then.
+zarr itself is needed only to publish the folder: it writes the metadata.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from offgrad_storage.zarr.format import layout, shard_index
 from offgrad_storage.zarr.groups import Groups, remove_companions
 
 _PACKS_BELOW = 1 << 20
-_SLACK_NBYTES = 1 << 30  # of files, that may be free besides what was once in use
+_SLACK_NBYTES = 1 << 30  # free in files, besides the peak of bytes in use
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -42,9 +42,9 @@ class _Kind:
 
     Attributes:
         name: of the Zarr array.
-        slot_nbytes: bytes of one that is not encoded, padded to whole chunks.
-        padded_nbytes: the same in whole pages, where there are several chunks; else 0.
-        groups: how they become integers and scales, if they do.
+        slot_nbytes: bytes of an array that is not encoded, padded to whole chunks.
+        padded_nbytes: the same in whole pages, if there are several chunks; else 0.
+        groups: their storage as integers and scales; None for other codecs.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class _Kind:
         self.padded_nbytes = round_up(self.slot_nbytes) if self.chunks > 1 else 0
 
     def max_nbytes(self, entry: Entry) -> int:
-        """Bytes that ``entry`` may take."""
+        """Upper bound of the stored bytes of ``entry``."""
         if isinstance(entry, Pack):
             return entry.nbytes
-        # What cannot be compressed grows, by a little: Blosc by 16 bytes, Zstandard by 1/256.
+        # Incompressible arrays grow a little: Blosc by 16 bytes, Zstandard by 1/256.
         return self.slot_nbytes + (entry.nbytes // 256 + 1024 if self.codec != "none" else 0)
 
     def index_entries(self, entry: Entry) -> list[tuple[int, int] | None]:
-        """Where in the file the chunks of ``entry`` are."""
+        """Offset and length of each chunk of ``entry`` in the file."""
         if not self.slot_nbytes:
             return [None]
         if entry.pack is not None:
@@ -84,7 +84,7 @@ class _Kind:
             start = entry.place[1]
         if self.groups is not None:
             if entry.encoded_nbytes is None:
-                return [None]  # its numbers are all among those kept exactly
+                return [None]  # all its numbers are in the array of exact groups
             parts = self.groups.parts
             return [(start + parts.scales_nbytes, parts.codes_nbytes)]
         if self.codec != "none":
@@ -94,7 +94,7 @@ class _Kind:
 
 
 class ShardBackend(FileBackend):
-    """Keeps the arrays of each kind in a file of their own, in a new folder in ``directory``."""
+    """Keeps the arrays of each kind in a separate file, in a new folder in ``directory``."""
 
     tracks_entries = True
     packs_below = _PACKS_BELOW
@@ -109,7 +109,7 @@ class ShardBackend(FileBackend):
         self._kinds: dict[tuple[Shape, str, Any], _Kind] = {}
         self._making = threading.RLock()
         self._max_used_nbytes = 0
-        self._needed: _Kind | None = None  # the last that was given an extent, or is about to be
+        self._needed: _Kind | None = None  # the last to get an extent, or about to get one
         self._folder = None if keep else SpillFolder(directory)
         if self._folder is None:
             self.path = _new_folder(directory)
@@ -129,7 +129,7 @@ class ShardBackend(FileBackend):
         """Give ``entry`` an extent in the file of its kind."""
         kind = entry.kind
         assert isinstance(kind, _Kind)
-        if kind.file not in self.files:  # it has just been retired
+        if kind.file not in self.files:  # it was just removed
             entry.kind = kind = self._find(kind.shape, kind.dtype)
         before = kind.file.end
         self._needed = kind
@@ -139,16 +139,16 @@ class ShardBackend(FileBackend):
         return nbytes
 
     def release_each(self) -> list[bool]:
-        """Retire the kinds of which nothing is left, and give back what is free in other files."""
+        """Remove kinds without arrays, and return free blocks of other files."""
         if not self.persistent:
             for key, kind in list(self._kinds.items()):
-                # Arrays without bytes are in their kind's metadata alone.
+                # Empty arrays exist only in the metadata of their kind.
                 if kind.slot_nbytes and not self.files[kind.file] and kind is not self._needed:
-                    self._retire(key, kind)
+                    self._remove_kind(key, kind)
         return super().release_each()
 
     def extent_nbytes(self, entry: Entry, array: Array) -> int:
-        """Bytes of the chunks of ``array``, the padding of the last included."""
+        """Bytes of the chunks of ``array``, with the padding of the last."""
         kind = entry.kind
         assert isinstance(kind, _Kind)
         nbytes = super().extent_nbytes(entry, array)
@@ -170,19 +170,19 @@ class ShardBackend(FileBackend):
             self._publish(group, kind, stored)
 
     def close(self) -> None:
-        """Close the files; the folder goes, unless it is kept."""
+        """Close the files, and remove the folder unless it is kept."""
         super().close()
         if self._folder is not None:
             self._folder.remove()
 
     def _bound_free_space(self) -> None:
-        """Not to have each kind hold for ever what it once took, where shapes vary."""
+        """Where shapes vary, do not let each kind hold its peak of bytes for ever."""
         used = sum([*self.files.values()])
         self._max_used_nbytes = max(self._max_used_nbytes, used)
         if sum(file.end for file in [*self.files]) > 2 * self._max_used_nbytes + _SLACK_NBYTES:
             self.release_free()
 
-    def _retire(self, key: tuple[Shape, str, Any], kind: _Kind) -> None:
+    def _remove_kind(self, key: tuple[Shape, str, Any], kind: _Kind) -> None:
         with self._making:
             del self._kinds[key], self.files[kind.file]
         kind.file.close()
@@ -210,7 +210,7 @@ class ShardBackend(FileBackend):
         groups = Groups(codec, shape, dtype) if codec in ("int8", "int4") else None
         stored_as = layout(shape, dtype) if groups is None else layout(*groups.integers)
         for name in names:
-            with contextlib.suppress(FileExistsError):  # of a kind that is just being removed
+            with contextlib.suppress(FileExistsError):  # of a kind being removed
                 if name not in taken:
                     (self.path / name).mkdir(mode=0o700)
                     break
@@ -231,18 +231,18 @@ class ShardBackend(FileBackend):
             for folder in reversed(made):
                 folder.rmdir()
             raise
-        self._direct = None if opened.direct else False  # as the first file, so the others
+        self._direct = None if opened.direct else False  # all files as the first
         file = ArrayFile(opened, self.name, self.buffers)
         self.files[file] = 0
         return _Kind(name, shape, dtype, codec, groups, file)
 
     def _publish(self, group: Any, kind: _Kind, stored: list[Entry]) -> None:
-        # Room for one more than there are: asked for all slots, zarr would read the holes as well.
+        # One slot more than needed: a read of all slots would make zarr read the holes as well.
         room = len(stored) + 1
         index = [each for entry in stored for each in kind.index_entries(entry)]
         index += [None] * (room * kind.chunks - len(index))
         with contextlib.suppress(FileNotFoundError):
-            (self.path / kind.name / "zarr.json").unlink()  # of an earlier time
+            (self.path / kind.name / "zarr.json").unlink()  # of an earlier publish
         slots, shape, dtype = _columns(stored), kind.shape, kind.dtype
         attributes: dict[str, Any] = {"slots": slots}
         if kind.groups is not None:
@@ -253,8 +253,8 @@ class ShardBackend(FileBackend):
             group, kind.name, shape, dtype, len(stored), kind.codec, attributes, capacity=room
         )
         for metadata in (self.path / "zarr.json", self.path / kind.name / "zarr.json"):
-            metadata.chmod(0o600)  # zarr leaves that to the umask
-        # It was opened for direct I/O, which the index, the very end of the file, is too odd for.
+            metadata.chmod(0o600)  # zarr uses the umask
+        # The open file is for direct I/O, which cannot write the unaligned index at its end.
         with open(self.path / shard, "r+b", buffering=0) as file:
             file.seek(kind.file.end)
             file.write(shard_index(index))
@@ -266,7 +266,7 @@ def _suffixes() -> Iterable[str]:
 
 
 def _columns(stored: list[Entry]) -> dict[str, list[Any]]:
-    """The attributes of arrays, and their checksums: a list for each, one item a slot."""
+    """The attributes and checksums of arrays, as lists with one item per slot."""
     names = dict.fromkeys(str(name) for entry in stored for name in entry.attributes)
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for entry in stored:
@@ -278,7 +278,7 @@ def _columns(stored: list[Entry]) -> dict[str, list[Any]]:
 
 
 def as_json(value: Any) -> Any:
-    """``value`` as JSON can say it: NumPy numbers as numbers, what it does not know as text."""
+    """``value`` for JSON: NumPy numbers as numbers, unknown objects as text."""
     if isinstance(value, Mapping):
         return {str(key): as_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,65 +1,67 @@
-"""ZarrStore: arrays in a folder that any reader of Zarr 3 opens, at the disk's speed."""
+"""ZarrStore: arrays in a folder that any reader of Zarr 3 opens, at the speed of the disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from offgrad_storage._checks import check_count
 from offgrad_storage.backend_store import BackendStore
 from offgrad_storage.base import Allocate
-from offgrad_storage.checks import check_count
 from offgrad_storage.errors import as_store_error
 from offgrad_storage.files.spill_directory import PathLike, local_folder, spill_directory
 from offgrad_storage.zarr.codec import ZarrCodec
-from offgrad_storage.zarr.objects import ObjectBackend, is_remote
+from offgrad_storage.zarr.objects import ObjectBackend, is_url_or_zarr_store
 from offgrad_storage.zarr.shards import ShardBackend
 
 
 class ZarrStore(BackendStore):
-    """Keeps arrays in the arrays of a Zarr 3 group: one for each kind of array, that is, dtype and
-    shape.
+    """Keeps arrays in a Zarr 3 group: one Zarr array for each dtype and shape.
 
-    Each array put is a slot along the first axis of the Zarr array of its kind. The attributes
-    given to ``put`` are lists in the attribute ``slots``, with an item for each slot. What Zarr 3
-    has no dtype for (bfloat16, structured, text, ...) is stored as unsigned integers, with the
-    dtype in the attribute ``offgrad_dtype``. Writing goes past zarr and the page cache; zarr writes
-    the metadata, at ``publish``, and at ``close`` if the folder is kept: of a process that was
-    killed before, a kept folder stays that no reader understands, and one not kept is swept.
+    Each put fills a slot along the first axis of such a Zarr array. The attributes of ``put`` are
+    lists in its attribute ``slots``, with an item for each slot. Dtypes unknown to Zarr 3
+    (bfloat16, structured, text, ...) are stored as unsigned integers, with the dtype in the
+    attribute ``offgrad_dtype``. The store writes the data itself, bypassing zarr and the page
+    cache; zarr writes the metadata, at ``publish``, and at ``close`` if the folder is kept. If the
+    process is killed before, a kept folder has no metadata; another one is removed by ``sweep``.
 
-    There is an open file for each dtype and shape that is in use: where shapes vary a lot, prefer a
-    DiskStore, or raise the limit on open files.
+    A file is open for each dtype and shape in use: if shapes vary a lot, prefer a DiskStore, or
+    raise the limit on open files.
 
-    Where ``directory`` is no local folder, zarr does it all, one array at a time: slower. The root
-    group goes with the store's own if the store made it, unless there is something else in it.
+    If ``directory`` is not a local folder, zarr also writes the data, one array at a time: slower.
+    A root group that the store made is removed with the store's group, if otherwise empty.
 
     Args:
-        directory: where the folder is made, also as a ``file://`` URL; None for
-            ``spill_directory()``. Or another URL, or a store of zarr's: the group is made in it.
-        codec: "auto" packs the bits of masks and leaves the rest as it is. Lossless for all arrays:
-            "none", "zstd", or "blosc-NAME" with NAME one of lz4, lz4hc, zstd, zlib, blosclz, and
-            optionally "-shuffle" (the default), "-bitshuffle" or "-noshuffle". Lossy, and as "auto"
-            for all other arrays: "bfloat16" rounds float32 to that, |error| <= |x| / 2**8; others
-            read float32 all the same. "int8" and "int4" round float16, float32 and float64 at
-            random to integers with a scale for each 128 numbers, |error| <= m / 127 * (1 + 2**-12)
-            or m / 7 * (1 + 2**-12), with m the largest |x| of the 128, plus m / 2**11 + 2**-25 if
-            float16; others read the integers, and the scales beside them: see ``dequantize``.
-        seed: of "int8" and "int4": the same array and seed give the same bits.
-        keep: leave the folder, with the arrays of dead handles too; else it goes with the store.
-        quota: most stored bytes; None for no bound. A pending array counts as not encoded.
-        inflight_nbytes: most bytes of arrays whose write is pending; ``put`` waits when spent.
-        threads: most I/O threads; at least 1.
-        direct: go past the page cache, by O_DIRECT where the file system takes it; False to go
-            through it, as other programs do, and have it dropped behind.
-        allocate: where arrays that are read back come from; None for a BufferPool of its own.
+        directory: parent of the folder, also as a ``file://`` URL; None for ``spill_directory()``.
+            Or another URL, or a zarr store: the group is made in it.
+        codec: "auto" packs the bits of masks and stores other arrays as they are. Lossless for all
+            arrays: "none", "zstd", or "blosc-NAME" with NAME one of lz4, lz4hc, zstd, zlib,
+            blosclz, and optionally "-shuffle" (the default), "-bitshuffle" or "-noshuffle". Lossy,
+            and as "auto" for all other arrays: "bfloat16" rounds float32, |error| <= |x| / 2**8;
+            other programs still read float32. "int8" and "int4" round float16, float32 and float64
+            at random to integers with a scale for each 128 numbers, |error| <= m / 127 * (1 +
+            2**-12) or m / 7 * (1 + 2**-12), with m the largest |x| of the 128, plus m / 2**11 +
+            2**-25 if float16; other programs read the integers, and the scales in a second array:
+            see ``dequantize``.
+        seed: of "int8" and "int4": bits depend on the array and the seed alone.
+        keep: whether the folder stays, also with arrays of dead handles; else it is removed with
+            the store.
+        quota: bound of the stored bytes; None for none. Pending arrays count as not encoded.
+        inflight_nbytes: bound of the bytes of arrays with a pending write; ``put`` waits when it is
+            reached.
+        threads: bound of the I/O threads; at least 1.
+        direct: bypass the page cache, by O_DIRECT where the file system supports it; False to use
+            the cache, and drop written pages from it.
+        allocate: allocates arrays that are read back; None for a separate BufferPool.
 
     Attributes:
-        path: the folder of the group, for ``zarr.open_group``; or the zarr group itself, elsewhere.
+        path: the folder of the group, for ``zarr.open_group``; without a local folder, the zarr
+            group itself.
 
     Raises:
         StoreError: the folder or group cannot be made; nothing is left of it.
-        ValueError: an argument below its least, a codec that does not exist or needs a local
-            folder, a URL of a folder on another host, or a store that cannot delete, without
-            ``keep``.
+        ValueError: an argument below its minimum, a codec that is unknown or needs a local folder,
+            a URL of a folder on another host, or a zarr store that cannot delete, without ``keep``.
     """
 
     path: Any
@@ -78,14 +80,14 @@ class ZarrStore(BackendStore):
         allocate: Allocate | None = None,
     ) -> None:
         check_count("threads", threads, minimum=1)
-        check_count("inflight_nbytes", inflight_nbytes)  # said before there is a folder
+        check_count("inflight_nbytes", inflight_nbytes)  # before making a folder
         check_count("seed", seed)
         encoder = ZarrCodec(codec)
         if isinstance(directory, str):
             directory = local_folder(directory)
-        elsewhere = is_remote(directory)
+        in_zarr_store = is_url_or_zarr_store(directory)
         try:
-            if elsewhere:
+            if in_zarr_store:
                 backend: ObjectBackend | ShardBackend = ObjectBackend(
                     directory, encoder, keep, quota
                 )
@@ -100,13 +102,13 @@ class ZarrStore(BackendStore):
             backend,
             threads=threads,
             inflight_nbytes=inflight_nbytes,
-            codec="none" if elsewhere else encoder,
+            codec="none" if in_zarr_store else encoder,
             seed=seed,
             allocate=allocate,
         )
 
     def publish(self) -> None:
-        """Write what is pending and the metadata: others may read what is stored until more is put.
+        """Write pending arrays and the metadata: other programs may read them until the next put.
 
         Raises:
             StoreError: the metadata cannot be written.

@@ -100,7 +100,7 @@ def test_damage(tmp_path: Path) -> None:
         del store.path["00000001"]
         with pytest.raises(CorruptionError, match="array 0 "):
             handles[0].get()
-        with pytest.raises(MissingDataError, match=r"array 1 .*gone"):
+        with pytest.raises(MissingDataError, match=r"array 1 .*missing"):
             handles[1].get()
         assert_same(handles[2].get(), sample("f4", (3000,), 2))
         del handle, handles
