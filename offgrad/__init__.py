@@ -1,6 +1,6 @@
 """offgrad: autograd on NumPy with PyTorch's names, whose saved tensors can leave memory.
 
-``import offgrad as torch`` runs ordinary PyTorch CPU code for what is supported. Every tensor saved
+``import offgrad as torch`` runs ordinary PyTorch CPU code with supported names. Every tensor saved
 for backward passes through a policy: ``with offgrad.offload("disk"): loss = model(x)``.
 """
 

@@ -1,4 +1,9 @@
-"""Operations on tensors: a folder per family, a file per kind, each operation in one place."""
+"""Operations on tensors: a folder per family, a file per kind, each operation in one place.
+
+The ``__all__`` of each file lists the names that users see.
+"""
+
+import typing as _typing
 
 from offgrad.ops._core.device import *
 from offgrad.ops._core.dtypes import *
@@ -50,3 +55,6 @@ from offgrad.ops._shape.reshaping import *
 from offgrad.ops._shape.slicing import *
 from offgrad.ops._shape.splitting import *
 from offgrad.ops._shape.strided import *
+
+if not _typing.TYPE_CHECKING:  # type checkers see the names of the star imports
+    __all__ = sorted(name for name in vars() if not name.startswith("_"))

@@ -60,7 +60,7 @@ def test_normal_cdf_is_accurate_in_both_tails(function: str) -> None:
         exact = exact[x != 0]
     else:
         approximate = _normal_cdf_numpy(x).astype(np.float64)
-    # exp(-z^2) loses what rounding z^2 loses: z^2 <= 40 ulps far out.
+    # exp(-z^2) has the relative error of rounding z^2: up to 40 ulps for large z.
     assert np.max(np.abs(approximate / exact - 1)) < 1e-5
     near = np.abs(x[x != 0] if function == "loop" else x) < 3
     assert np.max(np.abs(approximate / exact - 1)[near]) < 1.2e-6

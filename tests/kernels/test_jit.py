@@ -52,7 +52,7 @@ def test_the_numpy_backend_needs_no_numba() -> None:
     assert result.stderr == ""
 
 
-def test_without_numba_one_warning_says_what_to_do() -> None:
+def test_without_numba_one_warning_says_the_fix() -> None:
     program = WITHOUT_NUMBA + RUN.replace('"numba" not', '"numba" ')
     result = _python(program, OFFGRAD_KERNELS="numba")
     assert result.stdout.split()[0] == "numpy", result.stderr

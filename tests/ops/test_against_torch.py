@@ -35,17 +35,17 @@ def _arrays(values: Any) -> list[Any]:
     ]
 
 
-def _compare(have: list[Any], want: list[Any], tolerance: float, what: str) -> None:
-    assert len(have) == len(want), what
+def _compare(have: list[Any], want: list[Any], tolerance: float, label: str) -> None:
+    assert len(have) == len(want), label
     for index, (mine, theirs) in enumerate(zip(have, want, strict=True)):
-        # None and zeros both say that nothing depends on it.
+        # None and zeros both mean that no output depends on the input.
         if mine is None or theirs is None:
             other = theirs if mine is None else mine
-            assert other is None or np.all(np.abs(other) < tolerance), f"{what} {index}"
+            assert other is None or np.all(np.abs(other) < tolerance), f"{label} {index}"
             continue
-        assert mine.shape == theirs.shape, f"{what} {index}"
-        assert mine.dtype == theirs.dtype, f"{what} {index}"
-        np.testing.assert_allclose(mine, theirs, tolerance, tolerance, err_msg=f"{what} {index}")
+        assert mine.shape == theirs.shape, f"{label} {index}"
+        assert mine.dtype == theirs.dtype, f"{label} {index}"
+        np.testing.assert_allclose(mine, theirs, tolerance, tolerance, err_msg=f"{label} {index}")
 
 
 def _differentiate(m: Any, spec: OpSpec, sample: tuple[Array, ...]) -> tuple[list[Any], ...]:

@@ -1,4 +1,4 @@
-"""Misuse raises what torch raises, before anything is changed."""
+"""Misuse raises torch's error before anything is changed."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Misuse of views, indices, products, activations and losses raises what torch raises."""
+"""Misuse of views, indices, products, activations and losses raises torch's error."""
 
 from collections.abc import Callable
 from typing import Any

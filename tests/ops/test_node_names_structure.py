@@ -1,8 +1,8 @@
 """Nodes of views, indices, products and network functions have torch's names and attributes.
 
 Each snippet runs on torch and here. The node of its result must have torch's name; each tensor it
-saved must be one torch's node saves under that name, with the same values; and of the plain values
-torch shows, those in `PLAIN` must be there. What differs is in a table, with the reason.
+saved must be one torch's node saves under that name, with the same values. Of torch's plain
+attributes those in `PLAIN` must exist. Tables list the differences, with the reason.
 """
 
 from collections.abc import Callable

@@ -4,8 +4,8 @@
 super-gradient of minimum norm. 4. Defined: by continuity, infinity included; one of several values.
 5. Not defined: any value; here it is torch's. 6. Not a function: marked as not differentiable.
 
-Each row says what the rule wants, and both modules are held to it. Where torch departs from the
-rule, the row says what torch gives.
+Each row gives the gradient by the rule, which both modules must return. Where torch departs from
+the rule, the row gives torch's gradient, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ class Point:
     """A function at a point.
 
     Attributes:
-        name: what the test is called.
+        name: the name of the test.
         call: ``call(m, *tensors)``; where it returns several elements their sum is differentiated.
         at: the values of the tensors.
         grad: for each tensor its gradient, None for none.
-        torch: what torch gives instead.
+        torch: torch's gradient, if it departs from the rule.
         second: whether second derivatives are compared with torch's.
     """
 
@@ -112,7 +112,7 @@ SUBGRADIENT = [
           [[1 / 3, 1 / 3], [0.0, 1 / 3]]),
     Point("maximum of equals", lambda m, x, y: m.maximum(x, y), ([1.0, 2.0], [1.0, 3.0]),
           ([0.5, 0.0], [0.5, 1.0])),
-    point("clamp at the lower bound: by a sub-gradient, which is not the least",
+    point("clamp at the lower bound: by a sub-gradient, not the one of minimum norm",
           lambda m, x: x.clamp(min=1.0), [1.0, 0.5], [1.0, 0.0]),
     point("2-norm at 0", norm(2), [0.0, 0.0], [0.0, 0.0], second=False),
     point("2-norm along a dim at 0", norm(2, 1), ROWS, [[0.0, 0.0], [0.6, 0.8]], second=False),
@@ -143,7 +143,7 @@ SUPERGRADIENT = [
           ([0.5, 1.0], [0.5, 0.0])),
     point("-abs at 0", lambda m, x: -x.abs(), [0.0], [-0.0], second=False),
     point("-relu at 0", lambda m, x: -m.relu(x), [0.0], [-0.0]),
-    point("clamp at the upper bound: by a super-gradient, which is not the least",
+    point("clamp at the upper bound: by a super-gradient, not the one of minimum norm",
           lambda m, x: x.clamp(max=1.0), [1.0, 1.5], [1.0, 0.0]),
     point("minus infinity norm of equals", norm(-inf), [-2.0, 2.0], [-0.5, 0.5], second=False),
 ]  # fmt: skip
@@ -316,7 +316,7 @@ def _check(case: Point) -> None:
         assert second is None or not any(any(each) for each in _listed(second) if each), "second"
         return
     wanted = _listed(their_second)
-    # What the graph of one does not reach has gradient zero in the other.
+    # A tensor outside the graph of one has gradient zero in the other.
     have = [None] * len(wanted) if second is None else _listed(second)
     for index, (values, want) in enumerate(zip(have, wanted, strict=True)):
         for place, number in enumerate(want or []):

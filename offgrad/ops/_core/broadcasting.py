@@ -74,18 +74,18 @@ class Broadcasting(Op):
 
     def reduced(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
         """Return the gradients summed over the broadcast dimensions, in the operands' dtypes."""
-        found = tuple(
+        summed = tuple(
             [
                 None if grad is None else grad.sum_to_size(shape)
                 for grad, shape in zip(grads, self.shapes, strict=True)
             ]
         )
         if self.dtypes is None:
-            return found
+            return summed
         return tuple(
             [
                 None if grad is None else cast(grad, dtype)
-                for grad, dtype in zip(found, self.dtypes, strict=True)
+                for grad, dtype in zip(summed, self.dtypes, strict=True)
             ]
         )
 

@@ -1,6 +1,6 @@
 """Derivatives of fused gradient kernels, taken of the same gradient written in plain operations.
 
-An op whose gradient is one fused kernel makes that gradient an op of its own. Its backward is
+An op whose gradient is one fused kernel makes that gradient a separate op. Its backward is
 `differentiate` of a reference that computes the same with differentiable operations, so that
 derivatives of any order are right without a second hand-written formula.
 """
@@ -41,21 +41,21 @@ def differentiate(
             for output, grad in zip(outputs, grad_outputs, strict=True)
             if output is not None and grad is not None and output.requires_grad
         ]
-    wanted = [
+    needed_inputs = [
         each for each, needed in zip(local, needs, strict=True) if needed and each.requires_grad
     ]
-    if not pairs or not wanted:
+    if not pairs or not needed_inputs:
         return (None,) * len(needs)
-    found = iter(
+    computed = iter(
         gradients(
             [output for output, _ in pairs],
-            wanted,
+            needed_inputs,
             [grad for _, grad in pairs],
             create_graph=recorded,
             allow_unused=True,
         )
     )
     return tuple(
-        next(found) if needed and each.requires_grad else None
+        next(computed) if needed and each.requires_grad else None
         for each, needed in zip(local, needs, strict=True)
     )

@@ -63,7 +63,7 @@ def _promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
             other = b if a.name == "bfloat16" else a
             return np.dtype(np.float32) if other.itemsize <= 2 else other
         return np.promote_types(a, b)
-    # Floating point beats integers whatever their width.
+    # Floating point takes precedence over integers of any width.
     return a if category_a > category_b else b
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from offgrad import memory
@@ -115,8 +116,8 @@ class ClampTensor(Broadcasting):
     ) -> Array:
         """Return the limited values; `high` where it is below `low`, NaN where any is NaN."""
         self.save(self=x, min=low, max=high)
-        given = [each for each in (x, low, high) if each is not None]
-        arrays = iter(self.operands(dtype, *given))
+        present = [each for each in (x, low, high) if each is not None]
+        arrays = iter(self.operands(dtype, *present))
         out = next(arrays)
         if low is not None:
             out = compute(np.maximum, out, next(arrays))
@@ -167,8 +168,6 @@ def _finite_limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     if dtype.kind == "f":
         info = np.finfo(dtype)
         return info.min, info.max
-    import ml_dtypes
-
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return info.min, info.max
 

@@ -102,10 +102,10 @@ def dimensions(input: "Tensor", dim: Any, where: str) -> tuple[int, ...]:
     Raises:
         IndexError: if there is no such dimension.
     """
-    given = integers(dim, where, "dim")
-    if given and not input._array.ndim:
+    dims = integers(dim, where, "dim")
+    if dims and not input._array.ndim:
         raise IndexError(f"{where}: a tensor without dimensions was given, and dim={dim}")
-    return tuple(normalize_dim(each, input._array.ndim, where) for each in given)
+    return tuple(normalize_dim(each, input._array.ndim, where) for each in dims)
 
 
 def one_dim(input: "Tensor", n: int | None, dim: int, where: str) -> Geometry:

@@ -108,8 +108,8 @@ class FftR2C(Op):
         out: Array = memory.empty(shape, np.result_type(x.dtype, np.complex64))
         _along(np.fft.rfft, x, out[_at(axis, 0, half)], axis, self.length, norm)
         if not onesided:
-            rest = out[_at(axis, self.length - half, 0, -1)]
-            np.conjugate(rest, out=out[_at(axis, half, None)])
+            conjugates = out[_at(axis, self.length - half, 0, -1)]
+            np.conjugate(conjugates, out=out[_at(axis, half, None)])
         elif paired != 1:
             out[_with_omitted_conjugate(axis, self.length)] *= paired
         return _complex(out, out, dim[:-1], norm, inverse=False) if dim[:-1] else out

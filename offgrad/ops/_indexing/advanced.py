@@ -137,8 +137,8 @@ class IndexPut(_Indexed):
                 where: Any = {"view": self.view, "template": self.template, "accumulate": False}
                 grad_x = IndexPut.apply(grad, grad.new_zeros(()), *indices, **where)
         if need_values:
-            taken = _at(grad, self.view, self.template, indices)
-            grad_values = sum_to_size(taken, self.shape)
+            grad_at_index = _at(grad, self.view, self.template, indices)
+            grad_values = sum_to_size(grad_at_index, self.shape)
         return self.with_none(grad_x, grad_values)
 
 
@@ -226,7 +226,7 @@ def _expand_ellipsis(
     if Ellipsis in template:
         at = template.index(Ellipsis)
         template = (*template[:at], *[ALL] * missing, *template[at + 1 :])
-    end = max(place for place, item in enumerate(template) if type(item) is _Placeholder)
+    end = max(position for position, item in enumerate(template) if type(item) is _Placeholder)
     return template[: end + 1]
 
 

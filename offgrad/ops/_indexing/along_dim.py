@@ -61,11 +61,11 @@ class IndexAdd(_AlongDim):
     def backward(self, grad: "Tensor") -> Any:
         """x gets the gradient; the source gets that of the chosen entries."""
         need_x, _, need_source = self.needs_input_grad
-        found = None
+        grad_source = None
         if need_source:
-            found = index_select(grad, self.dim, self.saved("index"))
-            found = found if self.alpha == 1 else found * np.conj(self.alpha)
-        return grad if need_x else None, None, found
+            grad_source = index_select(grad, self.dim, self.saved("index"))
+            grad_source = grad_source if self.alpha == 1 else grad_source * np.conj(self.alpha)
+        return grad if need_x else None, None, grad_source
 
 
 class IndexCopy(_AlongDim):

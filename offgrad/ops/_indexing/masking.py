@@ -75,8 +75,8 @@ class MaskedSelect(Op):
         self.save(mask=mask)
         self.shape = x.shape
         full = np.broadcast_shapes(x.shape, mask.shape)
-        found: Array = np.broadcast_to(x, full)[np.broadcast_to(mask, full)]
-        return found
+        result: Array = np.broadcast_to(x, full)[np.broadcast_to(mask, full)]
+        return result
 
     def backward(self, grad: "Tensor") -> Any:
         mask = self.saved("mask")
@@ -100,17 +100,17 @@ class MaskedScatter(Op):
         """The source gets the gradient of its elements, zeros for unused ones; x gets the rest."""
         need_x, _, need_source = self.needs_input_grad
         mask = self.saved("mask")
-        found = None
+        grad_source = None
         if need_source:
-            taken = masked_select(grad, mask)
-            unused = int(np.prod(self.source_sym_sizes)) - taken._array.size
+            grad_selected = masked_select(grad, mask)
+            unused = int(np.prod(self.source_sym_sizes)) - grad_selected._array.size
             if unused:
-                taken = cat([taken, grad.new_zeros(unused)])
-            found = taken.reshape(self.source_sym_sizes)
+                grad_selected = cat([grad_selected, grad.new_zeros(unused)])
+            grad_source = grad_selected.reshape(self.source_sym_sizes)
         return (
             sum_to_size(masked_fill(grad, mask, 0), self.shape) if need_x else None,
             None,
-            found,
+            grad_source,
         )
 
 
@@ -185,5 +185,5 @@ def nonzero(input: "Tensor", *, as_tuple: bool = False) -> Any:
 
 def argwhere(input: "Tensor") -> "Tensor":
     """Return the indices of the elements that are not zero, [count, dimensions]."""
-    found: Tensor = nonzero(input)
-    return found
+    result: Tensor = nonzero(input)
+    return result

@@ -71,11 +71,11 @@ class ScatterAdd(Op):
 
 def _gather_gradient(grad: "Tensor", dim: int, index: "Tensor", shape: tuple[int, ...]) -> "Tensor":
     """Return `grad` at `index`, padded with zeros to the shape of a larger source."""
-    found = gather(grad, dim, index)
+    gathered = gather(grad, dim, index)
     if index.shape == shape:
-        return found
-    place = tuple(slice(n) for n in index.shape)
-    return Embed.apply(found, index=place, shape=shape)
+        return gathered
+    corner = tuple(slice(n) for n in index.shape)
+    return Embed.apply(gathered, index=corner, shape=shape)
 
 
 class Scatter(Op):
@@ -170,10 +170,10 @@ def _check_index(
         )
     size = input._array.shape[axis] if input._array.ndim else 1
     for other in others:
-        for at, (have, room) in enumerate(
+        for at, (index_size, max_size) in enumerate(
             zip(index._array.shape, other._array.shape, strict=False)
         ):
-            if have > room and (at != axis or other is not input):
+            if index_size > max_size and (at != axis or other is not input):
                 raise shape_error(where, "the index must not be larger", index, other)
     if index._array.size and (index._array.min() < 0 or index._array.max() >= size):
         raise RuntimeError(

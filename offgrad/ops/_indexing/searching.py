@@ -63,10 +63,10 @@ def unique(
     values, inverse, counts = np.unique(
         array, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
     )
-    found = Unique2.apply(input, values=values)
+    result = Unique2.apply(input, values=values)
     inverse = inverse.reshape(array.shape if axis is None else -1)
     extra = [wrap(inverse)] * return_inverse + [wrap(counts)] * return_counts
-    return (found, *extra) if extra else found
+    return (result, *extra) if extra else result
 
 
 def searchsorted(
@@ -107,13 +107,13 @@ def searchsorted(
         rows = np.take_along_axis(rows, sorter._array, -1)
     where: Any = "right" if right or side == "right" else "left"
     if rows.ndim == 1:
-        found = np.asarray(np.searchsorted(rows, values, where))
+        result = np.asarray(np.searchsorted(rows, values, where))
     else:
         pairs = zip(
             rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True
         )
-        found = np.array([np.searchsorted(row, each, where) for row, each in pairs], np.int64)
-    return wrap(found.reshape(values.shape).astype(np.int32 if out_int32 else np.int64))
+        result = np.array([np.searchsorted(row, each, where) for row, each in pairs], np.int64)
+    return wrap(result.reshape(values.shape).astype(np.int32 if out_int32 else np.int64))
 
 
 def bucketize(

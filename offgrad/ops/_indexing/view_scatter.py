@@ -29,13 +29,13 @@ class _ViewScatter(Op):
         self.parameters = parameters
         self.__dict__.update(parameters)
         out = memory.copy(x)
-        place = self.view().forward(out, **parameters)
-        if place.shape != src.shape:
+        part = self.view().forward(out, **parameters)
+        if part.shape != src.shape:
             raise RuntimeError(
-                f"{self.name()}: the source must have the shape {list(place.shape)} of the view it "
+                f"{self.name()}: the source must have the shape {list(part.shape)} of the view it "
                 f"replaces, got shape {list(src.shape)}"
             )
-        place[...] = src
+        part[...] = src
         return out
 
     def backward(self, grad: "Tensor") -> Any:

@@ -135,11 +135,11 @@ def _contract(
                     f"got {size} in a {describe(tensor)} and {sizes[label]} elsewhere"
                 )
     tensor, labels = tensors[0]
-    for place in range(len(tensors)):
-        later = {label for _, each in tensors[place + 1 :] for label in each}
-        if place:
+    for position in range(len(tensors)):
+        later = {label for _, each in tensors[position + 1 :] for label in each}
+        if position:
             kept = later.union(result)
-            tensor, labels = _multiply(tensor, labels, *tensors[place], kept)
+            tensor, labels = _multiply(tensor, labels, *tensors[position], kept)
         gone = [at for at, label in enumerate(labels) if label not in later.union(result)]
         if gone:
             tensor = tensor.sum(gone)
@@ -181,12 +181,12 @@ def _multiply(
         tensor: "Tensor", labels: list[Any], sizes: dict[Any, int], *groups: list[Any]
     ) -> "Tensor":
         order = [label for group in groups for label in group]
-        moved = tensor.permute([labels.index(label) for label in order])
+        permuted = tensor.permute([labels.index(label) for label in order])
         full = [*common, *(sizes[label] for group in groups[1:] for label in group)]
         flat = [prod(common), *(prod(sizes[label] for label in group) for group in groups[1:])]
-        if moved._array.shape != tuple(full):
-            moved = moved.expand(full).contiguous()
-        return moved.reshape(flat)
+        if permuted._array.shape != tuple(full):
+            permuted = permuted.expand(full).contiguous()
+        return permuted.reshape(flat)
 
     left = arranged(a, labels_a, shape_a, batch, only_a, inner)
     right = arranged(b, labels_b, shape_b, batch, inner, only_b)

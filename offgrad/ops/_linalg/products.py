@@ -167,9 +167,9 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     if column:
         if a._array.ndim == 2:
             return Mv.apply(a, b)
-        lead = a._array.shape[:-1]
-        flat = Mv.apply(a.reshape(prod(lead), a._array.shape[-1]), b)
-        return UnsafeView.apply(flat, shape=lead)
+        batch_shape = a._array.shape[:-1]
+        flat = Mv.apply(a.reshape(prod(batch_shape), a._array.shape[-1]), b)
+        return UnsafeView.apply(flat, shape=batch_shape)
     left = a.unsqueeze(0) if row else a
     try:
         np.broadcast_shapes(left._array.shape[:-2], b._array.shape[:-2])
@@ -182,9 +182,9 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
         result = Mm.apply(left, b)
     else:
         # One large product is faster than many small ones; its gradient needs no sum over batches.
-        lead, inner = left._array.shape[:-1], left._array.shape[-1]
-        flat = Mm.apply(left.reshape(prod(lead), inner), b)
-        result = UnsafeView.apply(flat, shape=(*lead, b._array.shape[-1]))
+        batch_shape, inner = left._array.shape[:-1], left._array.shape[-1]
+        flat = Mm.apply(left.reshape(prod(batch_shape), inner), b)
+        result = UnsafeView.apply(flat, shape=(*batch_shape, b._array.shape[-1]))
     return result.squeeze(-2) if row else result
 
 

@@ -50,7 +50,7 @@ class ScaledDotProductAttention(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """Recompute the probabilities tile by tile."""
-        found = ScaledDotProductAttentionBackward.apply_all(
+        grads = ScaledDotProductAttentionBackward.apply_all(
             grad,
             self.saved("query"),
             self.saved("key"),
@@ -61,7 +61,7 @@ class ScaledDotProductAttention(Op):
             options=self.options,
             needs=self.needs_input_grad,
         )
-        return *found, None
+        return *grads, None
 
 
 class ScaledDotProductAttentionBackward(Op):
@@ -216,8 +216,8 @@ def _heads(x: "Tensor", batch: tuple[int, ...]) -> "Tensor":
     if len(batch) == 2:
         return x
     heads = batch[-1] if batch else 1
-    rest = int(np.prod(batch[:-1])) if batch else 1
-    return x.reshape(rest, heads, *x._array.shape[-2:])
+    outer_batch = int(np.prod(batch[:-1])) if batch else 1
+    return x.reshape(outer_batch, heads, *x._array.shape[-2:])
 
 
 def _mask(mask: Any, batch: tuple[int, ...], q: "Tensor", k: "Tensor", where: str) -> "Tensor":
@@ -247,6 +247,6 @@ def _repeat_heads(q: "Tensor", x: "Tensor", where: str) -> "Tensor":
     group = q._array.shape[-3] // x._array.shape[-3]
     if group == 1:
         return x
-    *lead, heads, rows, columns = x._array.shape
-    repeated = x.unsqueeze(-3).expand(*lead, heads, group, rows, columns)
-    return repeated.reshape(*lead, heads * group, rows, columns)
+    *batch_shape, heads, rows, columns = x._array.shape
+    repeated = x.unsqueeze(-3).expand(*batch_shape, heads, group, rows, columns)
+    return repeated.reshape(*batch_shape, heads * group, rows, columns)

@@ -190,10 +190,10 @@ class CrossEntropyBackward(_Classification):
             each = g.unsqueeze(dim) if self.reduction == 0 else g
             return each * (softmax(x, dim) * factor - constant)
 
-        found = differentiate(
+        result = differentiate(
             reference, (self.saved("grad"), logits), (grad,), self.needs_input_grad[:2]
         )
-        return *found, None, None
+        return *result, None, None
 
 
 class NllLoss(_Classification):
@@ -215,8 +215,8 @@ class NllLoss(_Classification):
         self.save(target=target, weight=weight)
         scale, at = _scale_and_classes(classes, weight, ignore_index, x.dtype)
         # No product: an ignored -inf would give NaN.
-        found = rows[np.arange(at.size), at] if at.size else rows[:, 0] if rows.shape[1] else scale
-        return self.reduced(np.where(scale == 0, 0, -found * scale), x, target)
+        picked = rows[np.arange(at.size), at] if at.size else rows[:, 0] if rows.shape[1] else scale
+        return self.reduced(np.where(scale == 0, 0, -picked * scale), x, target)
 
     def backward(self, grad: "Tensor") -> Any:
         result = NllLossBackward.apply(
@@ -393,11 +393,11 @@ def nll_loss(
         raise shape_error("nll_loss", "log-probabilities and integer classes", input, target)
     classes, factors = _check_classes("nll_loss", x, target, weight)
     count = x._array.shape[1 if x._array.ndim > 1 else 0]
-    given = classes._array[classes._array != ignore_index]
-    if given.size and not (given.min() >= 0 and given.max() < count):
+    class_indices = classes._array[classes._array != ignore_index]
+    if class_indices.size and not (class_indices.min() >= 0 and class_indices.max() < count):
         raise IndexError(
             f"nll_loss: targets must be from 0 to {count - 1}, or ignore_index ({ignore_index}), "
-            f"got {given.min()} to {given.max()}"
+            f"got {class_indices.min()} to {class_indices.max()}"
         )
     loss: Tensor = _named(NllLoss, x).apply(
         x, classes, factors, ignore_index=ignore_index, reduction=number

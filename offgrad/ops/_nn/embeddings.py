@@ -50,10 +50,12 @@ class EmbeddingBackward(Op):
     def backward(self, grad: "Tensor") -> Any:
         """Take the rows; zeros for padding."""
         index = self.saved("indices")
-        taken = Embedding.apply(grad, index, padding_idx=self.padding_idx)
+        grad_rows = Embedding.apply(grad, index, padding_idx=self.padding_idx)
         if self.padding_idx >= 0:
-            taken = taken.masked_fill(wrap((index._array == self.padding_idx)[..., None]), 0)
-        return taken, None
+            grad_rows = grad_rows.masked_fill(
+                wrap((index._array == self.padding_idx)[..., None]), 0
+            )
+        return grad_rows, None
 
 
 def embedding(input: "Tensor", weight: "Tensor", padding_idx: int | None = None) -> "Tensor":

@@ -40,10 +40,10 @@ class LayerNorm(Op):
         """Return x [..., *normalized_shape] with normalised rows."""
         self.normalized_shape, self.eps = normalized_shape, eps
         ndim = len(normalized_shape)
-        lead = (*x.shape[:-ndim], *(1,) * ndim)
+        row_shape = (*x.shape[:-ndim], *(1,) * ndim)
         out = memory.empty(x.shape, x.dtype)
-        mean, rstd = memory.empty(lead, x.dtype), memory.empty(lead, x.dtype)
-        rows = prod(lead), prod(normalized_shape)
+        mean, rstd = memory.empty(row_shape, x.dtype), memory.empty(row_shape, x.dtype)
+        rows = prod(row_shape), prod(normalized_shape)
         kernels.layer_norm(
             memory.contiguous(x).reshape(rows),
             None if weight is None else weight.reshape(-1),
@@ -127,8 +127,8 @@ class LayerNormBackward(Op):
             )
 
         needs = self.needs_input_grad if has_weight else self.needs_input_grad[:2]
-        found = differentiate(reference, inputs, grads, needs)
-        return found if has_weight else (*found, None)
+        computed = differentiate(reference, inputs, grads, needs)
+        return computed if has_weight else (*computed, None)
 
 
 def layer_norm(

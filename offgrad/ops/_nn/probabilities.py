@@ -27,9 +27,9 @@ def _along(kernel: Callable[..., Any], dim: int, *arrays: Array) -> Array:
     if dim % max(first.ndim, 1) >= first.ndim - 1:
         kernel(*(memory.contiguous(each) for each in arrays), out)
         return out
-    moved = [memory.copy(np.moveaxis(each, dim, -1)) for each in arrays]
-    result = memory.empty(moved[0].shape, first.dtype)
-    kernel(*moved, result)
+    transposed = [memory.copy(np.moveaxis(each, dim, -1)) for each in arrays]
+    result = memory.empty(transposed[0].shape, first.dtype)
+    kernel(*transposed, result)
     np.copyto(out, np.moveaxis(result, -1, dim))
     return out
 

@@ -131,27 +131,27 @@ def normal(
         TypeError: if both are numbers and `size` is missing.
     """
     check_device(device)
-    given = [each for each in (mean, std) if isinstance(each, TensorBase)]
+    parameters = [each for each in (mean, std) if isinstance(each, TensorBase)]
     deviations = std._array if isinstance(std, TensorBase) else np.asarray(std)
     if deviations.size and not deviations.min() >= 0:
         raise RuntimeError(f"normal: std must not be negative, got {deviations.min()}")
-    if not given:
+    if not parameters:
         if size is None:
             raise TypeError("normal: a size is needed if mean and std are numbers")
         sample = randn(size, dtype=dtype, generator=generator)._array
         np.multiply(sample, sample.dtype.type(std), out=sample)
         np.add(sample, sample.dtype.type(mean), out=sample)
         return wrap(sample, requires_grad=requires_grad)
-    first = given[0]._array
-    shape = np.broadcast_shapes(*(each._array.shape for each in given))
+    first = parameters[0]._array
+    shape = np.broadcast_shapes(*(each._array.shape for each in parameters))
     noise = randn(shape, dtype=first.dtype, generator=generator)._array
     location = mean._array if isinstance(mean, TensorBase) else mean
-    if len(given) == 2:
+    if len(parameters) == 2:
         kind: type[_Sampled] = NormalBoth
     else:
         kind = NormalMean if isinstance(mean, TensorBase) else NormalStd
     sample = noise * deviations + location
-    return kind.apply(*given, sample=sample.astype(first.dtype))  # type: ignore[arg-type]
+    return kind.apply(*parameters, sample=sample.astype(first.dtype))  # type: ignore[arg-type]
 
 
 def poisson(input: "Tensor", *, generator: Generator | None = None) -> "Tensor":

@@ -153,12 +153,12 @@ class Prod(Reduction):
     def _products_of_others(self, x: "Tensor") -> "Tensor":
         """Return for each element the product of all others, without division."""
         order = [axis for axis in range(x.ndim) if axis not in self.dims] + list(self.dims)
-        moved = x.permute(order)
-        flat = moved.reshape(-1, self.count)
+        permuted = x.permute(order)
+        flat = permuted.reshape(-1, self.count)
         one = flat.new_ones(flat.shape[0], 1)
         before = cat([one, flat[:, :-1]], 1).cumprod(1)
         after = cat([one, flat[:, 1:].flip(1)], 1).cumprod(1).flip(1)
-        return (before * after).reshape(moved.shape).permute(np.argsort(order).tolist())
+        return (before * after).reshape(permuted.shape).permute(np.argsort(order).tolist())
 
 
 def _dims(dim: Dim, input: "Tensor", where: str) -> tuple[int, ...] | None:
@@ -272,16 +272,18 @@ def any(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
 def sum_to_size(input: "Tensor", *size: Any) -> "Tensor":
     """Return `input` summed to a shape, which must broadcast to its own."""
     shape = tuple(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
-    given = input._array.shape
-    if given == shape:
+    input_shape = input._array.shape
+    if input_shape == shape:
         return input
-    lead = len(given) - len(shape)
-    dims = tuple(range(lead)) + tuple(
-        lead + axis for axis, size in enumerate(shape) if size == 1 and given[lead + axis] != 1
+    extra = len(input_shape) - len(shape)
+    dims = tuple(range(extra)) + tuple(
+        extra + axis
+        for axis, size in enumerate(shape)
+        if size == 1 and input_shape[extra + axis] != 1
     )
-    if lead < 0 or not np.broadcast_shapes(shape, given) == given:
+    if extra < 0 or not np.broadcast_shapes(shape, input_shape) == input_shape:
         raise RuntimeError(
-            f"sum_to_size: the size must broadcast to the tensor's shape {list(given)}, "
+            f"sum_to_size: the size must broadcast to the tensor's shape {list(input_shape)}, "
             f"got {list(shape)}"
         )
     result = sum(input, dims, keepdim=True) if dims else input

@@ -76,24 +76,24 @@ class BlockDiag(Op):
         blocks = [np.atleast_2d(each) for each in arrays]
         shape = tuple(sum(each.shape[axis] for each in blocks) for axis in (0, 1))
         out = memory.zeros(shape, arrays[0].dtype)
-        for block, place in zip(blocks, self._places(), strict=True):
-            out[place] = block
+        for block, slices in zip(blocks, self._block_slices(), strict=True):
+            out[slices] = block
         return out
 
-    def _places(self) -> list[tuple[slice, slice]]:
+    def _block_slices(self) -> list[tuple[slice, slice]]:
         row = column = 0
-        places = []
+        positions = []
         for shape in self.shapes:
             rows, columns = (1,) * (2 - len(shape)) + shape
-            places.append((slice(row, row + rows), slice(column, column + columns)))
+            positions.append((slice(row, row + rows), slice(column, column + columns)))
             row, column = row + rows, column + columns
-        return places
+        return positions
 
     def backward(self, grad: "Tensor") -> Any:
         return tuple(
-            grad[place].reshape(shape) if needed else None
-            for place, shape, needed in zip(
-                self._places(), self.shapes, self.needs_input_grad, strict=True
+            grad[slices].reshape(shape) if needed else None
+            for slices, shape, needed in zip(
+                self._block_slices(), self.shapes, self.needs_input_grad, strict=True
             )
         )
 
@@ -200,8 +200,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> "tuple[Tensor, ...]":
     Raises:
         RuntimeError: for more than one dimension, or another `indexing`.
     """
-    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
-    vectors = [check_tensor(each, "meshgrid") for each in given]
+    sequence = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    vectors = [check_tensor(each, "meshgrid") for each in sequence]
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
     for each in vectors:
@@ -213,8 +213,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> "tuple[Tensor, ...]":
     shape = [each._array.size for each in vectors]
     grids = []
     for axis, each in enumerate(vectors):
-        place = [size if at == axis else 1 for at, size in enumerate(shape)]
-        grids.append(broadcast_to(reshape(each, place), shape))
+        column = [size if at == axis else 1 for at, size in enumerate(shape)]
+        grids.append(broadcast_to(reshape(each, column), shape))
     if swap:
         grids[:2] = grids[1], grids[0]
     return tuple(grids)

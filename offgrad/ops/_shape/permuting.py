@@ -78,8 +78,8 @@ class Expand(Op):
         self.self_sym_sizes = x.shape
         # Writable as PyTorch's: in-place operations refuse overlapping memory.
         strides = (0,) * (len(shape) - x.ndim) + tuple(
-            0 if have == 1 and want != 1 else stride
-            for have, want, stride in zip(
+            0 if old_size == 1 and new_size != 1 else stride
+            for old_size, new_size, stride in zip(
                 x.shape, shape[len(shape) - x.ndim :], x.strides, strict=True
             )
         )
@@ -127,11 +127,11 @@ def movedim(
         RuntimeError: if their numbers differ, or a dimension is given twice.
     """
     ndim = check_tensor(input, "movedim")._array.ndim
-    places = []
+    pair = []
     for each in (source, destination):
         dims = (each,) if isinstance(each, int | np.integer) else tuple(each)
-        places.append([normalize_dim(int(dim), ndim, "movedim") for dim in dims])
-    old, new = places
+        pair.append([normalize_dim(int(dim), ndim, "movedim") for dim in dims])
+    old, new = pair
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
         raise RuntimeError(
             "movedim: source and destination must name the same number of dimensions, each once, "
@@ -140,8 +140,8 @@ def movedim(
     if not ndim:
         return permute(input, ())
     order = [axis for axis in range(ndim) if axis not in old]
-    for place, axis in sorted(zip(new, old, strict=True)):
-        order.insert(place, axis)
+    for position, axis in sorted(zip(new, old, strict=True)):
+        order.insert(position, axis)
     return permute(input, order)
 
 
@@ -163,19 +163,19 @@ def t(input: "Tensor") -> "Tensor":
 
 def expand(input: "Tensor", *shape: Any) -> "Tensor":
     """Return a view that repeats dimensions of size 1; -1 keeps a size."""
-    given = check_tensor(input, "expand")._array.shape
+    input_shape = check_tensor(input, "expand")._array.shape
     target = list(sizes(shape))
-    lead = len(target) - len(given)
+    num_new = len(target) - len(input_shape)
     for axis, size in enumerate(target):
-        have = given[axis - lead] if axis >= lead >= 0 else None
-        if size == -1 and have is not None:
-            target[axis] = have
-        elif lead < 0 or size < 0 or (have not in (None, 1) and have != size):
+        old_size = input_shape[axis - num_new] if axis >= num_new >= 0 else None
+        if size == -1 and old_size is not None:
+            target[axis] = old_size
+        elif num_new < 0 or size < 0 or (old_size not in (None, 1) and old_size != size):
             raise RuntimeError(
                 "expand: only dimensions of size 1 (and new ones in front) can be expanded, got "
                 f"size {list(sizes(shape))} for a {describe(input)}"
             )
-    if lead < 0:
+    if num_new < 0:
         raise RuntimeError(
             f"expand: the number of dimensions cannot shrink, got size {target} for a "
             f"{describe(input)}"

@@ -83,12 +83,12 @@ class Repeat(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        lead = len(self.repeats) - len(self.self_sym_sizes)
-        shape = (1,) * lead + self.self_sym_sizes
+        num_new = len(self.repeats) - len(self.self_sym_sizes)
+        shape = (1,) * num_new + self.self_sym_sizes
         if not shape:
             return grad
-        apart = grad.reshape(self._split_copies(shape))
-        return apart.sum(tuple(range(0, 2 * len(shape), 2))).reshape(self.self_sym_sizes)
+        split_grad = grad.reshape(self._split_copies(shape))
+        return split_grad.sum(tuple(range(0, 2 * len(shape), 2))).reshape(self.self_sym_sizes)
 
     def _split_copies(self, shape: tuple[int, ...]) -> list[int]:
         """Return the result's shape with a dimension of copies before each of elements."""
@@ -98,9 +98,9 @@ class Repeat(Op):
 
 def flip(input: "Tensor", *dims: Any) -> "Tensor":
     """Return a copy with the order along `dims` reversed."""
-    given = sizes(dims)
+    listed = sizes(dims)
     ndim = check_tensor(input, "flip")._array.ndim
-    axes = normalize_dims(given, ndim, "flip") if given else ()
+    axes = normalize_dims(listed, ndim, "flip") if listed else ()
     return Flip.apply(input, dims=axes)
 
 
@@ -128,16 +128,17 @@ def roll(
     Raises:
         RuntimeError: if the numbers of shifts and dimensions differ.
     """
-    moves = (shifts,) if isinstance(shifts, int | np.integer) else tuple(shifts)
-    given: tuple[Any, ...] = () if dims is None else dims if not isinstance(dims, int) else (dims,)  # type: ignore[assignment]
+    all_shifts = (shifts,) if isinstance(shifts, int | np.integer) else tuple(shifts)
+    all_dims: Any = () if dims is None else (dims,) if isinstance(dims, int) else dims
     ndim = check_tensor(input, "roll")._array.ndim
-    if not moves or len(moves) != (len(given) or 1):
+    if not all_shifts or len(all_shifts) != (len(all_dims) or 1):
         raise RuntimeError(
-            f"roll: there must be a shift for each dimension, got shifts {list(moves)} and dims "
-            f"{list(given)}"
+            f"roll: there must be a shift for each dimension, got shifts {list(all_shifts)} and "
+            f"dims {list(all_dims)}"
         )
-    axes = tuple(normalize_dim(int(dim), ndim, "roll") for dim in given)
-    return Roll.apply(input, shifts=tuple(int(each) for each in moves), dims=axes if ndim else ())
+    axes = tuple(normalize_dim(int(dim), ndim, "roll") for dim in all_dims)
+    steps = tuple(int(each) for each in all_shifts)
+    return Roll.apply(input, shifts=steps, dims=axes if ndim else ())
 
 
 def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor":

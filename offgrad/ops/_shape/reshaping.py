@@ -127,9 +127,9 @@ def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, 
     """Return `shape` with -1 replaced by the size that fits."""
     size = input._array.size
     if shape.count(-1) == 1:
-        rest = prod(each for each in shape if each != -1)
-        if rest and size % rest == 0:
-            shape = tuple(size // rest if each == -1 else each for each in shape)
+        known = prod(each for each in shape if each != -1)
+        if known and size % known == 0:
+            shape = tuple(size // known if each == -1 else each for each in shape)
     if min(shape, default=0) < 0 or prod(shape) != size:
         raise RuntimeError(
             f"{where}: the shape must hold exactly the tensor's {size} elements (one size may be "
@@ -201,21 +201,21 @@ def unflatten(input: "Tensor", dim: int, sizes: Sequence[int]) -> "Tensor":
     """
     shape = check_tensor(input, "unflatten")._array.shape
     axis = normalize_dim(dim, len(shape), "unflatten")
-    given = tuple(int(size) for size in sizes)
-    if not given or not shape:
+    parts = tuple(int(size) for size in sizes)
+    if not parts or not shape:
         raise RuntimeError(
-            f"unflatten: a dimension and at least one size are needed, got sizes {list(given)} for "
+            f"unflatten: a dimension and at least one size are needed, got sizes {list(parts)} for "
             f"a {describe(input)}"
         )
-    rest = prod(size for size in given if size != -1)
-    if given.count(-1) == 1 and rest > 0 and shape[axis] % rest == 0:
-        given = tuple(shape[axis] // rest if size == -1 else size for size in given)
-    if min(given) < 0 or prod(given) != shape[axis]:
+    known = prod(size for size in parts if size != -1)
+    if parts.count(-1) == 1 and known > 0 and shape[axis] % known == 0:
+        parts = tuple(shape[axis] // known if size == -1 else size for size in parts)
+    if min(parts) < 0 or prod(parts) != shape[axis]:
         raise RuntimeError(
             f"unflatten: sizes must multiply to the size {shape[axis]} of dim {axis} (one may be "
-            f"-1), got {list(given)}"
+            f"-1), got {list(parts)}"
         )
-    return view(input, *shape[:axis], *given, *shape[axis + 1 :])
+    return view(input, *shape[:axis], *parts, *shape[axis + 1 :])
 
 
 def squeeze(input: "Tensor", dim: int | Sequence[int] | None = None) -> "Tensor":

@@ -133,23 +133,23 @@ def basic(input: "Tensor", index: tuple[Any, ...]) -> "Tensor":
     index = _expand_ellipsis(index, input._array.ndim)
     steps = []
     axis = 0
-    for place, item in enumerate(index):
+    for position, item in enumerate(index):
         if item is None:
-            steps.append((place, item))
+            steps.append((position, item))
             continue
         if not _is_whole(item, input._array.shape[axis]):
-            steps.append((place, item))
+            steps.append((position, item))
         axis += 1
     if not steps:
         return Alias.apply(input)
-    place, item = steps[-1]
+    position, item = steps[-1]
     if len(steps) == 1:
         # The items before are whole dimensions.
         if item is None:
-            return Unsqueeze.apply(input, dim=place)
+            return Unsqueeze.apply(input, dim=position)
         if isinstance(item, slice):
-            return slice_of(input, place, item)
-        return Select.apply(input, dim=place, index=int(item))
+            return slice_of(input, position, item)
+        return Select.apply(input, dim=position, index=int(item))
     kind: type[_Combined] = CombinedSelect
     if item is None or isinstance(item, slice):
         kind = CombinedUnsqueeze if item is None else CombinedSlice

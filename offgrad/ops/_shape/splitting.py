@@ -235,7 +235,7 @@ def tensor_split(input: "Tensor", indices_or_sections: Any, dim: int = 0) -> "tu
         if count <= 0:
             raise RuntimeError(f"tensor_split: the number of pieces must be positive, got {count}")
         small, larger = divmod(length, count)
-        ends = np.cumsum([small + (place < larger) for place in range(count)]).tolist()
+        ends = np.cumsum([small + (position < larger) for position in range(count)]).tolist()
         cuts = ends[:-1]
     else:
         cuts = [int(each) for each in indices_or_sections]
@@ -262,20 +262,20 @@ def _numpy_split(input: "Tensor", parts: Any, dim: int, ndim: int, where: str) -
 def hsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
     """Return `tensor_split` along the columns: dimension 1, for a vector 0."""
     dim = 0 if check_tensor(input, "hsplit")._array.ndim == 1 else 1
-    found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, dim, 1, "hsplit")
-    return found
+    pieces: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, dim, 1, "hsplit")
+    return pieces
 
 
 def vsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
     """Return `tensor_split` along the rows, dimension 0; `input` has at least two dimensions."""
-    found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, 0, 2, "vsplit")
-    return found
+    pieces: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, 0, 2, "vsplit")
+    return pieces
 
 
 def dsplit(input: "Tensor", indices_or_sections: Any) -> "tuple[Tensor, ...]":
     """Return `tensor_split` along dimension 2; `input` has at least three."""
-    found: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, 2, 3, "dsplit")
-    return found
+    pieces: tuple[Tensor, ...] = _numpy_split(input, indices_or_sections, 2, 3, "dsplit")
+    return pieces
 
 
 def unbind(input: "Tensor", dim: int = 0) -> "tuple[Tensor, ...]":

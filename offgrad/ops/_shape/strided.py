@@ -38,8 +38,8 @@ def _positions(shape: Sequence[int], stride: Sequence[int]) -> Array:
     """Return the distance of each element of a geometry from the first, in elements."""
     total = np.zeros(tuple(shape), np.int64)
     for axis, (size, step) in enumerate(zip(shape, stride, strict=True)):
-        lead = (1,) * (len(shape) - axis - 1)
-        total += (np.arange(size) * step).reshape(-1, *lead)
+        trailing = (1,) * (len(shape) - axis - 1)
+        total += (np.arange(size) * step).reshape(-1, *trailing)
     return total
 
 
@@ -115,10 +115,10 @@ class UnfoldBackward(Op):
     def forward(self, grad: Array, shape: tuple[int, ...], dim: int, size: int, step: int) -> Array:
         self.dim, self.size, self.step = dim, size, step
         out = memory.zeros(shape, grad.dtype)
-        places = windows(out, dim, size, step)
+        out_windows = windows(out, dim, size, step)
         for position in range(size):
             # One index of all windows: no element occurs twice.
-            places[..., position] += grad[..., position]
+            out_windows[..., position] += grad[..., position]
         return out
 
     def backward(self, grad: "Tensor") -> Any:
