@@ -1,5 +1,6 @@
 """A store against a dict, under random sequences of actions by hypothesis."""
 
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
