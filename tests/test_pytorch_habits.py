@@ -91,7 +91,7 @@ def test_a_function_may_return_one_tensor_twice() -> None:
     assert x.grad.tolist() == [8, 8]
 
 
-def test_a_buffer_registered_anew_is_as_persistent_as_said() -> None:
+def test_a_reregistered_buffer_is_as_persistent_as_requested() -> None:
     module = nn.Module()
     module.register_buffer("scale", torch.ones(1))
     module.register_buffer("scale", torch.ones(1), persistent=False)
@@ -109,6 +109,6 @@ def test_state_dicts_pickle() -> None:
 
 
 @pytest.mark.parametrize("where", [torch, nn, nn.functional, torch.optim, torch.ones(1)], ids=str)
-def test_what_is_missing_says_so(where: Any) -> None:
+def test_missing_names_say_so(where: Any) -> None:
     with pytest.raises(AttributeError, match="not supported yet"):
         where.cuda_graph_of_sorts

@@ -5,6 +5,7 @@ torch is not installed. Dtypes are `lib.float64` and so on. Promises of offgrad 
 where torch is silently wrong) are tested with `offgrad` itself, without `lib`.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +45,15 @@ def lib_name(request: pytest.FixtureRequest) -> str | None:
     name = call.params.get("lib") if call is not None else None
     assert name is None or isinstance(name, str)
     return name
+
+
+@pytest.fixture
+def switch_often() -> Iterator[None]:
+    """Let threads interrupt each other thousands of times as often as usual."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def leaf(lib: Any, *values: Any, dtype: Any = None) -> Any:

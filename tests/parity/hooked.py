@@ -15,6 +15,16 @@ def boom(*args: Any) -> Any:
     raise BoomError
 
 
+def module(lib: Any, forward: Callable[..., Any]) -> Any:
+    """Return a module with this forward."""
+
+    class Doing(lib.nn.Module):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return forward(*args, **kwargs)
+
+    return Doing()
+
+
 def scale(lib: Any) -> Any:
     """Return a module of one operation: x * by."""
 

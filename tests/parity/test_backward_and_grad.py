@@ -120,7 +120,7 @@ def test_a_leaf_can_be_the_root(lib: Any) -> None:
 # Roots that cannot be.
 
 
-def test_what_does_not_require_grad_has_no_backward(lib: Any) -> None:
+def test_a_tensor_without_requires_grad_has_no_backward(lib: Any) -> None:
     x = leaf(lib, 1.0)
     for root in (
         lib.ones(1),
@@ -137,7 +137,7 @@ def test_what_does_not_require_grad_has_no_backward(lib: Any) -> None:
     assert x.grad is None
 
 
-def test_what_was_computed_in_no_grad_has_no_backward(lib: Any) -> None:
+def test_a_result_of_no_grad_has_no_backward(lib: Any) -> None:
     x = leaf(lib, 1.0)
     with lib.no_grad():
         y = x * 2
@@ -287,7 +287,7 @@ def test_a_shared_part_is_kept_by_retain_graph(lib: Any) -> None:
     assert x.grad.tolist() == [10, 20]
 
 
-def test_only_what_ran_is_freed(lib: Any) -> None:
+def test_only_nodes_that_ran_are_freed(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     h = x * x
     y = (h * h).sum()
@@ -362,7 +362,7 @@ def test_inputs_must_be_tensors_that_require_grad(lib: Any) -> None:
     assert lists([x.grad]) == [[2, 4]]
 
 
-def test_inputs_skip_what_leads_nowhere(lib: Any) -> None:
+def test_inputs_skip_nodes_that_lead_to_none_of_them(lib: Any) -> None:
     """A node that leads to no input does not run, so its saved tensors remain."""
     x, w = leaf(lib, 1, 2), leaf(lib, 3, 4)
     a, b = x * x, w * w
@@ -427,7 +427,7 @@ def test_as_many_gradients_as_roots(lib: Any) -> None:
     assert x.grad is None
 
 
-def test_autograd_backward_takes_what_tensor_backward_takes(lib: Any) -> None:
+def test_autograd_backward_takes_the_arguments_of_tensor_backward(lib: Any) -> None:
     x, w = leaf(lib, 1, 2), leaf(lib, 3, 4)
     y = (x * w).sum()
     lib.autograd.backward(y, retain_graph=True, inputs=[x])
@@ -497,7 +497,7 @@ def test_grad_outputs_fit_the_outputs(lib: Any) -> None:
         lib.autograd.grad([x * 2], x, [constant(lib, 1)])
 
 
-def test_grad_of_what_was_not_used(lib: Any) -> None:
+def test_grad_of_an_unused_tensor(lib: Any) -> None:
     x, w = leaf(lib, 1, 2), leaf(lib, [[3, 4]])
     y = (x * x).sum()
     with raises(RuntimeError):

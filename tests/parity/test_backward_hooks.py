@@ -50,7 +50,7 @@ def test_a_hook_may_return_another_gradient(lib: Any, place: Any) -> None:
 
 
 @PLACES
-def test_later_hooks_see_what_earlier_ones_returned(lib: Any, place: Any) -> None:
+def test_later_hooks_get_the_results_of_earlier_ones(lib: Any, place: Any) -> None:
     x = leaf(lib, 1, 2)
     t = place(lib, x)
     seen: Any = []
@@ -251,7 +251,7 @@ def test_removing_one_hook_leaves_the_others(lib: Any, kind: int) -> None:
 
 
 @KINDS
-def test_a_handle_outlives_what_it_was_registered_on(lib: Any, kind: int) -> None:
+def test_a_handle_outlives_its_tensor(lib: Any, kind: int) -> None:
     x = leaf(lib, 1.0)
     h = x * 2
     handle = registrations(lib, x, h, [])[kind]()
@@ -500,7 +500,7 @@ def test_post_accumulate_hooks_do_not_fire_where_nothing_accumulates(lib: Any) -
 # Node.register_hook and register_prehook: arguments and return values.
 
 
-def test_what_the_hooks_of_a_node_get(lib: Any) -> None:
+def test_arguments_of_a_nodes_hooks(lib: Any) -> None:
     x, w, c = leaf(lib, 1, 2), leaf(lib, 3, 4), constant(lib, 5, 6)
     seen: list[Any] = []
     y = x * w
@@ -727,7 +727,7 @@ def test_all_hooks_of_a_kind_fire_in_the_order_of_their_registration(lib: Any) -
     ]
 
 
-def test_a_retained_gradient_is_what_the_tensors_hooks_made_of_it(lib: Any) -> None:
+def test_a_retained_gradient_is_the_result_of_the_tensors_hooks(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     h = x * 1
     h.register_hook(lambda grad: grad + 1)
@@ -773,7 +773,7 @@ def test_grad_updates_a_retained_gradient(lib: Any) -> None:
     assert h.grad.tolist() == [3, 3]
 
 
-def test_backward_gives_a_result_named_as_input_what_its_hooks_made(lib: Any) -> None:
+def test_backward_with_a_result_as_input_gives_the_result_of_its_hooks(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     h = x * 1
     h.register_hook(lambda grad: grad * 10)
@@ -805,7 +805,7 @@ def test_hooks_run_recording_if_a_graph_is_created(lib: Any) -> None:
     assert modes == [True] * 3
 
 
-def test_what_a_hook_does_is_differentiated(lib: Any) -> None:
+def test_operations_of_a_hook_are_differentiated(lib: Any) -> None:
     x = leaf(lib, 2.0)
     x.register_hook(lambda grad: grad * grad)
     (first,) = lib.autograd.grad(x**2, x, create_graph=True)
@@ -814,7 +814,7 @@ def test_what_a_hook_does_is_differentiated(lib: Any) -> None:
     assert second.item() == 16 * 16 * 1
 
 
-def test_what_a_nodes_hooks_do_is_differentiated(lib: Any) -> None:
+def test_operations_of_a_nodes_hooks_are_differentiated(lib: Any) -> None:
     x = leaf(lib, 2.0)
     y = x**2
     y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] ** 2, *inputs[1:]))
@@ -837,7 +837,7 @@ def test_a_multi_grad_hook_gets_all_gradients_when_the_last_is_known(lib: Any) -
     assert lists(grads) == [3, 3, 6]
 
 
-def test_a_multi_grad_hook_gets_none_for_what_needs_no_gradient(lib: Any) -> None:
+def test_a_multi_grad_hook_gets_none_for_tensors_without_a_gradient(lib: Any) -> None:
     x, w, z = leaf(lib, 1.0), leaf(lib, 2.0), leaf(lib, 3.0)
     seen: list[Any] = []
     lib.autograd.graph.register_multi_grad_hook((x, w, z), seen.append)
@@ -858,7 +858,7 @@ def test_a_multi_grad_hook_fires_once_in_each_backward(lib: Any) -> None:
     assert [lists(each) for each in seen] == [[2, 1], [2, 1]]
 
 
-def test_a_multi_grad_hook_knows_which_backward_it_is_in(lib: Any) -> None:
+def test_a_multi_grad_hook_counts_per_backward(lib: Any) -> None:
     x, w = leaf(lib, 1.0), leaf(lib, 2.0)
     seen: list[Any] = []
     lib.autograd.graph.register_multi_grad_hook((x, w), seen.append)
@@ -867,7 +867,7 @@ def test_a_multi_grad_hook_knows_which_backward_it_is_in(lib: Any) -> None:
     assert [lists(each) for each in seen] == [[2, None], [2, 1]]
 
 
-def test_a_multi_grad_hook_of_what_is_out_of_the_way(lib: Any) -> None:
+def test_a_multi_grad_hook_of_tensors_that_backward_does_not_reach(lib: Any) -> None:
     x, w = leaf(lib, 1.0), leaf(lib, 2.0)
     seen: list[Any] = []
     for mode in ("all", "any"):
@@ -889,7 +889,7 @@ def test_a_multi_grad_hook_is_a_hook_of_the_last_tensor(lib: Any) -> None:
     assert seen == [f"{a} before", f"{a} after", f"{b} before", "multi", f"{b} after"]
 
 
-def test_a_multi_grad_hook_sees_what_earlier_hooks_returned(lib: Any) -> None:
+def test_a_multi_grad_hook_gets_the_results_of_earlier_hooks(lib: Any) -> None:
     x, w = leaf(lib, 1.0), leaf(lib, 2.0)
     x.register_hook(lambda grad: grad * 10)
     seen: list[Any] = []
@@ -899,7 +899,7 @@ def test_a_multi_grad_hook_sees_what_earlier_hooks_returned(lib: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["all", "any"])
-def test_what_a_multi_grad_hook_returns_is_ignored(lib: Any, mode: str) -> None:
+def test_the_result_of_a_multi_grad_hook_is_ignored(lib: Any, mode: str) -> None:
     x = leaf(lib, 1.0)
     lib.autograd.graph.register_multi_grad_hook((x,), lambda grads: 3.0, mode=mode)
     (x * 2).backward()
@@ -918,7 +918,7 @@ def test_a_multi_grad_hook_of_any_fires_with_the_first(lib: Any) -> None:
     assert seen == [1, 1]
 
 
-def test_a_multi_grad_hook_of_any_takes_what_comes(lib: Any) -> None:
+def test_a_multi_grad_hook_of_any_takes_the_first_gradient(lib: Any) -> None:
     x = leaf(lib, 1.0)
     h = x * 2
     k = x * 5

@@ -67,7 +67,7 @@ def test_a_long_chain_freed_without_backward(lib: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_long_chain_goes_forward_backward_and_away(lib: Any) -> None:
+def test_a_long_chain_runs_forward_and_backward_and_is_freed(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y, watch = watched(lib, x)
     z = chain(lambda t: t + 1, y)
@@ -144,7 +144,7 @@ def test_many_changes_of_views(lib: Any) -> None:
     del y, first, second
 
 
-def test_a_view_made_anew_after_many_changes(lib: Any) -> None:
+def test_a_view_rebuilt_after_many_changes(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * 1
     view = y[:1]

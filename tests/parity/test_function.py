@@ -78,14 +78,14 @@ def test_setup_context_gets_defaults_and_keywords(lib: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [1], {}, (), [[]]])
-def test_what_is_no_tensor_is_returned_as_it_is(lib: Any, value: Any) -> None:
+def test_a_non_tensor_is_returned_as_it_is(lib: Any, value: Any) -> None:
     assert make(lib, lambda ctx, x: value).apply(leaf(lib, [1])) is value if value != () else True
     result = make(lib, lambda ctx, x: (x * 2, value)).apply(leaf(lib, [1]))
     assert result[0].requires_grad
     assert result[1] is value
 
 
-def test_outputs_are_numbered_with_what_is_no_tensor(lib: Any) -> None:
+def test_outputs_are_numbered_with_non_tensors(lib: Any) -> None:
     seen: list[Any] = []
     function = make(
         lib,
@@ -128,7 +128,7 @@ def test_forward_sees_the_arguments_themselves(lib: Any) -> None:
     assert seen == [(True, True)]
 
 
-def test_what_outputs_are(lib: Any) -> None:
+def test_attributes_of_outputs(lib: Any) -> None:
     function = make(lib, lambda ctx, x: (x * 1, x * 2), lambda ctx, g, h: g + 2 * h)
     a, b = function.apply(leaf(lib, [1]))
     assert a.grad_fn is b.grad_fn
@@ -184,7 +184,7 @@ def test_parameters_and_complex_numbers_and_nothing(lib: Any) -> None:
 # Saved tensors
 
 
-def test_what_is_saved(lib: Any) -> None:
+def test_saved_values(lib: Any) -> None:
     seen: list[Any] = []
 
     def forward(ctx: Any, x: Any, c: Any) -> Any:
@@ -288,7 +288,7 @@ def test_saved_tensors_are_freed_by_backward(lib: Any) -> None:
         y.grad_fn.saved_tensors
 
 
-def test_what_is_saved_is_held_until_backward(lib: Any) -> None:
+def test_saved_tensors_are_held_until_backward(lib: Any) -> None:
     def forward(ctx: Any, x: Any, c: Any) -> Any:
         ctx.save_for_backward(x, c)
         return x * c
@@ -337,7 +337,7 @@ def test_saved_tensors_pass_through_hooks(lib: Any) -> None:
 
 
 @pytest.mark.parametrize("which", ["input", "output", "between", "view"])
-def test_changes_of_what_was_saved_are_noticed(lib: Any, which: str) -> None:
+def test_changes_of_saved_tensors_are_noticed(lib: Any, which: str) -> None:
     made: dict[str, Any] = {}
 
     def forward(ctx: Any, x: Any) -> Any:
@@ -372,7 +372,7 @@ def test_a_saved_output_gives_second_derivatives(lib: Any) -> None:
     assert first.tolist() == second.tolist() == y.tolist()
 
 
-def test_what_is_saved_between_is_a_constant(lib: Any) -> None:
+def test_a_saved_intermediate_is_a_constant(lib: Any) -> None:
     def forward(ctx: Any, x: Any) -> Any:
         between = x * x
         ctx.save_for_backward(between)
@@ -452,7 +452,7 @@ def test_ctx_is_one_object_and_one_for_each_call(lib: Any) -> None:
     assert first.grad_fn is not second.grad_fn
 
 
-def test_ctx_knows_what_its_node_does(lib: Any) -> None:
+def test_ctx_has_the_attributes_of_its_node(lib: Any) -> None:
     seen: list[Any] = []
 
     def forward(ctx: Any, x: Any) -> Any:

@@ -30,7 +30,7 @@ RETURNED: dict[str, tuple[Callable[[Any, Any], Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", RETURNED)
-def test_what_backward_returns(lib: Any, case: str) -> None:
+def test_results_of_backward(lib: Any, case: str) -> None:
     returned, expected = RETURNED[case]
     a, b = leaf(lib, 1, 2), leaf(lib, 3, 4)
     y = make(lib, lambda ctx, a, b: a + b, lambda ctx, grad: returned(lib, grad)).apply(a, b)
@@ -83,26 +83,26 @@ def test_gradients_take_the_dtype_of_the_input(lib: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_gradients_of_what_does_not_require_grad_are_dropped(lib: Any, wrong: bool) -> None:
+def test_gradients_of_inputs_without_requires_grad_are_dropped(lib: Any, wrong: bool) -> None:
     x, c = leaf(lib, 1, 2), constant(lib, 3, 4)
     function = make(lib, lambda ctx, x, c: x + c, lambda ctx, g: (g, g[:1] if wrong else g))
     function.apply(x, c).sum().backward()
     assert (x.grad.tolist(), c.grad) == ([1, 1], None)
 
 
-def test_gradients_of_what_is_no_tensor(lib: Any) -> None:
+def test_gradients_of_non_tensors(lib: Any) -> None:
     y = make(lib, lambda ctx, x, k: x + k, lambda ctx, grad: (grad, grad)).apply(leaf(lib, [1]), 3)
     with pytest.raises(RuntimeError):
         y.backward()
 
 
-def test_too_few_gradients_with_what_is_no_tensor(lib: Any) -> None:
+def test_too_few_gradients_with_non_tensors(lib: Any) -> None:
     y = make(lib, lambda ctx, x, k: x + k, lambda ctx, grad: grad).apply(leaf(lib, [1]), 3)
     with pytest.raises(RuntimeError):
         y.backward()
 
 
-def test_gradients_returned_as_they_came_are_nobody_elses(lib: Any) -> None:
+def test_gradients_returned_unchanged_are_not_shared(lib: Any) -> None:
     a, b, start = leaf(lib, 1, 2), leaf(lib, 1, 2), lib.ones(2, dtype=lib.float64)
     make(lib, lambda ctx, a, b: a + b, lambda ctx, grad: (grad, grad)).apply(a, b).backward(start)
     a.grad.mul_(5)
@@ -228,7 +228,7 @@ def test_in_inference_mode(lib: Any) -> None:
         make(lib, forward).apply(x, c)
 
 
-def test_what_forward_records_itself_is_not_followed(lib: Any) -> None:
+def test_a_graph_recorded_inside_forward_is_not_followed(lib: Any) -> None:
     def forward(ctx: Any, x: Any) -> Any:
         with lib.enable_grad():
             return x * 7

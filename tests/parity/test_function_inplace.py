@@ -87,7 +87,7 @@ def test_mark_dirty_of_several(lib: Any) -> None:
     assert x.grad.tolist() == [9]
 
 
-def test_mark_dirty_is_noticed_by_what_was_saved(lib: Any) -> None:
+def test_mark_dirty_is_noticed_by_saved_tensors(lib: Any) -> None:
     y = leaf(lib, [1]) * 1
     square = (y * y).sum()
     triple(lib).apply(y)

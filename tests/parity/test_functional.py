@@ -79,7 +79,7 @@ def test_the_jacobian_has_the_shape_of_output_and_input(lib: Any) -> None:
 
 @pytest.mark.parametrize("several_inputs", [False, True])
 @pytest.mark.parametrize("several_outputs", [False, True])
-def test_results_have_the_form_of_what_was_given(
+def test_results_have_the_form_of_the_arguments(
     lib: Any, several_inputs: bool, several_outputs: bool
 ) -> None:
     x = vector(lib, 2, 3)
@@ -253,7 +253,7 @@ def test_v_of_another_dtype_is_converted(lib: Any, name: str, dtype: str) -> Non
     agree(product, np.multiply(factor, [1, 2]))
 
 
-def test_what_does_not_depend_is_zero(lib: Any) -> None:
+def test_an_independent_output_has_a_zero_derivative(lib: Any) -> None:
     x, constant = vector(lib, 1, 2), vector(lib, 5, 6, 7)
     agree(
         of(lib, "jacobian")(lambda a, b: constant, (x, constant)),
@@ -347,7 +347,7 @@ def test_strides(lib: Any, create_graph: bool) -> None:
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("recording", [False, True])
-def test_what_is_recorded(
+def test_recording(
     lib: Any, name: str, requires_grad: bool, create_graph: bool, recording: bool
 ) -> None:
     x = vector(lib, 1, 2, requires_grad=requires_grad)
@@ -653,7 +653,7 @@ def test_errors(lib: Any, error: type[Exception], call: Callable[..., Any]) -> N
     assert type(caught.value) is error
 
 
-def test_what_offgrad_has_not_says_what_to_do() -> None:
+def test_unsupported_options_name_an_alternative() -> None:
     x = vector(offgrad, 1, 2)
     for name, func in (("jacobian", cubes), ("hessian", cube)):
         with pytest.raises(NotImplementedError, match="leave it out"):
@@ -664,7 +664,7 @@ def test_what_offgrad_has_not_says_what_to_do() -> None:
         functional.hessian(cube, x, outer_jacobian_strategy="forward-mode")
 
 
-def test_messages_name_what_arrived() -> None:
+def test_messages_name_the_argument() -> None:
     x = vector(offgrad, 1, 2)
     with pytest.raises(RuntimeError, match=r"output 0 .*\[2\], and v there .*\[3\]"):
         functional.vjp(cubes, x, offgrad.ones(3))

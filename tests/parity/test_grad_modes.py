@@ -312,7 +312,7 @@ def test_generators_that_raise(lib: Any, decorator: tuple[Decorator, bool]) -> N
         assert recorded(lib) is not mode
 
 
-def test_what_is_thrown_and_not_caught_comes_out(
+def test_a_thrown_and_uncaught_exception_is_raised(
     lib: Any, decorator: tuple[Decorator, bool]
 ) -> None:
     decorate, _ = decorator

@@ -177,7 +177,7 @@ def test_grad_fn_and_is_leaf_cannot_be_set(lib: Any) -> None:
 
 
 @pytest.mark.parametrize(("start", "times"), [(1.0, 4), (3.0, 2), (20.0, 0)])
-def test_what_you_run_is_what_you_differentiate(lib: Any, start: float, times: int) -> None:
+def test_control_flow_is_differentiated_as_it_ran(lib: Any, start: float, times: int) -> None:
     x = leaf(lib, start)
     y = x * 1
     ran = 0
@@ -200,7 +200,7 @@ def test_every_iteration_has_a_graph_of_its_own(lib: Any) -> None:
 # Leaves.
 
 
-def test_what_is_a_leaf(lib: Any) -> None:
+def test_leaves(lib: Any) -> None:
     x, c = leaf(lib, 1, 2), constant(lib, 1, 2)
     with lib.no_grad():
         unrecorded = x * 2
@@ -278,7 +278,7 @@ def test_requires_grad_must_be_a_bool(lib: Any) -> None:
     assert not x.requires_grad
 
 
-def test_asking_later_does_not_change_what_was_recorded(lib: Any) -> None:
+def test_requires_grad_set_later_does_not_change_the_graph(lib: Any) -> None:
     x, w = leaf(lib, 1, 2), constant(lib, 3, 4)
     y = x * w
     w.requires_grad_()
@@ -383,7 +383,7 @@ def test_detach_in_place_makes_a_leaf(lib: Any) -> None:
     assert not (y * 2).requires_grad
 
 
-def test_detach_in_place_does_not_touch_what_was_computed_before(lib: Any) -> None:
+def test_detach_in_place_does_not_change_earlier_results(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * 2
     z = y * 3
@@ -465,7 +465,7 @@ def test_grad_of_a_constant_can_be_set(lib: Any) -> None:
     assert c.grad.tolist() == [3, 4]
 
 
-def test_what_cannot_be_a_grad(lib: Any) -> None:
+def test_invalid_grads(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     with raises(RuntimeError):
         x.grad = constant(lib, 1, 2, 3)
@@ -480,7 +480,7 @@ def test_what_cannot_be_a_grad(lib: Any) -> None:
     assert x.grad is None
 
 
-def test_grad_changed_in_place_is_what_the_next_backward_adds_to(lib: Any) -> None:
+def test_the_next_backward_adds_to_a_grad_changed_in_place(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     (x * 2).sum().backward()
     x.grad.zero_()
@@ -607,7 +607,7 @@ def test_a_result_cannot_be_copied_deeply(lib: Any) -> None:
     assert copy.deepcopy(y.detach()).tolist() == [2, 4]
 
 
-def test_a_deep_copy_keeps_what_is_shared(lib: Any) -> None:
+def test_a_deep_copy_keeps_sharing(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     first, second = copy.deepcopy([x, x])
     assert first is second
@@ -660,7 +660,7 @@ def retaining(y: Any) -> Any:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_graph_dies_with_its_last_result_without_a_backward(lib: Any, graph: str) -> None:
+def test_a_graph_is_freed_with_its_last_result_without_a_backward(lib: Any, graph: str) -> None:
     x = leaf(lib, 1, 2)
     gc.collect()
     gc.disable()
@@ -675,7 +675,7 @@ def test_a_graph_dies_with_its_last_result_without_a_backward(lib: Any, graph: s
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_graph_dies_after_a_backward(lib: Any, graph: str) -> None:
+def test_a_graph_is_freed_after_a_backward(lib: Any, graph: str) -> None:
     x = leaf(lib, 1, 2)
     gc.collect()
     gc.disable()
@@ -715,7 +715,7 @@ def test_hooks_die_with_the_graph(lib: Any) -> None:
     assert seen() is None
 
 
-def test_the_graph_does_not_outlive_what_it_was_computed_from(lib: Any) -> None:
+def test_the_graph_does_not_outlive_its_inputs(lib: Any) -> None:
     """An intermediate nothing saved is gone once its last name is."""
     x = leaf(lib, 1, 2)
     h = x + 1

@@ -105,7 +105,7 @@ def test_the_edge_of_one_output_of_several(lib: Any) -> None:
     assert [get(first).output_nr, get(second).output_nr] == [0, 1]
 
 
-def test_what_does_not_require_grad_has_no_edge(lib: Any) -> None:
+def test_a_tensor_without_requires_grad_has_no_edge(lib: Any) -> None:
     with raises(RuntimeError):
         lib.autograd.graph.get_gradient_edge(constant(lib, 1, 2))
     with raises(RuntimeError):

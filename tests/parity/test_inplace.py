@@ -32,14 +32,14 @@ def test_a_constant_gets_a_creator(lib: Any) -> None:
     assert x.grad.tolist() == [1, 2]
 
 
-def test_a_leaf_cannot_forget_its_new_history(lib: Any) -> None:
+def test_a_leaf_cannot_drop_its_new_history(lib: Any) -> None:
     c, x = constant(lib, 1, 2), leaf(lib, 3, 4)
     c.mul_(x)
     with raises(RuntimeError):
         c.requires_grad_(False)
 
 
-def test_what_was_computed_before_keeps_the_old_history(lib: Any) -> None:
+def test_earlier_results_keep_the_old_history(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * 2
     before = y + 0
@@ -234,7 +234,7 @@ def test_hooks_of_a_leaf_survive_a_change_in_no_grad_mode(lib: Any) -> None:
 # Leaves.
 
 
-def test_a_leaf_refuses_even_what_would_change_nothing(lib: Any) -> None:
+def test_a_leaf_refuses_even_changes_without_effect(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     changes: list[Callable[[], Any]] = [
         lambda: x.add_(0),
@@ -361,7 +361,7 @@ def test_a_dirty_input_must_be_returned(lib: Any) -> None:
         Keeps.apply(leaf(lib, 1, 2) * 1)
 
 
-def test_mark_dirty_is_seen_by_what_was_saved(lib: Any) -> None:
+def test_mark_dirty_is_noticed_by_saved_tensors(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * 1
     loss = (y * y).sum()
@@ -571,7 +571,7 @@ def test_a_table_filled_row_by_row(lib: Any) -> None:
     assert x.grad.tolist() == [15, 15]
 
 
-def test_a_chain_over_its_own_elements_loses_what_products_need(lib: Any) -> None:
+def test_a_chain_over_its_own_elements_loses_the_saved_values_of_products(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     table = lib.zeros(3, 2, dtype=lib.float64)
     table[0] = x

@@ -98,7 +98,7 @@ def test_refused_for_leaves_that_require_grad(lib: Any) -> None:
     assert x.requires_grad
 
 
-def test_what_was_saved_is_not_silently_another(lib: Any) -> None:
+def test_saved_values_do_not_change_silently(lib: Any) -> None:
     x = leaf(lib, [[1, 2], [3, 4]])
     y = x * 1
     z = (y * y).sum()

@@ -120,7 +120,7 @@ def test_a_hook_of_too_few_parameters(lib: Any, register: str, with_kwargs: bool
 
 
 @FORWARD
-def test_what_is_no_callable_is_no_hook(lib: Any, register: str) -> None:
+def test_a_hook_must_be_callable(lib: Any, register: str) -> None:
     """Told when it is registered, or when it is called."""
     module = scale(lib)
 
@@ -182,7 +182,7 @@ class Pair(NamedTuple):
     ],
     ids=repr,
 )
-def test_what_a_pre_hook_returns_are_the_arguments(lib: Any, given: Any, args: Any) -> None:
+def test_the_result_of_a_pre_hook_replaces_the_arguments(lib: Any, given: Any, args: Any) -> None:
     """A tuple is all of them, anything else but None is the only one."""
     module = echo(lib)
     module.register_forward_pre_hook(lambda module, args: given)
@@ -222,7 +222,7 @@ def test_a_pair_without_with_kwargs_is_two_arguments(lib: Any) -> None:
     ],
     ids=repr,
 )
-def test_what_a_pre_hook_with_kwargs_returns(lib: Any, given: Any, result: Any) -> None:
+def test_the_result_of_a_pre_hook_with_kwargs(lib: Any, given: Any, result: Any) -> None:
     """A pair: forward is called with all of the one and all of the other."""
     module = echo(lib)
     module.register_forward_pre_hook(lambda module, args, kwargs: given, with_kwargs=True)
@@ -270,7 +270,7 @@ def test_a_tensor_in_place_of_the_tuple_of_arguments_is_unpacked(lib: Any) -> No
     assert [each.tolist() for each in args] == [[1, 2], [3, 4]]
 
 
-def test_later_pre_hooks_see_what_earlier_ones_returned(lib: Any) -> None:
+def test_later_pre_hooks_get_the_results_of_earlier_ones(lib: Any) -> None:
     module = echo(lib)
     seen: Any = []
     module.register_forward_pre_hook(lambda _, args: seen.append(args) or 5)
@@ -342,7 +342,7 @@ def test_a_forward_hook_gets_the_arguments(lib: Any) -> None:
     ]
 
 
-def test_a_forward_hook_gets_what_pre_hooks_returned(lib: Any) -> None:
+def test_a_forward_hook_gets_the_results_of_pre_hooks(lib: Any) -> None:
     module = scale(lib)
     seen: list[Any] = []
     module.register_forward_pre_hook(lambda _, args, kwargs: ((5,), {"by": 6}), with_kwargs=True)
@@ -355,7 +355,9 @@ def test_a_forward_hook_gets_what_pre_hooks_returned(lib: Any) -> None:
     "given", [0, False, "", (), [], {}, (1, 2), [3], {"a": 1}, ((4,), {"by": 5})], ids=repr
 )
 @pytest.mark.parametrize("with_kwargs", [False, True])
-def test_what_a_forward_hook_returns_is_the_output(lib: Any, given: Any, with_kwargs: bool) -> None:
+def test_the_result_of_a_forward_hook_is_the_output(
+    lib: Any, given: Any, with_kwargs: bool
+) -> None:
     module = scale(lib)
     module.register_forward_hook(lambda *_: given, with_kwargs=with_kwargs)
     assert module(1) is given
@@ -367,7 +369,7 @@ def test_a_forward_hook_that_returns_nothing(lib: Any) -> None:
     assert module(3) == 6
 
 
-def test_later_forward_hooks_see_what_earlier_ones_returned(lib: Any) -> None:
+def test_later_forward_hooks_get_the_results_of_earlier_ones(lib: Any) -> None:
     module = scale(lib)
     seen: Any = []
     module.register_forward_hook(lambda _, args, out: seen.append(out) or out + 1)
@@ -528,7 +530,7 @@ def test_hooks_of_nested_modules(lib: Any) -> None:
     assert seen == [">", "0>", "<0", "1>", "1.0>", "<1.0", "1.1>", "<1.1", "<1", "<"]
 
 
-def test_hooks_of_nested_modules_change_what_flows(lib: Any) -> None:
+def test_hooks_of_nested_modules_change_values(lib: Any) -> None:
     model = lib.nn.Sequential(scale(lib), scale(lib))
     model.register_forward_pre_hook(lambda _, args: args[0] + 1)
     model[0].register_forward_hook(lambda _, args, out: out + 10)
@@ -936,7 +938,7 @@ def test_hooks_without_grad_around_a_module(lib: Any) -> None:
         assert lib.is_grad_enabled()
 
 
-def test_in_no_grad_what_hooks_return_has_no_graph(lib: Any) -> None:
+def test_in_no_grad_the_results_of_hooks_have_no_graph(lib: Any) -> None:
     module = scale(lib)
     x = leaf(lib, 1.0)
     module.register_forward_pre_hook(lambda _, args: args[0] * x)

@@ -2,11 +2,10 @@
 
 import copy
 import gc
-import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,19 +13,11 @@ import pytest
 
 import offgrad
 from tests.parity.conftest import constant, leaf, lists, raises
+from tests.parity.hooked import module
+from tests.parity.threads import results, together
 
 FULL, PRE = "register_full_backward_hook", "register_full_backward_pre_hook"
 BOTH = pytest.mark.parametrize("register", [FULL, PRE], ids=["full", "pre"])
-
-
-def module(lib: Any, forward: Callable[..., Any]) -> Any:
-    """Return a module that does this."""
-
-    class Doing(lib.nn.Module):  # type: ignore[misc]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return forward(*args, **kwargs)
-
-    return Doing()
 
 
 def watch(hooked: Any) -> list[Any]:
@@ -238,7 +229,7 @@ def test_one_tensor_passed_twice(lib: Any) -> None:
     [3, None, 2.5, True, "text", b"bytes", [1, 2], {"a": 1}, (1, 2), object(), print],
     ids=lambda each: type(each).__name__,
 )
-def test_none_for_what_is_no_tensor(lib: Any, other: Any) -> None:
+def test_none_for_non_tensors(lib: Any, other: Any) -> None:
     received: Any = []
     doing = module(lib, lambda before, x, after: received.extend([before, after]) or x * 2)
     seen = watch(doing)
@@ -807,7 +798,7 @@ def test_a_tuple_stays_a_tuple(lib: Any, count: int) -> None:
     assert seen == [([2], [None] * (count - 1) + [1])]
 
 
-def test_a_named_tuple_stays_what_it_is(lib: Any) -> None:
+def test_a_named_tuple_keeps_its_type(lib: Any) -> None:
     doing = module(lib, lambda x: Pair(x * 2, None))
     seen = watch(doing)
     output = doing(leaf(lib, 1.0))
@@ -827,7 +818,7 @@ def test_a_tuple_without_tensors(lib: Any, output: Any) -> None:
     assert doing(leaf(lib, 1.0)) == output
 
 
-def test_tensors_only_in_what_a_tuple_contains(lib: Any) -> None:
+def test_tensors_only_in_containers_inside_a_tuple(lib: Any) -> None:
     doing = module(lib, lambda x: ([x * 2], {"a": x * 3}))
     seen, before = watch(doing), watch_before(doing)
     x = leaf(lib, 1.0)
@@ -1109,7 +1100,7 @@ def test_forward_hooks_are_inside(lib: Any) -> None:
     assert found[2] is received[0]
 
 
-def test_what_forward_hooks_replace_has_the_gradients(lib: Any) -> None:
+def test_outputs_replaced_by_forward_hooks_have_the_gradients(lib: Any) -> None:
     doing = module(lib, lambda x: x * 2)
     seen = watch(doing)
     doing.register_forward_pre_hook(lambda _, args: (args[0] * 3,))
@@ -1193,7 +1184,7 @@ def test_a_next_module_may_not_change_its_input(lib: Any) -> None:
     assert seen == [([[2, 2]], [[1, 1]])]
 
 
-def test_what_is_no_input_may_be_changed_inside(lib: Any) -> None:
+def test_tensors_other_than_inputs_may_be_changed_inside(lib: Any) -> None:
     def forward(x: Any) -> Any:
         h = x * 2
         h.mul_(3)
@@ -1212,7 +1203,7 @@ def test_a_clone_of_the_output_may_be_changed(lib: Any) -> None:
     assert seen == [([[6, 6]], [[3, 3]])]
 
 
-def test_a_change_of_what_forward_returned_spoils_the_output(lib: Any) -> None:
+def test_a_change_of_the_tensor_that_forward_returned_breaks_the_output(lib: Any) -> None:
     returned: Any = []
 
     def forward(x: Any) -> Any:
@@ -1288,7 +1279,7 @@ def test_a_hook_may_replace_grad_input(lib: Any, pack: Any) -> None:
     assert layer.weight.grad.tolist() == [[3]]
 
 
-def test_what_it_returns_goes_on_upstream(lib: Any) -> None:
+def test_its_result_goes_on_upstream(lib: Any) -> None:
     first, second = linear(lib, [[2]]), linear(lib, [[3]])
     seen = watch(first)
     replace(second, lambda grads: (grads[0] * 10,))
@@ -1308,7 +1299,7 @@ def test_a_hook_may_replace_it_by_a_constant(lib: Any) -> None:
     assert x.grad.tolist() == [7, 8]
 
 
-def test_what_it_returns_reaches_grad(lib: Any) -> None:
+def test_its_result_reaches_grad(lib: Any) -> None:
     doing = module(lib, lambda x: x * 2)
     replace(doing, lambda grads: (grads[0] * 10,))
     x = leaf(lib, 1.0)
@@ -1346,7 +1337,7 @@ def test_a_module_upstream_of_a_dropped_gradient(lib: Any) -> None:
     assert x.grad.item() == 0
 
 
-def test_what_is_returned_for_other_inputs_is_ignored(lib: Any) -> None:
+def test_results_for_other_inputs_are_ignored(lib: Any) -> None:
     doing = module(lib, lambda x, c, k: x * c)
     given = [
         lambda grads: (grads[0] * 10, None, None),
@@ -1450,7 +1441,7 @@ def test_a_pre_hook_may_replace_grad_output(lib: Any, pack: Any) -> None:
     assert layer.weight.grad.tolist() == [[30]]
 
 
-def test_what_it_returns_is_not_the_gradient_of_the_output(lib: Any) -> None:
+def test_its_result_is_not_the_gradient_of_the_output(lib: Any) -> None:
     """The output's own gradient comes before the hook."""
     doing = module(lib, lambda x: x * 2)
     replace(doing, lambda grads: (grads[0] * 10,), PRE)
@@ -1540,7 +1531,7 @@ def test_a_pre_hook_returns_a_tuple_of_tensors(lib: Any, new: Any) -> None:
 # Several hooks.
 
 
-def test_hooks_see_what_earlier_ones_returned(lib: Any) -> None:
+def test_hooks_get_the_results_of_earlier_ones(lib: Any) -> None:
     doing = module(lib, lambda x: x * 3)
     seen: list[Any] = []
 
@@ -1937,7 +1928,7 @@ def test_gradients_in_hooks_require_grad_in_such_a_graph(lib: Any) -> None:
     assert lists(lib.autograd.grad(found[0], x)) == [2]
 
 
-def test_what_a_hook_returns_is_differentiated(lib: Any) -> None:
+def test_the_result_of_a_hook_is_differentiated(lib: Any) -> None:
     doing = module(lib, lambda x: x * x * x)
     replace(doing, lambda grads: (grads[0] * grads[0],))
     x = leaf(lib, 1, 2)
@@ -1946,7 +1937,7 @@ def test_what_a_hook_returns_is_differentiated(lib: Any) -> None:
     assert lists([first, second]) == [[9, 144], [36, 288]]
 
 
-def test_what_a_pre_hook_returns_is_differentiated(lib: Any) -> None:
+def test_the_result_of_a_pre_hook_is_differentiated(lib: Any) -> None:
     doing = module(lib, lambda x: x * x * x)
     replace(doing, lambda grads: (grads[0] * 10,), PRE)
     x = leaf(lib, 1, 2)
@@ -2135,7 +2126,7 @@ def test_a_backward_after_a_hook_raised(lib: Any, register: str) -> None:
 
 
 @BOTH
-def test_what_is_not_callable_raises_at_the_latest_in_backward(lib: Any, register: str) -> None:
+def test_a_non_callable_raises_at_the_latest_in_backward(lib: Any, register: str) -> None:
     doing = module(lib, lambda x: x * 2)
     with raises(TypeError):
         getattr(doing, register)(3)
@@ -2227,41 +2218,6 @@ def test_a_module_does_not_keep_the_graph(lib: Any, register: str) -> None:
 # Threads.
 
 
-@pytest.fixture
-def switch_often() -> Iterator[None]:
-    """Let threads interrupt each other thousands of times as often as usual."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def together(*calls: Callable[[], Any]) -> list[Any]:
-    """Run calls in a thread each, started together; return their results."""
-    found: list[Any] = [None] * len(calls)
-    barrier = threading.Barrier(len(calls))
-
-    def run(index: int) -> None:
-        barrier.wait(60)
-        try:
-            found[index] = calls[index]()
-        except Exception as error:
-            found[index] = error
-
-    threads = [
-        threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(calls))
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(120)
-    assert not any(each.is_alive() for each in threads), "a thread hangs"
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-    return found
-
-
 def test_threads_with_modules_of_their_own(lib: Any, switch_often: None) -> None:
     def train(factor: int) -> Any:
         doing = module(lib, lambda x: x * factor)
@@ -2271,7 +2227,7 @@ def test_threads_with_modules_of_their_own(lib: Any, switch_often: None) -> None
             doing(x).backward()
         return seen, before, x.grad.item()
 
-    found = together(*[partial(train, factor) for factor in range(1, 9)])
+    found = results(together(*[partial(train, factor) for factor in range(1, 9)]))
     for factor, each in enumerate(found, 1):
         assert each == ([([factor], [1])] * 20, [[1]] * 20, 20 * factor)
 
@@ -2295,7 +2251,7 @@ def test_threads_that_share_a_module(lib: Any, switch_often: None) -> None:
             assert x.grad.item() == 20 * factor
         return threading.get_ident()
 
-    for factor, ident in enumerate(together(*[partial(train, k) for k in range(8)])):
+    for factor, ident in enumerate(results(together(*[partial(train, k) for k in range(8)]))):
         assert seen.count((ident, 10.0 * factor, 10.0)) == 20
     assert len(seen) == 160
 
@@ -2310,7 +2266,7 @@ def test_threads_that_share_a_net(lib: Any, switch_often: None) -> None:
             net(x).sum().backward()
         return x.grad.tolist()
 
-    assert together(*[train] * 8) == [[[180]]] * 8
+    assert results(together(*[train] * 8)) == [[[180]]] * 8
     assert counts[""] == [([[[36]]], [[[1]]])] * 40
     assert counts["0.1"] == [([[[18]]], [[[6]]])] * 40
     assert net[0][0].weight.grad.tolist() == [[18 * 40]]
@@ -2321,12 +2277,12 @@ def test_backward_in_another_thread_than_forward(lib: Any) -> None:
     seen: list[int] = []
     doing.register_full_backward_hook(lambda *_: seen.append(threading.get_ident()))
     y = doing(leaf(lib, 1.0))
-    (ident,) = together(lambda: y.backward() or threading.get_ident())
+    (ident,) = results(together(lambda: y.backward() or threading.get_ident()))
     assert seen == [ident]
     assert ident != threading.get_ident()
 
 
-def test_hooks_come_and_go_while_threads_run(lib: Any, switch_often: None) -> None:
+def test_hooks_are_added_and_removed_while_threads_run(lib: Any, switch_often: None) -> None:
     """The permanent hook fires every time; adding and removing others raises nothing."""
     doing = module(lib, lambda x: x * 2)
     seen = watch(doing)
@@ -2347,7 +2303,7 @@ def test_hooks_come_and_go_while_threads_run(lib: Any, switch_often: None) -> No
     changing = threading.Thread(target=change, daemon=True)
     changing.start()
     try:
-        assert together(*[train] * 6) == [60] * 6
+        assert results(together(*[train] * 6)) == [60] * 6
     finally:
         done.set()
         changing.join(60)

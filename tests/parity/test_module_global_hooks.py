@@ -78,7 +78,7 @@ def test_global_pre_hooks_have_no_options(every: Any, option: str) -> None:
 @pytest.mark.parametrize(
     ("given", "result"), [(None, 2), (5, 10), ((5,), 10), ((5, 7), 35), (0, 0)], ids=repr
 )
-def test_what_a_global_pre_hook_returns(lib: Any, every: Any, given: Any, result: Any) -> None:
+def test_the_result_of_a_global_pre_hook(lib: Any, every: Any, given: Any, result: Any) -> None:
     with every.register_module_forward_pre_hook(lambda *_: given):
         assert scale(lib)(1) == result
 
@@ -101,7 +101,7 @@ def test_global_pre_hooks_come_before_local_ones(lib: Any, every: Any) -> None:
     assert seen == ["global 1", "global 2", "prepended", "local"]
 
 
-def test_local_pre_hooks_see_what_global_ones_returned(lib: Any, every: Any) -> None:
+def test_local_pre_hooks_get_the_results_of_global_ones(lib: Any, every: Any) -> None:
     module = scale(lib)
     seen: list[Any] = []
     module.register_forward_pre_hook(lambda _, *got: seen.append(got), with_kwargs=True)
@@ -165,7 +165,7 @@ def test_global_forward_hooks_take_their_options_by_keyword(every: Any, option: 
 
 
 @pytest.mark.parametrize("given", [0, False, (), (1, 2), [3], {"a": 1}], ids=repr)
-def test_what_a_global_forward_hook_returns(lib: Any, every: Any, given: Any) -> None:
+def test_the_result_of_a_global_forward_hook(lib: Any, every: Any, given: Any) -> None:
     with every.register_module_forward_hook(lambda *_: given):
         assert scale(lib)(1) is given
     assert scale(lib)(1) == 2
@@ -490,7 +490,7 @@ def failing(lib: Any, every: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("place", RUN)
 @pytest.mark.parametrize("kind", [BoomError, RuntimeError, StopIteration])
-def test_what_is_always_called_runs_once(failing: Any, place: str, kind: Any) -> None:
+def test_an_always_called_hook_runs_once(failing: Any, place: str, kind: Any) -> None:
     error = kind("boom")
     seen: list[Any] = []
     module = failing(place, seen, error)
@@ -622,14 +622,14 @@ def test_a_global_backward_pre_hook_is_called_for_every_module(lib: Any, every: 
 
 
 @pytest.mark.parametrize("given", [tuple, list], ids=["tuple", "list"])
-def test_what_a_global_backward_hook_returns(lib: Any, every: Any, given: Any) -> None:
+def test_the_result_of_a_global_backward_hook(lib: Any, every: Any, given: Any) -> None:
     x = leaf(lib, 1.0)
     with every.register_module_full_backward_hook(lambda _, gi, go: given([gi[0] * 10])):
         scale(lib)(x).backward()
     assert x.grad.item() == 20
 
 
-def test_what_a_global_backward_pre_hook_returns(lib: Any, every: Any) -> None:
+def test_the_result_of_a_global_backward_pre_hook(lib: Any, every: Any) -> None:
     x = leaf(lib, 1.0)
     with every.register_module_full_backward_pre_hook(lambda _, go: (go[0] * 10,)):
         chain(lib)(x).backward()

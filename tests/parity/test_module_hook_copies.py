@@ -192,7 +192,7 @@ def test_a_load_pre_hook_of_a_shallow_copy_gets_the_original(lib: Any) -> None:
 
 
 @ANY
-def test_a_copy_computes_what_the_original_does(lib: Any, duplicate: Any) -> None:
+def test_a_copy_computes_the_same_as_the_original(lib: Any, duplicate: Any) -> None:
     module = layer(lib)
     module.register_forward_hook(add_one)
     module.register_forward_pre_hook(ten_times)
@@ -607,7 +607,7 @@ def test_a_copied_handle_does_not_keep_the_module(lib: Any, duplicate: Any) -> N
 @pytest.mark.parametrize(
     "register", ["register_full_backward_hook", "register_state_dict_pre_hook"]
 )
-def test_a_handle_whose_module_is_gone(lib: Any, register: str, duplicate: Any) -> None:
+def test_a_handle_whose_module_was_freed(lib: Any, register: str, duplicate: Any) -> None:
     handle = getattr(layer(lib), register)(hook)
     gc.collect()
     copied = duplicate(handle)

@@ -54,7 +54,9 @@ BARE = pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Generator
 
 @pytest.mark.parametrize("place", RUN)
 @EXCEPTIONS
-def test_what_is_always_called_runs_once_whoever_raises(lib: Any, place: str, kind: Any) -> None:
+def test_an_always_called_hook_runs_once_wherever_the_error_is_raised(
+    lib: Any, place: str, kind: Any
+) -> None:
     error = kind("boom")
     seen: list[Any] = []
     module = failing(lib, {place}, seen, error)
@@ -210,7 +212,7 @@ def test_an_always_called_hook_that_raises_after_another_exception(lib: Any, pla
     assert seen == [*RUN[place], "fail", "always 4"]
 
 
-def test_the_warning_tells_what_was_silenced(lib: Any) -> None:
+def test_the_warning_names_the_silenced_error(lib: Any) -> None:
     module = scale(lib)
 
     def fail(*args: Any) -> None:
@@ -308,7 +310,7 @@ def test_always_called_hooks_of_nested_modules(lib: Any) -> None:
     assert seen == [("1.0", None), ("1", None), ("", None)]
 
 
-def test_a_parent_that_catches_what_its_child_raises(lib: Any) -> None:
+def test_a_parent_that_catches_its_childs_error(lib: Any) -> None:
     seen: list[Any] = []
 
     class Net(lib.nn.Module):  # type: ignore[misc]
@@ -330,7 +332,7 @@ def test_a_parent_that_catches_what_its_child_raises(lib: Any) -> None:
     assert seen == ["child", 2]
 
 
-def test_an_always_called_hook_is_removed_by_who_raises(lib: Any) -> None:
+def test_an_always_called_hook_is_removed_by_the_raising_hook(lib: Any) -> None:
     module = scale(lib)
     seen: list[Any] = []
     handle = module.register_forward_hook(note(seen, "removed"), always_call=True)
@@ -341,7 +343,7 @@ def test_an_always_called_hook_is_removed_by_who_raises(lib: Any) -> None:
     assert seen == ["kept"]
 
 
-def test_an_always_called_hook_is_added_by_who_raises(lib: Any) -> None:
+def test_an_always_called_hook_is_added_by_the_raising_hook(lib: Any) -> None:
     module = scale(lib)
     seen: list[Any] = []
 
@@ -355,7 +357,7 @@ def test_an_always_called_hook_is_added_by_who_raises(lib: Any) -> None:
     assert seen == ["added"]
 
 
-def test_a_context_is_left_by_what_a_hook_raises(lib: Any) -> None:
+def test_a_hooks_error_exits_a_context(lib: Any) -> None:
     module = scale(lib)
     with pytest.raises(BoomError), module.register_forward_pre_hook(boom):
         module(1)

@@ -145,21 +145,21 @@ def gradients(net: Any, x: Any) -> list[float]:
 # Its output.
 
 
-def test_what_the_full_hook_prints(lib: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_the_full_hook(lib: Any, capsys: pytest.CaptureFixture[str]) -> None:
     net = example(lib, "register_full_backward_hook")
     x, _, _ = run(lib, net)
     report(net, x)
     assert capsys.readouterr().out == PRINTED
 
 
-def test_what_doubled_gradients_print(lib: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_doubled_gradients(lib: Any, capsys: pytest.CaptureFixture[str]) -> None:
     net = example(lib, "register_full_backward_hook", doubling)
     x, _, _ = run(lib, net)
     report(net, x)
     assert capsys.readouterr().out == PRINTED_WITH_DOUBLED_GRADIENTS
 
 
-def test_what_the_old_hook_prints(lib: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_the_legacy_hook(lib: Any, capsys: pytest.CaptureFixture[str]) -> None:
     net = example(lib, "register_backward_hook")
     with pytest.warns(FutureWarning, match="register_full_backward_hook") as warned:
         x, _, _ = run(lib, net)

@@ -6,27 +6,17 @@ grad_input is that of the last operation, which is the module's only if the modu
 import gc
 import threading
 import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.parity.conftest import constant, leaf, lists, raises
+from tests.parity.hooked import module
 
 INSTEAD = "register_full_backward_hook"  # every warning recommends it
 
 quietly = pytest.mark.filterwarnings("ignore:.*register_full_backward_hook:FutureWarning")
-
-
-def module(lib: Any, forward: Callable[..., Any]) -> Any:
-    """Return a module that does this."""
-
-    class Doing(lib.nn.Module):  # type: ignore[misc]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return forward(*args, **kwargs)
-
-    return Doing()
 
 
 def result(lib: Any, *values: Any) -> Any:
@@ -181,7 +171,7 @@ def test_grad_input_is_that_of_the_last_operation(lib: Any, forward: Any, grad_i
     assert [first for first, _ in seen] == [grad_input]
 
 
-def test_grad_input_is_not_what_the_full_hook_gets(lib: Any) -> None:
+def test_grad_input_differs_from_the_full_hooks(lib: Any) -> None:
     old, full = module(lib, lambda x: (x * 5) ** 2), module(lib, lambda x: (x * 5) ** 2)
     seen, other = watch(old), []
     full.register_full_backward_hook(lambda _, i, o: other.append((lists(i), lists(o))))
@@ -565,7 +555,7 @@ def test_a_hook_may_replace_grad_input(lib: Any) -> None:
 
 
 @quietly
-def test_what_it_replaces_is_that_of_the_last_operation(lib: Any) -> None:
+def test_it_replaces_the_gradient_of_the_last_operation(lib: Any) -> None:
     """So the gradients of weights inside the module change as well."""
     w = leaf(lib, 5.0)
     doing = module(lib, lambda x: (x * w) ** 2)
@@ -576,7 +566,7 @@ def test_what_it_replaces_is_that_of_the_last_operation(lib: Any) -> None:
     assert w.grad.item() == 500
 
 
-def test_hooks_see_what_earlier_ones_returned(lib: Any) -> None:
+def test_hooks_get_the_results_of_earlier_ones(lib: Any) -> None:
     layer = lib.nn.ReLU()
     seen: list[Any] = []
 
@@ -626,7 +616,7 @@ def test_a_hook_may_drop_a_gradient(lib: Any) -> None:
     ],
     ids=["tensor", "list", "number", "numbers", "none", "two", "shape", "dtype"],
 )
-def test_what_a_hook_may_not_return(lib: Any, new: Any, error: Any) -> None:
+def test_invalid_results_of_a_hook(lib: Any, new: Any, error: Any) -> None:
     layer = lib.nn.ReLU()
     layer.register_backward_hook(lambda _, grad_input, __: new(grad_input))
     x = leaf(lib, 1, 2)
@@ -729,7 +719,7 @@ def test_full_after_old_raises(lib: Any, removed: bool) -> None:
             layer.register_full_backward_hook(lambda *_: None, prepend=prepend)
 
 
-def test_what_could_not_be_registered_is_not_there(lib: Any) -> None:
+def test_a_failed_registration_leaves_nothing(lib: Any) -> None:
     layer = lib.nn.ReLU()
     seen = watch(layer)
     with raises(RuntimeError):

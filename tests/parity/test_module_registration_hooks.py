@@ -80,7 +80,9 @@ def test_a_registration_hook_is_called_before_the_part_is_there(
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_what_a_registration_hook_returns_is_registered(lib: Any, add_hook: Any, kind: str) -> None:
+def test_the_result_of_a_registration_hook_is_registered(
+    lib: Any, add_hook: Any, kind: str
+) -> None:
     module, value, other = lib.nn.Module(), part(lib, kind), part(lib, kind)
     add_hook(kind, lambda *_: other)
     register(module, kind, "a", value)
@@ -90,7 +92,7 @@ def test_what_a_registration_hook_returns_is_registered(lib: Any, add_hook: Any,
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_later_registration_hooks_see_what_earlier_ones_returned(
+def test_later_registration_hooks_get_the_results_of_earlier_ones(
     lib: Any, add_hook: Any, kind: str
 ) -> None:
     parts = [part(lib, kind) for _ in range(3)]

@@ -60,7 +60,7 @@ def test_a_prefix(lib: Any) -> None:
     assert list(parts(lib).state_dict(prefix="a")) == ["aweight", "arunning"]
 
 
-def test_a_destination_is_what_is_returned(lib: Any) -> None:
+def test_a_destination_is_returned(lib: Any) -> None:
     mine: dict[str, Any] = {"first": 1, "weight": 2}
     found = parts(lib).state_dict(destination=mine)
     assert found is mine
@@ -306,7 +306,7 @@ def test_loading_returns_missing_and_unexpected_keys(lib: Any) -> None:
     assert isinstance(result, tuple)
 
 
-def test_loading_what_does_not_match(lib: Any) -> None:
+def test_loading_entries_that_do_not_match(lib: Any) -> None:
     model = tree(lib)
     given = state(lib, running=3, child__weight=4, other=5, child__other=6, more__weight=7)
     result = model.load_state_dict(given, strict=False)
@@ -362,7 +362,7 @@ def test_the_wrong_shape_raises_strict_or_not(lib: Any, strict: bool) -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("wrong", [None, 3.0, "x", [1.0]], ids=repr)
-def test_what_is_no_tensor_raises_strict_or_not(lib: Any, strict: bool, wrong: Any) -> None:
+def test_a_non_tensor_raises_strict_or_not(lib: Any, strict: bool, wrong: Any) -> None:
     with raises(RuntimeError):
         parts(lib).load_state_dict({"weight": wrong, "running": constant(lib, 3)}, strict=strict)
 

@@ -51,7 +51,7 @@ def test_a_pre_hook_comes_before_the_values_are_taken(lib: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [0, "x", {}, OrderedDict(a=1)], ids=repr)
-def test_what_a_pre_hook_returns_is_nothing(lib: Any, given: Any) -> None:
+def test_the_result_of_a_pre_hook_is_ignored(lib: Any, given: Any) -> None:
     module = parts(lib)
     module.register_state_dict_pre_hook(lambda *_: given)
     assert list(module.state_dict()) == ["weight", "running"]
@@ -220,7 +220,7 @@ def test_a_public_post_hook_does_not_return_the_state(lib: Any) -> None:
         module.state_dict()
 
 
-def test_what_a_private_hook_of_the_root_returns_is_the_state(lib: Any) -> None:
+def test_the_result_of_a_private_hook_of_the_root_is_the_state(lib: Any) -> None:
     module = parts(lib)
     other = {"mine": 1}
     seen: Any = []
@@ -230,7 +230,7 @@ def test_what_a_private_hook_of_the_root_returns_is_the_state(lib: Any) -> None:
     assert seen == [["weight", "running"], ["mine"]]
 
 
-def test_what_a_private_hook_of_a_child_returns_is_dropped(lib: Any) -> None:
+def test_the_result_of_a_private_hook_of_a_child_is_dropped(lib: Any) -> None:
     model = tree(lib)
     seen: Any = []
     model.child._register_state_dict_hook(lambda *_: {"mine": 1})
@@ -329,7 +329,7 @@ def test_a_load_pre_hook_renames_keys(lib: Any) -> None:
     model.load_state_dict(model.state_dict())
 
 
-def test_a_load_pre_hook_of_the_parent_changes_what_children_get(lib: Any) -> None:
+def test_a_load_pre_hook_of_the_parent_changes_the_children_s_state(lib: Any) -> None:
     model = tree(lib)
 
     def strip(module: Any, state_dict: Any, prefix: str, *rest: Any) -> None:
@@ -341,7 +341,7 @@ def test_a_load_pre_hook_of_the_parent_changes_what_children_get(lib: Any) -> No
     assert set(numbers(model.state_dict()).values()) == {5}
 
 
-def test_a_load_pre_hook_of_a_child_changes_only_what_it_gets(lib: Any) -> None:
+def test_a_load_pre_hook_of_a_child_changes_only_its_own_state(lib: Any) -> None:
     """It has a dictionary of its own keys, and the values are those of all."""
     model = lib.nn.Sequential(parts(lib), parts(lib))
     seen: list[Any] = []
@@ -399,7 +399,7 @@ def test_an_error_of_a_load_pre_hook_raises_strict_or_not(lib: Any, strict: bool
 
 
 @pytest.mark.parametrize("given", [0, "x", {}, {"weight": 3}], ids=repr)
-def test_what_a_load_pre_hook_returns_is_nothing(lib: Any, given: Any) -> None:
+def test_the_result_of_a_load_pre_hook_is_ignored(lib: Any, given: Any) -> None:
     module = parts(lib)
     module.register_load_state_dict_pre_hook(lambda *_: given)
     module.load_state_dict(state(lib, weight=7, running=8))

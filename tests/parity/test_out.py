@@ -91,7 +91,7 @@ def test_allowed_in_no_grad_mode(lib: Any, name: str) -> None:
     assert parameter._version == 1
 
 
-def test_what_is_not_differentiable_is_not_refused(lib: Any) -> None:
+def test_non_differentiable_outputs_are_not_refused(lib: Any) -> None:
     out = lib.tensor([False, False])
     assert lib.eq(leaf(lib, 1, 2), 1, out=out) is out
     assert out.tolist() == [True, False]
@@ -168,7 +168,7 @@ def test_a_saved_tensor_that_was_written_to_is_refused(lib: Any) -> None:
         loss.backward()
 
 
-def test_a_later_use_of_what_was_written(lib: Any) -> None:
+def test_a_later_use_of_the_written_tensor(lib: Any) -> None:
     out, x = constant(lib, 0, 0), leaf(lib, 3, 4)
     lib.add(constant(lib, 1, 2), 1, out=out)
     (out * x).sum().backward()

@@ -30,7 +30,7 @@ def test_numbers_alike(lib: Any, numbers: Any) -> None:
     assert repr(constant(lib, numbers, dtype=lib.float32)) == repr(torch.tensor(numbers).float())
 
 
-def test_what_is_printed(lib: Any) -> None:
+def test_printing(lib: Any) -> None:
     x = leaf(lib, 0.40796, -1.5, dtype=lib.float32)
     assert repr(x) == "tensor([ 0.4080, -1.5000], requires_grad=True)"
     assert repr(x * 2) == "tensor([ 0.8159, -3.0000], grad_fn=<MulBackward0>)"

@@ -137,7 +137,7 @@ def test_several_in_one_backward(lib: Any) -> None:
     assert x.grad.tolist() == [308, 308]
 
 
-def test_what_hangs_on_the_outer_graph_is_not_run_by_the_inner(lib: Any) -> None:
+def test_nodes_of_the_outer_graph_are_not_run_by_the_inner(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     seen: list[str] = []
     y = x * 2

@@ -167,7 +167,7 @@ def test_nothing_is_packed_where_nothing_is_recorded(lib: Any) -> None:
     assert hooks.packed == 0
 
 
-def test_only_what_backward_needs_is_packed(lib: Any) -> None:
+def test_only_tensors_that_backward_needs_are_packed(lib: Any) -> None:
     x, c = leaf(lib, 1, 2), constant(lib, 3, 4)
     seen: Any = []
     with lib.autograd.graph.saved_tensors_hooks(
@@ -283,7 +283,7 @@ def test_pack_runs_in_no_grad(lib: Any) -> None:
     assert lib.is_grad_enabled()
 
 
-def test_a_pack_hook_that_computes_is_not_called_for_what_it_computes(lib: Any) -> None:
+def test_a_pack_hook_is_not_called_for_its_own_operations(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     calls: list[Any] = []
 
@@ -297,7 +297,7 @@ def test_a_pack_hook_that_computes_is_not_called_for_what_it_computes(lib: Any) 
     del y
 
 
-def test_what_unpack_returns_gets_the_history_of_what_was_saved(lib: Any) -> None:
+def test_unpacked_tensors_get_the_history_of_saved_ones(lib: Any) -> None:
     """Metadata of autograd is ignored: it is overwritten."""
     x = leaf(lib, 1, 2)
     with lib.autograd.graph.saved_tensors_hooks(
@@ -336,7 +336,7 @@ def test_double_backward_through_a_saved_output(lib: Any) -> None:
     assert lists([first, second, third]) == [[2, 2], [1, 1], [-1, -1]]
 
 
-def test_what_backward_saves_is_packed_by_the_hooks_of_that_time(lib: Any) -> None:
+def test_backward_saves_with_the_hooks_active_during_it(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     with counting(lib) as forward:
         y = (x**3).sum()
@@ -368,7 +368,7 @@ def test_not_unpacked_unless_the_node_runs(lib: Any) -> None:
     assert z.grad_fn._saved_self.tolist() == [3, 4]
 
 
-def test_what_was_packed_is_dropped_by_backward(lib: Any) -> None:
+def test_packed_objects_are_dropped_by_backward(lib: Any) -> None:
     class Box:
         def __init__(self, each: Any) -> None:
             self.each = each.detach()
@@ -538,7 +538,7 @@ def test_saved_in_one_thread_and_unpacked_in_another(lib: Any) -> None:
 # Lifetime.
 
 
-def test_a_graph_with_hooks_dies_without_a_backward(lib: Any) -> None:
+def test_a_graph_with_hooks_is_freed_without_a_backward(lib: Any) -> None:
     x = leaf(lib, 1, 2)
 
     class Witness:
@@ -660,7 +660,7 @@ def test_forbidding_hooks_as_a_decorator(lib: Any) -> None:
             work()
 
 
-def test_what_is_forbidden_is_allowed_again_after_an_error(lib: Any) -> None:
+def test_disabled_hooks_are_enabled_again_after_an_error(lib: Any) -> None:
     graph = lib.autograd.graph
     with pytest.raises(ZeroDivisionError), graph.disable_saved_tensors_hooks("not here"):
         1 / 0

@@ -54,7 +54,7 @@ SAVES: dict[str, tuple[Callable[[Any, Any], Any], set[str]]] = {
 
 
 @pytest.mark.parametrize("operation", SAVES)
-def test_dir_lists_what_is_saved(lib: Any, operation: str) -> None:
+def test_dir_lists_saved_tensors(lib: Any, operation: str) -> None:
     call, expected = SAVES[operation]
     node = call(lib, leaf(lib, 1, 2)).grad_fn
     assert names(node) == expected
@@ -71,7 +71,7 @@ def test_a_matrix_product_saves_both_matrices(lib: Any) -> None:
     assert node._saved_mat2 is b
 
 
-def test_what_was_not_saved_is_no_attribute(lib: Any) -> None:
+def test_an_unsaved_tensor_is_no_attribute(lib: Any) -> None:
     node = (leaf(lib, 1, 2) ** 2).grad_fn
     for name in ("_saved_other", "_raw_saved_other", "_saved_"):
         with raises(AttributeError):
@@ -155,7 +155,7 @@ def test_a_saved_tensor_outlives_its_name(lib: Any) -> None:
 # Tensors that backward does not need are not saved.
 
 
-def test_only_what_backward_needs_is_saved(lib: Any) -> None:
+def test_only_tensors_that_backward_needs_are_saved(lib: Any) -> None:
     x, c = leaf(lib, 1, 2), constant(lib, 3, 4)
     assert (x * c).grad_fn._saved_self is None
     assert (c * x).grad_fn._saved_other is None
@@ -279,7 +279,7 @@ def test_a_saved_output_changed_in_place_is_refused(lib: Any, operation: str) ->
         y.sum().backward()
 
 
-def test_what_was_not_saved_may_change(lib: Any) -> None:
+def test_unsaved_tensors_may_change(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     h = x * 2
     y = h + 1

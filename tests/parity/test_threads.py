@@ -1,8 +1,6 @@
 """Forward and backward in many threads at once: exact sums, or a clear error; nothing else."""
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,47 +8,11 @@ import pytest
 
 import offgrad
 from tests.parity.conftest import constant, leaf, lists, raises
+from tests.parity.threads import results, together
 
 THREADS = 8
 
-
-@pytest.fixture(autouse=True)
-def _switch_often() -> Iterator[None]:
-    """Let threads interrupt each other thousands of times as often as usual."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def together(*calls: Callable[[], Any]) -> list[Any]:
-    """Run calls in a thread each, from one moment on; return results or exceptions, in order."""
-    found: list[Any] = [None] * len(calls)
-    barrier = threading.Barrier(len(calls))
-
-    def run(index: int) -> None:
-        barrier.wait(60)
-        try:
-            found[index] = calls[index]()
-        except Exception as error:
-            found[index] = error
-
-    threads = [
-        threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(calls))
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(120)
-    assert not any(each.is_alive() for each in threads), "a thread hangs"
-    return found
-
-
-def results(found: list[Any]) -> list[Any]:
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-    return found
+pytestmark = pytest.mark.usefixtures("switch_often")
 
 
 # Graphs of their own.
@@ -66,7 +28,7 @@ def test_the_example_of_the_specification(lib: Any) -> None:
     assert results(together(*[train] * 10)) == [[[4.5] * 5] * 5] * 10
 
 
-def test_own_graphs_give_what_they_give_alone(lib: Any) -> None:
+def test_own_graphs_give_the_same_as_alone(lib: Any) -> None:
     def train(seed: int) -> Any:
         start = np.random.default_rng(seed).standard_normal((6, 6))
         w = leaf(lib, start.tolist())
@@ -266,7 +228,7 @@ def test_retained_gradients_of_a_shared_graph(lib: Any) -> None:
     assert x.grad.tolist() == [6 * THREADS, 12 * THREADS]
 
 
-def test_histories_of_views_made_anew_by_many_threads(lib: Any) -> None:
+def test_view_histories_rebuilt_by_many_threads(lib: Any) -> None:
     for _ in range(20):
         x = leaf(lib, 1, 2)
         y = x * 1
@@ -415,7 +377,7 @@ def test_reentrant_backward_in_every_thread(lib: Any) -> None:
     assert x.grad.tolist() == [11 * 5 * THREADS] * 2
 
 
-def test_hooks_come_and_go_while_others_run(lib: Any) -> None:
+def test_hooks_are_added_and_removed_while_others_run(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * x
     loss = y.sum()

@@ -150,7 +150,7 @@ def test_empty_tensors_count(lib: Any) -> None:
     assert x._version == 1
 
 
-def test_out_counts_for_what_is_written_alone(lib: Any) -> None:
+def test_out_counts_for_the_written_tensor_alone(lib: Any) -> None:
     x, out = constant(lib, 1, 2), constant(lib, 0, 0)
     view = out[:1]
     lib.add(x, 1, out=out)
@@ -255,7 +255,7 @@ def test_a_saved_result_that_changed_is_refused(lib: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_not_needed_may_change(lib: Any, name: str) -> None:
+def test_tensors_that_backward_does_not_need_may_change(lib: Any, name: str) -> None:
     x, w = leaf(lib, 1, 2), leaf(lib, 3, 4)
     y = x * 1
     loss = (y + w).sum()

@@ -178,7 +178,7 @@ def test_names_of_creators(lib: Any) -> None:
     assert y.grad_fn.next_functions[0][0].name() == "MulBackward0"
 
 
-def test_the_creator_of_a_view_made_anew_is_usable(lib: Any) -> None:
+def test_the_grad_fn_of_a_rebuilt_view_is_usable(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * 1
     view = y[:1]
@@ -525,7 +525,7 @@ def test_several_views_of_a_constant(lib: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_several_views_that_nobody_changes_are_fine(lib: Any, name: str) -> None:
+def test_several_unchanged_views_are_allowed(lib: Any, name: str) -> None:
     x = leaf(lib, UNTOUCHED)
     y = x * 1
     view = SEVERAL[name](y)[1]
