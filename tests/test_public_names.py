@@ -1,0 +1,110 @@
+"""Public modules hold their `__all__` and nothing else; other modules are marked as internal."""
+
+import __future__
+
+import importlib
+import pkgutil
+import re
+import sys
+from types import ModuleType
+
+import pytest
+
+FACES = (
+    "offgrad",
+    "offgrad.autograd",
+    "offgrad.autograd.functional",
+    "offgrad.autograd.graph",
+    "offgrad.fft",
+    "offgrad.memory",
+    "offgrad.nn",
+    "offgrad.nn.functional",
+    "offgrad.nn.init",
+    "offgrad.optim",
+    "offgrad.policies",
+    "offgrad.profiler",
+    "offgrad.session",
+    "offgrad.storage",
+    "offgrad.utils",
+    "offgrad.utils.checkpoint",
+    "offgrad.utils.hooks",
+    "offgrad_storage",
+    "offgrad_storage.codecs",
+    "offgrad_storage.testing",
+)
+
+
+def import_all() -> dict[str, ModuleType]:
+    """Import every module of both packages but `__main__`; return them by name."""
+    found = {}
+    for package in ("offgrad", "offgrad_storage"):
+        found[package] = importlib.import_module(package)
+        for each in pkgutil.walk_packages(found[package].__path__, f"{package}."):
+            if not each.name.endswith(".__main__"):
+                found[each.name] = importlib.import_module(each.name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ModuleType]:
+    return import_all()
+
+
+def is_submodule(module: ModuleType, name: str) -> bool:
+    submodule = sys.modules.get(f"{module.__name__}.{name}")
+    return submodule is not None and getattr(module, name, None) is submodule
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_public_module_holds_all_and_nothing_else(
+    face: str, modules: dict[str, ModuleType]
+) -> None:
+    """Submodules may be listed in `__all__` or not."""
+    module = modules[face]
+    listed = getattr(module, "__all__", None)
+    assert listed is not None, f"{face} has no __all__"
+    assert len(set(listed)) == len(listed), f"{face}.__all__ lists a name twice"
+    unresolved = sorted(name for name in listed if not hasattr(module, name))
+    assert not unresolved, f"{face}.__all__ lists names that do not exist: {unresolved}"
+    held = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not is_submodule(module, name)
+        and not isinstance(value, __future__._Feature)
+    }
+    expected = {name for name in listed if not is_submodule(module, name)}
+    unlisted, missing = sorted(held - expected), sorted(expected - held)
+    assert not unlisted, f"{face} holds public names that __all__ lacks: {unlisted}"
+    assert not missing, f"{face}.__all__ lists names that are private or lazy: {missing}"
+
+
+def test_no_attribute_shadows_a_submodule(modules: dict[str, ModuleType]) -> None:
+    shadowed = []
+    for name, module in modules.items():
+        package, _, last = name.rpartition(".")
+        if package and getattr(modules[package], last, module) is not module:
+            shadowed.append(f"{name}: a {type(getattr(modules[package], last)).__name__}")
+    assert not shadowed, "submodules hidden by an attribute:\n" + "\n".join(shadowed)
+
+
+def test_other_modules_are_internal(modules: dict[str, ModuleType]) -> None:
+    """By an underscore, or by "Internal" in the docstring of a package that they lie in."""
+
+    def is_internal(name: str) -> bool:
+        while name:
+            if name.rpartition(".")[2].startswith("_"):
+                return True
+            if re.search(r"\bInternal\b", modules[name].__doc__ or ""):
+                return True
+            name = name.rpartition(".")[0]
+        return False
+
+    assert set(FACES) <= set(modules)
+    unmarked: dict[str, list[str]] = {}
+    for name in modules:
+        if name not in FACES and not is_internal(name):
+            package, _, last = name.rpartition(".")
+            unmarked.setdefault(package, []).append(last)
+    lines = [f"{package}: {', '.join(names)}" for package, names in unmarked.items()]
+    assert not lines, "neither public nor marked as internal:\n" + "\n".join(lines)
