@@ -1,4 +1,7 @@
-"""The examples in docstrings run, and the classes that users meet first have one."""
+"""The examples in docstrings run, and the classes that users meet first have one.
+
+An example sees the names of its module, `offgrad` and `offgrad_storage`.
+"""
 
 import ast
 import doctest
@@ -51,8 +54,9 @@ def test_example(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     loaded = importlib.import_module(module)
+    names = vars(loaded) | {"offgrad": offgrad, "offgrad_storage": offgrad_storage}
     test = doctest.DocTestParser().get_doctest(
-        text, vars(loaded).copy(), f"{module}.{name}", loaded.__file__, line
+        text, names, f"{module}.{name}", loaded.__file__, line
     )
     report: list[str] = []
     doctest.DocTestRunner(verbose=False).run(test, out=report.append)
