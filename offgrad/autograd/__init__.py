@@ -1,4 +1,7 @@
-"""Automatic differentiation: the graph, the engine, saved tensors and user-defined Functions."""
+"""Automatic differentiation: the graph, the engine, saved tensors and user-defined Functions.
+
+Public are the names in `__all__`, `functional` and `graph`. Internal are the other modules below.
+"""
 
 from offgrad._missing import missing as _missing
 from offgrad.autograd import functional, graph

@@ -6,7 +6,8 @@ the oracle in tests and runs with OFFGRAD_KERNELS=numpy, without numba, or for 1
 strides). Dtypes and shapes alone decide the implementation and the order of its arithmetic: the
 same call gives the same bits on any number of threads.
 
-Importing this package neither imports numba nor compiles anything; the first calls do.
+Internal: operations call kernels, users do not. Importing this package neither imports numba nor
+compiles anything; the first calls do.
 """
 
 from offgrad.kernels._attention import attention, attention_backward

@@ -1,4 +1,7 @@
-"""Tensor memory: its allocator, its counters and its limit."""
+"""Tensor memory: its allocator, its counters and its limit.
+
+Internal are the modules below: import the names in `__all__` from this package.
+"""
 
 from offgrad.memory.allocator import (
     POOL_THRESHOLD,

@@ -1,6 +1,6 @@
 """Operations on tensors: a folder per family, a file per kind, each operation in one place.
 
-The ``__all__`` of each file lists the names that users see.
+Internal: users find the names in ``__all__``, which is that of all files, in `offgrad` itself.
 """
 
 import typing as _typing

@@ -1,4 +1,7 @@
-"""Policies: pure decisions on where tensors saved for backward go."""
+"""Policies: pure decisions on where tensors saved for backward go.
+
+Internal are the modules below: import the names in `__all__` from this package.
+"""
 
 from offgrad.policies.base import (
     POLICIES,

@@ -1,4 +1,7 @@
-"""Sessions: the mechanics behind a policy."""
+"""Sessions: the machinery behind a policy.
+
+Internal are the modules below: import the names in `__all__` from this package.
+"""
 
 from offgrad.session.ledger import Ledger, LedgerRow
 from offgrad.session.session import OffloadSession

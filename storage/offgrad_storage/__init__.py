@@ -11,6 +11,8 @@ StoreError the base of their errors. Arrays from a BufferPool are written to dis
 Entry, or a Pack, for each array; ``checksum`` and ``verify`` help to write one, and
 ``offgrad_storage.testing`` tests it.
 
+Public are the names in ``__all__``, ``codecs`` and ``testing``. Internal are the other modules.
+
 Independent of tensors and autograd. Needs NumPy and xxhash; numcodecs for some codecs; zarr and
 google-crc32c for a ZarrStore that is kept, published, or not in a local folder.
 """

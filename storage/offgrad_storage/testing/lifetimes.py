@@ -1,6 +1,5 @@
 """Tests of the lifetimes of handles, stores, threads and processes."""
 
-
 from __future__ import annotations
 
 import copy

@@ -1,6 +1,5 @@
 """A store against a dict, under random sequences of actions by hypothesis."""
 
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

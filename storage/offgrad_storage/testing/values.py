@@ -1,6 +1,5 @@
 """Tests that arrays come back bit for bit, by get and by prefetch."""
 
-
 from __future__ import annotations
 
 from typing import Any
