@@ -4,13 +4,9 @@ The test adds a cube root to a copy of the package, as CONTRIBUTING describes: t
 method, its in-place form and ``out=``. A subprocess uses it in a session that writes to disk.
 """
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.adding.copies import Edits, run_in_copy
 
 OPERATION = '''
 
@@ -40,8 +36,7 @@ def cbrt(input: "Tensor") -> "Tensor":
 cbrt_ = inplace_form(cbrt)
 '''
 
-# For each file the lines to insert, with the line before them; "" is the end of the file.
-EDITS = {
+EDITS: Edits = {
     "offgrad/ops/_elementwise/exponential.py": [
         ("__all__ = [", '    "cbrt",\n    "cbrt_",\n'),
         ("", OPERATION),
@@ -93,34 +88,6 @@ print("done")
 """
 
 
-def insert(path: Path, edits: list[tuple[str, str]]) -> None:
-    """Insert lines into a file, each after the one line that equals the given one."""
-    text = path.read_text()
-    for line, new in edits:
-        if line:
-            assert text.count(f"{line}\n") == 1, f"{path.name}: {line!r} must occur once"
-            text = text.replace(f"{line}\n", f"{line}\n{new}")
-        else:
-            text += new
-    path.write_text(text)
-
-
 def test_a_new_operation_takes_four_files(tmp_path: Path) -> None:
     assert len(EDITS) <= 4
-    ignore = shutil.ignore_patterns("*.nbi", "*.nbc")
-    for folder in ("offgrad", "storage"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
-    for name, edits in EDITS.items():
-        insert(tmp_path / name, edits)
-    result = subprocess.run(
-        [sys.executable, "-Werror", "-c", PROGRAM, str(tmp_path)],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(tmp_path / "storage")])},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "done\n"
+    run_in_copy(tmp_path, EDITS, PROGRAM)
