@@ -311,23 +311,6 @@ def test_kill_leaves_nothing(tmp_path: Path, run_python: Any) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_exit_without_close(tmp_path: Path, run_python: Any) -> None:
-    ran = run_python(
-        """
-        import sys
-        import numpy as np
-        from offgrad_storage import DiskStore
-        store = DiskStore(sys.argv[1])
-        handles = [store.put(np.ones(1 << 20)) for _ in range(10)]
-        handles[0].prefetch()
-        sys.kept = handles[5]
-        """,
-        tmp_path,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert not list(tmp_path.iterdir())
-
-
 def test_several_directories_share_the_arrays(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "abc"]
     arrays = [sample("f4", (300_000 + number,), number) for number in range(12)]

@@ -455,3 +455,21 @@ def test_the_default_directory_is_looked_at_without_being_trusted(
         spill_directory()
     assert not (tmp_path / "nowhere").exists()
     assert directory_module.sweep(precious) == []
+
+
+@pytest.mark.parametrize(("store", "items"), [("DiskStore", 1 << 20), ("ZarrStore", 1 << 18)])
+def test_exit_without_close(store: str, items: int, tmp_path: Path, run_python: Any) -> None:
+    ran = run_python(
+        f"""
+        import sys
+        import numpy as np
+        from offgrad_storage import {store}
+        store = {store}(sys.argv[1])
+        handles = [store.put(np.ones({items})) for _ in range(10)]
+        handles[0].prefetch()
+        sys.kept = handles[5]
+        """,
+        tmp_path,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not list(tmp_path.iterdir())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -59,6 +61,22 @@ def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
         assert time.monotonic() < deadline, "the condition did not become true in time"
         gc.collect()
         time.sleep(0.002)
+
+
+def run_in_fork(work: Callable[[], object]) -> int:
+    """Do ``work`` in a forked child; return its exit code: 0 unless it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
 
 
 def backends_of(store: AbstractArrayStore) -> list[Backend]:

@@ -9,7 +9,6 @@ import os
 import pickle
 import sys
 import threading
-import warnings
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from offgrad_storage.testing.helpers import (
     assert_same,
     backends_of,
     eventually,
+    run_in_fork,
     sample,
 )
 
@@ -254,17 +254,10 @@ class LifetimeContract(StoreFixtures):
         array = sample(np.float32, (1000,))
         handle = store.put(array)
         handle.wait_captured()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of fork where there are threads
-            child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                code = _use_in_child(store, [handle])
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+        owned = [handle]
+        del handle  # the child drops its only reference
+        assert run_in_fork(lambda: _use_in_child(store, owned)) == 0
+        (handle,) = owned
         assert_same(handle.get(), array)
         assert store.stats().live_handles == 1
 
@@ -282,18 +275,14 @@ class LifetimeContract(StoreFixtures):
         assert stats.get_stall_seconds > 0
 
 
-def _use_in_child(store: AbstractArrayStore, handles: list[Handle]) -> int:
+def _use_in_child(store: AbstractArrayStore, handles: list[Handle]) -> None:
     handle = handles.pop()
     for use in (handle.get, handle.prefetch, store.stats, lambda: store.put(np.zeros(3))):
-        try:
+        with pytest.raises(ForkedStoreError):
             use()
-        except ForkedStoreError:
-            continue
-        return 2
-    del handle
+    del use, handle
     gc.collect()
     store.close()
-    return 0
 
 
 def _own_threads(before: set[threading.Thread]) -> list[threading.Thread]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import random
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 from offgrad_storage import BufferPool
 from offgrad_storage.memory import blocks, extents
 from offgrad_storage.memory.buffer_pool import PAGE, size_class
+from offgrad_storage.testing.helpers import run_in_fork
 
 from tests.storage.faults import Unsupported, address_space, isolated, limit, linux_only, take_all
 
@@ -409,20 +408,7 @@ def test_a_child_forked_in_the_middle_of_it_has_a_pool_that_works() -> None:
         in_pieces(kept)
         kept.assert_right()
 
-    def fork() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                use()
-                code = 0
-            finally:
-                os._exit(code)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-    sys.settrace(interrupted := Interrupted(fork))
+    sys.settrace(interrupted := Interrupted(lambda: codes.append(run_in_fork(use))))
     kept.take(9 * PAGE)
     kept.pool.trim(PAGE)
     sys.settrace(None)

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from offgrad_storage import BufferPool
 from offgrad_storage.memory.buffer_pool import PAGE, round_up, size_class
+from offgrad_storage.testing.helpers import run_in_fork
 
 
 def address(array: np.ndarray[Any, Any]) -> int:
@@ -261,21 +261,19 @@ def test_fork_in_the_middle_of_things() -> None:
     pool = BufferPool()
     array = pool.empty(10_000, np.uint8)
     array[:] = 1
-    with pool._map_lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                array[:] = 2
-                other = pool.empty(1 << 20)  # needs the lock that another process holds
-                other[:] = 3
-                del array
-                code = 0 if pool.in_use_nbytes == 4 << 20 else 2
-            finally:
-                os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    owned = [array]
+    del array
+
+    def use() -> None:
+        owned[0][:] = 2
+        other = pool.empty(1 << 20)  # needs the lock that another process holds
+        other[:] = 3
+        owned.clear()
+        assert pool.in_use_nbytes == 4 << 20
+
+    with pool._map_lock:
+        assert run_in_fork(use) == 0
+    (array,) = owned
     assert (array == 1).all()
     assert pool.in_use_nbytes == 10_000
 

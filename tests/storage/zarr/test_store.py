@@ -461,22 +461,6 @@ def test_the_next_start_sweeps_after_a_kill(tmp_path: Path, run_python: Any) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_exit_without_close(tmp_path: Path, run_python: Any) -> None:
-    ran = run_python(
-        """
-        import sys
-        import numpy as np
-        from offgrad_storage import ZarrStore
-        store = ZarrStore(sys.argv[1])
-        handles = [store.put(np.ones(1 << 18)) for _ in range(10)]
-        sys.kept = handles[5]
-        """,
-        tmp_path,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert not list(tmp_path.iterdir())
-
-
 def test_exit_without_close_writes_what_is_to_be_kept(tmp_path: Path, run_python: Any) -> None:
     import zarr
 
