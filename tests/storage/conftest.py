@@ -1,4 +1,4 @@
-"""What the tests of stores share."""
+"""Fixtures of the tests of stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run_python() -> RunPython:
-    """Run code in a Python of its own, with the same import path and warnings as errors."""
+    """Run code in a new Python process, with the same import path and warnings as errors."""
 
     def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

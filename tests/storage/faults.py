@@ -1,9 +1,9 @@
-"""Faults made by the means by which they happen, in processes that take them along when they end.
+"""Real faults of the system, made in separate processes that end with them.
 
-A scenario is a function of a test module that takes strings. ``isolated`` runs it in a Python of
-its own, where it may spend resource limits and, in a mount namespace of its own, mount and ruin
-file systems: nothing of that can outlive the process, whatever becomes of it. A scenario that
-finds that this machine or user cannot make its fault raises ``Unsupported``, which skips the test.
+A scenario is a function of a test module that takes strings. ``isolated`` runs it in a new Python
+process, where it may use up resource limits and, in a new mount namespace, mount and damage file
+systems: all of this ends with the process. A scenario whose fault this machine or user cannot make
+raises ``Unsupported``, which skips the test.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Unsupported(Exception):
     """This machine or user cannot make the fault."""
 
 
-# ---- stores and what they say
+# ---- stores and their errors
 
 
 def make(
@@ -89,7 +89,7 @@ def name_of(kind: str) -> str:
 
 
 def assert_helpful(error: BaseException, kind: str, handle: Handle | None = None) -> None:
-    """A MemoryError, or a StoreError naming store, handle (if given), what happened, what to do."""
+    """A MemoryError, or a StoreError with store, handle (if given), problem and fix."""
     if isinstance(error, MemoryError):
         return
     assert isinstance(error, StoreError), repr(error)
@@ -142,7 +142,7 @@ def put_each(kind: str, store: AbstractArrayStore, arrays: list[Array]) -> tuple
 
 
 def assert_readable(stored: Stored) -> None:
-    """All are, and from now on from where they are stored, since nothing waits to be written."""
+    """All arrays can be read, after a flush: from their places in the store."""
     for handle, _ in stored[:1]:
         handle.store.flush()
     for handle, array in stored:
@@ -150,7 +150,7 @@ def assert_readable(stored: Stored) -> None:
 
 
 def assert_works_again(kind: str, store: AbstractArrayStore, nbytes: int) -> None:
-    """A put and a get work: at once or, where files are removed in the background, soon."""
+    """A put and a get work, if need be after files were removed in the background."""
     array = noise(nbytes, seed=nbytes)
 
     def works() -> bool:
@@ -176,7 +176,7 @@ def many(sizes: str, total: int) -> list[Array]:
     return arrays
 
 
-# ---- what lies in files
+# ---- stored bytes in files
 
 
 def open_files(directory: Path) -> list[Path]:
@@ -211,7 +211,7 @@ def disk_nbytes(directory: Path) -> int:
 
 
 def place_of(array: Array, directory: Path) -> tuple[Path, int] | None:
-    """The file and the offset where the bytes of ``array`` lie under ``directory``, if written."""
+    """The file under ``directory`` and the offset of the bytes of ``array``, if written."""
     data = array.tobytes()
     for path in files_under(directory):
         size = path.stat().st_size
@@ -225,7 +225,7 @@ def place_of(array: Array, directory: Path) -> tuple[Path, int] | None:
 def written_places(
     store: AbstractArrayStore, stored: Stored, directory: Path
 ) -> list[tuple[Path, int]]:
-    """TierState each array lies, with all of them in files."""
+    """Where each array is stored, with all of them in files."""
     store.flush()
     places = [place_of(array, directory) for _, array in stored]
     found = [place for place in places if place]
@@ -278,7 +278,7 @@ def address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
 
 
-# ---- file systems of one's own
+# ---- separate file systems
 
 
 def mount_tmpfs(path: Path, nbytes: int) -> None:
@@ -360,7 +360,7 @@ def _namespace() -> list[str]:
 def start(
     scenario: Scenario, *arguments: object, mounts: bool = False, umask: int | None = None
 ) -> subprocess.Popen[str]:
-    """Begin a scenario in a Python of its own, in a mount namespace of its own if ``mounts``."""
+    """Start a scenario in a new Python process, in a new mount namespace if ``mounts``."""
     prefix = _namespace() if mounts else []
     if mounts and not prefix:
         pytest.skip("no mount namespace to be had here")
@@ -376,7 +376,7 @@ def start(
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 120) -> str:
-    """Wait for a scenario and give what it printed; skip or fail as it did."""
+    """Wait for a scenario and return its output; skip or fail as it did."""
     with process:
         try:
             out, errors = process.communicate(timeout=timeout)
@@ -396,12 +396,12 @@ def isolated(
     umask: int | None = None,
     timeout: float = 120,
 ) -> str:
-    """Run a scenario in a process of its own and give what it printed."""
+    """Run a scenario in a separate process and return its output."""
     return finish(start(scenario, *arguments, mounts=mounts, umask=umask), timeout)
 
 
 def main() -> None:
-    """What such a process runs."""
+    """The program of such a process."""
     module, name, *arguments = sys.argv[1:]
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: do not outlive a killed parent
     try:

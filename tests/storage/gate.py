@@ -1,4 +1,4 @@
-"""A backend whose every read and write waits for a permit, and a store over it."""
+"""A backend whose reads and writes wait for permits, and a store with it."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class GateBackend(Backend):
         out[...] = np.frombuffer(self.kept[entry.serial], out.dtype).reshape(out.shape)
 
     def free(self, entry: Entry) -> Callable[[], object]:
-        def chore() -> None:
+        def free_job() -> None:
             self.log.append(f"free {entry.serial}")
             self.kept.pop(entry.serial, None)
 
-        return chore
+        return free_job
 
     def close(self) -> None:
         self.closed += 1

@@ -1,4 +1,4 @@
-"""What the tests of runs share: arrays that lie beside each other, and the calls that move them."""
+"""Helpers of the tests of runs: adjacent arrays, and the system calls for them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Calls:
     Attributes:
         log: of each call ``write`` or ``read``, the offset, and the length of each buffer.
         open: while it is not set, each call of an I/O thread waits for a permit.
-        fault: asked at each call: it may raise an OSError, or give how many bytes are to be moved.
+        fault: called at each call: may raise an OSError, or return the bytes to move.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, directory: Path) -> None:
@@ -110,7 +110,7 @@ def until(condition: Callable[[], object]) -> None:
     """Wait for it. Unlike ``eventually``, this collects no garbage: the calls come at once."""
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.0005)
 
 
@@ -158,7 +158,7 @@ def assert_readable(stored: Stored) -> None:
 
 
 def outcomes(stored: Stored) -> list[type[BaseException] | None]:
-    """What a get of each gives: the array bit for bit, or a helpful error."""
+    """The result of a get of each: the array bit for bit, or a helpful error."""
     results: list[type[BaseException] | None] = []
     for handle, array in stored:
         try:
@@ -172,6 +172,6 @@ def outcomes(stored: Stored) -> list[type[BaseException] | None]:
 
 
 def place_of(calls: Calls, number: int, nbytes: int = MIB) -> int:
-    """TierState in the file array ``number`` of a run begins."""
+    """Where in the file array ``number`` of a run begins."""
     first = next(offset for kind, offset, _ in calls.log if kind == "write")
     return first + number * nbytes

@@ -323,7 +323,7 @@ def test_several_directories_share_the_arrays(tmp_path: Path) -> None:
         assert [sum(place[0] is file for place in places) for file in files_of(store)] == [4] * 3
         for handle, array in zip(handles, arrays, strict=True):
             assert_same(handle.get(), array)
-        # What one file has lost is what it gets next.
+        # A file gets back as much as was freed in it.
         lost = places[0][0]
         handles[:] = [each for each in handles if each._entry.place[0] is not lost]
         del handle
@@ -382,7 +382,7 @@ def test_a_lack_of_space_shows_before_the_write(
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="nothing to drop the cache with")
-def test_what_goes_through_the_page_cache_leaves_it(tmp_path: Path) -> None:
+def test_pages_in_the_page_cache_are_dropped(tmp_path: Path) -> None:
     with DiskStore(tmp_path, direct=False) as store:
         handles = [store.put(sample("u1", (16 << 20,), number)) for number in range(8)]
         for handle in handles:

@@ -43,8 +43,8 @@ SOME = [noise(5000 + 3000 * seed, seed) for seed in range(20)] + [noise(3 * MIB 
 class Calls:
     """Stands between a store and the calls that read and write its files.
 
-    ``fault`` is asked at each call: it may raise an OSError, or give how many bytes are to be
-    asked of the real call (more or fewer than there are; None for all of them).
+    ``fault`` is called at each call: it may raise an OSError, or return the number of bytes for the
+    real call (more or fewer than there are; None for all).
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, directory: Path) -> None:
@@ -108,7 +108,7 @@ class Calls:
         self.fault = fault
 
     def need_to_see(self, kind: str) -> None:
-        """Skip where the store's bytes go another way; files alone are sure to go this way."""
+        """Skip if the store did not use this call."""
         if not self.seen:
             assert not kind.startswith("disk"), "no call was seen"
             pytest.skip("this store moves its bytes by calls that Python does not see")
@@ -202,7 +202,7 @@ def test_a_write_that_fails_once_fails_its_arrays_and_no_others(
 
 @pytest.mark.parametrize("dropped", [True, False])
 @pytest.mark.parametrize("kind", ON_DISK)
-def test_a_failed_write_that_nobody_was_told_of_is_raised_by_close_once(
+def test_an_unreported_error_of_a_failed_write_is_raised_by_close_once(
     kind: str, dropped: bool, tmp_path: Path, calls: Calls
 ) -> None:
     with make(kind, tmp_path) as store:
@@ -225,7 +225,7 @@ def test_a_failed_write_that_nobody_was_told_of_is_raised_by_close_once(
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
-def test_a_read_that_fails_once_is_told_once(kind: str, tmp_path: Path, calls: Calls) -> None:
+def test_a_read_that_fails_once_raises_once(kind: str, tmp_path: Path, calls: Calls) -> None:
     with make(kind, tmp_path) as store:
         stored = put_some(kind, store)
         written_places(store, stored, tmp_path)
@@ -315,7 +315,7 @@ def descriptors() -> int:
 def make_with_few_descriptors(kind: str, where: str) -> None:
     import resource
 
-    with make(kind, Path(where)) as store:  # what is loaded and opened once for all
+    with make(kind, Path(where)) as store:  # loads and opens what a process needs once
         assert_works_again(kind, store, 5000)
     used = descriptors()
     made, refusals = 0, []

@@ -101,7 +101,7 @@ def test_the_bytes_of_another_array_are_not_taken_for_its_own(kind: str, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
-def test_a_file_cut_short_loses_what_lay_behind_and_no_more(kind: str, tmp_path: Path) -> None:
+def test_a_truncated_file_loses_only_the_arrays_behind_its_end(kind: str, tmp_path: Path) -> None:
     with make(kind, tmp_path) as store:
         stored = put_some(kind, store)
         places = written_places(store, stored, tmp_path)
@@ -152,7 +152,7 @@ def test_a_zarr_folder_whose_files_are_removed(name: str, tmp_path: Path) -> Non
             assert result or place_of(array, tmp_path), "got from nowhere"
 
 
-# ---- directories that go
+# ---- removed directories
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
@@ -251,7 +251,7 @@ def make_read_only_under_it(kind: str, where: str) -> None:
     results = [outcome(kind, *pair) for pair in after]
     assert refused or any(results), "writing to a read-only file system worked"
     assert_readable(before)
-    with contextlib.suppress(StoreError):  # of small arrays that nobody asked for again
+    with contextlib.suppress(StoreError):  # of small arrays without a get
         store.close()
 
 
@@ -270,7 +270,7 @@ def stop_the_drive(kind: str, when: str, where: str) -> None:
     store = make(kind, directory)
     stored = put_some(kind, store)
     assert_readable(stored)
-    if when == "told":
+    if when == "reported":
         stop_drive(directory)
         failed = [pair for pair in stored if outcome(kind, *pair) is not None]
         assert failed, "reading from a drive that is dead worked"
@@ -293,7 +293,7 @@ def stop_the_drive(kind: str, when: str, where: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["told", "not told"])
+@pytest.mark.parametrize("when", ["reported", "unreported"])
 @pytest.mark.parametrize("kind", ON_DISK)
-def test_a_drive_that_dies_under_a_store(kind: str, when: str, tmp_path: Path) -> None:
+def test_a_drive_that_fails_under_a_store(kind: str, when: str, tmp_path: Path) -> None:
     isolated(stop_the_drive, kind, when, tmp_path / "disk", mounts=True)

@@ -119,7 +119,7 @@ def test_stores_that_start_and_end_beside_each_other(kind: str, tmp_path: Path) 
 def started(
     scenario: Scenario, arguments: list[tuple[object, ...]]
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """A process for each of ``arguments``; all of them ended afterwards, whatever happens."""
+    """A process for each of ``arguments``; all are ended afterwards."""
     workers: list[subprocess.Popen[str]] = []
     try:
         workers += [start(scenario, *each) for each in arguments]

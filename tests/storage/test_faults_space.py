@@ -84,7 +84,7 @@ def fill_a_disk(kind: str, directory: Path, sizes: str, room: int) -> None:
         ("zarr", "ext4"),
     ],
 )
-def test_a_full_disk_fails_what_does_not_fit_until_handles_die(
+def test_a_full_disk_fails_puts_until_handles_die(
     kind: str, file_system: str, tmp_path: Path
 ) -> None:
     isolated(fill_disks, kind, file_system, tmp_path / "disk", mounts=True)
@@ -314,7 +314,7 @@ def test_a_spent_quota_refuses_puts_and_harms_nothing(
 
 
 @pytest.mark.parametrize("kind", [*ON_DISK, "pool"])
-def test_a_quota_of_next_to_nothing_still_says_what_it_is(kind: str, tmp_path: Path) -> None:
+def test_an_error_of_a_tiny_quota_states_the_quota(kind: str, tmp_path: Path) -> None:
     with make(kind, tmp_path, quota=10) as store:
         for nbytes in (11, 5000, 2 * MIB):
             with pytest.raises(QuotaExceededError) as caught:
@@ -331,7 +331,7 @@ def test_a_quota_of_next_to_nothing_still_says_what_it_is(kind: str, tmp_path: P
         "zarr",
     ],
 )
-def test_a_quota_bounds_what_lies_on_the_disk_under_constant_use(kind: str, tmp_path: Path) -> None:
+def test_a_quota_bounds_the_bytes_on_the_disk_under_constant_use(kind: str, tmp_path: Path) -> None:
     quota = 4 * MIB
     with make(kind, tmp_path, quota=quota) as store:
 

@@ -1,4 +1,4 @@
-"""PoolStore against the contract, and what is its own."""
+"""PoolStore against the contract, and its special features."""
 
 from __future__ import annotations
 

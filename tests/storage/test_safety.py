@@ -43,7 +43,7 @@ SOME = [noise(5000 + 3000 * seed, seed) for seed in range(10)] + [noise(1 << 20,
 
 
 def check_modes(directory: Path) -> None:
-    """Whatever the umask: nobody else can read a byte, by the file's mode and by its folder's."""
+    """With any umask, the modes of file and folder keep other users from reading."""
     seen = 0
     for path in directory.rglob("*"):
         if path.is_dir():
@@ -148,7 +148,7 @@ def precious(tmp_path: Path) -> Iterator[Path]:
 
 @linux_only
 @pytest.mark.parametrize("kind", ON_DISK)
-def test_links_in_a_store_s_folder_are_not_followed_when_it_goes(
+def test_links_in_a_removed_folder_are_not_followed(
     kind: str, tmp_path: Path, precious: Path
 ) -> None:
     spills = tmp_path / "spills"
@@ -265,7 +265,7 @@ class Bomb:
 
 @pytest.fixture
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What planted code makes if it is run: a module "planted" to import, and this file."""
+    """The file that planted code makes if it runs, with an importable module "planted"."""
     path = tmp_path / "canary"
     modules = tmp_path / "modules"
     modules.mkdir()
@@ -389,7 +389,7 @@ def test_the_name_of_a_codec_names_no_module(codec: str, tmp_path: Path, canary:
         ZarrStore(tmp_path / "spills", codec=codec)
 
 
-# ---- what the package can do at all
+# ---- capabilities of the package
 
 FORBIDDEN_MODULES = {
     *("pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"),
@@ -400,7 +400,7 @@ FORBIDDEN_ATTRIBUTES = {"Pickle", "fromregex", "load", "loadtxt", "genfromtxt", 
 
 
 def source_files() -> list[Path]:
-    """Of the package; not of ``testing``, which no store imports."""
+    """Of the package, without ``testing``, which no store imports."""
     (root,) = offgrad_storage.__path__
     return [path for path in sorted(Path(root).rglob("*.py")) if "testing" not in path.parts]
 
@@ -427,7 +427,7 @@ def test_the_source_has_no_means_to_run_data(path: Path) -> None:
         assert not found, f"{path.name}:{getattr(node, 'lineno', '?')} uses {found}"
 
 
-def test_the_check_of_the_source_finds_what_it_looks_for(tmp_path: Path) -> None:
+def test_the_check_of_the_source_finds_violations(tmp_path: Path) -> None:
     lines = [
         "import pickle",
         "import os, marshal as m",

@@ -1,4 +1,4 @@
-"""Long random use of each store, against a dict; at the end nothing is left of it.
+"""Long random use of each store, against a dict; at the end nothing is left.
 
 OFFGRAD_SOAK sets how many operations each store gets, half of them from one thread and half from
 several; the default is 2000.
@@ -49,11 +49,13 @@ Array = NDArray[Any]
 class User:
     """Does random operations on a store that others may use as well."""
 
-    def __init__(self, store: AbstractArrayStore, pool: BufferPool, seed: int, most: int) -> None:
+    def __init__(
+        self, store: AbstractArrayStore, pool: BufferPool, seed: int, max_nbytes: int
+    ) -> None:
         self.store = store
         self.pool = pool
         self.random = np.random.default_rng(seed)
-        self.most = most
+        self.max_nbytes = max_nbytes
         self.kept: dict[int, tuple[Handle, Array]] = {}
         self.outs: dict[int, Array] = {}
         self.done: Counter[str] = Counter()
@@ -66,7 +68,7 @@ class User:
         for name in self.random.choice(names, operations, p=shares / shares.sum()):
             if not self.kept:
                 name = "put"
-            elif self.held_nbytes > self.most:
+            elif self.held_nbytes > self.max_nbytes:
                 name = "drop"
             getattr(self, str(name).replace(" ", "_"))()
             self.done[str(name)] += 1
@@ -119,7 +121,7 @@ class User:
         number = self._any()
         found = self.kept[number][0].get()
         out = self.outs.pop(number, None)
-        # A TieredStore need not read ahead what it holds in RAM.
+        # A TieredStore does not prefetch arrays in RAM.
         served = found is out or isinstance(self.store, TieredStore)
         assert out is None or served, "the array of the prefetch is not what get gave"
         self._check(number, found)
@@ -165,7 +167,7 @@ class User:
 
 
 def descriptors() -> set[str]:
-    """What is open, as far as this system tells."""
+    """Open file descriptors, if the system lists them."""
     found = set()
     if sys.platform == "linux":
         for name in os.listdir("/proc/self/fd"):
@@ -177,7 +179,7 @@ def descriptors() -> set[str]:
 
 
 def running() -> set[threading.Thread]:
-    """Threads, but those that zarr starts for the whole process as they come to be needed."""
+    """Threads, without those that zarr starts for the whole process."""
     return {
         thread
         for thread in threading.enumerate()
@@ -186,7 +188,7 @@ def running() -> set[threading.Thread]:
 
 
 def soak(kind: str, threads: int, directory: Path, operations: int) -> dict[str, int]:
-    with make(kind, directory) as store:  # what a process loads, opens and starts once
+    with make(kind, directory) as store:  # a process loads, opens and starts some things once
         store.put(np.ones(10_000)).get()
     gc.collect()
     descriptors_before = descriptors()

@@ -69,7 +69,7 @@ class EntryStates:
         self._free_jobs: deque[Callable[[], object]] = deque()
         self._write_waiters = 0
         self._active = 0  # reads, writes and free jobs under way
-        self._arrays_pending = 0  # those with a write of their own
+        self._arrays_pending = 0  # arrays in flight, without packs
         self._closed = self._abandoned = False
         self._unreported_errors: list[StoreError] = []
         self._entries: dict[int, Entry] = {}  # by serial, if the backend tracks them

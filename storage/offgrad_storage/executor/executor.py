@@ -59,7 +59,7 @@ class Executor(IOScheduler):
         super().__init__(backend, workers, inflight_nbytes, Encoder(codec, seed))
         self.lossless = codec is None or codec.lossless
         self._published = False
-        self._closing = threading.Lock()  # a second close waits for the first
+        self._close_lock = threading.Lock()  # a second close waits for the first
         _executors.add(self)
 
     # ---- operations of the store
@@ -84,10 +84,13 @@ class Executor(IOScheduler):
                 raise self._closed_error(entry)
             while threads and not self._fits_in_flight(entry):
                 self._wait_for_write(entry)
+            over_quota = False
             try:
                 self._try_reserve(entry)
             except QuotaExceededError:
-                self._reserve(entry)
+                over_quota = True
+            if over_quota:
+                self._reserve(entry)  # waits, outside of the handler of the first error
             self._register(entry)
             self._hold_source(entry, array)
             if threads:
@@ -236,7 +239,7 @@ class Executor(IOScheduler):
                     self._cancel_all()
                 self._workers.stop()
                 self._lock.notify_all()
-        with self._closing:
+        with self._close_lock:
             self._workers.join()
             self._finish_packs()
             with self._lock:
@@ -254,18 +257,18 @@ class Executor(IOScheduler):
             raise errors[0]
 
     def flush(self) -> None:
-        """Write what is pending, and wait for it."""
+        """Complete pending writes, and wait for them."""
         self.check()
         with self._lock:
             while True:
-                if not self._arrays_pending:  # encoded, each of them may go into an open pack
+                if not self._arrays_pending:  # each may move to an open pack
                     self._seal_all()
                 if not (self._writes or self._copying or self._figures.inflight_nbytes):
                     return
                 self._wait_for_write(None)
 
     def publish(self) -> None:
-        """Have the backend make what is stored readable for others."""
+        """Have the backend make stored arrays readable for other programs."""
         self.flush()
         with self._lock:
             entries = _by_serial(self._entries)

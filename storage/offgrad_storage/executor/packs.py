@@ -223,7 +223,7 @@ class PackTable(EntryStates):
             self._lock.notify_all()
 
     def _set_pack(self, entry: Entry, pack: Pack) -> None:
-        """Let reads of ``entry`` go to ``pack`` from now on."""
+        """Direct reads of ``entry`` to ``pack``."""
         entry.pack = pack
         entry.stored_nbytes = entry.payload_nbytes
         self._figures.stored_nbytes += entry.stored_nbytes

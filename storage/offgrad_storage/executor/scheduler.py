@@ -32,8 +32,8 @@ from offgrad_storage.executor.workers import Workers
 Array = NDArray[Any]
 T = TypeVar("T")
 
-_MAX_RUN_NBYTES = 16 << 20  # of the arrays of one I/O
-_MAX_RUN_LENGTH = 64  # of them
+_MAX_RUN_NBYTES = 16 << 20  # bytes of the arrays of one I/O
+_MAX_RUN_LENGTH = 64  # arrays of one I/O
 _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
@@ -96,9 +96,9 @@ class IOScheduler(PackTable):
     def _pop_run(
         self, queue: OrderedDict[Entry, None], plain: Callable[[Entry], bool]
     ) -> list[Entry]:
-        """Pop the first of ``queue``, and its successors as long as each is adjacent to the run.
+        """Pop the first of ``queue``, and its successors while adjacent to the run and ``plain``.
 
-        Sorted by place. Only entries whose stored bytes are those of the array: ``plain``.
+        Sorted by place.
         """
         entry, _ = queue.popitem(last=False)
         run, nbytes = [entry], entry.nbytes
@@ -270,8 +270,8 @@ class IOScheduler(PackTable):
         fetch.done = True
         if entry.fetch is not fetch or entry.dropped:
             fetch.array = None
-        wanted = not (entry.dropped or isinstance(fetch.error, StoreClosedError))
-        if fetch.error is not None and fetch.error is not entry.error and wanted:
+        reportable = not (entry.dropped or isinstance(fetch.error, StoreClosedError))
+        if fetch.error is not None and fetch.error is not entry.error and reportable:
             self._unreported_errors.append(fetch.error)
         self._free_if_unused(entry)
         self._lock.notify_all()

@@ -60,7 +60,7 @@ class DirectFile:
         self.directory = directory
         self.descriptor = descriptor
         self._folder = folder
-        self._seek = threading.Lock()
+        self._seek_lock = threading.Lock()
         self._cached_nbytes = 0
         try:
             self.direct = direct is not False and self._go_direct(probe=direct is True)
@@ -217,14 +217,14 @@ class DirectFile:
                 if error.errno == errno.EINVAL and offset + data.size > _file_size_limit():
                     raise OSError(errno.EFBIG, os.strerror(errno.EFBIG)) from None
                 raise
-        with self._seek:
+        with self._seek_lock:
             os.lseek(self.fileno(), offset, os.SEEK_SET)
             return os.write(self.fileno(), data.data)
 
     def _read_some(self, out: Bytes, offset: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self.fileno(), [out.data], offset)
-        with self._seek:
+        with self._seek_lock:
             os.lseek(self.fileno(), offset, os.SEEK_SET)
             got = os.read(self.fileno(), out.size)
             out[: len(got)] = np.frombuffer(got, np.uint8)

@@ -102,7 +102,7 @@ class LifetimeContract(StoreFixtures):
         assert store.stats().inflight_nbytes == 0
         assert_same(handles[3].get(), array)
 
-    def test_a_failed_write_is_told_by_check_and_get(
+    def test_a_failed_write_is_raised_by_check_and_get(
         self, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         failed: list[Entry] = []
@@ -122,9 +122,9 @@ class LifetimeContract(StoreFixtures):
         except StoreError:
             assert failed  # the put failed itself, so there is no handle
         else:
-            for told in (bad.check, bad.get) if failed else ():
+            for raising in (bad.check, bad.get) if failed else ():
                 with pytest.raises(StoreError, match="injected"):
-                    told()
+                    raising()
         good.check()
         assert_same(good.get(), sample(np.float32, (500_000,)))
         store.close()

@@ -256,13 +256,13 @@ class RamTier:
     def _release_array(self, entry: TierEntry) -> None:
         if entry.array is not None:
             self.resident_nbytes -= entry.nbytes
-            self._released.append((_watch(entry.array), entry.nbytes))
+            self._released.append((_memory_ref(entry.array), entry.nbytes))
             entry.array = None
             self._reap()
 
     def _release_target(self, entry: TierEntry) -> None:
         if entry.counted and entry.target is not None:
-            self._released.append((_watch(entry.target), entry.nbytes))
+            self._released.append((_memory_ref(entry.target), entry.nbytes))
         entry.target, entry.counted = None, False
         self._reap()
 
@@ -277,7 +277,7 @@ class RamTier:
         return len(self._released) < before
 
 
-def _watch(array: Array) -> weakref.ref[Any]:
+def _memory_ref(array: Array) -> weakref.ref[Any]:
     """A weak reference that dies with the memory of ``array``.
 
     Memory of a BufferPool dies with its lease, the base of all views. Other memory is watched by

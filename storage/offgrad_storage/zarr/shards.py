@@ -107,9 +107,9 @@ class ShardBackend(FileBackend):
         self._codec = codec
         self._direct: bool | None = direct
         self._kinds: dict[tuple[Shape, str, Any], _Kind] = {}
-        self._making = threading.RLock()
+        self._kinds_lock = threading.RLock()
         self._max_used_nbytes = 0
-        self._needed: _Kind | None = None  # the last to get an extent, or about to get one
+        self._last_kind: _Kind | None = None  # the last to get an extent, or about to get one
         self._folder = None if keep else SpillFolder(directory)
         if self._folder is None:
             self.path = _new_folder(directory)
@@ -132,7 +132,7 @@ class ShardBackend(FileBackend):
         if kind.file not in self.files:  # it was just removed
             entry.kind = kind = self._find(kind.shape, kind.dtype)
         before = kind.file.end
-        self._needed = kind
+        self._last_kind = kind
         nbytes = self.allocate(entry, kind.max_nbytes(entry), [kind.file])
         if kind.file.end > before:
             self._bound_free_space()
@@ -143,7 +143,7 @@ class ShardBackend(FileBackend):
         if not self.persistent:
             for key, kind in list(self._kinds.items()):
                 # Empty arrays exist only in the metadata of their kind.
-                if kind.slot_nbytes and not self.files[kind.file] and kind is not self._needed:
+                if kind.slot_nbytes and not self.files[kind.file] and kind is not self._last_kind:
                     self._remove_kind(key, kind)
         return super().release_each()
 
@@ -183,7 +183,7 @@ class ShardBackend(FileBackend):
             self.release_free()
 
     def _remove_kind(self, key: tuple[Shape, str, Any], kind: _Kind) -> None:
-        with self._making:
+        with self._kinds_lock:
             del self._kinds[key], self.files[kind.file]
         kind.file.close()
         remove_companions(self.path, kind.name)
@@ -197,7 +197,7 @@ class ShardBackend(FileBackend):
         key = (shape, dtype.str, dtype)
         kind = self._kinds.get(key)
         if kind is None:
-            with self._making:
+            with self._kinds_lock:
                 kind = self._kinds.get(key) or self._make(shape, dtype)
                 self._kinds[key] = kind
         return kind

@@ -143,7 +143,7 @@ def test_random_bytes_are_stored_plain(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*LOSSLESS, *LOSSY])
-def test_what_cannot_get_smaller_is_stored_plain(name: str) -> None:
+def test_an_incompressible_array_is_stored_plain(name: str) -> None:
     for dtype in ("f2", "i1", "?"):
         assert codec(name).encode(np.ones((), dtype)) is None
     for dtype in ("f4", "i8", "?"):
@@ -367,7 +367,7 @@ def test_nan_and_infinity_survive(name: str, dtype: str) -> None:
 
 
 def tricky_floats() -> NDArray[np.float32]:
-    """Every float16, every middle of two, what is next to them, and random bits: float32."""
+    """All float16, the middles between them, their neighbours, and random bits: float32."""
     with np.errstate(all="ignore"):
         exact = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
         middle = ((exact[:-1].astype(np.float64) + exact[1:]) / 2).astype(np.float32)
@@ -393,7 +393,7 @@ def test_bfloat16_rounds_as_ml_dtypes_does() -> None:
 
 @pytest.mark.parametrize(("name", "limit"), [("float16", 65520.0), ("bfloat16", 3.3961775e38)])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_what_would_become_infinite_is_stored_plain(name: str, limit: float, dtype: str) -> None:
+def test_an_array_that_would_overflow_is_stored_plain(name: str, limit: float, dtype: str) -> None:
     array = np.zeros(100_000, dtype)
     array[77] = np.inf
     encoded(codec(name), array)
@@ -450,7 +450,7 @@ SEEDED: dict[str, Callable[..., BackendStore]] = {
 
 @pytest.mark.parametrize("kind", SEEDED)
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_what_is_rounded_at_random_depends_on_array_and_seed_alone(
+def test_random_rounding_depends_on_array_and_seed_alone(
     kind: str, name: str, tmp_path: Path
 ) -> None:
     random = np.random.default_rng(0)
@@ -472,7 +472,7 @@ def test_what_is_rounded_at_random_depends_on_array_and_seed_alone(
     assert other[1] != found[1]
 
 
-def test_a_seed_is_a_whole_number(tmp_path: Path) -> None:
+def test_a_seed_is_an_integer(tmp_path: Path) -> None:
     for make in SEEDED.values():
         with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
             make(tmp_path, seed=-1)
@@ -616,7 +616,7 @@ def test_shuffle_is_bloscs_default() -> None:
     ("wrong", "meant"),
     [("bfloat", "bfloat16"), ("blosc-lz4-shufle", "blosc-lz4-shuffle"), ("ZSTD", "zstd")],
 )
-def test_an_unknown_name_says_what_there_is(wrong: str, meant: str) -> None:
+def test_an_unknown_name_lists_the_codecs(wrong: str, meant: str) -> None:
     with pytest.raises(
         ValueError, match=f"unknown codec '{wrong}'; did you mean .*{meant}"
     ) as caught:

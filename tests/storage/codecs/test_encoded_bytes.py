@@ -1,4 +1,4 @@
-"""What a codec makes of an array, told apart from what the array takes in its store."""
+"""Encoded bytes of an array, as opposed to its stored bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def packing_disk(path: Path) -> DiskStore:
 STORES: dict[str, tuple[Callable[[Path], AbstractArrayStore], int, int]] = {
     "pool": (lambda _: PoolStore(codec="packbits"), PACKED, PACKED),
     "disk": (packing_disk, PACKED, pages(PACKED)),
-    "gathered": (lambda path: DiskStore(path, codec="packbits"), PACKED, PACKED),
+    "packed": (lambda path: DiskStore(path, codec="packbits"), PACKED, PACKED),
     "plain disk": (lambda path: DiskStore(path, pack_below_nbytes=0), PLAIN, pages(PLAIN)),
     "zarr": (lambda path: ZarrStore(path), CHUNK, CHUNK),
     "tier below": (lambda path: TieredStore(0, packing_disk(path)), PACKED, pages(PACKED)),
@@ -65,7 +65,7 @@ def test_encoded_and_stored_bytes_by_store(kind: str, tmp_path: Path) -> None:
         assert (handle.get() == MASK).all()
 
 
-def test_what_does_not_become_smaller_is_not_encoded(tmp_path: Path) -> None:
+def test_an_incompressible_array_is_not_encoded(tmp_path: Path) -> None:
     array = np.random.default_rng(0).integers(0, 256, 50_000, np.uint8)
     with DiskStore(tmp_path, codec="zstd", pack_below_nbytes=0) as store:
         handle = store.put(array)
@@ -93,7 +93,7 @@ def test_a_pending_array_has_its_own_bytes_until_it_is_encoded(setup: Setup) -> 
     assert (handle.encoded_nbytes, handle.stored_nbytes) == (50, 50)
 
 
-def test_an_array_that_moves_down_has_what_the_tier_below_makes_of_it(tmp_path: Path) -> None:
+def test_an_evicted_array_has_the_encoded_bytes_of_the_tier_below(tmp_path: Path) -> None:
     with TieredStore(PLAIN, packing_disk(tmp_path)) as store:
         handle = store.put(MASK)
         assert handle.encoded_nbytes == PLAIN

@@ -1,4 +1,4 @@
-"""The end of a store: what is still done, what is not, and who is woken."""
+"""The end of a store: completed and cancelled jobs, and waiting threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offgrad_storage.testing import eventually
 from tests.storage.gate import Setup, in_thread
 
 
-def test_close_cancels_what_is_queued_and_waits_for_what_runs(setup: Setup) -> None:
+def test_close_cancels_queued_jobs_and_waits_for_running_ones(setup: Setup) -> None:
     handles = [setup.put(number) for number in range(3)]
     setup.started("write 0")
     thread, results = in_thread(setup.store.close)

@@ -1,4 +1,4 @@
-"""Write-behind: what goes when, and what waits for what."""
+"""Write-behind: the order of jobs, and waiting for writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.storage.gate import GateBackend, Setup, in_thread
 
 
 class TestGateStore(StoreContract):
-    """A store of a few lines keeps the whole contract."""
+    """A store of a few lines meets the whole contract."""
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
@@ -117,7 +117,7 @@ def test_a_drop_lets_a_blocked_put_go_on(setup: Setup) -> None:
     assert not first.captured
 
 
-def test_a_write_that_someone_waits_for_goes_first(setup: Setup) -> None:
+def test_an_awaited_write_goes_first(setup: Setup) -> None:
     handles = [setup.put(number) for number in range(4)]
     setup.started("write 0")
     thread, _ = in_thread(handles[3].wait_captured)
@@ -153,7 +153,7 @@ def test_bad_options() -> None:
 
 
 @pytest.mark.parametrize("wrong", [True, False, np.True_, 1.5, "1MiB"])
-def test_what_is_no_whole_number_is_no_size_and_no_count(wrong: Any, tmp_path: Path) -> None:
+def test_sizes_and_counts_are_integers(wrong: Any, tmp_path: Path) -> None:
     words = f"is an int, got {type(wrong).__name__}"
     makes: list[Callable[[], object]] = [
         lambda: BackendStore(GateBackend(), threads=wrong),

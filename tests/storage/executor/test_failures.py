@@ -1,4 +1,4 @@
-"""Errors of I/O threads: who is told, and what they keep alive."""
+"""Errors of I/O threads: the calls that raise them, and the arrays they keep alive."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_failed_write_is_raised_by_every_get_and_then_not_by_close(setup: Setu
     setup.store.close()
 
 
-def test_a_failed_write_that_nobody_got_is_raised_by_close(setups: list[Setup]) -> None:
+def test_an_unreported_error_of_a_write_is_raised_by_close(setups: list[Setup]) -> None:
     setup = Setup()
     setup.backend.failures += [OSError(errno.EIO, "Input/output error"), ValueError("odd")]
     handles = [setup.put(1), setup.put(2)]
@@ -73,7 +73,7 @@ def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(setup: Setup) -> 
     assert setup.pool.in_use_nbytes == 0
 
 
-def test_a_failed_prefetch_that_nobody_got_is_raised_by_close(setups: list[Setup]) -> None:
+def test_an_unreported_error_of_a_prefetch_is_raised_by_close(setups: list[Setup]) -> None:
     setup = Setup()
     setup.backend.open.set()
     handle = setup.put(1)
@@ -120,7 +120,7 @@ def test_an_error_of_freeing_harms_no_array_that_is_being_stored(
         store.close()
 
 
-def test_what_freeing_takes_is_done_for_an_array_that_moves_into_a_pack(
+def test_the_free_job_of_an_array_that_moves_into_a_pack_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DiskStore(tmp_path, codec="zstd") as store:
@@ -161,7 +161,7 @@ def test_a_put_without_a_thread_leaves_nothing(
     setup.store.close()
 
 
-def test_an_error_in_making_room_says_what_happened(
+def test_an_error_in_making_room_names_its_cause(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup.backend.open.set()

@@ -1,4 +1,4 @@
-"""The lock that finalizers can talk to."""
+"""The lock with events deferred by finalizers."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ import threading
 from offgrad_storage.executor.finalizer_lock import FinalizerLock
 
 
-def test_notes_are_read_at_once_or_by_the_holder() -> None:
-    read: list[int] = []
-    lock = FinalizerLock(read.append)
+def test_events_are_handled_at_once_or_by_the_holder() -> None:
+    handled: list[int] = []
+    lock = FinalizerLock(handled.append)
     assert lock.defer(1)
-    assert read == [1]
+    assert handled == [1]
     with lock:
         assert not lock.defer(2)  # the same thread, as in a garbage collection
-        assert read == [1]
-    assert read == [1, 2]
+        assert handled == [1]
+    assert handled == [1, 2]
 
 
-def test_a_note_posted_while_reading_is_read_too() -> None:
-    read: list[int] = []
+def test_an_event_deferred_while_handling_is_handled_too() -> None:
+    handled: list[int] = []
 
     def on_event(event: int) -> None:
-        read.append(event)
+        handled.append(event)
         if event < 5:
             lock.defer(event + 1)
 
     lock = FinalizerLock(on_event)
     lock.defer(1)
-    assert read == [1, 2, 3, 4, 5]
+    assert handled == [1, 2, 3, 4, 5]
 
 
-def test_notes_are_read_after_an_error_in_the_body() -> None:
-    read: list[int] = []
-    lock = FinalizerLock(read.append)
+def test_events_are_handled_after_an_error_in_the_body() -> None:
+    handled: list[int] = []
+    lock = FinalizerLock(handled.append)
     try:
         with lock:
             lock.defer(1)
             raise KeyError
     except KeyError:
         pass
-    assert read == [1]
+    assert handled == [1]
 
 
-def test_no_note_is_lost_between_threads() -> None:
+def test_no_event_is_lost_between_threads() -> None:
     total = 0
 
     def on_event(event: int) -> None:
         nonlocal total
-        total += event  # only right while one thread at a time reads
+        total += event  # only right if one thread at a time handles events
 
     lock = FinalizerLock(on_event)
 
@@ -67,16 +67,16 @@ def test_no_note_is_lost_between_threads() -> None:
     assert total == 4 * (3000 + 429)
 
 
-def test_wait_reads_notes() -> None:
-    read: list[int] = []
-    lock = FinalizerLock(read.append)
+def test_wait_handles_events() -> None:
+    handled: list[int] = []
+    lock = FinalizerLock(handled.append)
     waiting = threading.Event()
 
     def work() -> None:
         with lock:
             waiting.set()
             lock.wait()
-            assert read == [1]
+            assert handled == [1]
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -85,4 +85,4 @@ def test_wait_reads_notes() -> None:
         lock.defer(1)
         lock.notify_all()
     thread.join()
-    assert read == [1]
+    assert handled == [1]

@@ -1,4 +1,4 @@
-"""Small arrays gathered into packs: what is written and read, and when."""
+"""Packs of small arrays: when they are written and read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KIB = 1024
 
 
 class Counting(Backend):
-    """Keeps bytes in a dict, and notes what comes and goes."""
+    """Keeps bytes in a dict, and logs reads."""
 
     packs_below = 100 * KIB
 
@@ -85,7 +85,7 @@ def test_small_arrays_are_written_together(store: BackendStore, backend: Countin
     expected = arrays(225)
     handles = [store.put(each) for each in expected]
     assert all(handle.captured for handle in handles)
-    # The next pack is twice as large; what does not fill one is not written yet.
+    # The next pack is twice as large; a pack that is not full is not written yet.
     written(store, backend, 3)
     assert [len(data) // KIB for data in backend.kept.values()] == [256, 512, 1024]
     for handle, array in zip(reversed(handles), reversed(expected), strict=True):
@@ -117,7 +117,7 @@ def test_each_kind_has_its_packs(store: BackendStore, backend: Counting) -> None
     del handles
 
 
-def test_a_pack_goes_when_its_last_array_dies(store: BackendStore, backend: Counting) -> None:
+def test_a_pack_is_freed_when_its_last_array_dies(store: BackendStore, backend: Counting) -> None:
     handles = [store.put(each) for each in arrays(33)]
     written(store, backend, 1)
     last = handles[3]
@@ -152,9 +152,7 @@ def test_prefetch_reads_a_pack_once(store: BackendStore, backend: Counting) -> N
     assert len(backend.read_nbytes) == 1
 
 
-def test_what_is_read_ahead_stays_until_it_is_wanted(
-    store: BackendStore, backend: Counting
-) -> None:
+def test_a_prefetched_pack_stays_until_its_gets(store: BackendStore, backend: Counting) -> None:
     expected = arrays(3600)
     handles = [store.put(each) for each in expected]
     written(store, backend, 10)
@@ -164,7 +162,7 @@ def test_what_is_read_ahead_stays_until_it_is_wanted(
     for handle, array in zip(handles, expected, strict=True):
         assert_same(handle.get(), array)
     assert len(backend.read_nbytes) == 10
-    # What is not read ahead is kept for a while, but not all of it: 27 MiB.
+    # Packs without prefetches are cached after reading, up to a bound: these are 27 MiB.
     for _ in range(2):
         for handle in handles[::50]:
             handle.get()
@@ -174,7 +172,9 @@ def test_what_is_read_ahead_stays_until_it_is_wanted(
     assert_same(handles[0].get(), expected[0])
 
 
-def test_two_threads_that_want_a_pack_read_it_once(store: BackendStore, backend: Counting) -> None:
+def test_two_threads_that_get_from_a_pack_read_it_once(
+    store: BackendStore, backend: Counting
+) -> None:
     expected = arrays(33)
     handles = [store.put(each) for each in expected]
     written(store, backend, 1)
@@ -190,7 +190,7 @@ def test_two_threads_that_want_a_pack_read_it_once(store: BackendStore, backend:
     assert len(backend.read_nbytes) == 1
 
 
-def test_a_pack_that_cannot_be_written_stays_and_the_next_put_is_told(backend: Counting) -> None:
+def test_a_pack_that_cannot_be_written_stays_and_the_next_put_raises(backend: Counting) -> None:
     store = BackendStore(backend)
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
@@ -207,7 +207,7 @@ def test_a_pack_that_cannot_be_written_stays_and_the_next_put_is_told(backend: C
     del handle, handles
 
 
-def test_a_failed_pack_goes_with_its_arrays(backend: Counting) -> None:
+def test_a_failed_pack_is_freed_with_its_arrays(backend: Counting) -> None:
     """Its memory and its error: nothing was lost."""
     store = BackendStore(backend)
     backend.failure = OSError(28, "No space left on device")
@@ -235,7 +235,7 @@ def test_failed_packs_let_go_at_close(backend: Counting) -> None:
     del handles
 
 
-def test_a_failed_write_that_nobody_was_told_of_comes_from_close(backend: Counting) -> None:
+def test_an_unreported_error_of_a_write_comes_from_close(backend: Counting) -> None:
     store = BackendStore(backend)
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
@@ -261,7 +261,7 @@ def test_a_damaged_array_leaves_its_neighbours(store: BackendStore, backend: Cou
             assert_same(handle.get(), expected[number])
 
 
-def test_a_quota_counts_what_is_used() -> None:
+def test_a_quota_counts_used_bytes() -> None:
     with BackendStore(Counting(quota=300 * KIB)) as store:
         handles = [store.put(each) for each in arrays(37)]
         with pytest.raises(QuotaExceededError, match=r"array 37 .*quota of 307200 bytes"):
@@ -276,7 +276,7 @@ def test_a_quota_counts_what_is_used() -> None:
 
 
 @pytest.mark.parametrize("ending", ["close", "death"])
-def test_what_is_to_be_kept_is_written_at_the_end(ending: str) -> None:
+def test_a_persistent_store_writes_everything_at_the_end(ending: str) -> None:
     backend = Counting(keeps=True)
     store = BackendStore(backend)
     for each in arrays(40):
@@ -288,7 +288,7 @@ def test_what_is_to_be_kept_is_written_at_the_end(ending: str) -> None:
     assert sum(map(len, backend.kept.values())) == 320 * KIB
 
 
-def test_encoded_arrays_are_gathered_too(backend: Counting) -> None:
+def test_encoded_arrays_are_packed_too(backend: Counting) -> None:
     # A mask of 128 KiB is large, but its bits are not.
     masks = [sample(bool, (128 * KIB,), number) for number in range(20)]
     with BackendStore(backend, codec="packbits") as store:
@@ -306,7 +306,7 @@ def test_encoded_arrays_are_gathered_too(backend: Counting) -> None:
         eventually(lambda: not backend.kept)
 
 
-def test_what_a_codec_leaves_as_it_is_is_gathered_too(backend: Counting) -> None:
+def test_arrays_that_a_codec_does_not_encode_are_packed_too(backend: Counting) -> None:
     expected = arrays(50)  # random bytes: lz4 makes nothing of them
     with BackendStore(backend, codec="lz4") as store:
         handles = [store.put(each) for each in expected]
@@ -357,7 +357,7 @@ def test_a_disk_store_finds_its_small_arrays_again(tmp_path: Any) -> None:
     assert not os.listdir(tmp_path)
 
 
-def test_a_prefetch_from_before_the_gathering_dies_with_its_handle() -> None:
+def test_a_prefetch_from_before_the_packing_dies_with_its_handle() -> None:
     masks = [sample(bool, (64 * KIB,), number) for number in range(300)]
     with BackendStore(Counting(), codec="packbits", threads=1) as store:
         for mask in masks:
@@ -437,7 +437,7 @@ def test_a_pack_that_cannot_be_read_is_read_in_parts(backend: Counting) -> None:
         del handle, handles
 
 
-def test_what_is_being_copied_when_a_store_closes_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_being_copied_when_a_store_closes_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Counting(keeps=True)
     store = BackendStore(backend)
     handles = [store.put(each) for each in arrays(3)]

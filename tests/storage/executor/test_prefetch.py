@@ -1,4 +1,4 @@
-"""Prefetches: when they go, who takes them, and what becomes of the rest."""
+"""Prefetches: their order, their gets, and their cancellation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from offgrad_storage.testing import eventually
 from tests.storage.gate import Setup, in_thread
 
 
-def test_prefetches_go_before_writes_that_nobody_waits_for(setup: Setup) -> None:
+def test_prefetches_go_before_writes_that_no_thread_waits_for(setup: Setup) -> None:
     stored = [setup.put(number) for number in range(2)]
     setup.backend.permits.release(2)
     stored[1].wait_captured()
@@ -111,13 +111,13 @@ def test_a_cancelled_prefetch_gives_its_memory_back(setup: Setup) -> None:
 def test_a_thread_that_has_read_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However late the system lets it go on."""
-    told, late = threading.Event(), threading.Event()
+    """The thread of the get may run late."""
+    notified, late = threading.Event(), threading.Event()
     fetch = IOScheduler._fetch_run
 
     def descheduled(self: Any, run: list[Any]) -> None:
         fetch(self, run)
-        told.set()
+        notified.set()
         late.wait(60)
 
     monkeypatch.setattr(IOScheduler, "_fetch_run", descheduled)
@@ -126,7 +126,7 @@ def test_a_thread_that_has_read_holds_nothing(
         first, second = (store.put(np.arange(1 << 20)) for _ in range(2))
         store.flush()
         first.prefetch()
-        assert told.wait(60)
+        assert notified.wait(60)
         assert first.get()[5] == 5
         assert not pool.in_use_nbytes
         late.set()

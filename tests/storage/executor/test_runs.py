@@ -33,7 +33,7 @@ pytestmark = linux_only
 Array = NDArray[Any]
 
 
-# ---- what is gained
+# ---- fewer system calls
 
 
 @pytest.mark.parametrize("order", ["forward", "backward"])
@@ -70,7 +70,7 @@ def test_no_call_is_of_more_than_a_few_dozen_arrays(
 
 @pytest.mark.parametrize("inflight", [0, 4096, 256 << 10, 4 * MIB])
 @pytest.mark.parametrize("kind", ["disk", "disk-buffered"])
-def test_a_run_is_a_part_of_what_may_be_in_flight(
+def test_a_run_is_a_part_of_the_bytes_in_flight(
     kind: str, inflight: int, tmp_path: Path, calls: Calls
 ) -> None:
     size = 64 << 10

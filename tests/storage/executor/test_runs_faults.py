@@ -1,4 +1,4 @@
-"""Neighbours in one call, when that goes wrong: nobody else's errors, and nothing lost."""
+"""Failures of runs: only the affected arrays raise errors, and no array is lost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def begun(calls: Calls, kind: str, count: int) -> None:
 
 
 def in_use_nbytes() -> int:
-    """Of arrays that somebody can still reach."""
+    """Of reachable arrays."""
     gc.collect()
     return POOL.in_use_nbytes
 
@@ -74,7 +74,7 @@ SHORT: dict[str, Callable[[str, int, int], int]] = {
 
 @pytest.mark.parametrize("part", list(SHORT))
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_short_call_left_is_moved_as_well(
+def test_the_rest_of_a_short_call_is_moved_as_well(
     kind: str, part: str, tmp_path: Path, calls: Calls
 ) -> None:
     calls.fault = SHORT[part]
@@ -141,7 +141,7 @@ def _fail_runs(code: int) -> Callable[[str, int, int], None]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failed_write_in_a_run_that_nobody_got_is_raised_by_close(
+def test_an_unreported_error_of_a_run_is_raised_by_close(
     kind: str, tmp_path: Path, calls: Calls
 ) -> None:
     with make(kind, tmp_path) as store:
@@ -174,7 +174,7 @@ def test_a_place_that_cannot_be_read_fails_its_array_alone(
         assert_readable(stored)
 
 
-# ---- files that somebody else changes
+# ---- files changed by other programs
 
 
 @pytest.mark.parametrize("bad", [2, 5])
@@ -198,7 +198,7 @@ def test_a_flipped_byte_corrupts_its_array_alone(
 
 @pytest.mark.parametrize("cut", [1, 3 * MIB, 4 * MIB - 4096])
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_a_file_cut_short_what_is_left_is_read(
+def test_the_rest_of_a_truncated_file_is_read(
     kind: str, cut: int, tmp_path: Path, calls: Calls
 ) -> None:
     with make(kind, tmp_path) as store:
@@ -213,7 +213,7 @@ def test_of_a_file_cut_short_what_is_left_is_read(
         assert outcomes(stored) == expected
 
 
-# ---- what happens meanwhile
+# ---- concurrent changes
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -225,7 +225,7 @@ def test_handles_dropped_while_their_run_is_written_free_their_space(
         calls.permits.release()
         begun(calls, "write", 7)
         del stored[1::2]
-        assert_readable(stored)  # from what was put
+        assert_readable(stored)  # from their sources
         calls.open.set()
         store.flush()
         assert store.stats().stored_nbytes == store.stats().logical_nbytes == 4 * MIB
@@ -253,9 +253,9 @@ def test_handles_dropped_while_their_run_is_read_free_their_space_and_memory(
         begun(calls, "read", 7)
         assert in_use_nbytes() == before + 8 * MIB
         del handle
-        del stored[1::2]  # four arrays that were put go as well
+        del stored[1::2]  # the sources of four arrays die as well
         cancelling, _ = in_thread(lambda: store.cancel_prefetch(stored[2][0]))
-        assert store.stats().stored_nbytes == 8 * MIB  # somebody is still reading there
+        assert store.stats().stored_nbytes == 8 * MIB  # a read is under way there
         calls.open.set()
         cancelling.join()
         until(lambda: store.stats().stored_nbytes == 4 * MIB)
@@ -361,10 +361,10 @@ def _close(store: AbstractArrayStore, together: threading.Barrier) -> None:
     store.close()
 
 
-# ---- prefetch of what is gathered
+# ---- prefetch of packed arrays
 
 
-def test_a_gathered_prefetch_takes_its_memory_at_get_only(tmp_path: Path) -> None:
+def test_a_packed_prefetch_allocates_in_get(tmp_path: Path) -> None:
     taken: list[int] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -1,4 +1,4 @@
-"""TierState spills go, and who sweeps what."""
+"""The choice of the spill directory, and the sweep of abandoned folders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_file_system_of() -> None:
     assert file_system_of("/no/such/file") == ""
 
 
-def test_folder_is_private_and_goes(tmp_path: Path) -> None:
+def test_folder_is_private_and_removed(tmp_path: Path) -> None:
     folder = SpillFolder(tmp_path)
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     (folder.path / "x").write_text("x")

@@ -1,4 +1,4 @@
-"""The memory under a BufferPool: cut from huge pages, given back, and never anybody else's."""
+"""The memory of a BufferPool: cut from huge pages, returned, and never used twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES += [2 * MIB - PAGE + 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 8 * MIB, 8 * MIB + 
 
 
 class Kept:
-    """Arrays of a pool, each page of which says whose it is."""
+    """Arrays of a pool, with the number of the array in each page."""
 
     def __init__(self, pool: BufferPool) -> None:
         self.pool = pool
@@ -51,7 +51,7 @@ class Kept:
             del self.arrays[list(self.arrays)[which % len(self.arrays)]]
 
     def assert_right(self) -> None:
-        """At page boundaries, nobody's memory twice, and as they were written."""
+        """Arrays are at page boundaries, disjoint, and unchanged."""
         spans = sorted((address(each), size_class(each.nbytes)) for each in self.arrays.values())
         assert not any(start % PAGE for start, _ in spans)
         assert all(
@@ -87,7 +87,7 @@ def mappings() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
 
 
-# ---- whose memory it is
+# ---- disjoint memory
 
 
 Actions = list[tuple[str, int]]
@@ -106,7 +106,7 @@ ACTIONS: st.SearchStrategy[Actions] = st.lists(
 @pytest.mark.parametrize("huge_page", [0, 2 * MIB, 8 * MIB])  # none; aligned by the kernel; not so
 @settings(deadline=None, max_examples=40)
 @given(actions=ACTIONS, capacity=st.none() | st.just(12 * MIB))
-def test_memory_is_aligned_disjoint_and_kept_whatever_dies_beside_it(
+def test_memory_is_aligned_disjoint_and_kept_when_neighbours_die(
     huge_page: int, actions: Actions, capacity: int | None
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -148,7 +148,7 @@ def test_a_capacity_is_filled_to_the_last_page(pages: int) -> None:
             pool.empty(1, np.uint8)
         kept.assert_right()
         kept.arrays.clear()
-        whole: Bytes = pool.empty(size_class(pages * PAGE) * 16, np.uint8)  # what is cached goes
+        whole: Bytes = pool.empty(size_class(pages * PAGE) * 16, np.uint8)  # unmaps cached buffers
         del whole
 
 
@@ -183,7 +183,7 @@ def test_threads_take_drop_and_trim_without_touching_each_other() -> None:
     assert (stats.in_use_nbytes, stats.reserved_nbytes, stats.cached_nbytes) == (0, 0, 0)
 
 
-# ---- where it goes
+# ---- memory returned to the system
 
 
 def unmap_all(size: str) -> None:
@@ -207,7 +207,7 @@ def unmap_all(size: str) -> None:
 @linux_only
 @pytest.mark.parametrize("nbytes", [PAGE, 100_000, 2 * MIB - PAGE, 2 * MIB])
 def test_all_memory_is_unmapped_once_all_arrays_have_died_and_were_trimmed(nbytes: int) -> None:
-    isolated(unmap_all, nbytes)  # for other tests' memory goes as it likes
+    isolated(unmap_all, nbytes)  # since memory of other tests is returned at any time
 
 
 def give_back_beside_living_arrays() -> None:
@@ -268,7 +268,7 @@ def leave_memory_to_living_arrays() -> None:
     del pool
     gc.collect()
     kept.assert_right()
-    assert dead() is not None  # an array knows where its memory is to go
+    assert dead() is not None  # an array keeps the blocks of its pool
     arrays.clear()
     assert dead() is None
     assert memory("VmData") - before < 16 * MIB

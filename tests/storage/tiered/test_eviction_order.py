@@ -6,7 +6,7 @@ import random
 
 from offgrad_storage.tiered.eviction_order import EvictionOrder
 
-_NOW = -1  # a serial that nothing is used sooner than
+_NOW = -1  # a serial that is used before all others
 
 
 def _order() -> EvictionOrder:
@@ -30,7 +30,7 @@ def test_without_a_plan_the_oldest_goes_first() -> None:
     assert order.furthest(_NOW) is None
 
 
-def test_what_is_planned_goes_last_and_the_furthest_of_it_first() -> None:
+def test_planned_members_go_last_and_the_furthest_first() -> None:
     order = _order()
     for serial in range(6):
         order.add(serial)
@@ -38,7 +38,7 @@ def test_what_is_planned_goes_last_and_the_furthest_of_it_first() -> None:
     assert [_evict(order) for _ in range(6)] == [1, 3, 5, 2, 0, 4]
 
 
-def test_nothing_makes_way_for_what_is_used_later() -> None:
+def test_nothing_is_evicted_for_a_later_use() -> None:
     order = _order()
     for serial in range(3):
         order.add(serial)
@@ -51,7 +51,7 @@ def test_nothing_makes_way_for_what_is_used_later() -> None:
     assert order.furthest(7) == 0
 
 
-def test_what_is_wanted_goes_last_and_what_was_wanted_last_of_it_first() -> None:
+def test_requested_members_go_last_and_the_latest_request_first() -> None:
     order = _order()
     for serial in range(4):
         order.add(serial)

@@ -1,4 +1,4 @@
-"""TieredStore against the contract, and what is its own."""
+"""TieredStore against the contract, and its tiers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def places(*handles: Handle) -> list[str]:
 
 
 class Meter:
-    """Two pools whose bytes are summed up at every change."""
+    """Two pools whose bytes are added up at every change."""
 
     def __init__(self) -> None:
         self.changes: list[int] = []  # appending is atomic, whichever thread does it
@@ -273,10 +273,10 @@ def test_the_bound_holds_with_many_threads(tmp_path: Path) -> None:
     assert sum(meter.changes) == store._transfers.ram.used_nbytes == 0
 
 
-# ---- who moves
+# ---- the choice of evicted arrays
 
 
-def test_what_fits_stays_in_ram(gated: Gated) -> None:
+def test_arrays_that_fit_stay_in_ram(gated: Gated) -> None:
     handles = [put(gated.store, number) for number in range(3)]
     assert places(*handles) == ["ram"] * 3
     assert all(handle.captured for handle in handles)
@@ -300,7 +300,7 @@ def test_the_oldest_moves_down_without_a_plan() -> None:
         assert [int(handle.get()[0]) for handle in kept] == [0, 2, 3, 4, 5, 6]
 
 
-def test_what_is_used_furthest_away_moves_down_once_the_order_is_told() -> None:
+def test_the_furthest_planned_use_is_evicted_first() -> None:
     with TieredStore(300, PoolStore()) as store:
         a, b, c = (put(store, number) for number in range(3))
         store.plan([b, a, c])
@@ -394,7 +394,7 @@ def test_close_ends_a_put_that_waits(gated: Gated) -> None:
 # ---- flush
 
 
-def test_flush_waits_for_what_was_put_below(gated: Gated) -> None:
+def test_flush_waits_for_puts_below(gated: Gated) -> None:
     handle = put(gated.store, 1, 400)
     thread, results = in_thread(gated.store.flush)
     eventually(lambda: gated.gate.store._executor._write_waiters)
@@ -406,9 +406,7 @@ def test_flush_waits_for_what_was_put_below(gated: Gated) -> None:
     assert gated.gate.backend.log == ["write 0"]
 
 
-def test_flush_waits_for_what_is_on_its_way_down(
-    gated: Gated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flush_waits_for_evictions(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     handles = [put(gated.store, value, nbytes) for value, nbytes in ((0, 300), (1, 400), (2, 400))]
     below = gated.gate.store
     puts, made = in_thread(lambda: put(gated.store, 3, 300))
@@ -487,7 +485,7 @@ def test_a_tier_that_turns_out_full_while_writing_is_passed_over() -> None:
     handles = [put(gated.store, number) for number in range(4)]
     assert gated.store.below[1].stats().live_handles == 1
     assert all(holds(handle, number) for number, handle in enumerate(handles))
-    gated.store.close()  # the disk being full was dealt with: nobody needs to know
+    gated.store.close()  # the error of the full disk was handled
 
 
 def test_a_failed_write_is_raised_by_the_put_that_needs_the_room(gated: Gated) -> None:
@@ -514,7 +512,7 @@ def test_a_failed_write_two_stores_down_loses_nothing() -> None:
         assert all(holds(handle, number) for number, handle in enumerate(handles))
 
 
-def test_a_tier_that_is_full_for_good_leaves_everything_readable(gated: Gated) -> None:
+def test_a_tier_that_stays_full_leaves_everything_readable(gated: Gated) -> None:
     handles = [put(gated.store, number) for number in range(3)]
     gated.gate.backend.open.set()
     for _ in range(3):
@@ -537,7 +535,7 @@ def test_a_failed_write_of_an_array_that_went_below_is_raised_by_get(gated: Gate
     assert holds(kept, 0)
 
 
-def test_a_failed_write_that_nobody_was_told_of_is_raised_by_close() -> None:
+def test_an_unreported_error_of_a_failed_write_is_raised_by_close() -> None:
     gated = Gated(300)
     gated.fail(errno.EIO)
     gated.gate.backend.open.set()
@@ -585,7 +583,7 @@ def below_and_written(gated: Gated, *values: int) -> list[Handle]:
     return handles
 
 
-def test_a_prefetch_takes_room_until_it_is_got(gated: Gated) -> None:
+def test_a_prefetch_takes_memory_until_its_get(gated: Gated) -> None:
     (handle,) = below_and_written(gated, 7)
     assert gated.store._transfers.ram.used_nbytes == 0
     handle.prefetch()
@@ -622,7 +620,7 @@ def test_a_prefetch_without_room_is_left_to_get(gated: Gated) -> None:
     assert all(holds(handle, value) for value, handle in enumerate(handles, 7))
 
 
-def test_what_was_read_ahead_makes_way_for_what_is_used_sooner(gated: Gated) -> None:
+def test_a_prefetched_array_is_evicted_for_a_sooner_use(gated: Gated) -> None:
     handles = below_and_written(gated, 7, 8, 9, 10)
     gated.store.plan(handles)
     gated.gate.backend.open.set()
@@ -633,7 +631,7 @@ def test_what_was_read_ahead_makes_way_for_what_is_used_sooner(gated: Gated) -> 
     assert gated.store._transfers.ram.used_nbytes == 0
 
 
-def test_what_is_in_ram_makes_way_for_a_prefetch_used_sooner(gated: Gated) -> None:
+def test_an_array_in_ram_is_evicted_for_a_prefetch_used_sooner(gated: Gated) -> None:
     (handle,) = below_and_written(gated, 7)
     others = [put(gated.store, value) for value in range(3)]
     gated.gate.backend.open.set()
@@ -651,7 +649,7 @@ def test_what_is_in_ram_makes_way_for_a_prefetch_used_sooner(gated: Gated) -> No
     assert all(holds(other, value) for value, other in enumerate(others))
 
 
-def test_what_is_prefetched_stays_longer(gated: Gated) -> None:
+def test_prefetched_arrays_stay_longer(gated: Gated) -> None:
     (handle,) = below_and_written(gated, 7)
     gated.gate.backend.open.set()
     others = [put(gated.store, value) for value in range(2)]
@@ -663,7 +661,7 @@ def test_what_is_prefetched_stays_longer(gated: Gated) -> None:
     assert all(holds(other, value) for value, other in enumerate(others + new))
 
 
-def test_a_prefetch_with_no_room_below_for_what_would_make_way_is_left_to_get() -> None:
+def test_a_prefetch_without_room_below_for_its_victim_is_left_to_get() -> None:
     gate = Setup(quota=100)
     with TieredStore(100, gate.store) as store:
         gate.backend.open.set()
@@ -718,7 +716,7 @@ def test_a_handle_that_dies_while_its_array_moves_frees_the_memory() -> None:
     doomed: list[Handle] = []
 
     class Spy(TieredStore):
-        """A tier below in whose put the handle of what is moved there dies."""
+        """A lower tier in whose put the handle of the evicted array dies."""
 
         def put(
             self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None

@@ -32,7 +32,7 @@ def mask(size: int, share: float = 0.5) -> np.ndarray[tuple[int, ...], np.dtype[
 @example(5 * BLOCK, 0.5)
 @example(3 * BLOCK + 24, 0.5)
 @example(7 * BLOCK - 1, 0.5)
-def test_blosc_decodes_what_is_packed(size: int, share: float) -> None:
+def test_blosc_decodes_packed_masks(size: int, share: float) -> None:
     array = mask(size, share)
     frame = encode_mask(array)
     assert np.frombuffer(numcodecs.Blosc().decode(frame), np.bool_).tolist() == array.tolist()

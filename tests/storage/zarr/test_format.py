@@ -131,7 +131,7 @@ def test_dates_are_read_as_dates(tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "stored", "extra"), VIEWED)
-def test_what_zarr_lacks_is_read_as_its_bits(
+def test_dtypes_unknown_to_zarr_are_read_as_their_bits(
     tmp_path: Path, dtype: Any, stored: str, extra: tuple[int, ...], reader: str
 ) -> None:
     assert zarr_format.storable(np.dtype(dtype)) == (np.dtype(stored), extra)

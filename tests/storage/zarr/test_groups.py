@@ -1,4 +1,4 @@
-"""int8 and int4 in a ZarrStore: what others read there, and how near it is to what was put."""
+"""int8 and int4 in a ZarrStore: other readers, and their errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPES = [(300,), (3, 5), (7, 11, 13), (4, 64), (600, 700), (2,)]
 
 @pytest.fixture(params=["zarr", "zarrs", "xarray"])
 def opened(request: pytest.FixtureRequest) -> Iterator[Opener]:
-    """What opens a folder: zarr-python by itself, with the codecs of zarrs, or xarray."""
+    """The reader of a folder: zarr-python, zarr-python with the codecs of zarrs, or xarray."""
     import zarr
 
     if request.param == "xarray":
@@ -67,7 +67,7 @@ def name_of(array: Array) -> str:
 
 
 def by_formula(group: Any, name: str, slot: int) -> Array:
-    """What the attributes of an array say, in plain NumPy; nothing is kept exactly."""
+    """The formula in the attributes of an array, in plain NumPy; without exact groups."""
     attributes = group[name].attrs
     values = np.asarray(group[name][slot])
     if attributes["offgrad_codec"] == "int4":
@@ -109,7 +109,7 @@ def test_others_read_integers_and_scales(
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_what_is_kept_exactly_is_read_as_well(
+def test_exact_groups_are_read_as_well(
     tmp_path: Path, name: str, dtype: str, opened: Opener
 ) -> None:
     arrays = [strange(dtype, seed) for seed in range(8)]
@@ -196,7 +196,7 @@ def test_every_number_is_within_the_bound(tmp_path: Path, name: str, arrays: lis
         del handle, handles
 
 
-def test_the_store_states_a_bound_that_holds_for_what_it_rounds(tmp_path: Path) -> None:
+def test_the_stated_bound_holds_for_rounded_arrays(tmp_path: Path) -> None:
     from offgrad_storage.zarr.codec import ZarrCodec
 
     coder = ZarrCodec("int8")
@@ -211,7 +211,7 @@ def test_the_store_states_a_bound_that_holds_for_what_it_rounds(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", "c8", "i4", "?", "g", "S3", "V7"])
-def test_a_codec_of_groups_says_beforehand_what_it_takes(name: str, dtype: str) -> None:
+def test_a_codec_of_groups_announces_its_dtypes(name: str, dtype: str) -> None:
     coder = codec(name)
     for size in (0, 1, 2, 3, 4, 5, 15, 16, 17, 127, 128, 129, 1000):
         array = np.ones(size, dtype)
@@ -236,7 +236,7 @@ def test_other_arrays_are_stored_as_by_auto(tmp_path: Path, opened: Opener) -> N
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
 @pytest.mark.parametrize(("name", "least", "most"), [("int8", 3.8, 4), ("int4", 7.5, 8)])
-def test_it_takes_a_fraction_of_the_room(
+def test_it_takes_a_fraction_of_the_bytes(
     tmp_path: Path, name: str, least: float, most: float
 ) -> None:
     array = normal("f4", (2000, 2000))
@@ -265,7 +265,7 @@ def test_the_arrays_beside_are_cut_into_chunks(
         assert_same(dequantize(group, "float64_300", slot), expected)
 
 
-def test_publishing_again_shows_what_is_stored_by_then(tmp_path: Path) -> None:
+def test_publishing_again_shows_the_arrays_stored_by_then(tmp_path: Path) -> None:
     import zarr
 
     with ZarrStore(tmp_path, codec="int8") as store:
@@ -288,7 +288,7 @@ def test_publishing_again_shows_what_is_stored_by_then(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_kind_that_retires_takes_the_arrays_beside_along(tmp_path: Path) -> None:
+def test_a_removed_kind_removes_its_companion_arrays(tmp_path: Path) -> None:
     with ZarrStore(tmp_path, codec="int8", quota=8 << 20) as store:
         handle = store.put(normal("f4", (1000, 1000)))
         store.publish()
@@ -299,7 +299,7 @@ def test_a_kind_that_retires_takes_the_arrays_beside_along(tmp_path: Path) -> No
         assert [each.name for each in store.path.iterdir() if each.is_dir()] == ["int32_1500000"]
 
 
-def test_scales_that_are_gone_are_missed_when_published(tmp_path: Path) -> None:
+def test_missing_scales_are_an_error_of_publish(tmp_path: Path) -> None:
     with ZarrStore(tmp_path, codec="int8", direct=False) as store:
         handle = store.put(normal("f4", (2000, 1000)))
         handle.wait_captured()

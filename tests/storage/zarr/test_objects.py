@@ -1,4 +1,4 @@
-"""ZarrStore where there is no local folder: in zarr's own stores."""
+"""ZarrStore without a local folder: in zarr stores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestInMemory(StoreContract):
 
 
 @pytest.mark.parametrize("codec", ["auto", "zstd", "blosc-lz4"])
-def test_zarr_reads_what_is_there(codec: str) -> None:
+def test_zarr_reads_the_stored_arrays(codec: str) -> None:
     where = MemoryStore()
     arrays = [sample("f4", (20, 30)), sample("?", (5000,)), np.array(2.5), sample(">i4", (7,))]
     with ZarrStore(where, codec=codec) as store:
@@ -154,7 +154,7 @@ def test_a_url_is_left_as_it_was() -> None:
     assert not fsspec.filesystem("memory").find("/offgrad-empty")
 
 
-def test_what_cannot_be_opened_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_opening_leaves_nothing(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     where = FsspecStore.from_url(tmp_path.as_uri())  # makes no folders
     with pytest.raises(StoreError, match=r"making the folder.*No such file.*Choose a place"):

@@ -48,7 +48,7 @@ class TestZarrStore(StoreContract):
     @pytest.fixture(params=KINDS)
     def make_store(self, tmp_path: Path, request: pytest.FixtureRequest) -> MakeStore:
         if request.param == "kept" and any(each in request.node.name for each in ("free", "die")):
-            pytest.skip("what is kept is not freed")
+            pytest.skip("a persistent store frees nothing")
         return lambda **options: ZarrStore(tmp_path, **KINDS[request.param], **options)
 
 
@@ -215,7 +215,7 @@ def test_publishing_makes_a_living_store_readable(tmp_path: Path, reader: str) -
         found = arrays_in(store)
         assert_same(np.asarray(found["float32_600x600"][2]), sample("f4", (600, 600), 2))
         assert_same(np.asarray(found["float32_50"][3]), sample("f4", (50,), 3))
-        # What dies leaves, and what comes uses its place, at the next time.
+        # The next publish leaves dead arrays out, and new ones use their places.
         del first[0], small[1]
         first.append(store.put(sample("f4", (600, 600), 9), attributes={"step": 9}))
         small.append(store.put(sample("f4", (50,), 9)))
@@ -349,7 +349,7 @@ def test_damage(tmp_path: Path, codec: str) -> None:
         del handle, handles
 
 
-def test_a_folder_that_is_gone_cannot_be_kept(tmp_path: Path) -> None:
+def test_a_removed_folder_cannot_be_kept(tmp_path: Path) -> None:
     store = ZarrStore(tmp_path, keep=True)
     store.put(np.ones(100))
     shutil.rmtree(store.path)
@@ -369,7 +369,7 @@ def test_a_kind_that_cannot_be_made_again(
 
         def prepare_too_early(entry: Any) -> None:
             prepare(entry)
-            backend._needed = None
+            backend._last_kind = None
             backend.release_free()  # as another thread may, between the two
             for folder in tmp_path.glob("offgrad-spill-*"):
                 shutil.rmtree(folder)
@@ -396,9 +396,7 @@ def test_a_file_url_of_another_host_is_none(url: str) -> None:
         ZarrStore(url)
 
 
-def test_what_cannot_be_opened_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_opening_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="inflight_nbytes"):
         ZarrStore(tmp_path, keep=True, inflight_nbytes=-1)
     mkdir = Path.mkdir
@@ -461,7 +459,7 @@ def test_the_next_start_sweeps_after_a_kill(tmp_path: Path, run_python: Any) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_exit_without_close_writes_what_is_to_be_kept(tmp_path: Path, run_python: Any) -> None:
+def test_exit_without_close_completes_a_kept_folder(tmp_path: Path, run_python: Any) -> None:
     import zarr
 
     ran = run_python(
