@@ -106,13 +106,13 @@ def test_placements() -> None:
     assert Budget(100).place(context(nbytes=1)) == Spill(Store("disk"), nbytes=100)
     assert Budget(100).place(context(is_parameter=True)) is None
     assert Last(3).place(context()) == Spill(Store("disk"), last=3)
-    assert Last(3).place(context(nbytes=1)) is None, "it is small: its policy has no answer"
+    assert Last(3).place(context(nbytes=1)) is None, "too small for the nested policy"
     assert Last(3, "keep").place(context()) == Keep()
     assert When("budget:100", op="Gelu*").place(context()) == Spill(Store("disk"), nbytes=100)
     assert as_policy(["last:2,then=pool", "keep"]).place(context()) == Spill(Store("pool"), last=2)
 
 
-def test_a_store_of_ones_own() -> None:
+def test_budget_and_last_accept_a_custom_store() -> None:
     with PoolStore() as store, PoolStore() as other:
         policy = Budget("1MiB", store)
         assert policy == Budget(1 << 20, store) != Budget(1 << 20, other)
@@ -121,13 +121,13 @@ def test_a_store_of_ones_own() -> None:
         assert Last(2, store) == Last(2, Offload(store))
 
 
-def test_lossless_as_far_as_known() -> None:
+def test_lossless_follows_the_codec_of_the_store() -> None:
     assert Budget(1).lossless
     assert Last(1, "disk:lz4").lossless
     assert not Last(1, "disk:int8").lossless
 
 
 @pytest.mark.parametrize("then", [Budget("1MiB"), Last(2)])
-def test_a_cast_of_what_stays_for_a_while(then: Policy) -> None:
+def test_a_cast_refuses_policies_that_keep_tensors_for_a_while(then: Policy) -> None:
     with pytest.raises(ValueError, match="rounds tensors that go to a store at once"):
         Cast("float16", then)

@@ -87,7 +87,7 @@ def test_text(text: str, policy: object) -> None:
         ),
     ],
 )
-def test_text_that_means_nothing_gets_one_line(text: str, words: str) -> None:
+def test_invalid_text_is_an_error_of_one_line(text: str, words: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_policy(text)
     assert words in str(caught.value)
@@ -109,7 +109,7 @@ def test_names_codecs_and_sizes_in_any_combination(
 
 
 @given(st.text(":;,=| abdeikmnoprst1", max_size=12))
-def test_any_text_is_a_policy_or_an_error_of_value(text: str) -> None:
+def test_any_text_is_a_policy_or_a_value_error(text: str) -> None:
     try:
         policy = parse_policy(text)
     except ValueError:

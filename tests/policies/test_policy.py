@@ -56,11 +56,13 @@ def test_keep_keeps() -> None:
         ({"dtype": np.dtype(np.int64)}, True),
     ],
 )
-def test_offload_stores_what_is_large_and_no_parameter(facts: dict[str, Any], stored: bool) -> None:
+def test_offload_stores_large_tensors_but_no_parameters(
+    facts: dict[str, Any], stored: bool
+) -> None:
     assert Offload("disk").place(context(**facts)) == (Store("disk") if stored else None)
 
 
-def test_offload_from_a_size_of_ones_own() -> None:
+def test_offload_with_a_custom_minimum_size() -> None:
     policy = Offload("zarr:zstd", min_nbytes=100)
     assert policy.place(context(nbytes=100)) == Store("zarr:zstd")
     assert policy.place(context(nbytes=99)) is None
@@ -70,7 +72,7 @@ def test_offload_from_a_size_of_ones_own() -> None:
 
 
 class GeluInputs(Policy):
-    """To disk with what GELU saves in the first block; keep the rest."""
+    """Stores the inputs of GELU in the first block; keeps the rest."""
 
     def place(self, context: SaveContext) -> Placement:
         if context.op == "GeluBackward0" and context.module.startswith("0"):
@@ -78,7 +80,7 @@ class GeluInputs(Policy):
         return Keep()
 
 
-def test_a_policy_of_ones_own_sees_op_slot_and_module() -> None:
+def test_a_custom_policy_sees_op_slot_and_module() -> None:
     seen: list[SaveContext] = []
 
     class Spy(GeluInputs):
@@ -107,7 +109,7 @@ def test_a_policy_of_ones_own_sees_op_slot_and_module() -> None:
     assert session.ledger.kept_nbytes == session.ledger.logical_nbytes - 2 * 96
 
 
-def test_outputs_and_parameters_are_told_apart() -> None:
+def test_outputs_and_parameters_are_distinguished() -> None:
     seen: dict[tuple[str, str], SaveContext] = {}
 
     class Spy(Keep):
@@ -129,7 +131,7 @@ def test_outputs_and_parameters_are_told_apart() -> None:
     assert seen["MmBackward0", "self"].is_parameter
 
 
-def test_views_of_one_memory_share_its_number() -> None:
+def test_views_of_one_storage_share_its_number() -> None:
     numbers: list[int] = []
 
     class Spy(Keep):
@@ -166,7 +168,7 @@ def test_every_listed_name_is_a_policy() -> None:
         assert isinstance(as_policy(name), Policy)
 
 
-def test_policies_and_stores_are_taken_as_they_are() -> None:
+def test_policy_objects_are_used_unchanged_and_stores_become_offload() -> None:
     policy = GeluInputs()
     assert as_policy(policy) is policy
 
@@ -187,7 +189,7 @@ def test_other_things_are_refused(thing: Any) -> None:
             offgrad.offload(each)
 
 
-def test_a_pair_of_functions_is_sent_to_where_it_belongs() -> None:
+def test_the_error_for_a_pair_of_functions_names_saved_tensors_hooks() -> None:
     pair: tuple[Callable[[Any], Any], ...] = (lambda x: x, lambda x: x)
     with pytest.raises(TypeError, match="saved_tensors_hooks"):
         offgrad.offload(pair)
@@ -221,14 +223,14 @@ def test_stores_and_codecs_are_names_or_stores() -> None:
             kind("disk", 5)  # type: ignore[arg-type]
 
 
-def test_a_store_of_the_users_has_its_own_codec() -> None:
+def test_a_custom_store_cannot_be_given_a_codec() -> None:
     with PoolStore() as store:
         for kind in (Store, Offload):
             with pytest.raises(ValueError, match=r"PoolStore\(codec='lz4'\)"):
                 kind(store, "lz4")
 
 
-def test_a_codec_is_known_to_lose_or_not() -> None:
+def test_lossless_follows_the_codec() -> None:
     assert Store("disk").lossless
     assert Store("zarr", "zstd").lossless
     assert not Store("disk", "int8").lossless
@@ -244,7 +246,7 @@ def test_bounds_of_size_are_sizes(size: Any) -> None:
         Offload("disk", min_nbytes=1.5)  # type: ignore[arg-type]
 
 
-def test_what_has_no_answer_is_kept() -> None:
+def test_tensors_without_an_answer_are_kept() -> None:
     class Silent(Policy):
         def place(self, context: SaveContext) -> None:
             return None
@@ -255,7 +257,7 @@ def test_what_has_no_answer_is_kept() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["disk", True, Offload("disk")])
-def test_a_policy_that_returns_no_placement_is_named(wrong: Any) -> None:
+def test_the_error_for_a_wrong_placement_names_the_policy_and_the_op(wrong: Any) -> None:
     class Wrong(Policy):
         def place(self, context: SaveContext) -> Placement:
             return wrong  # type: ignore[no-any-return]
@@ -316,12 +318,12 @@ def test_prefetch_nbytes_must_be_a_size(size: Any) -> None:
         offgrad.offload("disk", prefetch_nbytes=True)
 
 
-def test_a_class_is_no_policy() -> None:
+def test_a_class_is_not_a_policy() -> None:
     with pytest.raises(TypeError, match="got the class Keep"):
         as_policy(Keep)
 
 
-def test_a_session_left_more_often_than_entered() -> None:
+def test_a_session_exited_more_often_than_entered_is_an_error() -> None:
     session = offgrad.offload("keep")
     with session:
         pass

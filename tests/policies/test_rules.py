@@ -96,7 +96,7 @@ def test_conditions(conditions: dict[str, Any], facts: dict[str, Any], holds: bo
     assert rule.place(context(**facts)) == (Keep() if holds else None)
 
 
-def test_a_rule_narrows_what_its_policy_takes() -> None:
+def test_a_rule_narrows_its_policy() -> None:
     rule = When("disk:lz4", op="Gelu")
     assert rule.place(context()) == Store("disk", "lz4")
     assert rule.place(context(nbytes=100)) is None
@@ -140,14 +140,12 @@ def test_a_rule_narrows_what_its_policy_takes() -> None:
         ),
     ],
 )
-def test_conditions_that_make_no_sense(
-    make: Callable[[], Any], error: type[Exception], words: str
-) -> None:
+def test_invalid_conditions(make: Callable[[], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         make()
 
 
-def test_the_first_answer_counts() -> None:
+def test_the_first_answer_decides() -> None:
     policy = First(
         [
             When("keep", module="head"),
@@ -184,7 +182,7 @@ def test_a_list_means_the_first_that_answers() -> None:
         ([len, len], TypeError, "saved_tensors_hooks"),
     ],
 )
-def test_lists_that_make_no_sense(policies: Any, error: type[Exception], words: str) -> None:
+def test_invalid_lists(policies: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         First(policies)
     if isinstance(policies, list):
@@ -219,7 +217,7 @@ CONTEXTS = st.builds(
 
 
 class Grouped(Policy):
-    """The first answer of two policies, without what `First` does to lists in lists."""
+    """The first answer of two policies, without the flattening of nested lists by `First`."""
 
     def __init__(self, one: Policy, other: Policy) -> None:
         self.one, self.other = one, other
@@ -248,15 +246,15 @@ def test_one_policy_alone_or_twice_decides_the_same(policy: Policy, facts: SaveC
 
 @given(POLICIES, POLICIES)
 def test_policies_pickle_print_and_compare(a: Policy, b: Policy) -> None:
-    again = pickle.loads(pickle.dumps(a))
-    assert again == a
-    assert hash(again) == hash(a)
-    assert str(again) == str(a)
+    copy = pickle.loads(pickle.dumps(a))
+    assert copy == a
+    assert hash(copy) == hash(a)
+    assert str(copy) == str(a)
     assert eval(repr(a), {"When": When, "First": First, "Keep": Keep, "Offload": Offload}) == a
     assert (a == b) == (repr(a) == repr(b))
 
 
-def test_printing_says_what_they_do() -> None:
+def test_rules_print_their_conditions() -> None:
     rule = When(
         "disk:lz4",
         op=["Gelu", "Tanh*"],
@@ -281,13 +279,13 @@ def test_printing_says_what_they_do() -> None:
 
 
 class Plain:
-    """A policy that is only a method."""
+    """An object with the method `place` alone."""
 
     def place(self, context: SaveContext) -> Placement:
         return Store("pool")
 
 
-def test_any_object_with_the_method_may_be_part() -> None:
+def test_any_object_with_a_place_method_may_be_nested() -> None:
     plain = Plain()
     policy = First([When(plain, op="Tanh"), plain])
     assert policy.place(context()) == Store("pool")
@@ -295,7 +293,7 @@ def test_any_object_with_the_method_may_be_part() -> None:
     assert policy.lossless
 
 
-def test_they_lose_what_their_parts_lose() -> None:
+def test_rules_are_lossless_if_their_parts_are() -> None:
     assert First([When("disk", op="Gelu"), "keep"]).lossless
     assert not First(["disk", When("pool:int8", op="Gelu")]).lossless
     assert not ByModule({"head": ["pool:int8"]}).lossless

@@ -1,4 +1,4 @@
-"""Places for bytes that let a test hold writes back and see the order of reads."""
+"""Backends and stores that let a test block writes and record the order of reads."""
 
 import threading
 import time
@@ -18,15 +18,15 @@ from offgrad_storage import (
 from offgrad import memory
 
 SECONDS = 60.0
-"""How long anything here waits before it gives up: far longer than it takes."""
+"""The timeout of every wait, in seconds: far longer than any wait needs."""
 
 
 class MemoryBackend(Backend):
-    """Keeps bytes in a dict; logs what it does.
+    """Keeps bytes in a dict; logs reads and writes.
 
     Attributes:
-        gate: writes wait for it; open at first.
-        delay: seconds a write waits before it looks at the array.
+        gate: writes wait until it is set, as it is at first.
+        delay: seconds a write waits before it reads the array.
         reads, writes: serial numbers of the entries, in order.
     """
 
@@ -43,7 +43,7 @@ class MemoryBackend(Backend):
     def write(self, entry: Entry, array: NDArray[Any]) -> int:
         """Wait, then copy."""
         if not self.gate.wait(SECONDS):
-            raise OSError("nobody opened the gate")
+            raise OSError("the gate stayed closed")
         time.sleep(self.delay)
         self.writes.append(entry.serial)
         self.kept[entry.serial] = array.tobytes()
@@ -70,41 +70,41 @@ def memory_store(backend: MemoryBackend, threads: int = 1) -> BackendStore:
 
 
 class RecordingStore(BackendStore):
-    """A store in memory that numbers what it is given and logs what it is asked for.
+    """A store in memory that numbers the arrays put and logs each put, prefetch and get.
 
     Attributes:
         events: ("put" or "prefetch" or "get", number of the array) in order.
-        most_ahead_nbytes: the most bytes that were prefetched and not got, at any one time.
+        max_prefetched_nbytes: the peak of the bytes prefetched and not yet got.
     """
 
     def __init__(self, threads: int = 1) -> None:
         super().__init__(MemoryBackend(), threads=threads, allocate=memory.empty)
         self.events: list[tuple[str, int]] = []
-        self.most_ahead_nbytes = 0
+        self.max_prefetched_nbytes = 0
         self._numbers: WeakKeyDictionary[Handle, int] = WeakKeyDictionary()
-        self._ahead: dict[int, int] = {}
+        self._unread: dict[int, int] = {}
 
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
-        """Number it."""
+        """Number `array` and log the put."""
         handle = super().put(array, attributes=attributes)
-        number = sum(what == "put" for what, _ in self.events)
+        number = sum(kind == "put" for kind, _ in self.events)
         self._numbers[handle] = number
         self.events.append(("put", number))
         return handle
 
     def get(self, handle: Handle, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Log it."""
+        """Log the get."""
         self.events.append(("get", self._numbers[handle]))
-        self._ahead.pop(self._numbers[handle], None)
+        self._unread.pop(self._numbers[handle], None)
         return super().get(handle, out)
 
     def prefetch(self, handle: Handle, out: NDArray[Any] | None = None) -> None:
-        """Log it."""
+        """Log the prefetch."""
         self.events.append(("prefetch", self._numbers[handle]))
-        self._ahead[self._numbers[handle]] = handle.nbytes
-        self.most_ahead_nbytes = max(self.most_ahead_nbytes, sum(self._ahead.values()))
+        self._unread[self._numbers[handle]] = handle.nbytes
+        self.max_prefetched_nbytes = max(self.max_prefetched_nbytes, sum(self._unread.values()))
         super().prefetch(handle, out)
 
-    def all(self, what: str) -> list[int]:
+    def all(self, wanted: str) -> list[int]:
         """Return the numbers of the events of one kind, in order."""
-        return [number for kind, number in self.events if kind == what]
+        return [number for kind, number in self.events if kind == wanted]

@@ -1,4 +1,4 @@
-"""A budget is a bound: the most memory of each op, against that of a run which holds nothing."""
+"""A budget is a bound: the peak memory of each op, compared with a run that saves no tensors."""
 
 import gc
 import threading
@@ -23,18 +23,18 @@ KIB64 = 128 * 128 * 4
 
 
 MANY = 1 << 40
-"""A budget that is never spent."""
+"""A budget that is never used up."""
 
 
 class ShapeStore(RecordingStore):
-    """Logs the shapes of what is put, so that a test can tell what made way."""
+    """Logs the shapes of the arrays put, so that a test can tell which arrays were evicted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.shapes: list[tuple[int, ...]] = []
 
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
-        """Log it, once it is put."""
+        """Put `array`, then log its shape."""
         handle = super().put(array, attributes=attributes)
         self.shapes.append(np.shape(array))
         return handle
@@ -46,20 +46,20 @@ def budget(nbytes: int, store: Any, **options: Any) -> offgrad.session.OffloadSe
 
 
 class Peaks:
-    """The most bytes allocated above those at the start, of each phase in turn."""
+    """The peak of the allocated bytes above those at the start, for each phase in turn."""
 
     def __init__(self) -> None:
         self.base = memory.allocated()
-        self.most = [0]
+        self.max_nbytes = [0]
 
     def next(self, _: Any = None) -> None:
         """Begin the next phase. As a hook, it leaves the gradient as it is."""
-        self.most.append(memory.allocated() - self.base)
+        self.max_nbytes.append(memory.allocated() - self.base)
 
     def __call__(self, nbytes: int) -> None:
-        """Take note of a change; what other threads free, they may report a phase too late."""
+        """Record a change of the allocated bytes; those of other threads may come a phase late."""
         if threading.current_thread() is threading.main_thread():
-            self.most[-1] = max(self.most[-1], nbytes - self.base)
+            self.max_nbytes[-1] = max(self.max_nbytes[-1], nbytes - self.base)
 
 
 Program = Callable[[Peaks], Any]
@@ -80,8 +80,8 @@ def chain(x: Any, count: int) -> Program:
     return program
 
 
-def away() -> AbstractContextManager[Any]:
-    """Hold no tensor memory for backward at all: what is saved goes to bytes objects."""
+def as_bytes() -> AbstractContextManager[Any]:
+    """Keep no tensor memory for backward: saved tensors become bytes objects."""
 
     def pack(tensor: Any) -> Any:
         array = tensor.detach().numpy()
@@ -111,7 +111,7 @@ def measure(
     found = bits(loss, *(each.grad for each in leaves))
     for each in leaves:
         each.grad = None
-    return peaks.most, found
+    return peaks.max_nbytes, found
 
 
 def check_bound(
@@ -121,20 +121,20 @@ def check_bound(
     nbytes: int,
     backwards: int = 1,
 ) -> None:
-    """Assert that under `session` no phase takes more than `nbytes` above what it needs itself."""
+    """Assert that no phase under `session` takes more than `nbytes` above its own need."""
     before = alive()
-    gc.disable()  # what it frees is no part of either run
+    gc.disable()  # its collections would change the peaks of either run
     try:
-        needed, expected = measure(program, leaves, away(), backwards)
-        most, found = measure(program, leaves, session, backwards)
+        needed, expected = measure(program, leaves, as_bytes(), backwards)
+        peaks, found = measure(program, leaves, session, backwards)
     finally:
         gc.enable()
     assert found == expected
-    assert len(most) == len(needed)
+    assert len(peaks) == len(needed)
     over = {
-        phase: (mine - least, nbytes)
-        for phase, (mine, least) in enumerate(zip(most, needed, strict=True))
-        if mine - least > nbytes
+        phase: (peak - need, nbytes)
+        for phase, (peak, need) in enumerate(zip(peaks, needed, strict=True))
+        if peak - need > nbytes
     }
     wait_until(lambda: alive() <= before, "memory is held")  # by I/O threads, for a moment
-    assert not over, f"bytes held by phase, and allowed: {over}; needed: {needed}; most: {most}"
+    assert not over, f"bytes held by phase, and allowed: {over}; needed: {needed}; peaks: {peaks}"

@@ -47,7 +47,7 @@ class Mixed:
         self.by_name = by_name
 
     def place(self, context: SaveContext) -> Placement:
-        """Spread what is saved."""
+        """Spread the saved tensors over the stores."""
         if context.op.startswith(("Mm", "Linear")):
             return Store(self.by_name["disk"])
         if context.slot == "result":
@@ -138,7 +138,7 @@ def every_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
 
 @pytest.fixture(autouse=True)
 def _no_handle_outlives(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Afterwards no stored array is alive, if the test passed."""
+    """Check that a test that passed leaves no stored array alive."""
     made: Stores | None = None
     if "every_store" in request.fixturenames:
         made = request.getfixturevalue("every_store")
@@ -178,7 +178,7 @@ def named_stores(tmp_path: Path) -> Iterator[str]:
     """A folder for policies given by name; their stores are closed afterwards."""
     folder = tmp_path / "named"
     folder.mkdir()
-    # Those that other tests opened without a folder stay.
+    # Stores that other tests opened without a folder stay.
     known = set(stores._stores)
     yield str(folder)
     for key in set(stores._stores) - known:
@@ -189,7 +189,7 @@ def named_stores(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> RunPython:
-    """Run code in a Python of its own that spills into ``spill`` below `tmp_path`."""
+    """Run code in a separate Python process that spills into ``spill`` below `tmp_path`."""
     folder = tmp_path / "spill"
     folder.mkdir()
 
@@ -214,14 +214,14 @@ def child_environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def store() -> Iterator[RecordingStore]:
-    """A store that logs."""
+    """A store that logs its calls."""
     with RecordingStore() as made:
         yield made
 
 
 @pytest.fixture
 def eager_switching() -> Iterator[None]:
-    """Have threads take turns as often as they can."""
+    """Switch threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield

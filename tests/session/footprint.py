@@ -1,4 +1,4 @@
-"""What a process holds, counted in every way there is, to be compared with an earlier count."""
+"""The resources that a process holds, counted in many ways and compared with an earlier count."""
 
 import gc
 import os
@@ -12,16 +12,16 @@ from tests.session.helpers import open_stores, wait_until
 
 
 class Footprint(NamedTuple):
-    """What there is when nobody is at work.
+    """The resources of an idle process.
 
     Attributes:
-        handles: arrays that live in the stores.
-        stored_nbytes, inflight_nbytes: theirs, and those whose write is pending.
+        handles: arrays alive in the stores.
+        stored_nbytes, inflight_nbytes: bytes of those arrays, stored and with a pending write.
         tensor_nbytes: bytes of tensors.
         pool_nbytes: bytes of the tensors' pool that are in use.
         descriptors, threads, files: of the process; files are those in the spill folder.
-        objects: what the garbage collector knows.
-        blocks: Python's own blocks of memory, of objects that the collector does not know too.
+        objects: objects that the garbage collector tracks.
+        blocks: Python's memory blocks, including those of untracked objects.
     """
 
     handles: int
@@ -42,9 +42,9 @@ class Footprint(NamedTuple):
 
 
 def footprint(folder: str, *stores: Any) -> Footprint:
-    """Return what is held once writes are done; of the named stores in `folder`, and of `stores`.
+    """Return the resources held after all writes, by the named stores in `folder` and by `stores`.
 
-    Files that threads are still to remove are waited for, if their arrays are gone.
+    If no array is alive, wait until the I/O threads have removed its files.
     """
     every = [*open_stores(folder), *stores]
     gc.collect()

@@ -1,4 +1,4 @@
-"""What the tests of policies compute: graphs that save tensors in many ways, and their bits."""
+"""Graphs that save tensors in many ways, for the tests of policies, and their bits."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,7 @@ from offgrad import nn
 from offgrad.nn import functional as F
 
 Offload: TypeAlias = Callable[[], AbstractContextManager[Any]]
-"""Opens a session; or nothing, for the run to compare with."""
+"""Opens a session, or a null context for the reference run."""
 
 Bits: TypeAlias = list[tuple[Any, ...]]
 
@@ -48,7 +48,7 @@ class Normalise(nn.Module):
         self.register_buffer("scale", data(6, 64).exp())
 
     def forward(self, x: Any) -> Any:
-        """Return it normalised."""
+        """Return `x` normalised."""
         return (x - self.shift) * self.scale
 
 
@@ -87,7 +87,7 @@ CURVED: dict[str, Callable[[Any], Any]] = {
 """Functions of a [12, 8] tensor with a second derivative."""
 
 gradient: Any = offgrad.autograd.grad
-"""The gradients of tensors that do depend on each other are never None."""
+"""`autograd.grad`, typed `Any`: gradients of tensors that depend on each other are never None."""
 
 _expected: dict[Any, Bits] = {}
 

@@ -1,4 +1,4 @@
-"""What tests of sessions do all the time: store everything, wait, measure."""
+"""Helpers of the session tests: store everything, wait, measure."""
 
 import gc
 import threading
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def everything(store: Any, **options: Any) -> offgrad.session.OffloadSession:
-    """Return a session that stores what is no parameter, however small."""
+    """Return a session that stores every tensor but parameters, of any size."""
     return offgrad.offload(Offload(store, min_nbytes=0), **options)
 
 
@@ -27,11 +27,11 @@ def unary_chain(x: Any, count: int) -> Any:
     return x.sum()
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what I/O threads are still to do."""
+def wait_until(condition: Callable[[], bool], message: str) -> None:
+    """Wait until the I/O threads have made `condition` true; fail with `message`."""
     deadline = time.monotonic() + SECONDS
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, message
         time.sleep(0.002)
 
 
@@ -47,12 +47,12 @@ def alive() -> int:
 
 
 def open_stores(folder: str) -> list[Any]:
-    """Return the stores that names opened in `folder`, and the pool."""
+    """Return the stores opened by name in `folder`, and the pool."""
     return [store for (name, where, _), store in stores._stores.items() if where in (folder, None)]
 
 
 def in_threads(*functions: Callable[[], None]) -> None:
-    """Run all at once; raise the first error."""
+    """Run all `functions` at once; raise the first error."""
     errors: list[BaseException] = []
     start = threading.Barrier(len(functions))
 

@@ -1,4 +1,4 @@
-"""A step of training whose tensors are large enough for memory of the pool, and its policies."""
+"""A training step whose tensors are large enough for the memory pool, and its policies."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ SAVES = 7
 
 
 def forward(x: Any) -> Any:
-    """Return a scalar; there are seven saves on the way, of five tensors of 64 KiB."""
+    """Return a scalar; the graph makes seven saves of five tensors of 64 KiB."""
     y = (x * 1.5).tanh().sin()
     return (y.t() * y).exp().sigmoid().square().mean()
 
@@ -51,5 +51,5 @@ def step(session: Any) -> Bits:
 
 
 def left(before: Footprint, folder: str) -> dict[str, int]:
-    """Return what there is more than before; of Python's objects, more than one run leaves."""
+    """Return the growth since `before`; for Python objects, above the noise of one run."""
     return footprint(folder).more_than(before, objects=500, blocks=5000)

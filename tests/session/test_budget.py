@@ -1,4 +1,4 @@
-"""Budget and Last: how much stays in memory, what makes way, and what is left of it."""
+"""Budget and Last: how much stays in memory, which entries are evicted, and their bits."""
 
 import threading
 from collections.abc import Callable
@@ -29,20 +29,20 @@ from tests.session.helpers import alive, settle, unary_chain, wait_until
 
 
 class Starting(MemoryBackend):
-    """Tells each write that has begun."""
+    """Signals the start of each write."""
 
     def __init__(self) -> None:
         super().__init__()
         self.started = threading.Semaphore(0)
 
     def write(self, entry: Entry, array: NDArray[Any]) -> int:
-        """Tell, and write."""
+        """Signal, then write."""
         self.started.release()
         return super().write(entry, array)
 
 
 def results(*rows: int) -> list[Any]:
-    """Return scalars, each with a graph that holds one [rows, 32] result: that of a Tanh."""
+    """Return scalars, each with a graph that holds one [rows, 32] result of a Tanh."""
     return [normal(each, each, 32).tanh().sum() for each in rows]
 
 
@@ -61,15 +61,15 @@ def test_a_chain_holds_no_more_than_the_budget(tensors: float, delay: float) -> 
 
 
 @pytest.mark.parametrize("nbytes", [0, KIB64, 4 * KIB64])
-def test_the_bound_holds_on_disk_and_with_reads_far_ahead(nbytes: int, tmp_path: Any) -> None:
+def test_the_bound_holds_on_disk_with_a_large_prefetch_window(nbytes: int, tmp_path: Any) -> None:
     x = normal(1, 128, 256)
     with DiskStore(tmp_path, allocate=memory.empty) as store:
         check_bound(chain(x, 10), [x], budget(nbytes, store, prefetch_nbytes="1GiB"), nbytes)
     assert not store.stats().live_handles
 
 
-class Again(Function):
-    """The sum of tanh(tanh(x)); backward runs forward again and goes back through that."""
+class Reentrant(Function):
+    """tanh(tanh(x)); backward recomputes it with a graph and runs backward through that."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -88,7 +88,7 @@ def reentrant(x: Any) -> Program:
     def program(peaks: Peaks) -> Any:
         y = x
         for _ in range(5):
-            y = Again.apply(y.tanh())
+            y = Reentrant.apply(y.tanh())
             y.register_hook(peaks.next)
             peaks.next()
         return y.sum()
@@ -107,7 +107,7 @@ def twice(x: Any) -> Program:
 
 
 def inside(program: Program) -> Program:
-    """Return a program that goes back inside the session too."""
+    """Return a program that also runs backward inside the session."""
 
     def run(peaks: Peaks) -> Any:
         loss = program(peaks)
@@ -131,7 +131,7 @@ def test_backward_that_saves_holds_no_more_than_the_budget(
 
 
 def test_the_budget_is_used_to_the_full() -> None:
-    """Also when that takes writes: a bound that is met by storing everything is none."""
+    """Even if that takes writes: storing everything would also meet the bound."""
     x, nbytes = normal(1, 128, 128), 6 * KIB64
     with memory_store(MemoryBackend()) as store:
         held = alive()
@@ -162,14 +162,14 @@ def slices(x: Any) -> Any:
 
 @pytest.mark.parametrize("tensors", [0, 1, 4, 7, 8, 10])
 def test_parts_of_a_tensor_hold_no_more_than_the_budget(tensors: int) -> None:
-    """Each holds the whole, or has a copy of its own."""
+    """Each part holds the whole storage, or is copied."""
     x = normal(1, 512, 128)
     with memory_store(MemoryBackend()) as store:
         check_bound(slices(x), [x], budget(tensors * KIB64, store), tensors * KIB64)
 
 
-def test_parts_in_memory_that_the_caller_lets_go_of_in_backward_are_read_again() -> None:
-    """To hold such a part ahead of its use is to hold the whole."""
+def test_parts_in_memory_are_reread_once_the_caller_drops_the_whole_in_backward() -> None:
+    """Holding such a part before its use would hold the whole storage."""
     x, nbytes = normal(1, 1024, 128), 3 * KIB64
     after: list[int] = []
     with memory_store(MemoryBackend()) as store:
@@ -181,19 +181,19 @@ def test_parts_in_memory_that_the_caller_lets_go_of_in_backward_are_read_again()
             loss = loss + last.sum()
         settle(store)
 
-        def let_go(_: Any) -> None:
+        def drop_whole(_: Any) -> None:
             whole.clear()
             after.append(memory.allocated() - base)
 
-        last.register_hook(let_go)
+        last.register_hook(drop_whole)
         loss.backward()
-        # The leaf and `last`, its gradient, and what is read ahead or held.
+        # The leaf and `last`, its gradient, and the arrays prefetched or held.
         assert after
         assert after[0] <= nbytes + 4 * KIB64
 
 
-def test_a_write_whose_graph_is_gone_still_takes_of_the_budget() -> None:
-    """It holds the memory as long as it is under way."""
+def test_a_write_whose_graph_is_gone_still_counts_toward_the_budget() -> None:
+    """A write in flight holds its memory."""
     x, nbytes = normal(1, 128, 128), 16 * KIB64
     backend = Starting()
     with memory_store(backend, threads=4) as store:
@@ -205,7 +205,7 @@ def test_a_write_whose_graph_is_gone_still_takes_of_the_budget() -> None:
             settle(store)
             backend.gate.clear()
             backend.started = threading.Semaphore(0)
-            for _ in range(4):  # since it had to wait, it begins to write before there is need
+            for _ in range(4):  # a budget that had to wait starts writes early
                 y = y.tanh()
                 assert backend.started.acquire(timeout=SECONDS)
             del y
@@ -214,11 +214,11 @@ def test_a_write_whose_graph_is_gone_still_takes_of_the_budget() -> None:
         with memory.observe(peaks), session:
             loss = unary_chain(x, 16)
         opened.join()
-        assert max(peaks.most) <= nbytes + 2 * KIB64 + 4, "with what an op reads and makes"
+        assert max(peaks.max_nbytes) <= nbytes + 2 * KIB64 + 4, "with inputs and output of an op"
         loss.backward()
 
 
-# What makes way
+# Eviction
 
 
 def test_nothing_is_written_while_there_is_room() -> None:
@@ -236,7 +236,7 @@ def test_nothing_is_written_while_there_is_room() -> None:
         loss.backward()
 
 
-def test_what_was_saved_first_makes_way_first() -> None:
+def test_the_entry_saved_first_is_evicted_first() -> None:
     with ShapeStore() as store:
         with budget(128 * (8 + 4 + 16), store):
             losses = results(8, 4, 16)
@@ -250,8 +250,8 @@ def test_what_was_saved_first_makes_way_first() -> None:
 
 
 @pytest.mark.parametrize("backward", [True, False])
-def test_steps_before_do_not_change_what_makes_way(backward: bool) -> None:
-    """Whose memory, and objects, may lie where theirs did."""
+def test_earlier_steps_do_not_change_the_order_of_eviction(backward: bool) -> None:
+    """New arrays and objects may reuse the addresses of earlier ones."""
     with ShapeStore() as store:
         session = budget(128 * 66, store)
         for count in (5, 9, 3, 11, 7):
@@ -273,7 +273,7 @@ def test_steps_before_do_not_change_what_makes_way(backward: bool) -> None:
             each.backward()
 
 
-def test_what_is_saved_once_more_stays_longer() -> None:
+def test_an_entry_that_is_saved_again_stays_longer() -> None:
     a, b, c, d = (normal(k, k, 32) for k in (8, 4, 5, 2))
     with ShapeStore() as store:
         with budget(128 * 17, store):
@@ -285,7 +285,7 @@ def test_what_is_saved_once_more_stays_longer() -> None:
         loss.backward()
 
 
-def test_backward_evicts_what_it_does_not_need_and_then_what_it_uses_last() -> None:
+def test_backward_evicts_unneeded_entries_first_then_those_it_uses_last() -> None:
     late: list[Any] = []
     with ShapeStore() as store:
         session = budget(128 * (4 + 5 + 6 + 7), store)
@@ -303,8 +303,8 @@ def test_backward_evicts_what_it_does_not_need_and_then_what_it_uses_last() -> N
         six.register_hook(save_more)
         del four, five, six
         loss.backward(retain_graph=True)
-        assert late[1] == [(7, 32)], "it is not needed, though it was saved last"
-        assert late[3] == [(7, 32), (6, 32), (4, 32)], "then of the plan, what it uses last"
+        assert late[1] == [(7, 32)], "not needed by this backward, though saved last"
+        assert late[3] == [(7, 32), (6, 32), (4, 32)], "then the planned entries that it uses last"
         for each in (loss, other, late[0], late[2]):
             each.backward()
 
@@ -325,7 +325,7 @@ def test_the_last_ones_stay(count: int) -> None:
         assert sorted(store.all("get")) == list(range(max(0, 12 - count)))
 
 
-# What comes back
+# Values read back
 
 
 CASES: dict[str, Callable[[], Any]] = {
@@ -371,7 +371,7 @@ def test_a_tensor_saved_many_times_has_one_copy(
     assert len(store.all("put")) == puts
 
 
-def test_parameters_take_nothing_of_the_budget(store: RecordingStore) -> None:
+def test_parameters_do_not_count_toward_the_budget(store: RecordingStore) -> None:
     first, second = nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False)
     second.weight = first.weight
     x = normal(1, 2, 64)

@@ -1,4 +1,4 @@
-"""Budgets: changes in place, faults, threads, and what is left when a graph or a session ends."""
+"""Budgets: in-place changes, faults, threads, and the memory after a graph or session ends."""
 
 import gc
 from collections.abc import Callable
@@ -31,18 +31,18 @@ def test_a_change_in_place_writes_first(store: RecordingStore) -> None:
         assert store.all("put") == []
         start.mul_(2)
         assert store.all("put") == [0]
-        again = (start * w).sum()
+        second = (start * w).sum()
         start.t()[3:].add_(1)
         assert store.all("put") == [0, 1]
     loss.backward()
     assert w.grad.numpy().tobytes() == value.tobytes()
     w.grad = None
-    again.backward()
+    second.backward()
     assert w.grad.numpy().tobytes() == (value * 2).tobytes()
 
 
 def test_a_change_in_place_that_cannot_be_written_does_not_happen() -> None:
-    """However often it is tried, until the store has room."""
+    """Each attempt fails until the store has room."""
     w, start = normal(1, 64, 64), normal(2, 64, 64, grad=False)
     value = start.numpy().copy()
     with PoolStore(quota=20_000, allocate=memory.empty, hold=memory.empty) as store:
@@ -99,7 +99,7 @@ def test_memory_and_handles_die_with_a_dropped_graph(nbytes: int) -> None:
             wait_until(lambda base=base: memory.allocated() <= base, "memory is held")  # type: ignore[misc]
 
 
-def test_what_raises_leaves_nothing_behind(store: RecordingStore) -> None:
+def test_a_step_that_raises_leaves_nothing_behind(store: RecordingStore) -> None:
     x = normal(1, 128, 128)
     session = budget(3 * KIB64, store)
     base = alive()
@@ -171,7 +171,7 @@ def test_a_limit_of_memory_tightens_the_budget() -> None:
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_threads_share_the_room() -> None:
+def test_threads_share_the_budget() -> None:
     nbytes, count = 5 * KIB64, 3
     leaves = [normal(k, 128, 128) for k in range(count)]
     with memory_store(MemoryBackend(delay=0.0005), threads=2) as store:
@@ -190,7 +190,7 @@ def test_threads_share_the_room() -> None:
         base = alive()
         memory.reset_peak()
         in_threads(*(work(each) for each in leaves))
-        # Each holds x.grad, what it has unpacked, and at most five tensors more in an op.
+        # Each thread holds x.grad, one unpacked tensor, and at most five more in an op.
         assert memory.max_allocated() - base <= nbytes + count * 7 * KIB64
         for k, each in enumerate(leaves):
             z = normal(k, 128, 128)
@@ -199,7 +199,7 @@ def test_threads_share_the_room() -> None:
         assert not store.stats().live_handles
 
 
-def test_sessions_in_each_other_have_a_room_each(store: RecordingStore) -> None:
+def test_nested_sessions_have_separate_budgets(store: RecordingStore) -> None:
     with ShapeStore() as inner, budget(4 * 4096, store):
         outer_loss = unary_chain(normal(1, 32, 32), 4)
         with budget(2 * 4096, inner):
@@ -210,7 +210,7 @@ def test_sessions_in_each_other_have_a_room_each(store: RecordingStore) -> None:
         inner_loss.backward()
 
 
-def test_modules_share_the_room_of_equal_budgets_only() -> None:
+def test_modules_share_memory_only_if_their_budgets_are_equal() -> None:
     model = nn.Sequential(*(nn.Tanh() for _ in range(6)))
     for second, puts in ((4096 * 3, 3), (4096 * 3 + 1, 0)):
         with ShapeStore() as store:

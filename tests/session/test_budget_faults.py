@@ -1,4 +1,4 @@
-"""Budgets on stores that fail: who is told, what stays in memory, and that nothing is lost."""
+"""Budgets on stores that fail: which op raises, which tensors stay, and that none is lost."""
 
 import resource
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ BROKEN = "the drive is broken"
 
 
 class Failing(MemoryBackend):
-    """Fails to write the arrays of which the serial numbers are given."""
+    """Fails to write the arrays with the given serial numbers."""
 
     def __init__(self, *serials: int) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class Failing(MemoryBackend):
         """Write, or fail."""
         if entry.serial in self.serials:
             if not self.gate.wait(60):
-                raise OSError("nobody opened the gate")
+                raise OSError("the gate stayed closed")
             raise OSError(5, BROKEN)
         return super().write(entry, array)
 
 
 @contextmanager
 def failing(backend: Failing) -> Iterator[BackendStore]:
-    """Open a store; a failed write of what is gone is none of ours."""
+    """Open a store; ignore failed writes of arrays that are gone."""
     store = memory_store(backend)
     try:
         yield store
@@ -58,7 +58,7 @@ def failing(backend: Failing) -> Iterator[BackendStore]:
 
 
 def fails(session: Any, x: Any, count: int, words: str = BROKEN) -> type[BaseException]:
-    """Return what a forward pass under `session` raises, and leave nothing of it."""
+    """Return the error type of a forward pass under `session`; drop its graph."""
     with pytest.raises(Exception, match=words) as caught, session:
         unary_chain(x, count)
     kind = caught.type
@@ -73,7 +73,7 @@ def expected(x: Any, count: int) -> Any:
     return bits(z.grad)
 
 
-def test_who_needs_the_room_is_told_and_nothing_is_lost() -> None:
+def test_a_failed_write_is_an_error_of_the_op_that_needs_memory_and_nothing_is_lost() -> None:
     x, y, z = (normal(seed, 64, 64) for seed in range(3))
     backend = Failing(*range(2, 100))
     with failing(backend) as store:
@@ -83,7 +83,7 @@ def test_who_needs_the_room_is_told_and_nothing_is_lost() -> None:
         for _ in range(2):
             assert fails(session, z, 2) is StoreError
         backend.serials = ()
-        with session:  # and is not told of that any more
+        with session:  # the earlier error is not raised again
             fine = unary_chain(z, 2)
         for loss, leaf in ((good, x), (kept, y), (fine, z)):
             loss.backward()
@@ -93,7 +93,7 @@ def test_who_needs_the_room_is_told_and_nothing_is_lost() -> None:
 
 
 @pytest.mark.parametrize("tensors", [1, 2, 5])
-def test_a_store_that_takes_nothing_any_more_loses_nothing(tensors: int) -> None:
+def test_a_store_that_starts_to_refuse_writes_loses_nothing(tensors: int) -> None:
     x, y = normal(1, 128, 128), normal(2, 128, 128)
     backend = Failing()
     base = alive()
@@ -120,8 +120,8 @@ def test_a_store_that_takes_nothing_any_more_loses_nothing(tensors: int) -> None
     assert alive() <= base
 
 
-def test_a_failed_write_of_what_was_to_go_early_is_of_no_account() -> None:
-    """Writes begin before their room is needed: where it never is, nobody need know."""
+def test_a_failed_early_write_is_ignored() -> None:
+    """Writes begin before the memory is needed; if it never is, no error is raised."""
     x, z = normal(1, 128, 128), normal(2, 128, 128)
     backend = Failing()
     with failing(backend) as store:
@@ -161,7 +161,7 @@ def test_the_last_ones_stay_if_the_others_cannot_be_written() -> None:
             loss = unary_chain(x, 3)
         settle(store)
         with session:
-            y.tanh()  # it finds out; the next is told
+            y.tanh()  # this save finds the failure; the next one raises it
         assert fails(session, y, 1) is StoreError
         loss.backward()
         assert bits(x.grad) == expected(x, 3)
@@ -169,7 +169,7 @@ def test_the_last_ones_stay_if_the_others_cannot_be_written() -> None:
 
 
 def test_rounded_tensors_that_cannot_be_written_stay_as_they_are(tmp_path: Path) -> None:
-    """What is in memory has its own bits; backward reads nothing."""
+    """The tensor in memory is exact; backward reads nothing."""
     x = normal(1, 64, 64)
     with DiskStore(tmp_path, codec="int8", pack_below_nbytes=0, allocate=memory.empty) as store:
         session = offgrad.offload(Last(0, Offload(store, min_nbytes=0)))
@@ -207,7 +207,7 @@ def test_a_change_in_place_whose_write_fails_does_not_happen() -> None:
         del loss
 
 
-def test_of_parts_of_one_memory_those_written_are_stored() -> None:
+def test_after_a_failed_write_of_one_part_the_other_parts_stay_stored() -> None:
     start = normal(1, 64, 64, grad=False)
     w, v = normal(2, 32, 64), normal(3, 32, 64)
     value = start.numpy().copy()
@@ -218,7 +218,7 @@ def test_of_parts_of_one_memory_those_written_are_stored() -> None:
             start.zero_()
         assert store.stats().puts == 2
         start.zero_()
-        assert store.stats().puts == 3, "that which failed is written again, and it alone"
+        assert store.stats().puts == 3, "only the failed part is rewritten"
         loss.backward()
         assert np.array_equal(w.grad.numpy(), value[:32])
         assert np.array_equal(v.grad.numpy(), value[32:])
@@ -239,7 +239,7 @@ def test_a_graph_dropped_while_its_write_is_about_to_fail_leaves_nothing() -> No
         wait_until(lambda: memory.allocated() <= base, "memory is held")
 
 
-def test_the_ledger_counts_no_bytes_for_what_is_not_written() -> None:
+def test_the_ledger_counts_no_bytes_for_a_failed_write() -> None:
     x = normal(1, 32, 32)
     with failing(Failing(0)) as store:
         with offgrad.offload(Last(0, Offload(store, min_nbytes=0))) as session:
@@ -255,9 +255,9 @@ def test_the_ledger_counts_no_bytes_for_what_is_not_written() -> None:
 
 @pytest.mark.parametrize("pack_below_nbytes", [0, 1 << 20])
 def test_a_full_disk_is_an_error_of_forward(tmp_path: Path, pack_below_nbytes: int) -> None:
-    """The largest allowed file stands for it."""
+    """A limit on the file size stands for it."""
     x, y = normal(1, 256, 256), normal(2, 256, 256)
-    # Little in flight: the second pack waits for the first, and the third is told.
+    # With few bytes in flight the second pack waits for the first, and the third raises.
     with DiskStore(
         tmp_path,
         pack_below_nbytes=pack_below_nbytes,

@@ -1,4 +1,4 @@
-"""Random graphs under random budgets: the bits of a run that keeps, and never more memory."""
+"""Random graphs under random budgets: the bits of a run that keeps all, within the bound."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ import offgrad
 from offgrad import memory
 from offgrad.policies import Budget, Last, Offload
 from tests.session.backends import MemoryBackend, memory_store
-from tests.session.bound import KIB64, Peaks, Program, away, check_bound, measure
+from tests.session.bound import KIB64, Peaks, Program, as_bytes, check_bound, measure
 from tests.session.graphs import normal
 from tests.session.helpers import wait_until
 
@@ -37,7 +37,7 @@ steps = st.lists(
 
 
 def tree(leaves: list[Any], program: list[Step]) -> Program:
-    """Return a program that combines the last few tensors it made; what is older is let go of."""
+    """Return a program that combines the last few tensors it made and drops older ones."""
 
     def run(peaks: Peaks) -> Any:
         made = [each * 1 for each in leaves]
@@ -56,17 +56,17 @@ def tree(leaves: list[Any], program: list[Step]) -> Program:
 @given(
     program=steps,
     nbytes=st.integers(0, 4 * KIB64) | st.integers(0, 14).map(lambda count: count * KIB64),
-    ahead=st.sampled_from(["1", "128KiB", "1GiB"]),
+    window=st.sampled_from(["1", "128KiB", "1GiB"]),
     delay=st.sampled_from([0.0, 0.0005]),
     backwards=st.integers(1, 2),
 )
 def test_no_op_takes_more_than_it_needs_and_the_budget(
-    program: list[Step], nbytes: int, ahead: str, delay: float, backwards: int
+    program: list[Step], nbytes: int, window: str, delay: float, backwards: int
 ) -> None:
     leaves = [normal(k, 128, 128) for k in range(2)]
     with memory_store(MemoryBackend(delay), threads=2) as store:
         base = memory.allocated()
-        session = offgrad.offload(Budget(nbytes, store), prefetch_nbytes=ahead)
+        session = offgrad.offload(Budget(nbytes, store), prefetch_nbytes=window)
         check_bound(tree(leaves, program), leaves, session, nbytes, backwards)
         wait_until(lambda: not store.stats().live_handles, "handles are alive")
         wait_until(lambda: memory.allocated() <= base, "memory is held")
@@ -83,6 +83,6 @@ def test_the_last_ones_stay_and_the_bits_are_the_same(
         session = offgrad.offload(Last(count, Offload(store, min_nbytes=0)))
         assert (
             measure(run, leaves, session, backwards)[1]
-            == (measure(run, leaves, away(), backwards)[1])
+            == (measure(run, leaves, as_bytes(), backwards)[1])
         )
         wait_until(lambda: not store.stats().live_handles, "handles are alive")

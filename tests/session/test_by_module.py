@@ -55,7 +55,7 @@ class Net(nn.Module):
 
 
 class Recording(Policy):
-    """Keeps everything and remembers who saved."""
+    """Keeps everything and records the module and op of each save."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -104,7 +104,7 @@ def make() -> Net:
 
 
 @pytest.fixture(autouse=True)
-def _calls_are_let_be() -> Any:
+def _calls_are_not_tracked_afterwards() -> Any:
     yield
     offgrad.nn.Identity()(offgrad.ones(1))
     assert HookMethods._call_hooks is None
@@ -141,7 +141,7 @@ def test_the_module_is_part_of_the_ledger() -> None:
     assert "blocks.0.attn.0" in str(session.ledger)
 
 
-def test_names_of_a_part_called_on_its_own_count_from_the_model() -> None:
+def test_names_of_a_part_called_alone_are_relative_to_the_model() -> None:
     net = make()
     outermost, model = Recording(), Recording()
     x = batch()
@@ -153,7 +153,7 @@ def test_names_of_a_part_called_on_its_own_count_from_the_model() -> None:
     assert model.modules == {f"blocks.1{'.' * bool(n)}{n}" for n in outermost.modules}
 
 
-def test_a_module_that_several_have_is_named_after_its_caller() -> None:
+def test_a_shared_module_is_named_after_its_caller() -> None:
     shared = nn.Sequential(nn.Tanh())
     net = nn.ModuleDict({"a": nn.Sequential(shared), "b": nn.Sequential(nn.Sigmoid(), shared)})
     policy = Recording()
@@ -162,7 +162,7 @@ def test_a_module_that_several_have_is_named_after_its_caller() -> None:
     assert policy.seen == [("a.0.0", "Tanh"), ("b.0", "Sigmoid"), ("b.1.0", "Tanh")]
 
 
-def test_modules_that_are_not_registered_go_by_their_class() -> None:
+def test_unregistered_modules_are_named_by_their_class() -> None:
     net = make()
     hidden = nn.Sequential(nn.Tanh())
 
@@ -206,7 +206,7 @@ def test_a_policy_for_one_module() -> None:
     }
 
 
-def test_the_session_of_a_module_counts_inside_another() -> None:
+def test_the_session_of_a_module_overrides_one_around_it() -> None:
     net = make()
     outer, inner = Recording(), Recording()
     for order in (
@@ -236,7 +236,7 @@ def test_nested_modules_innermost_first() -> None:
         assert outer.modules == {"blocks.1", "blocks.1.attn.0", "blocks.1.attn.1"}
 
 
-def test_hooks_pushed_inside_the_module_are_further_in() -> None:
+def test_hooks_pushed_inside_the_module_come_first() -> None:
     policy, packed = Recording(), list[Tensor]()
 
     def pack(tensor: Tensor) -> Tensor:
@@ -324,7 +324,7 @@ def test_other_threads_that_call_the_module() -> None:
     assert policy.modules == {"head.0", "head.1"}
 
 
-def test_disabled_hooks_refuse_it() -> None:
+def test_disabled_hooks_refuse_a_session_of_a_module() -> None:
     net = make()
     with (
         offgrad.offload("disk", module=net.head),
@@ -335,7 +335,7 @@ def test_disabled_hooks_refuse_it() -> None:
     run(net)
 
 
-def test_copies_made_meanwhile_are_not_concerned() -> None:
+def test_copies_made_inside_the_session_are_outside_its_scope() -> None:
     net = make()
     policy = Recording()
     with offgrad.offload(policy, module=net.head):
@@ -359,7 +359,7 @@ def test_policies_by_pattern() -> None:
     assert head.modules == {"head.0", "head.1"}
 
 
-def test_the_innermost_pattern_counts() -> None:
+def test_the_innermost_pattern_decides() -> None:
     net = make()
     model, block, mlp = Recording(), Recording(), Recording()
     session = offgrad.offload({"": model, "blocks.1": block, "**.mlp": mlp}, model=net)
@@ -370,7 +370,7 @@ def test_the_innermost_pattern_counts() -> None:
     assert ("", "Sin") in model.seen
 
 
-def test_the_first_of_several_patterns_counts() -> None:
+def test_the_first_of_several_patterns_decides() -> None:
     net = make()
     first, second = Recording(), Recording()
     run(net, offgrad.offload({"blocks.1": first, "blocks.*": second}, model=net))
@@ -379,7 +379,7 @@ def test_the_first_of_several_patterns_counts() -> None:
     assert "blocks.2" in second.modules
 
 
-def test_what_no_pattern_speaks_for_goes_to_the_session_around() -> None:
+def test_modules_without_a_pattern_use_the_outer_session() -> None:
     net = make()
     outer, inner = Recording(), Recording()
     run(net, offgrad.offload(outer), offgrad.offload({"head": inner}, model=net))
@@ -387,7 +387,7 @@ def test_what_no_pattern_speaks_for_goes_to_the_session_around() -> None:
     assert outer.modules.isdisjoint(inner.modules)
 
 
-def test_a_shared_module_is_concerned_under_the_name_it_is_called_by() -> None:
+def test_a_shared_module_matches_only_the_name_it_is_called_by() -> None:
     shared = nn.Sequential(nn.Tanh())
     net = nn.Sequential(nn.Sequential(shared), nn.Sequential(shared))
     policy = Recording()
@@ -409,8 +409,8 @@ def test_gradients_are_the_same_bits(kind: Callable[..., Any], tmp_path: Path) -
     assert 0 < ledger.kept_nbytes < ledger.logical_nbytes
 
 
-class Again(Function):
-    """Forward without a graph; backward computes it again: a checkpoint made by hand."""
+class Checkpoint(Function):
+    """Forward without a graph; backward recomputes it: a checkpoint made by hand."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, module: nn.Module) -> Tensor:
@@ -427,7 +427,7 @@ class Again(Function):
         return x.grad, None
 
 
-def test_parts_computed_again_in_backward_keep_their_names(tmp_path: Path) -> None:
+def test_parts_recomputed_in_backward_keep_their_names(tmp_path: Path) -> None:
     net = make()
     before = run(net)
     policy = Recording()
@@ -438,7 +438,7 @@ def test_parts_computed_again_in_backward_keep_their_names(tmp_path: Path) -> No
             self.block = block
 
         def forward(self, x: Tensor) -> Tensor:
-            return Again.apply(x, self.block)  # type: ignore[no-any-return]
+            return Checkpoint.apply(x, self.block)  # type: ignore[no-any-return]
 
     net.blocks[1] = Checkpointed(net.blocks[1])
     with offgrad.offload({"blocks.*.block.mlp": policy}, model=net):
@@ -458,7 +458,7 @@ def test_parts_computed_again_in_backward_keep_their_names(tmp_path: Path) -> No
     ("pattern", "near"),
     [("blocks.*.atn", "blocks.0.attn"), ("haed", "head"), ("block.1.mlp", "blocks.1.mlp")],
 )
-def test_a_pattern_that_matches_nothing_lists_what_is_near(pattern: str, near: str) -> None:
+def test_a_pattern_that_matches_nothing_lists_similar_names(pattern: str, near: str) -> None:
     net = make()
     with pytest.raises(ValueError, match=r"match.*Net") as info:
         offgrad.offload({"head": "keep", pattern: "disk"}, model=net)
@@ -466,7 +466,7 @@ def test_a_pattern_that_matches_nothing_lists_what_is_near(pattern: str, near: s
     assert repr(near) in str(info.value)
 
 
-def test_nothing_near() -> None:
+def test_a_pattern_without_similar_names_lists_the_names_there_are() -> None:
     net = make()
     with pytest.raises(ValueError, match="'blocks'"):
         offgrad.offload({"zzzzzzzzzzzzzzzzzz": "disk"}, model=net)
@@ -474,7 +474,7 @@ def test_nothing_near() -> None:
         offgrad.offload({"a": "disk"}, model=nn.Tanh())
 
 
-def test_a_star_stands_for_one_name() -> None:
+def test_a_star_matches_one_name() -> None:
     net = make()
     with pytest.raises(ValueError, match="matches none"):
         offgrad.offload({"*.attn": "disk"}, model=net)
@@ -508,7 +508,7 @@ def context(module: str) -> SaveContext:
     return SaveContext("", "", module, offgrad.float32, (1 << 20,), 4 << 20, False, False, 0, 0)
 
 
-def test_by_module_is_a_policy_like_others() -> None:
+def test_by_module_prints_pickles_and_compares_like_other_policies() -> None:
     policy = ByModule({"a.*": "disk", "a": Keep()}, otherwise=Offload("pool"))
     assert policy.place(context("a.b")) == Store("disk")
     assert policy.place(context("a.b.c")) == Store("disk")
@@ -540,7 +540,7 @@ def test_parts_that_a_wrapper_calls_keep_their_names() -> None:
     assert policy.modules == {"blocks.2.mlp.0", "blocks.2.mlp.1", "head.0", "head.1"}
 
 
-def test_blocks_called_by_modules_that_are_not_registered() -> None:
+def test_blocks_called_by_unregistered_modules_keep_their_names() -> None:
     class Calling(nn.Module):
         def __init__(self, block: nn.Module) -> None:
             super().__init__()

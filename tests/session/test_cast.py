@@ -1,4 +1,4 @@
-"""Cast and lossy codecs: what is stored rounded, what is not, and how close gradients are."""
+"""Cast and lossy codecs: which tensors are rounded, and how close gradients are."""
 
 import pickle
 from pathlib import Path
@@ -37,7 +37,7 @@ def context(dtype: Any = np.float32, nbytes: int = 1 << 20, parameter: bool = Fa
 
 
 class Everything:
-    """To disk with all, parameters too."""
+    """Stores everything on disk, parameters too."""
 
     def place(self, context: SaveContext) -> Placement:
         return Store("disk")
@@ -45,7 +45,7 @@ class Everything:
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_the_codec_takes_is_cast(to: str, dtype: Any) -> None:
+def test_only_dtypes_that_the_codec_rounds_are_cast(to: str, dtype: Any) -> None:
     array = (np.random.default_rng(1).standard_normal(1000) * 100).astype(dtype)
     rounds = codec(to).encode(array) is not None
     exact, rounded = Store("disk"), Store("disk", to)
@@ -61,7 +61,7 @@ def test_parameters_are_never_cast() -> None:
     assert Cast("float16", then=Everything()).place(context()) == Store("disk", "float16")
 
 
-def test_the_policy_below_decides_what_is_stored() -> None:
+def test_the_nested_policy_decides_which_tensors_are_stored() -> None:
     policy = Cast(
         "int8",
         then=[
@@ -71,7 +71,7 @@ def test_the_policy_below_decides_what_is_stored() -> None:
         ],
     )
     assert policy.place(context(np.float64)) == Keep()
-    assert policy.place(context()) == Store("zarr", "zstd"), "a codec named is the codec"
+    assert policy.place(context()) == Store("zarr", "zstd"), "an explicit codec is kept"
     assert policy.place(context(nbytes=2 << 20)) == Store("disk", "int8")
     assert policy.place(context(nbytes=3 << 19)) is None
     assert policy.place(context(np.int64, 2 << 20)) == Store("disk")
@@ -108,12 +108,12 @@ def test_casts_by_text_and_dtype() -> None:
         ("int8", {"head": "disk"}, TypeError, "cannot be nested in another policy"),
     ],
 )
-def test_casts_that_make_no_sense(to: Any, then: Any, error: type[Exception], words: str) -> None:
+def test_invalid_casts(to: Any, then: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         Cast(to, then)
 
 
-def test_a_store_of_the_users_is_not_cast() -> None:
+def test_a_custom_store_cannot_be_cast() -> None:
     with PoolStore() as store:
         with pytest.raises(ValueError, match=r"make it with PoolStore\(codec='int8'\)"):
             Cast("int8", store)
@@ -163,20 +163,20 @@ def test_gradients_are_close(text: str, error: float, times: float, named_stores
         assert np.linalg.norm(one - other) <= error * np.linalg.norm(one)
     assert any((one != other).any() for one, other in zip(expected, found, strict=True))
     assert ledger.logical_nbytes == plain.logical_nbytes
-    # On disk room is taken by pages, in Zarr a chunk has its checksum.
+    # Disk space is allocated in pages, and a Zarr chunk has a checksum.
     assert ledger.stored_nbytes <= plain.stored_nbytes / times * 1.1
     assert ledger.read_nbytes > 0
 
 
 @pytest.mark.parametrize("text", ["cast:int8", "cast:int4,then=disk", "zarr:int8", "disk:int4"])
-def test_a_second_session_rounds_at_random_as_the_first_did(text: str, named_stores: str) -> None:
-    """Though the store is the same, and has had other arrays before."""
+def test_a_second_session_draws_the_same_random_rounding(text: str, named_stores: str) -> None:
+    """The store is the same and held other arrays before."""
     first, _ = gradients(text, named_stores)
     second, _ = gradients(text, named_stores)
     assert [each.tobytes() for each in first] == [each.tobytes() for each in second]
 
 
-def test_a_seed_of_ones_own_is_a_stores(tmp_path: Path) -> None:
+def test_a_store_with_a_custom_seed_rounds_reproducibly(tmp_path: Path) -> None:
     def gradient(seed: int) -> Any:
         x = normal(1, 100, 100)
         with DiskStore(tmp_path, codec="int4", seed=seed, allocate=memory.empty) as store:
@@ -188,7 +188,7 @@ def test_a_seed_of_ones_own_is_a_stores(tmp_path: Path) -> None:
     assert gradient(3) == gradient(3) != gradient(4)
 
 
-def test_integers_and_bools_come_back_as_they_were(named_stores: str) -> None:
+def test_integers_and_bools_are_restored_exactly(named_stores: str) -> None:
     x = normal(1, 300, 300)
     index = offgrad.tensor(np.random.default_rng(2).integers(0, 300, (300, 300)))
     mask = offgrad.tensor(np.random.default_rng(3).integers(0, 2, (300, 300)).astype(bool))
@@ -203,8 +203,8 @@ def test_integers_and_bools_come_back_as_they_were(named_stores: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["Sin", "Cos"])
-def test_one_memory_saved_exactly_and_rounded(first: str, named_stores: str) -> None:
-    """Who wants the bits gets them, whoever saved first."""
+def test_one_tensor_saved_exactly_and_rounded(first: str, named_stores: str) -> None:
+    """The exact save returns exact bits, whether it was first or second."""
     rules = [When(Offload("disk:int4", min_nbytes=0), op="Sin"), Offload("disk", min_nbytes=0)]
 
     def saved() -> tuple[Any, Any, Any]:
@@ -236,7 +236,9 @@ def test_stores_are_one_for_each_codec(named_stores: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["disk:bfloat16,min=0", "last:0,then=disk:bfloat16,min=0"])
-def test_what_is_rounded_is_so_whoever_holds_the_tensor(policy: str, named_stores: str) -> None:
+def test_rounding_does_not_depend_on_references_to_the_tensor(
+    policy: str, named_stores: str
+) -> None:
     def gradient(hold: bool) -> Any:
         x = normal(1, 50, 60)
         held = []

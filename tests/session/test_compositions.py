@@ -1,4 +1,4 @@
-"""Policies inside policies, over stores of every make: lossless ones give the same bits."""
+"""Nested policies over stores of every kind: lossless ones give the same bits."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -49,7 +49,7 @@ Make = Callable[[Path], AbstractArrayStore]
 
 
 def tiered(folder: Path) -> AbstractArrayStore:
-    """RAM for little, a disk for little, and Zarr for the rest."""
+    """A small RAM tier, a small disk tier, and Zarr for the rest."""
     return TieredStore(
         3000,
         DiskStore(folder, quota=40_000, allocate=memory.empty),
@@ -92,7 +92,7 @@ POLICIES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture(params=STORES)
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AbstractArrayStore]:
-    """Each store; afterwards it is empty."""
+    """Each store in turn; check afterwards that it is empty."""
     with STORES[request.param](tmp_path) as store:
         yield store
         if not request.session.testsfailed:
@@ -129,8 +129,8 @@ def test_identical_bits_by_text(text: str, named_stores: str) -> None:
 
 @pytest.mark.parametrize("tensors", [0, 2.5, 6])
 @pytest.mark.parametrize("make", [tiered, STORES["lz4 disk"], STORES["zstd zarr"]])
-def test_the_bound_holds_whatever_the_store(make: Make, tensors: float, tmp_path: Path) -> None:
-    """What a store keeps in RAM itself is its own affair: here next to nothing."""
+def test_the_bound_holds_for_every_store(make: Make, tensors: float, tmp_path: Path) -> None:
+    """The bound excludes the RAM that a store keeps for itself, here almost none."""
     nbytes, x = int(tensors * KIB64), normal(1, 128, 128)
     with make(tmp_path) as store:
         for backwards in (1, 2):
@@ -157,7 +157,7 @@ def model() -> Any:
 
 
 def train(net: Any, session: AbstractContextManager[Any]) -> Bits:
-    """Retained, double, and once more."""
+    """Run a retained, a double and a final backward."""
     x = normal(1, 40, 40)
     with session:
         loss = net(x).square().mean()
@@ -174,20 +174,20 @@ def test_identical_bits_by_module(
     make = POLICIES[policy]
     made = make(any_store)
     rules = {
-        **dict.fromkeys(("0", "4", "5"), made),  # and so of one room
+        **dict.fromkeys(("0", "4", "5"), made),  # equal budgets share memory
         "1": [When(made, op="*Linear*"), make("disk")],
         "2.two": Budget(10_000, "zarr"),
         "3": Last(1, all_of("zarr")),
     }
     net = model()
-    with offgrad.offload("disk", directory=named_stores):  # for what no rule speaks for
+    with offgrad.offload("disk", directory=named_stores):  # for modules without a rule
         session = offgrad.offload(rules, model=net, directory=named_stores)
         assert train(net, session) == train(model(), nullcontext())
     assert any_store.stats().puts
 
 
 def test_casts_inside_a_list_inside_a_mapping(named_stores: str) -> None:
-    """What is cast is rounded once, as by hand, and nothing else is."""
+    """Cast tensors are rounded once, as by plain hooks; all others are exact."""
     half = Cast("float16", all_of("disk"))
     rules: dict[str, list[Policy | str]] = {
         "0": [When(half, op="Sigmoid*"), "keep"],
@@ -207,16 +207,16 @@ def rounded_by_hand() -> Any:
         return saved_tensors_hooks(lambda x: x.to(offgrad.float16), lambda x: x.to(offgrad.float32))
 
     class ByHand(Block):
-        def __init__(self, block: Any, what: str) -> None:
+        def __init__(self, block: Any, op: str) -> None:
             nn.Module.__init__(self)
-            self.one, self.two, self.what = block.one, block.two, what
+            self.one, self.two, self.op = block.one, block.two, op
 
         def forward(self, x: Any) -> Any:
             y = F.gelu(self.one(x))
-            with by_hand() if self.what == "tanh" else nullcontext():
+            with by_hand() if self.op == "tanh" else nullcontext():
                 y = y.tanh()
             y = self.two(y)
-            with by_hand() if self.what == "sigmoid" else nullcontext():
+            with by_hand() if self.op == "sigmoid" else nullcontext():
                 y = y.sigmoid()
             return x + y * x.sin()
 
@@ -225,7 +225,7 @@ def rounded_by_hand() -> Any:
 
 
 def test_a_cast_below_a_budget_is_refused(tmp_path: Path) -> None:
-    """In every way to write it: what backward gets would depend on what had to make way."""
+    """In every spelling: values in backward would depend on which entries were evicted."""
     for spill in ("disk:float16", "zarr:int8", "pool:bfloat16"):
         with pytest.raises(ValueError, match="rounds"):
             Budget(1000, spill)

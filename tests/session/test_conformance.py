@@ -1,4 +1,4 @@
-"""Lossless means identical: under every lossless policy, the bits of a run without any."""
+"""Lossless means identical: every lossless policy gives the bits of a run without a session."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def test_double_backward(name: str, offload: Offload) -> None:
             weight = normal(8, *y.shape, grad=False)
             (first,) = gradient((y * weight).sum(), x, create_graph=True)
             (second,) = gradient(first.square().sum(), x, retain_graph=True)
-        # The same graphs again, now that what they read is back in memory.
+        # The same graphs once more, with the tensors they read back in memory.
         first.square().sum().backward()
         return bits(y, first, second, x.grad)
 
@@ -71,7 +71,7 @@ def test_saved_attributes_can_be_read(offload: Offload) -> None:
 
 @pytest.fixture
 def constant_collections() -> Iterator[None]:
-    """Have the garbage collector run at almost any moment, also in the middle of a session."""
+    """Run the garbage collector at almost any moment, including inside sessions."""
     before = gc.get_threshold()
     gc.set_threshold(7, 1, 1)
     yield

@@ -1,4 +1,4 @@
-"""However a process ends, it leaves no spilled bytes behind, or the next start sweeps them."""
+"""A process leaves no spilled bytes however it ends, or the next start sweeps them."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ places = pytest.mark.parametrize("place", ["environment", "directory="])
 
 
 def start(policy: str, folder: Path, place: str) -> "subprocess.Popen[str]":
-    """Start training for ever, and wait until it is in the middle of it."""
+    """Start endless training and wait until it has made a few steps."""
     elsewhere = folder.parent / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     by_name = place == "directory="
@@ -72,7 +72,7 @@ def test_killed_in_the_middle(policy: str, place: str, tmp_path: Path) -> None:
     folder.mkdir()
     process = start(policy, folder, place)
     if policy.startswith("zarr"):
-        assert list(folder.iterdir()), "the test looks into the wrong folder"
+        assert list(folder.iterdir()), "the test checks the wrong folder"
     assert end(process, signal.SIGKILL) == -signal.SIGKILL
     if policy.startswith("zarr"):
         assert list(folder.iterdir())
@@ -83,7 +83,7 @@ def test_killed_in_the_middle(policy: str, place: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_spares_what_a_living_process_uses(tmp_path: Path, run_python: RunPython) -> None:
+def test_a_sweep_spares_the_files_of_a_live_process(tmp_path: Path, run_python: RunPython) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     process = start("zarr", folder, "directory=")
@@ -93,14 +93,14 @@ def test_a_sweep_spares_what_a_living_process_uses(tmp_path: Path, run_python: R
     assert list(folder.iterdir()) == [mine]
     assert process.stdout is not None
     for _ in range(3):
-        assert process.stdout.readline(), "the first process goes on"
+        assert process.stdout.readline(), "the first process continues"
     end(process, signal.SIGKILL)
 
 
 @pytest.mark.slow
 @policies
 def test_interrupted(policy: str, tmp_path: Path) -> None:
-    """Ctrl-C is an exception like others: what it leaves is nothing."""
+    """Ctrl-C is an ordinary exception: it leaves nothing."""
     folder = tmp_path / "spill"
     folder.mkdir()
     assert end(start(policy, folder, "environment"), signal.SIGINT) != 0
@@ -164,7 +164,7 @@ FORK = """
     sys.stdout.flush()
     child = os.fork()
     if not child:
-        # With the parent's session and with one of its own; the parent's writes may be pending.
+        # With the parent's session and with a new one; the parent's writes may be pending.
         for each in (session, offgrad.offload(policy)):
             for _ in range(2):
                 found, = offgrad.autograd.grad(step(each, x), x)
@@ -192,7 +192,7 @@ def test_forked(policy: str, ending: str, tmp_path: Path, run_python: RunPython)
     result = run_python(FORK, policy, ending)
     assert result.returncode == 0, result.stderr
     if ending == "os._exit":
-        # Nothing runs then: the child's folder waits for the next start.
+        # No cleanup runs: the next start removes the child's folder.
         sweep(tmp_path / "spill")
     assert list((tmp_path / "spill").iterdir()) == []
 
@@ -201,7 +201,7 @@ def test_forked(policy: str, ending: str, tmp_path: Path, run_python: RunPython)
 def test_a_forked_child_changes_its_copy_while_the_parent_still_writes(
     tmp_path: Path, run_python: RunPython
 ) -> None:
-    """In the child nothing is pending: an in-place operation or a limit there just works."""
+    """No write is pending in the child: in-place operations and limits work there."""
     result = run_python(
         """
         import os

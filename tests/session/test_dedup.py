@@ -1,4 +1,4 @@
-"""What is stored, and that it is stored once."""
+"""Deduplication: which tensors are stored, and that each is stored once."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -49,7 +49,7 @@ PARTS: list[Callable[[Any], Any]] = [
 ]
 
 
-def test_parts_are_stored_apart_and_found_again(store: RecordingStore) -> None:
+def test_parts_are_stored_separately_and_found_by_later_saves(store: RecordingStore) -> None:
     x = normal(1, 8, 64)
     y = x.clone()
     with everything(store) as session:
@@ -59,7 +59,7 @@ def test_parts_are_stored_apart_and_found_again(store: RecordingStore) -> None:
             y[:, ::2].sin()
             y[:, 1::2].sin()
             y.t()[::2].sin()
-    # The graphs are gone and so are their handles, but the bytes are the same.
+    # The graphs and their handles are gone, but the ledger still counts the bytes once.
     assert session.ledger.unique_nbytes == 2 * 512 + 2 * 1024
     outs = []
     before = len(store.all("put"))
@@ -68,7 +68,7 @@ def test_parts_are_stored_apart_and_found_again(store: RecordingStore) -> None:
             outs += [y[2:4].sin(), y[4:6].sin(), y[:, ::2].sin(), y[:, 1::2].sin()]
             outs.append(y.t()[::2].sin())
     assert len(store.all("put")) - before == 4
-    # Reading differs from what is held by nothing but its place.
+    # Arrays read back equal those in memory, at another address.
     del y
     for out, part in zip(outs, 2 * PARTS, strict=True):
         x.grad = None
@@ -78,7 +78,7 @@ def test_parts_are_stored_apart_and_found_again(store: RecordingStore) -> None:
         assert np.allclose(x.grad.numpy(), expected, rtol=1e-5)
 
 
-def test_parts_of_what_is_stored_whole_are_found_in_it(store: RecordingStore) -> None:
+def test_parts_of_a_stored_tensor_reuse_its_bytes(store: RecordingStore) -> None:
     x = normal(1, 64, 64)
     y = x * 1.5
     whole: list[Callable[[Any], Any]] = [lambda y: y, lambda y: y.t()]
@@ -96,7 +96,7 @@ def test_parts_of_what_is_stored_whole_are_found_in_it(store: RecordingStore) ->
         assert store.all("put") == [0]
         assert session.ledger.unique_nbytes == 16384
         outs += [part(y).sin() for part in small]
-    assert store.all("put") == [0, 1, 2]  # to read all for them would cost more
+    assert store.all("put") == [0, 1, 2]  # reading the whole for them would cost more
     values = y.detach().clone()
     del y
     for out, part in zip(outs, (*whole, *parts, *small), strict=True):
@@ -107,7 +107,7 @@ def test_parts_of_what_is_stored_whole_are_found_in_it(store: RecordingStore) ->
         assert bits(x.grad) == bits(z.grad * 1.5)
 
 
-def test_gradients_through_parts_of_what_is_saved_whole(
+def test_gradients_through_parts_of_a_stored_tensor(
     offload: Callable[[], offgrad.session.OffloadSession],
 ) -> None:
     def run(session: Any) -> Any:
@@ -123,7 +123,7 @@ def test_gradients_through_parts_of_what_is_saved_whole(
     assert run(offload()) == run(nullcontext())
 
 
-def test_a_later_version_is_stored_anew(store: RecordingStore) -> None:
+def test_a_later_version_is_stored_separately(store: RecordingStore) -> None:
     y = normal(1, 32, 32, grad=False)
     weights = [normal(k, 32, 32) for k in range(3)]
     values = []
@@ -173,7 +173,7 @@ def test_a_tensor_kept_by_one_and_stored_by_another_node(store: RecordingStore) 
     assert bits(x.grad) == bits(z.grad)
 
 
-def test_the_store_is_told_what_it_stores(tmp_path: Path) -> None:
+def test_the_store_gets_op_slot_module_and_step_of_each_array(tmp_path: Path) -> None:
     import zarr
 
     block = nn.Sequential(nn.Sequential(nn.GELU()))

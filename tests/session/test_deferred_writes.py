@@ -1,4 +1,4 @@
-"""What the program holds anyway is not written, until it does not hold it any more."""
+"""Deferred writes: tensors that the program still references are not written."""
 
 import gc
 from collections.abc import Callable
@@ -31,10 +31,10 @@ from tests.session.helpers import (
     wait_until,
 )
 
-# What is held
+# Held inputs
 
 
-def test_an_input_that_is_held_is_not_written(store: RecordingStore) -> None:
+def test_a_held_input_is_not_written(store: RecordingStore) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
     with everything(store) as session:
         loss = (x * w).sum()
@@ -63,12 +63,12 @@ def test_buffers_targets_and_masks_are_not_written(store: RecordingStore) -> Non
     held = {id(each) for each in (x, mask, target, model[1].scale)}
     assert len(held) == 4
     written = {(row.op, row.slot) for row in session.ledger.rows if row.writes}
-    # What ops made, and nothing that was there before.
+    # Only tensors that ops made, none that existed before.
     assert written == {("NllLossBackward0", "self"), ("NllLossBackward0", "lse")}
     del loss
 
 
-def test_weights_that_are_frozen_are_not_written(store: RecordingStore) -> None:
+def test_frozen_weights_are_not_written(store: RecordingStore) -> None:
     first, second = nn.Linear(64, 64), nn.Linear(64, 64)
     second.requires_grad_(False)
     x = normal(1, 8, 64)
@@ -78,7 +78,7 @@ def test_weights_that_are_frozen_are_not_written(store: RecordingStore) -> None:
     assert store.events == []
 
 
-def test_the_memory_is_given_back_itself(store: RecordingStore) -> None:
+def test_unpacking_a_held_input_returns_its_own_memory(store: RecordingStore) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
     with everything(store):
         y = x.t() * w
@@ -129,7 +129,7 @@ def test_strided_parts_are_copied_once(store: RecordingStore) -> None:
     assert store.events == []
 
 
-def test_what_is_held_takes_none_of_the_room_to_read_ahead(store: RecordingStore) -> None:
+def test_held_inputs_take_no_prefetch_window(store: RecordingStore) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
     with everything(store, prefetch_nbytes=2 * w.nbytes):
         loss = ((w.tanh() * x).tanh() * x.t()).sum()
@@ -137,13 +137,11 @@ def test_what_is_held_takes_none_of_the_room_to_read_ahead(store: RecordingStore
     assert store.events[2:] == [("prefetch", 1), ("prefetch", 0), ("get", 1), ("get", 0)]
 
 
-# What is dropped
+# Dropped inputs
 
 
-@pytest.mark.parametrize("size", [8, 300])  # both sides of what comes from the pool
-def test_an_input_that_is_dropped_is_written_and_its_memory_free(
-    size: int, store: RecordingStore
-) -> None:
+@pytest.mark.parametrize("size", [8, 300])  # below and above the minimum size of the memory pool
+def test_a_dropped_input_is_written_and_its_memory_freed(size: int, store: RecordingStore) -> None:
     w, x = normal(1, size, size), data(2, size, size)
     expected = bits(x)
     base = alive()
@@ -151,19 +149,19 @@ def test_an_input_that_is_dropped_is_written_and_its_memory_free(
         loss = (x * w).sum()
         nbytes = memory.allocated() - base
         del x
-        assert memory.allocated() - base == nbytes, "it is counted until it is written"
+        assert memory.allocated() - base == nbytes, "the input counts until it is written"
         assert store.all("put") == []
         other = w.exp()  # any save
     assert store.all("put")[0] == 0
     settle(store)
-    wait_until(lambda: memory.allocated() <= base + other.nbytes + loss.nbytes, "it is held")
+    wait_until(lambda: memory.allocated() <= base + other.nbytes + loss.nbytes, "it is in memory")
     assert session.ledger.writes == 2
     loss.backward()
     assert bits(w.grad) == expected
     assert store.all("get") == [0]
 
 
-def test_one_that_is_dropped_after_the_last_save_is_written_by_backward(
+def test_an_input_dropped_after_the_last_save_is_written_by_backward(
     store: RecordingStore,
 ) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
@@ -176,7 +174,7 @@ def test_one_that_is_dropped_after_the_last_save_is_written_by_backward(
     assert bits(w.grad) == expected
 
 
-def test_one_whose_graph_is_gone_is_not_written(store: RecordingStore) -> None:
+def test_a_dropped_input_whose_graph_is_gone_is_not_written(store: RecordingStore) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
     base = alive()
     with everything(store):
@@ -188,7 +186,7 @@ def test_one_whose_graph_is_gone_is_not_written(store: RecordingStore) -> None:
     assert store.events == []
 
 
-def test_one_that_is_dropped_with_a_cycle_is_written(store: RecordingStore) -> None:
+def test_an_input_dropped_with_a_cycle_is_written(store: RecordingStore) -> None:
     """The garbage collector clears weak references first."""
     w = normal(1, 64, 64)
     cycle: list[Any] = [data(2, 64, 64)]
@@ -203,7 +201,7 @@ def test_one_that_is_dropped_with_a_cycle_is_written(store: RecordingStore) -> N
     assert bits(w.grad) == expected
 
 
-def test_what_no_grad_made_inside_forward_is_written_at_the_next_save(
+def test_a_dropped_tensor_made_under_no_grad_is_written_at_the_next_save(
     store: RecordingStore,
 ) -> None:
     w = normal(1, 64, 64)
@@ -221,7 +219,9 @@ def test_what_no_grad_made_inside_forward_is_written_at_the_next_save(
     loss.backward()
 
 
-def test_what_is_dropped_is_given_back_itself_until_it_is_written(store: RecordingStore) -> None:
+def test_unpacking_a_dropped_input_returns_its_memory_until_it_is_written(
+    store: RecordingStore,
+) -> None:
     w, x = normal(1, 300, 300), data(2, 300, 300)
     array = x.numpy()
     with everything(store):
@@ -231,7 +231,7 @@ def test_what_is_dropped_is_given_back_itself_until_it_is_written(store: Recordi
     assert store.events == []
 
 
-def test_views_of_a_graph_that_no_grad_took_are_written_at_once(store: RecordingStore) -> None:
+def test_no_grad_views_of_a_graph_are_written_at_once(store: RecordingStore) -> None:
     w = normal(1, 64, 64)
     y = w + w
     with offgrad.no_grad():
@@ -242,7 +242,7 @@ def test_views_of_a_graph_that_no_grad_took_are_written_at_once(store: Recording
     loss.backward()
 
 
-def test_what_a_change_in_place_saves_of_its_target_is_written_at_once(
+def test_a_target_saved_by_its_own_change_in_place_is_written_at_once(
     store: RecordingStore,
 ) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
@@ -253,7 +253,7 @@ def test_what_a_change_in_place_saves_of_its_target_is_written_at_once(
     assert bits(*gradient(x.sum(), w)) == expected
 
 
-def test_what_an_op_makes_for_itself_is_written_at_once(store: RecordingStore) -> None:
+def test_intermediates_of_an_op_are_written_at_once(store: RecordingStore) -> None:
     logits = normal(1, 16, 64)
     with everything(store) as session:
         loss = nn.functional.cross_entropy(logits, offgrad.tensor(np.arange(16)))
@@ -261,7 +261,7 @@ def test_what_an_op_makes_for_itself_is_written_at_once(store: RecordingStore) -
     loss.backward()
 
 
-# What changes
+# Changed inputs
 
 
 add: Any = offgrad.add
@@ -277,7 +277,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_a_change_in_place_gives_the_gradient_of_what_was_saved(
+def test_a_change_in_place_gives_the_gradient_of_the_saved_value(
     how: str, store: RecordingStore
 ) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
@@ -289,14 +289,14 @@ def test_a_change_in_place_gives_the_gradient_of_what_was_saved(
         assert store.all("put") == [0]
         after = bits(x)
         assert after != before
-        again = (x * w).sum()
+        second = (x * w).sum()
     assert bits(*gradient(loss, w)) == before
-    assert bits(*gradient(again, w)) == after
+    assert bits(*gradient(second, w)) == after
     assert store.all("put") == [0]
 
 
 def test_a_buffer_that_every_step_changes(store: RecordingStore) -> None:
-    """As running averages do, with the graphs of all steps alive."""
+    """Like a running average, with the graphs of all steps alive."""
     model = Normalise()
     x = normal(1, 32, 64)
     losses, scales = [], []
@@ -312,8 +312,8 @@ def test_a_buffer_that_every_step_changes(store: RecordingStore) -> None:
         assert np.array_equal(grad.numpy(), np.broadcast_to(scale, (32, 64)))
 
 
-def test_what_backward_itself_changes(store: RecordingStore) -> None:
-    """Whoever holds the memory, a second backward gets what was saved."""
+def test_a_saved_input_that_backward_changes(store: RecordingStore) -> None:
+    """A second backward gets the saved values, wherever they are held."""
 
     class Vandal(Function):
         @staticmethod
@@ -349,7 +349,7 @@ def test_what_backward_itself_changes(store: RecordingStore) -> None:
 
 
 @pytest.mark.parametrize("how", ["held", "dropped", "a cycle"])
-def test_what_is_dropped_while_backward_runs_and_then_changed(
+def test_an_input_dropped_while_backward_runs_and_then_changed(
     how: str, store: RecordingStore
 ) -> None:
     class Vandal(Function):
@@ -382,7 +382,7 @@ def test_what_is_dropped_while_backward_runs_and_then_changed(
 
 
 def test_a_change_that_cannot_be_written_does_not_happen() -> None:
-    """However often it is tried, until the store has room; backward goes on meanwhile."""
+    """Each attempt fails until the store has room; backward works meanwhile."""
     w, x = normal(1, 64, 64), data(2, 64, 64)
     expected = bits(x)
     with PoolStore(quota=20_000, allocate=memory.empty, hold=memory.empty) as store:
@@ -400,7 +400,7 @@ def test_a_change_that_cannot_be_written_does_not_happen() -> None:
         assert bits(*gradient(loss, w)) == expected
 
 
-def test_a_save_that_finds_the_store_full_leaves_what_is_due() -> None:
+def test_a_save_that_finds_the_store_full_keeps_the_released_writes() -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
     expected = bits(x)
     with PoolStore(quota=20_000, allocate=memory.empty, hold=memory.empty) as store:
@@ -412,24 +412,24 @@ def test_a_save_that_finds_the_store_full_leaves_what_is_due() -> None:
         for _ in range(2):
             with session, pytest.raises(QuotaExceededError):
                 w.exp()
-        assert bits(*gradient(loss, w, retain_graph=True)) == expected, "it is still in memory"
+        assert bits(*gradient(loss, w, retain_graph=True)) == expected, "it is in memory"
         del blocker
         assert bits(*gradient(loss, w)) == expected
 
 
-def test_foreign_memory_is_written_at_once_and_may_change(store: RecordingStore) -> None:
-    """NumPy changes it, and tells nobody."""
+def test_external_memory_is_written_at_once_and_may_change(store: RecordingStore) -> None:
+    """NumPy does not report changes."""
     w, array = normal(1, 64, 64), np.arange(4096, dtype=np.float32).reshape(64, 64)
     x = offgrad.from_numpy(array)
     expected = bits(x, x.t())
     with everything(store):
         loss, other = (x * w).sum(), (x.t() * w).sum()
-        assert store.all("put") == [0, 1]  # in between it might have changed
+        assert store.all("put") == [0, 1]  # it might have changed between the saves
         array += 100
     assert bits(*gradient(loss, w), *gradient(other, w)) == expected
 
 
-def test_a_lossy_store_rounds_what_is_held_as_well(store: RecordingStore) -> None:
+def test_a_lossy_store_rounds_held_inputs_too(store: RecordingStore) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
     with offgrad.offload(Cast("float16", Offload("pool", min_nbytes=0))) as session:
         loss = (x * w).sum()
@@ -438,10 +438,12 @@ def test_a_lossy_store_rounds_what_is_held_as_well(store: RecordingStore) -> Non
     assert bits(w.grad) == bits(x.to(offgrad.float16).to(offgrad.float32))
 
 
-# Who shares it
+# Shared inputs
 
 
-def test_what_is_lent_and_what_is_saved_of_a_graph_are_one(store: RecordingStore) -> None:
+def test_a_deferred_input_and_a_saved_tensor_of_the_graph_share_one_array(
+    store: RecordingStore,
+) -> None:
     puts: list[int] = []
 
     def run() -> Any:
@@ -467,7 +469,7 @@ def test_what_is_lent_and_what_is_saved_of_a_graph_are_one(store: RecordingStore
     assert bits(*gradient(loss, w)) == expected
 
 
-def test_one_policy_lends_what_another_rounds(store: RecordingStore) -> None:
+def test_one_op_defers_an_input_that_another_rounds(store: RecordingStore) -> None:
     class Both:
         def place(self, context: SaveContext) -> Placement:
             return Store("pool", "float16") if context.op == "DivBackward0" else Store(store)
@@ -485,7 +487,7 @@ def test_one_policy_lends_what_another_rounds(store: RecordingStore) -> None:
 
 
 @pytest.mark.parametrize("order", ["held", "dropped between", "dropped after", "changed"])
-def test_two_sessions_lend_the_same(order: str) -> None:
+def test_two_sessions_defer_the_same_input(order: str) -> None:
     w, x = normal(1, 64, 64), data(2, 64, 64)
     expected = bits(x)
     with RecordingStore() as one, RecordingStore() as two:
@@ -545,10 +547,10 @@ def test_inputs_of_a_checkpoint(store: RecordingStore) -> None:
     "around", [lambda run, w, x: run(w, x), partial(checkpoint, use_reentrant=False)]
 )
 @pytest.mark.parametrize("rule", ["disk", "pool", "budget:1MiB", "budget:0", "last:2"])
-def test_foreign_memory_filled_anew_for_each_save(
+def test_external_memory_refilled_before_each_save(
     rule: str, around: Any, named_stores: str
 ) -> None:
-    """As a loader does that has one array for all batches."""
+    """Like a loader that reuses one array for all batches."""
     array = np.zeros((128, 256), np.float32)
     x = offgrad.from_numpy(array)
     weights = [normal(seed, 128, 256) for seed in range(3)]
@@ -564,7 +566,7 @@ def test_foreign_memory_filled_anew_for_each_save(
 
 
 @pytest.mark.parametrize("rule", ["disk", "budget:0", "last:0", "recompute,then=budget:0"])
-def test_frozen_parameters_stay_where_they_are(rule: str, named_stores: str) -> None:
+def test_frozen_parameters_stay_in_memory(rule: str, named_stores: str) -> None:
     layer = nn.Linear(256, 256).requires_grad_(False)
 
     def input_gradient(policy: str) -> Any:

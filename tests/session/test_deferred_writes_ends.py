@@ -1,4 +1,4 @@
-"""What the program holds and lets go of: threads, limits, forks, and nothing left at the end."""
+"""Deferred writes under threads, memory limits and forks, and their cleanup."""
 
 import gc
 import threading
@@ -28,7 +28,7 @@ from tests.session.helpers import (
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager_switching")
 def test_threads_drop_and_change_inputs_while_others_save() -> None:
-    """A session for all, and inputs that all of them save."""
+    """All threads share one session and save the same inputs."""
     with memory_store(MemoryBackend(delay=0.0005), threads=2) as store:
         session = everything(store)
         shared = data(99, 64, 64)
@@ -59,7 +59,7 @@ def test_threads_drop_and_change_inputs_while_others_save() -> None:
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_two_threads_go_back_while_the_input_is_dropped_or_changed(store: RecordingStore) -> None:
+def test_two_backwards_run_while_the_input_is_dropped_or_changed(store: RecordingStore) -> None:
     for step in range(30):
         w, holder = normal(1, 64, 64), [data(step, 64, 64)]
         expected = bits(holder[0])
@@ -69,7 +69,7 @@ def test_two_threads_go_back_while_the_input_is_dropped_or_changed(store: Record
         part[:, ::2] *= 2
         expected = part.tobytes()
 
-        def back(loss: Any = loss, w: Any = w, expected: bytes = expected) -> None:
+        def run_backward(loss: Any = loss, w: Any = w, expected: bytes = expected) -> None:
             try:
                 (grad,) = gradient(loss, w, retain_graph=True)
             except RuntimeError as error:
@@ -84,10 +84,10 @@ def test_two_threads_go_back_while_the_input_is_dropped_or_changed(store: Record
             else:
                 holder[0].view(4096)[:1].mul_(1)
 
-        in_threads(back, back, end)
+        in_threads(run_backward, run_backward, end)
 
 
-def test_a_limit_has_what_is_due_written(named_stores: str) -> None:
+def test_a_memory_limit_writes_released_inputs(named_stores: str) -> None:
     w = normal(1, 512, 512)
     session = offgrad.offload("disk", directory=named_stores)
     inputs = [data(seed, 512, 512) for seed in range(4)]
@@ -105,7 +105,7 @@ def test_a_limit_has_what_is_due_written(named_stores: str) -> None:
     assert np.allclose(w.grad.numpy(), value, atol=1e-5)
 
 
-def test_a_limit_has_nothing_written_that_is_held(named_stores: str) -> None:
+def test_a_memory_limit_writes_no_held_input(named_stores: str) -> None:
     w, x = normal(1, 512, 512), data(2, 512, 512)
     with offgrad.offload("disk", directory=named_stores) as session:
         loss = (x * w).sum()
@@ -115,7 +115,7 @@ def test_a_limit_has_nothing_written_that_is_held(named_stores: str) -> None:
     loss.backward()
 
 
-def test_running_out_tells_what_is_due_and_a_pool_cannot_take() -> None:
+def test_an_out_of_memory_error_counts_writes_that_a_pool_could_not_take() -> None:
     w, x = normal(1, 512, 512), data(2, 512, 512)
     expected = bits(x)
     with PoolStore(allocate=memory.empty, hold=memory.empty) as store:
@@ -131,7 +131,7 @@ def test_running_out_tells_what_is_due_and_a_pool_cannot_take() -> None:
         caught.value.__traceback__ = None
 
 
-def test_a_store_that_is_closed_is_no_concern_of_who_runs_out(store: RecordingStore) -> None:
+def test_out_of_memory_with_a_closed_store_is_out_of_memory(store: RecordingStore) -> None:
     w, x = normal(1, 300, 300), data(2, 300, 300)
     expected = bits(x)
     with everything(store):
@@ -145,8 +145,8 @@ def test_a_store_that_is_closed_is_no_concern_of_who_runs_out(store: RecordingSt
 
 
 @pytest.mark.slow
-def test_in_a_fork_a_change_is_the_childs_own(run_python: Any) -> None:
-    """Its store is the parent's: the child keeps a copy of what was lent."""
+def test_a_forked_child_changes_its_own_copy_of_a_deferred_input(run_python: Any) -> None:
+    """The store belongs to the parent, so the child keeps a copy of the input."""
     result = run_python(
         """
         import os
@@ -175,7 +175,7 @@ def test_in_a_fork_a_change_is_the_childs_own(run_python: Any) -> None:
 
 
 @pytest.mark.slow
-def test_leaving_before_backward_is_silent(run_python: Any) -> None:
+def test_exit_before_backward_is_silent(run_python: Any) -> None:
     result = run_python(
         """
         import offgrad
@@ -188,8 +188,8 @@ def test_leaving_before_backward_is_silent(run_python: Any) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_a_buffer_that_every_step_saves_gathers_nothing(store: RecordingStore) -> None:
-    """Also while one graph of the first step lives on."""
+def test_a_buffer_saved_in_every_step_accumulates_no_entries(store: RecordingStore) -> None:
+    """Even while a graph of the first step is alive."""
     model = Normalise()
     x = normal(1, 8, 64)
     session = everything(store)
@@ -233,7 +233,7 @@ def test_nothing_is_left_of_steps_that_drop_their_inputs(named_stores: str) -> N
     assert list(Path(named_stores).iterdir()) == []
 
 
-def test_unary_chains_have_nothing_to_lend(store: RecordingStore) -> None:
+def test_unary_chains_defer_no_write(store: RecordingStore) -> None:
     with everything(store) as session:
         loss = unary_chain(normal(1, 16, 16), 3)
     assert session.ledger.writes == 3

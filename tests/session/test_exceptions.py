@@ -1,4 +1,4 @@
-"""Errors of the user's own, in forward and backward: what comes after them works."""
+"""User errors in forward and backward: the next forward and backward work."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Faults of stores: an error that names store and handle, and a session that goes on."""
+"""Faults of stores: the error names store and handle, and the session stays usable."""
 
 import os
 import resource
@@ -55,7 +55,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 @contextmanager
 def opened(store: BackendStore) -> Iterator[BackendStore]:
-    """Close `store` in the end; an error that nobody was told is none of ours."""
+    """Close `store` at the end; ignore errors that were not raised before."""
     try:
         yield store
     finally:
@@ -72,11 +72,11 @@ def settle(store: BackendStore) -> None:
 
 
 def forward(x: Any) -> Any:
-    """Return a scalar whose graph saves three tensors, held by nobody."""
+    """Return a scalar whose graph saves three tensors without other references."""
     return x.tanh().tanh().tanh().sum()
 
 
-def works(session: offgrad.session.OffloadSession) -> None:
+def assert_works(session: offgrad.session.OffloadSession) -> None:
     """Assert that a step under `session` is right."""
     x, y = normal(3, 64, 64), normal(3, 64, 64)
     with session:
@@ -87,7 +87,7 @@ def works(session: offgrad.session.OffloadSession) -> None:
 
 
 @every_kind
-def test_a_spent_quota_is_raised_by_forward(kind: str, tmp_path: Path) -> None:
+def test_an_exceeded_quota_is_raised_by_forward(kind: str, tmp_path: Path) -> None:
     with opened(KINDS[kind](tmp_path, quota=70_000)) as store:
         session = session_on(store)
         x = normal(1, 64, 64)
@@ -99,7 +99,7 @@ def test_a_spent_quota_is_raised_by_forward(kind: str, tmp_path: Path) -> None:
         caught.value.__traceback__ = None
         del caught
         wait_until(lambda: not store.stats().live_handles, "handles are alive")
-        works(session)
+        assert_works(session)
 
 
 @every_kind
@@ -121,7 +121,7 @@ def test_a_closed_store_is_named_by_backward(kind: str, tmp_path: Path) -> None:
         assert type(store).__name__ in caught.value.store
         assert "float32 (64, 64)" in caught.value.handle
         assert x.grad is None
-        # The other graph is as good as ever, though the first is still there.
+        # The other graph still works, while the first is alive.
         good.backward()
         z = normal(2, 32, 32)
         forward(z).backward()
@@ -129,8 +129,8 @@ def test_a_closed_store_is_named_by_backward(kind: str, tmp_path: Path) -> None:
         with pytest.raises(StoreClosedError):
             loss.backward()
         with session:
-            again = forward(y)
-        again.backward()
+            second = forward(y)
+        second.backward()
 
 
 @every_kind
@@ -222,13 +222,13 @@ def test_damaged_bytes_are_an_error_of_backward(
             assert caught.value.fix
             assert x.grad is None
         assert offgrad.is_grad_enabled()
-        # What somebody still holds needs no store.
+        # A tensor that the program still references needs no store.
         y = normal(4, 64, 64)
         with session:
             held = y.tanh()
             fine = held.sum()
         fine.backward()
-        works(session)
+        assert_works(session)
         with pytest.raises(StoreError):
             grad(loss, x)
 
@@ -286,7 +286,7 @@ def test_a_failed_write_does_not_stop_a_later_change(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="array 0"):
             loss.backward()
         assert w.grad is None
-        works(session_on(store))
+        assert_works(session_on(store))
 
 
 def test_a_store_of_another_process_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Changes in place after saving: the value as it was when saved, or an error."""
+"""In-place changes after a save: backward gets the saved value or raises."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.session.helpers import everything
 @pytest.mark.parametrize("how", ["recorded", "no_grad", "through a view", "detached"])
 @pytest.mark.parametrize("size", [8, 300])
 def test_changed_in_place_after_saving(how: str, size: int, offload: Offload) -> None:
-    """The value as it was when saved, or an error; a wrong gradient never."""
+    """Backward gets the saved value or raises; never a wrong gradient."""
     w = normal(2, size, size)
     for _ in range(5):
         start = normal(1, size, size)
@@ -47,7 +47,7 @@ def test_changed_in_place_after_saving(how: str, size: int, offload: Offload) ->
 
 
 def test_saved_again_after_a_change(offload: Offload) -> None:
-    """Each save has the value of its time."""
+    """Each save has the value at its time."""
     w = [normal(k, 300, 300) for k in range(4)]
     x = normal(9, 300, 300, grad=False)
     values, losses = [], []
@@ -67,7 +67,7 @@ def test_saved_again_after_a_change(offload: Offload) -> None:
 
 
 def test_an_optimizer_step_between_forward_and_backward(offload: Offload) -> None:
-    """Parameters change: their saved values must not."""
+    """The step must not change the saved values of parameters."""
     model = nn.Linear(200, 200)
     x = normal(1, 200, 200)
     with offload():
@@ -87,7 +87,7 @@ def test_an_optimizer_step_between_forward_and_backward(offload: Offload) -> Non
 
 
 def test_data_replaced_after_saving(offload: Offload) -> None:
-    """A change like any other: the value as saved, or an error."""
+    """Counts as an in-place change: the saved value or an error."""
     w, x = normal(1, 150, 150), normal(2, 150, 150)
     value = w.detach().numpy().copy()
     with offload():
@@ -103,7 +103,7 @@ def test_data_replaced_after_saving(offload: Offload) -> None:
 
 
 def test_detached_in_place_after_saving(offload: Offload) -> None:
-    """The second derivative goes through what was saved, or is an error."""
+    """The second derivative uses the saved tensors or raises."""
 
     def second(detach: bool) -> Any:
         x = normal(1, 130, 130)
@@ -125,7 +125,7 @@ def test_detached_in_place_after_saving(offload: Offload) -> None:
         assert bits(found) == bits(expected)
 
 
-def test_hooks_that_hold_the_very_tensor_are_told_of_its_change() -> None:
+def test_hooks_that_keep_the_saved_tensor_itself_detect_its_change() -> None:
     w, y = normal(1, 4), normal(2, 4, grad=False)
     for unpack in (lambda x: x, lambda x: x.view(4), lambda x: x.clone(), lambda x: x * 1):
         with saved_tensors_hooks(lambda x: x, unpack):
@@ -135,7 +135,7 @@ def test_hooks_that_hold_the_very_tensor_are_told_of_its_change() -> None:
             loss.backward()
 
 
-def test_hooks_that_copied_are_not() -> None:
+def test_hooks_that_copy_are_unaffected_by_a_change() -> None:
     w, y = normal(1, 4), normal(2, 4, grad=False)
     value = y.numpy().copy()
     with saved_tensors_hooks(lambda x: x.clone(), lambda x: x):
@@ -148,7 +148,7 @@ def test_hooks_that_copied_are_not() -> None:
 def test_a_graph_changed_through_an_unpacked_tensor_does_not_affect_others(
     store: RecordingStore,
 ) -> None:
-    """What one backward does to what it was given, the next does not see."""
+    """Changes that one backward makes to unpacked tensors are invisible to the next."""
 
     class Vandal(Function):
         @staticmethod

@@ -71,7 +71,7 @@ VIEWS = (_permuted, _sliced, _expanded, _unsqueezed, _odd_strides, _picked)
 
 
 def restored(array: Array) -> Array:
-    """Return `array` as a session would after a store had it."""
+    """Return `array` as a session restores it from a store."""
     data, layout, _ = compact(array)
     return layout.view(np.array(data, order="C", copy=True))
 
@@ -150,7 +150,7 @@ def test_by_hand(array: Array, stored_nbytes: int, dense: bool) -> None:
     assert np.array_equal(restored(array), array)
 
 
-def test_order_of_memory_is_kept_where_strides_tie() -> None:
+def test_memory_order_is_kept_for_equal_strides() -> None:
     array = np.arange(6, dtype="f4").reshape(1, 6, 1).transpose(2, 1, 0)
     assert restored(array).tobytes() == array.tobytes()
 

@@ -1,4 +1,4 @@
-"""What is left after a step, a graph, a session: nothing."""
+"""Leaks: a step, a graph and a session leave nothing behind."""
 
 import gc
 import threading
@@ -66,7 +66,7 @@ def test_nothing_is_left_of_a_graph_that_was_dropped(name: str, named_stores: st
 
 
 def test_handles_die_as_backward_goes(store: RecordingStore) -> None:
-    """Not only when it has ended."""
+    """During backward, not only after it."""
     x = normal(1, 32, 32)
     alive: list[int] = []
     with everything(store):
@@ -96,7 +96,7 @@ def test_threads_have_names(named_stores: str) -> None:
 
 
 def growth(step: Any, *, files: tuple[str, ...]) -> int:
-    """Return the bytes that 150 more steps leave allocated by `files`."""
+    """Return the bytes allocated in `files` that 150 more steps leave."""
     for _ in range(20):
         step()
     only = [tracemalloc.Filter(True, file) for file in files]

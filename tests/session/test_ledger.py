@@ -1,4 +1,4 @@
-"""The figures of a session."""
+"""The ledger of a session: its figures by op, slot and module."""
 
 import json
 import time
@@ -33,11 +33,11 @@ Key = tuple[str, str, str]
 
 
 class CountingStore(RecordingStore):
-    """Counts for itself what a ledger should, by what it is told with each array.
+    """Counts the figures of a ledger independently, from the attributes of each array.
 
     Attributes:
         puts, put_nbytes, gets, get_nbytes: by op, slot and module.
-        read_ahead: gets of what had been prefetched.
+        prefetched_gets: gets of arrays that were prefetched before.
     """
 
     def __init__(self, threads: int = 1) -> None:
@@ -46,7 +46,7 @@ class CountingStore(RecordingStore):
         self.put_nbytes: Counter[Key] = Counter()
         self.gets: Counter[Key] = Counter()
         self.get_nbytes: Counter[Key] = Counter()
-        self.read_ahead = 0
+        self.prefetched_gets = 0
         self._keys: WeakKeyDictionary[Handle, Key] = WeakKeyDictionary()
         self._prefetched: set[int] = set()
 
@@ -67,7 +67,7 @@ class CountingStore(RecordingStore):
         key = self._keys[handle]
         self.gets[key] += 1
         self.get_nbytes[key] += handle.nbytes
-        self.read_ahead += id(handle) in self._prefetched
+        self.prefetched_gets += id(handle) in self._prefetched
         self._prefetched.discard(id(handle))
         return super().get(handle, out)
 
@@ -83,7 +83,7 @@ class CountingSession(OffloadSession):
 
 
 class SlowReads(MemoryBackend):
-    """Takes its time to read as well."""
+    """Delays reads as well as writes."""
 
     def read(self, entry: Entry, out: NDArray[Any]) -> None:
         time.sleep(self.delay)
@@ -91,7 +91,7 @@ class SlowReads(MemoryBackend):
 
 
 def nonzero(rows: list[LedgerRow], name: str) -> dict[Key, int]:
-    """Return one figure by op, slot and module, where there is any."""
+    """Return one figure by op, slot and module, without zeros."""
     found = {(row.op, row.slot, row.module): getattr(row, name) for row in rows}
     assert len(found) == len(rows)
     return {key: value for key, value in found.items() if value}
@@ -130,7 +130,7 @@ def test_the_ledger_by_hand(tmp_path: Path) -> None:
         del a, b, c, d, e, y
         loss.backward()
         ledger = session.ledger
-        # Each was read once: after its use by one node it was held for that by the next.
+        # Each was read once and held from its use by one node to that by the next.
         assert ledger.read_nbytes == 2 * 40000
         assert ledger.stall_seconds > 0
         figures = ledger.as_dict()
@@ -160,7 +160,7 @@ def test_empty_tensors_count_and_are_kept(store: RecordingStore) -> None:
     out.sum().backward()
 
 
-def test_a_session_counts_its_own_part_of_a_store(store: RecordingStore) -> None:
+def test_a_session_counts_only_its_own_arrays_in_a_shared_store(store: RecordingStore) -> None:
     first, second = everything(store), everything(store)
     with first:
         a = unary_chain(normal(1, 32, 32), 2)
@@ -176,7 +176,7 @@ def test_a_session_counts_its_own_part_of_a_store(store: RecordingStore) -> None
 
 @pytest.mark.parametrize("threads", [0, 1])
 @pytest.mark.parametrize("kind", ["everything", "budget", "last"])
-def test_rows_are_what_the_store_counts_itself(kind: str, threads: int) -> None:
+def test_rows_equal_the_counts_of_the_store(kind: str, threads: int) -> None:
     block = [nn.Linear(24, 24), nn.GELU(), nn.LayerNorm(24)]
     model = nn.Sequential(nn.Sequential(*block), nn.Tanh(), nn.Sequential(*block))
     with CountingStore(threads) as store:
@@ -198,7 +198,7 @@ def test_rows_are_what_the_store_counts_itself(kind: str, threads: int) -> None:
         assert nonzero(ledger.rows, "stored_nbytes") == dict(store.put_nbytes)
         assert nonzero(ledger.rows, "reads") == dict(store.gets)
         assert nonzero(ledger.rows, "read_nbytes") == dict(store.get_nbytes)
-        assert ledger.hits == session.unpacks - store.gets.total() + store.read_ahead
+        assert ledger.hits == session.unpacks - store.gets.total() + store.prefetched_gets
         assert ledger.written_nbytes == ledger.stored_nbytes == store.stats().written_nbytes
         assert {row.module for row in ledger.rows} >= {"", "0.0", "0.1", "0.2", "1"}
 
@@ -235,7 +235,9 @@ def test_two_sessions_at_work_on_one_store(store: RecordingStore) -> None:
     assert (first.ledger.reads, first.ledger.read_nbytes) == (3, 3 * 4096)
 
 
-def test_what_several_save_counts_for_the_first(store: RecordingStore) -> None:
+def test_a_tensor_saved_by_several_ops_is_written_in_the_row_of_the_first(
+    store: RecordingStore,
+) -> None:
     with everything(store) as session:
         y = normal(1, 16, 16).clone()
         loss = (y.sin() + y.cos() + y.t().exp().t().sin()).sum()
@@ -251,7 +253,7 @@ def test_what_several_save_counts_for_the_first(store: RecordingStore) -> None:
     assert (exp.saves, exp.unique_nbytes, exp.writes) == (1, 1024, 1)
 
 
-def test_what_makes_way_is_written_for_its_own_row(store: RecordingStore) -> None:
+def test_the_write_of_an_evicted_tensor_counts_in_its_own_row(store: RecordingStore) -> None:
     session = offgrad.offload(Budget(2 * 4096, store))
     with session:
         x = normal(1, 32, 32)
@@ -304,7 +306,7 @@ def test_waits_and_their_time_count_for_saves_and_for_unpacks() -> None:
         assert ledger.stall_seconds == ledger.write_stall_seconds + ledger.read_stall_seconds
 
 
-def test_what_is_never_written_is_not_stored() -> None:
+def test_dropped_writes_count_no_stored_bytes() -> None:
     backend = MemoryBackend()
     with memory_store(backend) as store:
         backend.gate.clear()
@@ -351,7 +353,7 @@ def test_encoded_bytes_are_counted_apart_from_stored_ones(tmp_path: Path) -> Non
             assert nonzero(rows, "logical_nbytes") == {tanh: 14400, exp: 7200}
             assert nonzero(rows, "encoded_nbytes") == {tanh: 7200, exp: 3600}
             assert sum(nonzero(rows, "stored_nbytes").values()) == stored
-            del loss  # once they are gone, they still count
+            del loss  # arrays that are gone still count
             ledger = session.ledger
             assert (ledger.encoded_nbytes, ledger.stored_nbytes) == (10800, stored)
             assert ledger.as_dict()["encoded_nbytes"] == 10800
@@ -382,7 +384,7 @@ def test_a_ledger_does_not_change_afterwards(store: RecordingStore) -> None:
     assert (middle.reads, session.ledger.reads) == (0, 1)
 
 
-def test_json_gives_back_the_dict(store: RecordingStore) -> None:
+def test_json_round_trips_to_the_dict(store: RecordingStore) -> None:
     block = nn.Sequential(nn.Sequential(nn.GELU()), nn.Tanh())
     with everything(store) as session:
         loss = block(normal(1, 16, 16).clone()).sum()
@@ -401,7 +403,7 @@ def test_json_gives_back_the_dict(store: RecordingStore) -> None:
     assert Ledger.of(rows) == ledger
 
 
-def test_the_table_has_a_line_for_what_counts_most_and_one_for_the_rest() -> None:
+def test_the_table_has_a_line_for_each_of_the_largest_rows_and_one_for_the_rest() -> None:
     rows = [LedgerRow(op=f"Op{n}", slot="self", logical_nbytes=n, saves=1) for n in range(1, 15)]
     lines = str(Ledger.of(rows)).splitlines()
     columns = lines[2].split()
@@ -435,7 +437,7 @@ def test_threads_that_share_a_session_lose_no_count() -> None:
         assert ledger.read_nbytes == 256 * ledger.reads
 
 
-def test_arrays_that_are_gone_leave_nothing_to_look_up(store: RecordingStore) -> None:
+def test_arrays_that_are_gone_leave_no_entries_in_the_ledger(store: RecordingStore) -> None:
     session = everything(store)
     for _ in range(50):
         with session:

@@ -1,6 +1,6 @@
-"""Ten thousand steps of training in all the ways there are: at the end all is as it was.
+"""Ten thousand training steps of every kind leave the process as it was.
 
-OFFGRAD_STEPS sets how many steps; the default is 10000, divided among the ways to open a session.
+OFFGRAD_STEPS sets their number; the default is 10000, divided among the ways to open a session.
 """
 
 import os
@@ -47,7 +47,7 @@ class Training:
         self.optimizer = optim.SGD(self.model.parameters(), lr=0.001)
         self.batches = normal(1, 64, 16, grad=False)
         self.large = normal(2, 128, 128)
-        self.constant = normal(3, 8, 16)  # which the optimizer does not change meanwhile
+        self.constant = normal(3, 8, 16)  # not changed by the optimizer
         self.later: Any = None
 
     def session(self, name: str) -> Any:
@@ -58,11 +58,11 @@ class Training:
         return self.model(self.batches[begin : begin + 8]).sigmoid().square().mean()
 
     def end(self) -> None:
-        """Let go of what steps leave to the next one."""
+        """Drop the tensors that a step leaves to the next one."""
         self.later = self.large.grad = self.constant.grad = None
         self.optimizer.zero_grad()
 
-    # The ways of a step
+    # Kinds of steps
 
     def plain(self, session: Any, number: int) -> None:
         with session:
@@ -124,7 +124,7 @@ class Training:
         loss.backward()
 
     def pooled(self, session: Any, number: int) -> None:
-        """With memory of the pool, and a view of it."""
+        """Tensors in pool memory, and a view of one."""
         with session:
             loss = (self.large * 2).tanh().t()[3:].sin().sum()
         loss.backward()
@@ -153,7 +153,7 @@ def entered_in_every_step(training: Training) -> Iterator[Open]:
 
 @contextmanager
 def entered_once(training: Training) -> Iterator[Open]:
-    """Each for all its steps; they end when the next one's begin."""
+    """Enter each session once for all its steps; the next one's first step exits it."""
     with ExitStack() as stack:
         entered: list[str] = []
 
@@ -202,7 +202,7 @@ def test_nothing_leaks_in_thousands_of_steps(opened: Any, named_stores: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["keep", "pool", "budget"])
 def test_batches_that_are_parts_of_one_tensor_leave_nothing(policy: str, named_stores: str) -> None:
-    """However many parts, at places drawn at random, through one session."""
+    """Many overlapping parts, saved through one session."""
     grown = growth_over_parts(Training(named_stores).session(policy), named_stores)
     assert not grown
 

@@ -1,4 +1,4 @@
-"""Sessions and plain hooks inside each other: the innermost counts."""
+"""Nested sessions and plain hooks: the innermost applies."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -12,7 +12,7 @@ from tests.session.helpers import everything
 
 
 def test_nested_sessions(offload: Offload, every_store: Any) -> None:
-    """The innermost policy counts; what was saved outside is saved by the outer one."""
+    """The innermost policy applies; tensors saved outside use the outer one."""
 
     def run(outer: Offload) -> Bits:
         inner: Any = nullcontext
@@ -32,7 +32,7 @@ def test_nested_sessions(offload: Offload, every_store: Any) -> None:
     check("nested", run, offload)
 
 
-def test_the_innermost_session_counts(every_store: Any) -> None:
+def test_the_innermost_session_applies(every_store: Any) -> None:
     outer = everything(every_store["pool"])
     inner = everything(every_store["disk"])
     x = normal(1, 4)
@@ -48,7 +48,7 @@ def test_the_innermost_session_counts(every_store: Any) -> None:
     (a + b + c + d).sum().backward()
 
 
-def test_hooks_inside_a_session_count_there(offload: Offload) -> None:
+def test_hooks_inside_a_session_apply_there(offload: Offload) -> None:
     packed: list[Any] = []
 
     def pack(x: Any) -> Any:
@@ -70,7 +70,7 @@ def test_hooks_inside_a_session_count_there(offload: Offload) -> None:
     assert len(packed) >= 2
 
 
-def test_a_session_inside_hooks_counts_there(offload: Offload) -> None:
+def test_a_session_inside_hooks_applies_there(offload: Offload) -> None:
     def fail(x: Any) -> Any:
         raise AssertionError("the hooks are not the innermost")
 

@@ -1,4 +1,4 @@
-"""Tensors whose write is pending: a change in place waits for it, memory is free after it."""
+"""Pending writes: in-place changes wait for them, and memory is freed after them."""
 
 import threading
 from typing import Any
@@ -32,7 +32,7 @@ def test_a_change_waits_for_the_pending_write() -> None:
 
 
 def test_a_change_waits_for_every_pending_write_of_its_memory() -> None:
-    """Also where many parts of it were saved one by one."""
+    """Even if many parts of it were saved one by one."""
     backend = MemoryBackend(delay=0.001)
     rows = 200
     with memory_store(backend) as store:
@@ -69,7 +69,7 @@ def test_changes_race_with_writes(kind: str, every_store: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager_switching")
 def test_threads_that_save_parts_of_one_memory() -> None:
-    """A change waits for the writes of them all."""
+    """A change waits for the writes of both threads."""
     for _ in range(30):
         with memory_store(MemoryBackend(delay=0.0005)) as store:
             w, y = normal(1, 40, 64), normal(2, 40, 64).clone()

@@ -1,4 +1,4 @@
-"""What is read back, when, and how far ahead of backward."""
+"""The prefetcher: which arrays are read, in which order, and how far ahead of backward."""
 
 import gc
 from typing import Any
@@ -25,7 +25,9 @@ def test_nothing_is_read_while_the_caller_holds_the_tensors(store: RecordingStor
     loss.backward(retain_graph=True)
     assert product is not None
     assert store.all("get") == [] or store.all("get") == store.all("get")[:1]
-    assert store.stats().read_nbytes <= 64 * 64 * 4, "only the product itself is held by nobody"
+    assert store.stats().read_nbytes <= 64 * 64 * 4, (
+        "only the product itself has no other reference"
+    )
 
 
 def test_a_held_tensor_that_has_changed_is_read(store: RecordingStore) -> None:
@@ -51,16 +53,16 @@ def test_reads_come_in_the_order_of_use(store: RecordingStore) -> None:
     assert store.stats().gets == 12
 
 
-def test_reads_run_ahead_no_further_than_allowed(store: RecordingStore) -> None:
+def test_prefetched_bytes_stay_within_the_window(store: RecordingStore) -> None:
     x = normal(1, 32, 32)
     for limit in (1, 4096, 3 * 4096 + 5, 1 << 30):
         store.events.clear()
-        store.most_ahead_nbytes = 0
+        store.max_prefetched_nbytes = 0
         with everything(store, prefetch_nbytes=limit):
             loss = unary_chain(x, 12)
         loss.backward()
-        allowed = max(1, min(limit // 4096, 12)) * 4096
-        assert store.most_ahead_nbytes == allowed
+        window_nbytes = max(1, min(limit // 4096, 12)) * 4096
+        assert store.max_prefetched_nbytes == window_nbytes
         assert len(store.all("get")) == 12
         assert sorted(store.all("prefetch")) == list(range(12))
 
@@ -75,8 +77,8 @@ def test_every_read_of_a_chain_is_prefetched(store: RecordingStore) -> None:
         assert order.index(("prefetch", number)) < order.index(("get", number))
 
 
-def test_within_a_node_too_reads_come_in_the_order_of_use(store: RecordingStore) -> None:
-    """With room for one array ahead, no read finds another one's array in its place."""
+def test_reads_within_a_node_come_in_the_order_of_use(store: RecordingStore) -> None:
+    """In a window of one array, every read finds its own array prefetched."""
     x = normal(1, 32, 32)
     with everything(store, prefetch_nbytes=1):
         y = x.tanh()
@@ -87,17 +89,17 @@ def test_within_a_node_too_reads_come_in_the_order_of_use(store: RecordingStore)
     loss.backward()
     fetched: set[int] = set()
     missed = []
-    for what, number in store.events:
-        if what == "prefetch":
+    for kind, number in store.events:
+        if kind == "prefetch":
             fetched.add(number)
-        elif what == "get":
+        elif kind == "get":
             if number not in fetched:
                 missed.append(number)
             fetched.discard(number)
     assert not missed, store.events
 
 
-def test_a_partial_backward_reads_what_it_needs_and_no_more(store: RecordingStore) -> None:
+def test_a_partial_backward_reads_only_the_tensors_it_needs(store: RecordingStore) -> None:
     a, b = normal(1, 16, 16), normal(2, 16, 16)
     with everything(store):
         left = a.tanh().tanh().tanh().sum()  # 0, 1, 2
@@ -110,7 +112,7 @@ def test_a_partial_backward_reads_what_it_needs_and_no_more(store: RecordingStor
     assert store.all("get") == store.all("prefetch") == [2, 1, 0]
 
 
-def test_a_failed_backward_leaves_no_reads_to_the_next(store: RecordingStore) -> None:
+def test_a_failed_backward_leaves_no_prefetches_to_the_next(store: RecordingStore) -> None:
     x = normal(1, 128, 128)
     session = everything(store, prefetch_nbytes=2 * 65536)
     with session:
@@ -135,7 +137,7 @@ def test_a_failed_backward_leaves_no_reads_to_the_next(store: RecordingStore) ->
     del other
     handle.remove()
     x.grad = None
-    assert alive() <= held, "reads ahead outlive the backward they were for"
+    assert alive() <= held, "prefetched arrays outlive their backward"
     loss.backward()
     z = normal(1, 128, 128)
     unary_chain(z, 6).backward()
@@ -143,7 +145,7 @@ def test_a_failed_backward_leaves_no_reads_to_the_next(store: RecordingStore) ->
 
 
 class Stop(Function):
-    """Passes its input on, and no gradient back."""
+    """Returns its input and no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -154,7 +156,7 @@ class Stop(Function):
         return None
 
 
-def test_what_backward_turns_out_not_to_need_is_let_go_of(store: RecordingStore) -> None:
+def test_arrays_that_backward_does_not_need_in_the_end_are_dropped(store: RecordingStore) -> None:
     x, y = normal(1, 128, 128), normal(2, 128, 128)
     with everything(store, prefetch_nbytes=2 * 65536):
         a = unary_chain(y, 4)
@@ -168,11 +170,11 @@ def test_what_backward_turns_out_not_to_need_is_let_go_of(store: RecordingStore)
     gotten = store.all("get")
     assert gotten == [3, 2, 1, 0]
     y.grad = None
-    assert alive() <= held, "arrays were read for a backward that is over"
+    assert alive() <= held, "arrays of a finished backward are in memory"
 
 
-def test_stores_without_threads_are_not_asked_to_read_ahead_in_vain() -> None:
-    """PoolStore cannot prefetch: buffers for that would only take memory."""
+def test_a_store_without_threads_gets_no_prefetch_buffers() -> None:
+    """PoolStore cannot prefetch, so buffers would only take memory."""
     with PoolStore(allocate=memory.empty, hold=memory.empty) as store:
         x = normal(1, 256, 256)
         with everything(store):
@@ -180,5 +182,5 @@ def test_stores_without_threads_are_not_asked_to_read_ahead_in_vain() -> None:
         held = alive()
         memory.reset_peak()
         loss.backward()
-        # Gradients in and out, x.grad, what is unpacked and what tanh needs for itself.
+        # Gradients in and out, x.grad, the unpacked tensor and temporaries of tanh.
         assert memory.max_allocated() - held <= 8 * 256 * 256 * 4

@@ -1,4 +1,4 @@
-"""A limit on memory: what still fits, who waits for whom, and running out."""
+"""Memory limits: models that still fit, threads that wait, and OutOfMemoryError."""
 
 import gc
 import threading
@@ -25,7 +25,7 @@ from tests.session.helpers import (
 
 
 def deep(x: Any) -> Any:
-    """Return a scalar; 24 tensors of 1 MiB are saved on the way to it."""
+    """Return a scalar whose graph saves 24 tensors of 1 MiB."""
     for _ in range(12):
         x = (x * 1.01).tanh().exp() * 0.3
     return x.mean()
@@ -71,8 +71,8 @@ def test_a_model_that_keep_cannot_hold_trains_on_disk_and_in_zarr(named_stores: 
 
 
 @pytest.mark.slow
-def test_reading_ahead_takes_no_memory_that_backward_needs(named_stores: str) -> None:
-    """Under a limit that is enough without any reading ahead, it is enough with it."""
+def test_prefetching_takes_no_memory_that_backward_needs(named_stores: str) -> None:
+    """A limit that suffices without prefetching suffices with it."""
     weight = normal(1, 512, 512)
 
     def step(**options: Any) -> Any:
@@ -132,20 +132,20 @@ def test_after_running_out_in_backward_the_next_step_works(named_stores: str) ->
     for store in open_stores(named_stores):
         settle(store)
     gc.collect()
-    wait_until(lambda: memory.allocated() < base + 65536, "something saved is still in memory")
+    wait_until(lambda: memory.allocated() < base + 65536, "a saved tensor is still in memory")
     held = alive()
     with memory.limit(held + MIB // 2), pytest.raises(OutOfMemoryError):
         loss.backward(retain_graph=True)
     assert alive() <= held
     assert bits(*grad(loss, weight, retain_graph=True)) == expected
     with session:
-        again = deep(weight)
-    assert bits(*grad(again, weight)) == expected
+        loss = deep(weight)
+    assert bits(*grad(loss, weight)) == expected
 
 
 @pytest.mark.usefixtures("eager_switching")
-def test_relief_while_another_thread_saves() -> None:
-    """As an allocation under pressure asks for it, from any thread."""
+def test_reclaim_while_another_thread_saves() -> None:
+    """An allocation under pressure calls `reclaim` from any thread."""
     errors: list[BaseException] = []
     done = threading.Event()
     with memory_store(MemoryBackend(), threads=2) as store:
@@ -169,7 +169,7 @@ def test_relief_while_another_thread_saves() -> None:
 
 
 class Alternating:
-    """Every other save to the pool, the rest elsewhere."""
+    """Alternates between the given stores."""
 
     def __init__(self, *places: Any) -> None:
         self.places = places
@@ -184,9 +184,9 @@ class Alternating:
 @pytest.mark.usefixtures("eager_switching")
 @pytest.mark.parametrize("kind", ["one store", "mixed", "a session each", "a pool each"])
 def test_pressure_from_several_threads(kind: str, every_store: Any) -> None:
-    """Some wait for memory while others hold what they wait for: no error but one, no deadlock.
+    """Threads wait for memory that others hold: only OutOfMemoryError, no deadlock.
 
-    How many steps get through is chance; once the others are done, one alone always does.
+    The number of steps that succeed is random; a step after the other threads ended always does.
     """
     errors: list[BaseException] = []
     with memory_store(MemoryBackend(delay=0.0005), threads=2) as store:
@@ -211,8 +211,8 @@ def test_pressure_from_several_threads(kind: str, every_store: Any) -> None:
                     errors.append(error)
 
         threads = [threading.Thread(target=work, args=(k * 100,), daemon=True) for k in range(3)]
-        rooms = {"one store": 24, "a pool each": 70}
-        with memory.limit(alive() + rooms.get(kind, 50) * 65536):
+        limits = {"one store": 24, "a pool each": 70}
+        with memory.limit(alive() + limits.get(kind, 50) * 65536):
             for each in threads:
                 each.start()
             for each in threads:

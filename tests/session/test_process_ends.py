@@ -68,7 +68,7 @@ CHILDREN = {
         del loss, other
         gc.collect()
     """, "sys.exit"),
-    # What the parent has written is not the child's to read; what memory holds is.
+    # The child cannot read the parent's files, only its memory.
     "uses": ("""
     def in_child():
         try:
@@ -86,7 +86,7 @@ CHILDREN = {
                     mine = forward()
                 assert grad(mine).equal(expected), "the child's gradient"
         start.mul_(0)  # its own copy
-        assert grad(last).equal((x * 1).detach()), "the child's gradient of what was saved before"
+        assert grad(last).equal((x * 1).detach()), "the child's gradient of the parent's save"
     """, "sys.exit"),
 }  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_forked_with_graphs(policy: str, child: str, tmp_path: Path, run_python:
     assert result.returncode == 0, result.stderr
     assert not result.stderr
     if end == "os._exit":
-        sweep(tmp_path / "spill")  # nothing runs then
+        sweep(tmp_path / "spill")  # os._exit runs no cleanup
     assert list((tmp_path / "spill").iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Random graphs: whatever is saved, every policy gives the bits of a run that keeps it."""
+"""Random graphs: every policy gives the bits of a run that keeps all saved tensors."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,7 +12,7 @@ import offgrad
 from tests.session.graphs import Bits, Offload, bits, normal
 
 SIZE = 12
-"""Tensors are [SIZE, SIZE], so that anything can follow anything."""
+"""Tensors are [SIZE, SIZE], so that any op can follow any other."""
 
 Step = tuple[str, int, int]
 
@@ -58,7 +58,7 @@ steps = st.lists(
 
 
 def build(leaves: list[Any], program: list[Step]) -> Any:
-    """Return a scalar of `leaves`; the last tensors of a program count, and the rest by use."""
+    """Return a scalar of `leaves`: the sum of the last tensors that `program` makes."""
     made = [each * 1 for each in leaves]
     for name, first, second in program:
         a, b = made[first % len(made)], made[second % len(made)]
@@ -67,14 +67,14 @@ def build(leaves: list[Any], program: list[Step]) -> Any:
         elif name in BINARY:
             made.append(BINARY[name](a, b))
         elif not a._is_view():
-            # Views taken before are of another history then: they are not used again.
+            # Earlier views have another history afterwards: drop them.
             INPLACE[name](a)
             made = [each for each in made if not (each._is_view() and each._base is a)]
     return sum(each.sum() for each in made[-3:])
 
 
 def run(program: list[Step], offload: Offload, again: bool) -> Bits | None:
-    """Return loss and gradients; None if something needed was changed in place."""
+    """Return loss and gradients; None if a needed tensor was changed in place."""
     leaves = [normal(k, SIZE, SIZE) for k in range(3)]
     with offload():
         loss = build(leaves, program)
@@ -109,13 +109,13 @@ def test_gradients_are_those_of_a_run_that_keeps(
         expected, found = run(program, nullcontext, again), run(program, offload, again)
         if expected is not None:
             assert found == expected
-        # Else the run without a session had lost a value, and this one may have stored it.
+        # Otherwise the run without a session lost a value that this one may have stored.
         program = undisturbed(program)
         assert run(program, offload, again) == run(program, nullcontext, again) is not None
 
 
 def by_copies(program: list[Step]) -> Any:
-    """Return `program` as a function that changes nothing in place but computes the same."""
+    """Return `program` as a function with copies instead of in-place changes."""
 
     def build_copied(leaves: list[Any]) -> Any:
         made = [each * 1 for each in leaves]
@@ -148,7 +148,7 @@ copied_steps = st.lists(
 def test_in_place_changes_give_the_gradient_of_copies_or_an_error(
     program: list[Step], offload: Offload
 ) -> None:
-    """The oracle here does not change anything in place, so it never raises."""
+    """The oracle changes nothing in place, so it never raises."""
     leaves, others = ([normal(k, SIZE, SIZE) for k in range(3)] for _ in range(2))
     by_copies(program)(others).backward()
     made = [each * 1 for each in leaves]

@@ -1,4 +1,4 @@
-"""Recompute: what a cheap operation made is made again in backward, not held."""
+"""Recompute: outputs of cheap operations are recomputed in backward, not held."""
 
 import pickle
 from typing import Any
@@ -51,8 +51,8 @@ def gradients(policy: Any, run: Any) -> tuple[Any, Any]:
     return bits(loss, *(each.grad for each in leaves)), session.ledger
 
 
-def as_kept(run: Any) -> Any:
-    """Hold recomputing against keeping, bit for bit; return the ledger of recomputing."""
+def assert_same_as_keep(run: Any) -> Any:
+    """Compare recomputing with keeping, bit for bit; return the ledger of recomputing."""
     found, ledger = gradients("recompute", run)
     assert found == gradients("keep", run)[0]
     return ledger
@@ -74,7 +74,7 @@ def swiglu() -> Any:
     return ((F.silu(x @ gate) * (x @ up)) @ down).sum(), [x, gate, up, down]
 
 
-def test_the_policy_answers_where_few_operations_suffice() -> None:
+def test_the_policy_recomputes_from_few_operations_only() -> None:
     policy = Recompute(max_ops=2)
     assert policy.place(context()) is policy
     assert policy.place(context(recompute_ops=2)) is policy
@@ -88,26 +88,26 @@ def test_the_policy_answers_where_few_operations_suffice() -> None:
     assert only_gelu.place(context(made_by="NativeLayerNormBackward0")) is None
 
 
-def test_it_prints_pickles_and_comes_from_text() -> None:
+def test_recompute_prints_pickles_and_parses() -> None:
     policy = parse_policy("recompute,then=disk,min=1MiB,ops=2")
     assert policy == First([Recompute(2, "1MiB"), Offload("disk")])
     assert parse_policy("recompute") == Recompute()
     assert pickle.loads(pickle.dumps(policy)) == policy
     assert str(Recompute()) == "recompute from at most 4 ops, from 64.0 KiB"
     assert "made by Gelu" in str(When(Recompute(), made_by="Gelu"))
-    for text, what in (
+    for text, words in (
         ("recompute:disk", "then=disk"),
         ("recompute,ops=x", "ops is a number"),
         ("recompute,ops=0", "from 1 to 64"),
         ("recompute,to=disk", "then"),
     ):
-        with pytest.raises(ValueError, match=what):
+        with pytest.raises(ValueError, match=words):
             parse_policy(text)
     with pytest.raises(TypeError, match="max_ops"):
         Recompute(True)
 
 
-def test_only_policies_that_may_recompute_cost_the_memory_of_small_leaves() -> None:
+def test_only_policies_that_may_recompute_hold_small_leaves() -> None:
     def replays(text: str) -> bool:
         with offgrad.offload(parse_policy(text)):
             node: Any = F.gelu(normal(1, 4)).grad_fn
@@ -130,13 +130,13 @@ def test_gradients_are_the_same_bits(then: str) -> None:
         expected, _ = gradients("keep", run)
         found, ledger = gradients(f"recompute,then={then}", run)
         assert found == expected
-        # What is computed waits for its second use only where there is room.
-        again = run is swiglu and then.startswith("budget")
-        assert ledger.recomputes == 2 + again
+        # A recomputed tensor is kept for its second use only if the budget has room.
+        recomputed_twice = run is swiglu and then.startswith("budget")
+        assert ledger.recomputes == 2 + recomputed_twice
         assert ledger.as_dict()["recomputed_nbytes"] == ledger.recomputed_nbytes > 0
 
 
-def test_what_is_recomputed_is_neither_held_nor_stored() -> None:
+def test_recomputed_outputs_are_neither_held_nor_stored() -> None:
     x, weight, last = normal(1, 512, 128), normal(2, 128, 512), normal(3, 512, 128)
     with PoolStore() as store:
 
@@ -165,15 +165,15 @@ def test_a_chain_is_limited_by_the_number_of_operations() -> None:
         return y.sum(), [x]
 
     expected, _ = gradients("keep", chain)
-    for most in (1, 3, 64):
+    for max_ops in (1, 3, 64):
         with PoolStore() as store:
-            found, ledger = gradients([Recompute(most), Offload(store)], chain)
+            found, ledger = gradients([Recompute(max_ops), Offload(store)], chain)
             assert found == expected
-            # Of the inputs of twelve nodes, one after so many is stored, the first included.
-            assert ledger.writes == -(-12 // (most + 1))
+            # Every (max_ops + 1)-th of the twelve inputs is stored, from the first on.
+            assert ledger.writes == -(-12 // (max_ops + 1))
 
 
-def test_reads_of_what_it_takes_run_ahead() -> None:
+def test_inputs_of_recomputations_are_prefetched() -> None:
     store = RecordingStore()
     with store:
         x, weights = normal(1, 256, 128), [normal(n, 128, 128) for n in range(6)]
@@ -183,23 +183,23 @@ def test_reads_of_what_it_takes_run_ahead() -> None:
                 y = F.gelu(y @ weight)
         y.sum().backward()
         ledger = session.ledger
-        assert ledger.recomputes == 5  # the last output is saved by nobody
-        # Each was read once, for the output and for GELU's own backward.
+        assert ledger.recomputes == 5  # no node saves the last output
+        # Each input was read once, for the recomputation and for GELU's backward.
         assert ledger.reads == ledger.writes
         assert ledger.hits > ledger.reads
 
 
-def test_what_an_output_saved_twice_takes_is_read_once() -> None:
+def test_the_input_of_an_output_saved_twice_is_read_once() -> None:
     store = RecordingStore()
     with store:
         x, weights = normal(1, 256, 128), [normal(n, 128, 128) for n in range(6)]
         with offgrad.offload([Recompute(), Offload(store)]) as session:
             y = x.clone()
             for weight in weights:
-                y = F.relu(F.silu(y @ weight))  # relu saves what the next product saves, too
+                y = F.relu(F.silu(y @ weight))  # relu and the next product save the same output
         y.sum().backward()
         ledger = session.ledger
-        assert ledger.recomputes == 5  # the last is alive
+        assert ledger.recomputes == 5  # the last output is alive
         assert ledger.reads == ledger.writes == 7
 
 
@@ -211,7 +211,7 @@ def test_an_output_changed_in_place_before_it_is_saved_is_not_recomputed() -> No
             y.mul_(2)
         return (y.reshape(128, 256).t().reshape(256, 128) @ weight).sum(), [x, weight]
 
-    ledger = as_kept(run)
+    ledger = assert_same_as_keep(run)
     assert not ledger.recomputes
 
 
@@ -227,7 +227,7 @@ def test_an_input_of_a_chain_changed_in_place_breaks_the_chain() -> None:
         offgrad.manual_seed(1)
         return run()
 
-    ledger = as_kept(seeded)
+    ledger = assert_same_as_keep(seeded)
     assert not ledger.recomputes
 
 
@@ -237,14 +237,14 @@ def test_parameters_may_change_before_backward() -> None:
         bias = normal(3, 128)
         y = F.layer_norm(x.clone(), (128,), bias=bias) @ weight
         with offgrad.no_grad():
-            bias.mul_(5)  # which no node has saved
+            bias.mul_(5)  # no node saved the bias
         return y.sum(), [x, weight, bias]
 
-    ledger = as_kept(run)
+    ledger = assert_same_as_keep(run)
     assert ledger.recomputes == 1
 
 
-def test_what_the_maker_kept_may_change_if_its_own_backward_is_not_run() -> None:
+def test_the_saved_input_of_the_maker_may_change_if_its_backward_is_not_run() -> None:
     def run(policy: Any) -> Any:
         x, weight = normal(1, 256, 128), normal(2, 128, 128)
         with offgrad.offload(policy):
@@ -260,14 +260,14 @@ def test_what_the_maker_kept_may_change_if_its_own_backward_is_not_run() -> None
     assert run("recompute") == run("keep")
 
 
-def test_views_of_an_output_come_back_as_they_were() -> None:
+def test_views_of_an_output_are_restored() -> None:
     def run() -> Any:
         x, weight = normal(1, 256, 128), normal(2, 256, 64)
         y = F.silu(x.clone())
         y = y.t().sin().t() + y.reshape(2, 128, 128).transpose(0, 1).cos().sum()
         return (y.t() @ weight).sum(), [x, weight]
 
-    ledger = as_kept(run)
+    ledger = assert_same_as_keep(run)
     assert ledger.recomputes
 
 
@@ -278,11 +278,11 @@ def test_an_output_that_got_other_data_is_not_recomputed() -> None:
         y.data = normal(3, 256, 128, grad=False)
         return (y @ weight).sum(), [x, weight]
 
-    ledger = as_kept(run)
+    ledger = assert_same_as_keep(run)
     assert not ledger.recomputes
 
 
-def test_memory_of_numpy_may_change_unseen_so_nothing_is_made_of_it() -> None:
+def test_nothing_is_recomputed_from_numpy_memory_which_may_change_unseen() -> None:
     def run() -> Any:
         shared, small = np.ones((256, 128), np.float32), np.ones(128, np.float32)
         x, weight = offgrad.from_numpy(shared).requires_grad_(), normal(2, 128, 128)
@@ -291,8 +291,8 @@ def test_memory_of_numpy_may_change_unseen_so_nothing_is_made_of_it() -> None:
         (grad,) = offgrad.autograd.grad(y, weight)
         return (grad * weight).sum(), [weight]
 
-    ledger = as_kept(run)
-    assert ledger.recomputes == 1  # of SiLU, whose own input is the library's
+    ledger = assert_same_as_keep(run)
+    assert ledger.recomputes == 1  # of SiLU, whose input is library memory
 
 
 def test_long_chains_are_not_followed_to_their_beginning() -> None:
@@ -302,7 +302,7 @@ def test_long_chains_are_not_followed_to_their_beginning() -> None:
         for _ in range(3000):
             y = y + 0.001
         for _ in range(30):
-            y = F.silu(y) * y  # as a tree, of a thousand million operations
+            y = F.silu(y) * y  # as a tree, 10^9 operations
         return (y @ weight).sum(), [x, weight]
 
     found, _ = gradients("recompute,ops=64", run)
@@ -314,7 +314,7 @@ def test_a_part_of_an_output_is_kept() -> None:
         x, weight = normal(1, 256, 256), normal(2, 128, 64)
         return (F.silu(x.clone())[:, :128] @ weight).sum(), [x, weight]
 
-    ledger = as_kept(run)
+    ledger = assert_same_as_keep(run)
     assert not ledger.recomputes
 
 
@@ -333,7 +333,7 @@ def test_a_retained_graph_and_a_second_derivative() -> None:
         assert run(policy) == run("keep")
 
 
-def test_it_takes_only_what_the_same_session_saved() -> None:
+def test_recomputation_uses_only_tensors_saved_by_the_same_session() -> None:
     x, weight = normal(1, 256, 128), normal(2, 128, 128)
     with DiskStore() as store:
         with offgrad.offload(store):
@@ -350,7 +350,7 @@ def test_it_takes_only_what_the_same_session_saved() -> None:
     assert not session.ledger.recomputes
 
 
-def test_a_freed_maker_is_no_source_any_more() -> None:
+def test_nothing_is_recomputed_from_a_freed_maker() -> None:
     x, weight = normal(1, 256, 128), normal(2, 128, 128)
     with offgrad.offload("recompute") as session:
         h = F.gelu(x.clone())
@@ -362,7 +362,7 @@ def test_a_freed_maker_is_no_source_any_more() -> None:
     assert not session.ledger.recomputes
 
 
-def test_the_maker_may_be_freed_before_the_output_is_wanted() -> None:
+def test_the_maker_may_be_freed_before_the_output_is_used() -> None:
     x, weight = normal(1, 256, 128), normal(2, 128, 128)
     with offgrad.offload("recompute,then=disk") as session:
         h = F.gelu(x.clone())
@@ -375,7 +375,7 @@ def test_the_maker_may_be_freed_before_the_output_is_wanted() -> None:
     assert session.ledger.recomputes == 1
 
 
-def test_a_policy_must_not_ask_for_what_cannot_be() -> None:
+def test_recompute_is_refused_for_tensors_that_cannot_be_recomputed() -> None:
     class Always:
         def place(self, context: SaveContext) -> Any:
             return Recompute()
@@ -384,8 +384,8 @@ def test_a_policy_must_not_ask_for_what_cannot_be() -> None:
         normal(1, 256, 128) @ normal(2, 128, 128)
 
 
-def test_leaves_that_nobody_else_holds_are_not_held_for_it() -> None:
-    """What a recipe holds is counted by nobody, so it is little."""
+def test_leaves_without_other_references_are_not_held_for_recomputation() -> None:
+    """Inputs held for recomputation are in no budget, so they must be small."""
     x = normal(1, 8, 15 * 1024)
     base = memory.allocated()
     with offgrad.offload("recompute,then=budget:1MiB"):

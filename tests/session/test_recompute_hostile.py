@@ -1,4 +1,4 @@
-"""Recompute where it is least expected: odd sources, odd lifetimes, odd policies."""
+"""Recompute in odd cases: odd sources, odd lifetimes, odd policies."""
 
 import gc
 from typing import Any
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def gradients(policy: Any, run: Any) -> tuple[Any, int]:
-    """Return the bits of all gradients of `run`, and how often something was recomputed."""
+    """Return the bits of all gradients of `run` and the number of recomputations."""
     offgrad.manual_seed(1)
     with offgrad.offload(policy) as session:
         loss, leaves = run()
@@ -34,7 +34,7 @@ def gradients(policy: Any, run: Any) -> tuple[Any, int]:
 
 
 def same(run: Any, policy: Any = "recompute,min=1") -> int:
-    """Assert that recomputing changes no gradient of `run`; return how often it was done."""
+    """Assert that recomputing changes no gradient of `run`; return the recomputations."""
     found, recomputes = gradients(policy, run)
     assert found == gradients("keep", run)[0]
     return recomputes
@@ -52,7 +52,7 @@ def test_an_output_that_became_a_view_of_itself_by_data_is_not_recomputed(throug
 
 
 class Passing(Function):
-    """Returns its input, as a view that only it knows how to take."""
+    """Returns its input as a view, by user code that cannot be replayed."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -63,7 +63,7 @@ class Passing(Function):
         return grads[0] * 3
 
 
-def test_a_view_taken_by_a_function_of_the_users_is_no_source() -> None:
+def test_nothing_is_recomputed_from_a_view_made_by_a_user_function() -> None:
     def run() -> Any:
         x, weight = normal(1, 64, 64), normal(2, 64, 64)
         return ((Passing.apply(F.gelu(x.clone())) + 1.0) @ weight).sum(), [x, weight]
@@ -96,7 +96,7 @@ def test_a_dropped_graph_is_freed_where_an_operation_saved_its_recomputed_output
         gc.enable()
 
 
-def test_a_small_part_of_a_large_tensor_does_not_hold_all_of_it() -> None:
+def test_a_small_part_does_not_hold_its_large_tensor() -> None:
     x, large = normal(1, 8, 1024), normal(2, 1024, 1024, grad=False)
     with offgrad.offload("recompute"):
         y = x * x + large[0]
@@ -120,7 +120,7 @@ def test_a_view_without_gradient_does_not_hold_the_graph_of_its_base() -> None:
     assert graph() is None
 
 
-def test_a_leaf_that_many_recipes_take_is_copied_once_before_it_changes() -> None:
+def test_a_leaf_of_many_recomputations_is_copied_once_before_it_changes() -> None:
     x, weight = normal(1, 512, 512), normal(2, 512, 4)
     with offgrad.offload("recompute"):
         losses = [(F.silu(x) @ weight).sum() for _ in range(8)]
@@ -132,14 +132,14 @@ def test_a_leaf_that_many_recipes_take_is_copied_once_before_it_changes() -> Non
     assert memory.allocated() <= before
 
 
-class Whenever(Policy):
-    """Recomputes whatever can be."""
+class Always(Policy):
+    """Recomputes every tensor that can be recomputed."""
 
     def place(self, context: SaveContext) -> Any:
         return Recompute() if context.recompute_ops else None
 
 
-def test_a_policy_that_sets_no_limit_does_not_make_chains_without_end() -> None:
+def test_a_policy_without_a_limit_still_gets_bounded_chains() -> None:
     def run() -> Any:
         x = normal(1, 4, 4)
         y = x.clone()
@@ -147,11 +147,11 @@ def test_a_policy_that_sets_no_limit_does_not_make_chains_without_end() -> None:
             y = F.silu(y)
         return y.sum(), [x]
 
-    assert same(run, Whenever()) == pytest.approx(1500, rel=0.05)
+    assert same(run, Always()) == pytest.approx(1500, rel=0.05)
 
 
 @pytest.mark.parametrize("policy", ["recompute", "recompute,then=budget:768KiB"])
-def test_what_is_computed_for_two_uses_does_not_pile_up(policy: str) -> None:
+def test_recomputed_tensors_with_two_uses_stay_within_the_bound(policy: str) -> None:
     x, weights = normal(1, 512, 128), [normal(n, 128, 128) for n in range(12)]
     with offgrad.offload(policy, prefetch_nbytes="512KiB") as session:
         y, outputs = x.clone(), []
@@ -159,19 +159,19 @@ def test_what_is_computed_for_two_uses_does_not_pile_up(policy: str) -> None:
             y = F.gelu(y @ weight)
             outputs.append(y)
         total = y.sum()
-        for each in outputs:  # the last saves of all are of what was saved first, too
+        for each in outputs:  # the last nodes save the first outputs once more
             total = total + (each @ weights[0]).sum()
         del each, outputs, y
-    ahead: list[int] = []
+    held: list[int] = []
     for each in weights[1:]:
-        each.register_hook(lambda grad: ahead.append(sum(session.held_by_purpose().values())))
+        each.register_hook(lambda grad: held.append(sum(session.held_by_purpose().values())))
     total.backward()
-    assert len(ahead) == 11
-    assert max(ahead) <= (MIB if policy == "recompute" else 768 << 10)
+    assert len(held) == 11
+    assert max(held) <= (MIB if policy == "recompute" else 768 << 10)
 
 
 def rounded_then_recomputed(*, alive: bool) -> Any:
-    """Compute from SiLU's rounded input what a product wants; the sine wants it as it was."""
+    """Recompute a product's input from SiLU's rounded input; the sine needs the exact value."""
     x, weight = normal(1, 64, 64), normal(2, 64, 64)
     silu, product = (
         When(Cast("float16", Offload("pool", min_nbytes=0)), op="Silu*"),
@@ -190,11 +190,11 @@ def rounded_then_recomputed(*, alive: bool) -> Any:
     return bits(grad)
 
 
-def test_what_follows_from_rounded_numbers_is_rounded_for_who_wants_it_so_alone() -> None:
+def test_only_saves_placed_as_recompute_see_the_result_of_rounded_inputs() -> None:
     assert rounded_then_recomputed(alive=True) == rounded_then_recomputed(alive=False)
 
 
-def test_what_is_computed_waits_within_the_budget() -> None:
+def test_recomputed_tensors_count_toward_the_budget() -> None:
     x, up, down = normal(1, 256, 128), normal(2, 128, 256), normal(3, 256, 64)
     with offgrad.offload("recompute,then=budget:600KiB") as session:
         h = x @ up
@@ -202,10 +202,10 @@ def test_what_is_computed_waits_within_the_budget() -> None:
         del h
     held: list[int] = []
 
-    def look(grad: Any) -> None:
+    def record_held(grad: Any) -> None:
         budgeted = sum(each.held_nbytes for each in session._budgets.values())
         held.append(budgeted + sum(session.held_by_purpose().values()))
 
-    down.register_hook(look)
+    down.register_hook(record_held)
     loss.backward()
     assert max(held) <= 600 << 10

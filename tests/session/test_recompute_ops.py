@@ -1,4 +1,4 @@
-"""Every operation that calls itself cheap gives the same bits when it is run again."""
+"""Every operation declared cheap to recompute gives the same bits when recomputed."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ CHEAP = [spec for spec in SPECS if any(cls.is_recomputable for cls in spec.cover
 
 
 def rerun(spec: OpSpec, dtype: Any) -> set[type[Any]]:
-    """Have outputs computed again and compare them; return the operations that made them."""
+    """Recompute outputs and compare them; return the operations that made them."""
     made: set[type[Any]] = set()
     with PoolStore() as store:
         for sample in spec.arrays(dtype):
@@ -37,23 +37,23 @@ def rerun(spec: OpSpec, dtype: Any) -> set[type[Any]]:
             strides = [each.stride() for each in outputs]
             before = session.ledger.recomputes
             del outputs
-            again = [each._saved_self for each in saves]
-            assert [bits(each) for each in again] == expected
-            assert [each.stride() for each in again] == strides
+            recomputed = [each._saved_self for each in saves]
+            assert [bits(each) for each in recomputed] == expected
+            assert [each.stride() for each in recomputed] == strides
             assert session.ledger.recomputes - before >= len(
-                [each for each in again if each.numel()]
+                [each for each in recomputed if each.numel()]
             )
-            del again, saves
+            del recomputed, saves
     return made
 
 
 @pytest.mark.parametrize("spec", CHEAP, ids=str)
-def test_run_again_it_gives_the_same_bits(spec: OpSpec) -> None:
+def test_recomputed_outputs_have_the_same_bits(spec: OpSpec) -> None:
     for dtype in spec.dtypes():
         rerun(spec, dtype)
 
 
-def test_every_cheap_operation_is_run_again() -> None:
+def test_every_cheap_operation_is_recomputed() -> None:
     run = set().union(*(rerun(spec, spec.dtypes()[0]) for spec in CHEAP))
     run = {next(each for each in cls.__mro__ if each in registry) for cls in run}
     missing = {

@@ -34,7 +34,7 @@ def test_a_mapping_of_lists(every_store: Any) -> None:
     loss.backward()
 
 
-def test_bytes_that_one_rule_keeps_may_be_stored_by_another(every_store: Any) -> None:
+def test_a_tensor_kept_by_one_rule_may_be_stored_by_another(every_store: Any) -> None:
     x = offgrad.randn(200, 200, requires_grad=True)
     policy = [When("keep", op="Sin"), Offload(every_store["disk"], min_nbytes=0)]
     with offgrad.offload(policy) as session:

@@ -1,4 +1,4 @@
-"""Where sessions by module apply: which calls they enter, in which order, and what they leave."""
+"""The scope of sessions by module: the calls they apply to, their order, and cleanup."""
 
 import gc
 import pickle
@@ -25,7 +25,7 @@ from offgrad.policies import (
 
 
 class Recording(Policy):
-    """Keeps everything and remembers which module saved."""
+    """Keeps everything and records the module of each save."""
 
     def __init__(self) -> None:
         self.modules: list[str] = []
@@ -74,7 +74,7 @@ def two() -> tuple[Recording, Recording]:
 
 
 @pytest.mark.parametrize("pattern", ["blocks", "blocks.**", "blo?ks", "b*"])
-def test_a_list_of_modules_is_never_called_but_may_be_named(pattern: str) -> None:
+def test_a_pattern_may_name_a_list_of_modules_though_it_is_never_called(pattern: str) -> None:
     net, policy = Net(), Recording()
     with offgrad.offload({pattern: policy}, model=net):
         net(batch())
@@ -95,7 +95,7 @@ def test_a_list_or_dict_of_modules_as_the_module(model: bool) -> None:
     assert parts.modules == ["parts.a.0", "parts.b"]
 
 
-def test_parts_of_the_module_called_on_their_own() -> None:
+def test_parts_of_the_module_called_directly() -> None:
     net, policy = Net(), Recording()
     with offgrad.offload(policy, module=net):
         net.blocks[1](batch())
@@ -104,7 +104,7 @@ def test_parts_of_the_module_called_on_their_own() -> None:
     assert policy.modules == ["0", ""]
 
 
-def test_what_the_module_calls_goes_with_it_registered_or_not() -> None:
+def test_modules_called_by_the_module_are_in_scope_registered_or_not() -> None:
     hidden = nn.Sequential(nn.Tanh())
     net = nn.ModuleDict({"a": Hiding(hidden), "b": nn.Tanh()})
     for by_name in (True, False):
@@ -120,7 +120,7 @@ def test_what_the_module_calls_goes_with_it_registered_or_not() -> None:
         assert outer.modules == ["b"]
 
 
-def test_a_tied_module_goes_with_its_caller() -> None:
+def test_a_tied_module_is_in_the_scope_of_its_caller() -> None:
     embedding = nn.Sequential(nn.Tanh())
     net = nn.ModuleDict({"embedding": embedding, "head": Hiding(embedding)})
     outer, inner = two()
@@ -130,7 +130,7 @@ def test_a_tied_module_goes_with_its_caller() -> None:
     assert inner.modules == ["embedding.0", "head"]
 
 
-def test_a_tied_module_registered_twice_is_in_the_module_that_calls_it() -> None:
+def test_a_tied_module_registered_twice_is_in_the_scope_of_its_caller() -> None:
     shared = nn.Tanh()
 
     class Twice(nn.Module):
@@ -149,7 +149,7 @@ def test_a_tied_module_registered_twice_is_in_the_module_that_calls_it() -> None
     assert policy.modules == ["second.0", "second.1"]
 
 
-def test_by_its_name_a_module_may_be_in_another_than_its_caller() -> None:
+def test_a_module_matched_by_name_may_be_outside_the_scope_of_its_caller() -> None:
     hidden = nn.Tanh()
     a = nn.ModuleDict({"b": Hiding(hidden), "c": hidden})
     net = nn.ModuleDict({"a": a})
@@ -189,7 +189,7 @@ def test_modules_are_looked_up_when_the_block_begins() -> None:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_of_two_sessions_for_a_module_the_inner_block_counts(by_name: bool) -> None:
+def test_the_inner_of_two_sessions_for_a_module_applies(by_name: bool) -> None:
     net = Net()
     outer, inner = two()
 
@@ -203,7 +203,7 @@ def test_of_two_sessions_for_a_module_the_inner_block_counts(by_name: bool) -> N
     assert (outer.modules, inner.modules) == ([], ["head.0"])
 
 
-def test_the_nearer_module_counts_in_whichever_order_blocks_begin() -> None:
+def test_the_nearer_module_applies_in_either_order_of_the_blocks() -> None:
     net = Net()
     near, far = two()
     sessions = [
@@ -217,7 +217,7 @@ def test_the_nearer_module_counts_in_whichever_order_blocks_begin() -> None:
         assert (near.modules, far.modules) == (["blocks.1.0"], ["blocks.0.0"])
 
 
-def test_an_inner_session_stays_innermost_further_in() -> None:
+def test_an_inner_session_stays_innermost_in_nested_calls() -> None:
     net = nn.Sequential(nn.Sequential(nn.Sequential(nn.Tanh())), nn.Tanh())
     outer, inner = two()
     with (
@@ -249,7 +249,7 @@ def test_a_module_that_calls_itself() -> None:
     assert (len(outer.modules), len(inner.modules)) == (1, 1)
 
 
-def test_otherwise_is_the_policy_of_the_rest() -> None:
+def test_otherwise_is_the_policy_of_unmatched_modules() -> None:
     net = Net()
     head, rest = two()
     with offgrad.offload(ByModule({"head": head}, otherwise=rest), model=net):
@@ -261,7 +261,7 @@ def test_otherwise_is_the_policy_of_the_rest() -> None:
     )
 
 
-def test_one_pass_reads_for_all_rules_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_plan_covers_all_rules_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Sequential(nn.Tanh(), nn.Tanh(), nn.Tanh())
     plans: list[int] = []
     plan = offgrad.session.OffloadSession.plan
@@ -279,10 +279,10 @@ def test_one_pass_reads_for_all_rules_of_a_session(monkeypatch: pytest.MonkeyPat
     assert plans == [3]
 
 
-# What is left
+# Cleanup
 
 
-def test_hooks_that_a_module_leaves_open_are_its_own_affair() -> None:
+def test_hooks_that_a_module_leaves_open_stay_until_it_closes_them() -> None:
     def generate() -> Generator[Tensor]:
         with saved_tensors_hooks(lambda t: t, lambda t: t):
             yield offgrad.ones(1)
@@ -307,7 +307,7 @@ def test_hooks_that_a_module_leaves_open_are_its_own_affair() -> None:
     assert saved_tensor.state.hooks == ()
 
 
-def test_blocks_that_end_in_another_order() -> None:
+def test_sessions_may_exit_in_another_order() -> None:
     first, second = two()
     one, other = offgrad.offload(first), offgrad.offload(second)
     one.__enter__()
@@ -319,7 +319,7 @@ def test_blocks_that_end_in_another_order() -> None:
     assert (first.modules, second.modules) == ([], [""])
 
 
-def test_copies_know_nothing_of_the_session() -> None:
+def test_copies_are_independent_of_the_session() -> None:
     net = Net()
     policy = Recording()
     with offgrad.offload(policy, module=net.head), offgrad.offload({"blocks": "keep"}, model=net):
@@ -335,7 +335,7 @@ def test_copies_know_nothing_of_the_session() -> None:
 
 
 def test_a_session_ended_by_garbage_collection_while_hooks_are_registered() -> None:
-    """The end of a session may come wherever memory is allocated, even while the lock is held."""
+    """A session may end wherever memory is allocated, even while the lock is held."""
     module = nn.Tanh()
 
     def hold() -> Iterator[None]:
@@ -392,7 +392,7 @@ def test_a_session_ended_by_garbage_collection_while_hooks_are_registered() -> N
     ],
 )
 def test_patterns(pattern: str, names: list[str]) -> None:
-    # What a pattern matches itself, which is what counts before what it encloses.
+    # Direct matches of the pattern, which take precedence over modules inside them.
     policy = ByModule({pattern: "keep"})
     rules = {name: policy.find(name) for name in ("", "a", "a.c", "a.c.d", "b")}
     assert [name for name, rule in rules.items() if rule and not rule.depth] == names

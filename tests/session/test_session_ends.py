@@ -1,4 +1,4 @@
-"""How sessions and their graphs may end: in any order, by the collector, in a cycle."""
+"""The ends of sessions and their graphs: in any order, by the collector, in a cycle."""
 
 import gc
 import itertools
@@ -19,7 +19,7 @@ from tests.session.steps import POLICIES, every_policy, expected, forward, left,
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_sessions_that_exit_in_any_order(order: tuple[int, ...], named_stores: str) -> None:
-    """The innermost of those that are left counts."""
+    """The innermost of the remaining sessions applies."""
     policies = [POLICIES[name] for name in ("disk", "budget", "zarr")]
     sessions = [offgrad.offload(each, directory=named_stores) for each in policies]
     x, z = normal(1, 128, 128), normal(1, 128, 128)
@@ -40,11 +40,11 @@ def test_sessions_that_exit_in_any_order(order: tuple[int, ...], named_stores: s
         sessions[number].__exit__(None, None, None)
         y = save(y)
     remaining = [0, 1, 2]
-    should = [2]
+    wanted = [2]
     for number in order:
         remaining.remove(number)
-        should.append(max(remaining, default=-1))
-    assert counted == should
+        wanted.append(max(remaining, default=-1))
+    assert counted == wanted
     y.sum().backward()
     (z * 1).tanh().tanh().tanh().tanh().sum().backward()
     assert bits(x.grad) == bits(z.grad)
@@ -66,7 +66,7 @@ def test_a_session_entered_inside_itself_and_another(policy: Policy, named_store
     for each in (session, session, other, session):
         each.__enter__()
         y = save(y)
-    for each in (session, other, session, session):  # of several, the innermost exits
+    for each in (session, other, session, session):  # an exit ends the innermost entry
         each.__exit__(None, None, None)
         y = save(y)
     assert counted == [(1, 0), (2, 0), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (5, 2)]
@@ -81,7 +81,7 @@ def test_a_session_entered_inside_itself_and_another(policy: Policy, named_store
 
 @every_policy
 def test_a_session_is_collected_with_its_graph(policy: Policy, named_stores: str) -> None:
-    """Not before: its graphs can be gone back through, again and again."""
+    """Not before: its graphs allow any number of backwards."""
     step(offgrad.offload(policy, directory=named_stores))
     before = footprint(named_stores)
     x = normal(1, 128, 128)
@@ -96,9 +96,9 @@ def test_a_session_is_collected_with_its_graph(policy: Policy, named_stores: str
         loss.backward(retain_graph=True)
         gc.collect()
         assert bits(loss, x.grad) == expected()
-    (again,) = gradient(loss, x)
-    assert bits(loss, again) == expected()
-    del loss, x, again
+    (grad,) = gradient(loss, x)
+    assert bits(loss, grad) == expected()
+    del loss, x, grad
     gc.collect()
     assert reference() is None
     assert not left(before, named_stores)
@@ -130,12 +130,12 @@ def test_many_backwards_hold_no_more_than_the_first(policy: Policy, named_stores
     with session:
         loss = forward(x)
 
-    def back(times: int) -> Footprint:
+    def run_backward(times: int) -> Footprint:
         for _ in range(times):
             x.grad = None
             loss.backward(retain_graph=True)
             assert bits(loss, x.grad) == expected()
         return footprint(named_stores)
 
-    before = back(3)
-    assert not back(20).more_than(before, objects=20, blocks=300)
+    before = run_backward(3)
+    assert not run_backward(20).more_than(before, objects=20, blocks=300)

@@ -1,4 +1,4 @@
-"""Errors in forward, in backward, in whatever packs or unpacks: nothing is left, all goes on."""
+"""Errors in forward, backward, packs and unpacks: nothing leaks, the session stays usable."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.session.steps import SAVES, every_policy, expected, forward, left, st
 
 
 class FailsAt(Policy):
-    """Raises for one of the saves; has no answer for others."""
+    """Raises for one save and has no answer for the others."""
 
     def __init__(self, number: int) -> None:
         self.numbers: Iterator[int] = itertools.count()
@@ -47,7 +47,7 @@ def test_an_error_of_any_save_leaves_nothing(policy: Policy, named_stores: str) 
 
 
 @every_policy
-def test_an_error_of_a_pack_inside_leaves_nothing(policy: Policy, named_stores: str) -> None:
+def test_an_error_of_a_nested_pack_leaves_nothing(policy: Policy, named_stores: str) -> None:
     session = offgrad.offload(policy, directory=named_stores)
     step(session)
     before = footprint(named_stores)
@@ -67,7 +67,7 @@ def test_an_error_of_a_pack_inside_leaves_nothing(policy: Policy, named_stores: 
 
 @every_policy
 def test_an_unpack_that_fails_may_succeed_the_next_time(policy: Policy, named_stores: str) -> None:
-    """One of a pair inside the session, one of a tensor of the session's own graph."""
+    """The failing hooks are inside the session; other saves use the session."""
     session = offgrad.offload(policy, directory=named_stores)
     step(session)
     before = footprint(named_stores)
@@ -104,7 +104,7 @@ def test_an_unpack_that_fails_may_succeed_the_next_time(policy: Policy, named_st
 
 @every_policy
 def test_an_error_in_every_place_of_backward(policy: Policy, named_stores: str) -> None:
-    """What is freed by then is freed once; the others go with the graph."""
+    """Entries freed before the error are freed once; the others die with the graph."""
     session = offgrad.offload(policy, directory=named_stores)
     step(session)
     before = footprint(named_stores)

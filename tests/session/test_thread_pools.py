@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("eager_switching")
 
 
 def batches(count: int) -> Iterator[Any]:
-    """Yield batches that a loader's threads make, with offgrad's own functions, and save for it."""
+    """Yield batches that a loader's threads compute with offgrad, in graphs that save tensors."""
     noise = normal(3, 128, 128)
 
     def make(number: int) -> Any:
         raw = normal(number, 128, 128, grad=False)
-        augmented = (raw * noise).tanh()  # with a graph of its own
+        augmented = (raw * noise).tanh()  # has a graph
         assert augmented.requires_grad
         return augmented.detach()
 
@@ -62,10 +62,10 @@ def test_a_loaders_threads_save_nothing_for_the_session(policy: Policy, named_st
 
 
 @every_policy
-def test_a_pool_of_threads_that_train_on_what_another_loads(
+def test_a_thread_pool_trains_on_batches_loaded_by_another_thread(
     policy: Policy, named_stores: str
 ) -> None:
-    """All through one session, each by its own thread; what they leave is nothing."""
+    """All threads share one session, and nothing is left afterwards."""
     session = offgrad.offload(policy, directory=named_stores)
     queue: Queue[int | None] = Queue(2)
     found: dict[int, Bits] = {}
@@ -110,7 +110,7 @@ def test_a_graph_made_in_a_thread_that_is_gone(policy: Policy, named_stores: str
 
 
 def test_a_module_with_a_budget_in_a_pool_of_threads(store: RecordingStore) -> None:
-    """Threads that call one module share what its policy allows, and end at nothing."""
+    """Threads that call one module share its budget and leave nothing."""
     model = nn.Sequential(nn.Tanh(), nn.Sigmoid(), nn.Tanh())
     results: dict[int, Bits] = {}
 

@@ -1,4 +1,4 @@
-"""Several threads, with a session each or one for all."""
+"""Several threads, each with a session or with a shared one."""
 
 import threading
 from contextlib import nullcontext
@@ -11,7 +11,7 @@ from tests.session.helpers import in_threads
 def _chain(offload: Offload, seed: int) -> Bits:
     found: Bits = []
     for step in range(4):
-        # No matrix products: the threads of BLAS would only wait for each other.
+        # No matrix products: BLAS threads would only wait for each other.
         x, w = normal(seed + step, 140, 140), normal(seed, 140, 140)
         with offload():
             loss = ((x * w).tanh() * w.t()).sin().square().mean()
@@ -43,7 +43,7 @@ def test_threads_that_share_a_session(offload: Offload) -> None:
         assert results[seed] == _chain(nullcontext, seed)
 
 
-def test_a_session_is_of_its_thread(offload: Offload) -> None:
+def test_a_session_applies_to_its_thread_only(offload: Offload) -> None:
     results: dict[str, Bits] = {}
     session: Any = offload()
     entered, done = threading.Event(), threading.Event()
@@ -75,7 +75,7 @@ def test_backward_in_another_thread(offload: Offload) -> None:
     assert bits(x.grad, w.grad) == bits(y.grad, v.grad)
 
 
-def test_two_threads_go_back_through_one_retained_graph(offload: Offload) -> None:
+def test_two_threads_run_backward_on_one_retained_graph(offload: Offload) -> None:
     x = normal(1, 140, 140)
     with offload():
         loss = (x * 2).exp().sin().tanh().square().sum()

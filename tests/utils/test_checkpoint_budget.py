@@ -17,7 +17,7 @@ from offgrad.policies import (
 )
 from offgrad.utils.checkpoint import checkpoint, checkpoint_sequential
 from tests.session.backends import MemoryBackend, RecordingStore, memory_store
-from tests.session.bound import KIB64, Peaks, Program, away, budget, check_bound, measure
+from tests.session.bound import KIB64, Peaks, Program, as_bytes, budget, check_bound, measure
 from tests.session.graphs import Bits, bits, gradient, normal
 
 ckpt = partial(checkpoint, use_reentrant=False)
@@ -120,7 +120,7 @@ def test_a_budget_inside_checkpoints_is_the_one_around(tensors: float) -> None:
             gc.collect()
             gc.disable()
             try:
-                needed, expected = measure(partial(program, away), [x], away(), backwards)
+                needed, expected = measure(partial(program, as_bytes), [x], as_bytes(), backwards)
                 again = partial(program, lambda: session)
                 peaks_of_run, found = measure(again, [x], session, backwards)
             finally:

@@ -20,7 +20,7 @@ def retained(offload: Offload) -> Bits:
 
 
 def partial(offload: Offload) -> Bits:
-    """Parts of a graph, by inputs=, in three backwards."""
+    """Parts of a graph, by `inputs=`, in three backwards."""
     a, b, c = normal(1, 8, 8), normal(2, 8, 8), normal(3, 8, 8)
     with offload():
         left = (a @ b).exp()
@@ -35,7 +35,7 @@ def partial(offload: Offload) -> Bits:
 
 
 def shared_parts(offload: Offload) -> Bits:
-    """Several losses over one trunk, backwards one after another, other order than forward."""
+    """Several losses over one trunk, with backwards in another order than the forwards."""
     x, w = normal(1, 8, 8), normal(2, 8, 8)
     with offload():
         trunk = (x @ w).tanh()
@@ -49,7 +49,7 @@ def shared_parts(offload: Offload) -> Bits:
 
 
 def several_forwards(offload: Offload) -> Bits:
-    """Three forwards, each in a session of its own, then one backward; and one left over."""
+    """Four forwards in separate sessions, then one backward through three of them."""
     x, w = normal(1, 40, 40), normal(2, 40, 40)
     losses = []
     for k in range(4):
@@ -60,7 +60,7 @@ def several_forwards(offload: Offload) -> Bits:
 
 
 def dropped(offload: Offload) -> Bits:
-    """A graph that nobody goes back through, before and after one that somebody does."""
+    """A graph without a backward, before and after one with a backward."""
     x = normal(1, 150, 150)
     with offload():
         (x * 2).exp().sin().sum()
@@ -71,7 +71,7 @@ def dropped(offload: Offload) -> Bits:
 
 
 class Cubic(Function):
-    """x^3 + y, saving an input, an output and something in between, and None."""
+    """x^3 + y; saves an input, an output, an intermediate and None."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> Any:
@@ -90,7 +90,7 @@ class Cubic(Function):
 
 
 def functions(offload: Offload) -> Bits:
-    """A Function of the user's own, differentiated twice."""
+    """A custom Function, differentiated twice."""
     x, y = normal(1, 9, 9), normal(2, 9, 9)
     with offload():
         out = Cubic.apply(x * 1, y).sin()

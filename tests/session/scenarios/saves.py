@@ -1,4 +1,4 @@
-"""Tensors to save of every kind: views, dtypes, memory of the user's."""
+"""Saved tensors of every kind: views, dtypes, external memory."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tests.session.graphs import Bits, Offload, bits, normal
 
 
 def views(offload: Offload) -> Bits:
-    """Saves that are transposed, permuted, expanded, sliced, flipped and pieces."""
+    """Saves that are transposed, permuted, expanded, sliced, flipped or split."""
     x, row = normal(1, 6, 4, 5), normal(2, 5)
     with offload():
         y = x * 1.5
@@ -32,7 +32,7 @@ def views(offload: Offload) -> Bits:
 
 
 def reused(offload: Offload) -> Bits:
-    """One tensor saved by many nodes, as it is, transposed and reshaped."""
+    """One tensor saved by many nodes, unchanged, transposed and reshaped."""
     x = normal(1, 130, 130)
     with offload():
         y = x.sin()
@@ -70,7 +70,7 @@ def dtypes(offload: Offload) -> Bits:
 
 
 def external(offload: Offload) -> Bits:
-    """Memory of the user's: reversed, read-only, repeated, offset, in Fortran order."""
+    """External memory: reversed, read-only, repeated, offset, in Fortran order."""
     base = np.random.default_rng(5).standard_normal((40, 40)).astype(np.float32)
     frozen = base.copy()
     frozen.flags.writeable = False
@@ -87,7 +87,7 @@ def external(offload: Offload) -> Bits:
 
 
 def brain_floats(offload: Offload) -> Bits:
-    """bfloat16, which neither NumPy nor Zarr knows."""
+    """bfloat16, a dtype that neither NumPy nor Zarr has."""
     x = normal(1, 9, 9, dtype=offgrad.bfloat16)
     with offload():
         loss = (x.tanh() * x.t()).sum() + (x * 2)[::2].exp().sum()

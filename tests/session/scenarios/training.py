@@ -1,4 +1,4 @@
-"""Models in training."""
+"""Training steps of small models."""
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def embedding_and_norms(offload: Offload) -> Bits:
 
 
 def twenty_steps(offload: Offload) -> Bits:
-    """One session entered again in every step."""
+    """One session, re-entered in every step."""
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
     optimizer = optim.SGD(model.parameters(), lr=0.05)
     session = offload()

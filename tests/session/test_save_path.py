@@ -1,4 +1,4 @@
-"""The way of a saved tensor from its operation to the write queue is short."""
+"""The path of a saved tensor from its operation to the write queue is short."""
 
 import os
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_files_and_returns_on_the_way() -> None:
-    """In a process of its own: the profiler that counts calls must not count those of others."""
+def test_files_and_returns_on_the_path() -> None:
+    """Run in a separate process, so that the profiler counts no other calls."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "storage")])
     result = subprocess.run(
         [sys.executable, "-m", "benchmarks.trace_save"],
