@@ -183,7 +183,7 @@ def test_policy_objects_are_used_unchanged_and_stores_become_offload() -> None:
 
 
 @pytest.mark.parametrize("thing", [None, 5, 1.5, ("disk",), b"disk", {"place"}])
-def test_other_things_are_refused(thing: Any) -> None:
+def test_other_types_are_refused(thing: Any) -> None:
     for each in (thing, ["disk", thing]):
         with pytest.raises(TypeError, match=type(thing).__name__):
             offgrad.offload(each)
@@ -239,7 +239,7 @@ def test_lossless_follows_the_codec() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, "many", "-1MiB", ""])
-def test_bounds_of_size_are_sizes(size: Any) -> None:
+def test_min_nbytes_must_be_a_size(size: Any) -> None:
     with pytest.raises(ValueError, match="size"):
         Offload("disk", min_nbytes=size)
     with pytest.raises(TypeError, match="float"):
@@ -299,7 +299,7 @@ def test_pickling(policy: Any) -> None:
     assert pickle.loads(pickle.dumps(policy)) == policy
 
 
-def test_contexts_are_plain_facts() -> None:
+def test_contexts_pickle_and_are_immutable() -> None:
     facts = context()
     assert pickle.loads(pickle.dumps(facts)) == facts
     with pytest.raises(AttributeError):

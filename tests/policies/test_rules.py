@@ -162,7 +162,7 @@ def test_the_first_answer_decides() -> None:
     assert policy.place(context(is_parameter=True)) is None
 
 
-def test_a_list_means_the_first_that_answers() -> None:
+def test_a_list_is_a_first_policy() -> None:
     rules = [When("disk", op="Gelu"), ["cast:float16", "keep"]]
     policy = as_policy(rules)
     assert policy == First(rules) == First([When("disk", op="Gelu"), "cast:float16", "keep"])

@@ -138,7 +138,7 @@ def test_the_budget_is_used_to_the_full() -> None:
         with budget(nbytes, store):
             loss = unary_chain(x, 40)
         settle(store)
-        # A part may have been written before its room was needed.
+        # A part may have been written before its memory was needed.
         assert held + nbytes * 3 // 4 - KIB64 <= alive() <= held + nbytes + 4096
         loss.backward()
 
@@ -221,7 +221,7 @@ def test_a_write_whose_graph_is_gone_still_counts_toward_the_budget() -> None:
 # Eviction
 
 
-def test_nothing_is_written_while_there_is_room() -> None:
+def test_nothing_is_written_while_the_budget_has_room() -> None:
     x = normal(1, 32, 32)
     with ShapeStore() as store:
         for _ in range(3):
@@ -310,7 +310,7 @@ def test_backward_evicts_unneeded_entries_first_then_those_it_uses_last() -> Non
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 11, 12, 20])
-def test_the_last_ones_stay(count: int) -> None:
+def test_last_keeps_the_last_tensors(count: int) -> None:
     x = normal(1, 32, 32)
     with ShapeStore() as store:
         with offgrad.offload(Last(count, Offload(store, min_nbytes=0))):

@@ -153,7 +153,7 @@ def test_a_tensor_too_large_for_the_budget_is_an_error_of_its_op() -> None:
         del loss
 
 
-def test_the_last_ones_stay_if_the_others_cannot_be_written() -> None:
+def test_last_keeps_its_tensors_if_the_others_cannot_be_written() -> None:
     x, y = normal(1, 64, 64), normal(2, 64, 64)
     with failing(Failing(0)) as store:
         session = offgrad.offload(Last(2, Offload(store, min_nbytes=0)))
@@ -168,7 +168,7 @@ def test_the_last_ones_stay_if_the_others_cannot_be_written() -> None:
         del loss
 
 
-def test_rounded_tensors_that_cannot_be_written_stay_as_they_are(tmp_path: Path) -> None:
+def test_tensors_whose_rounded_write_fails_stay_exact(tmp_path: Path) -> None:
     """The tensor in memory is exact; backward reads nothing."""
     x = normal(1, 64, 64)
     with DiskStore(tmp_path, codec="int8", pack_below_nbytes=0, allocate=memory.empty) as store:
@@ -325,7 +325,7 @@ def test_out_of_memory_with_a_broken_store_is_out_of_memory() -> None:
         del loss
 
 
-def test_one_write_that_fails_does_not_keep_others_from_making_room() -> None:
+def test_one_failed_write_does_not_stop_others_from_freeing_memory() -> None:
     x = normal(1, 128, 128)
     with failing(Failing(0)) as store:
         session = budget(MANY, store)

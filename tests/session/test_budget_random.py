@@ -60,7 +60,7 @@ def tree(leaves: list[Any], program: list[Step]) -> Program:
     delay=st.sampled_from([0.0, 0.0005]),
     backwards=st.integers(1, 2),
 )
-def test_no_op_takes_more_than_it_needs_and_the_budget(
+def test_each_op_takes_at_most_its_own_need_plus_the_budget(
     program: list[Step], nbytes: int, window: str, delay: float, backwards: int
 ) -> None:
     leaves = [normal(k, 128, 128) for k in range(2)]
@@ -74,7 +74,7 @@ def test_no_op_takes_more_than_it_needs_and_the_budget(
 
 @settings(max_examples=10, deadline=None)
 @given(program=steps, count=st.integers(0, 12), backwards=st.integers(1, 2))
-def test_the_last_ones_stay_and_the_bits_are_the_same(
+def test_last_keeps_its_tensors_and_gives_the_same_bits(
     program: list[Step], count: int, backwards: int
 ) -> None:
     leaves = [normal(k, 128, 128) for k in range(2)]

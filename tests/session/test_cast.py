@@ -224,7 +224,7 @@ def test_one_tensor_saved_exactly_and_rounded(first: str, named_stores: str) -> 
     assert (np.abs(rounded - value) <= codec("int4").max_error(value)).all()
 
 
-def test_stores_are_one_for_each_codec(named_stores: str) -> None:
+def test_each_codec_has_one_named_store(named_stores: str) -> None:
     from offgrad.session.named_stores import open_store
 
     disk, lz4 = open_store("disk", named_stores), open_store("disk:lz4", named_stores)
@@ -254,7 +254,7 @@ def test_rounding_does_not_depend_on_references_to_the_tensor(
     assert gradient(hold=True) == gradient(hold=False)
 
 
-def test_a_store_that_rounds_says_so() -> None:
+def test_a_lossy_store_is_reported_as_lossy() -> None:
     with PoolStore(codec="int8") as rounds, PoolStore(codec="lz4") as exact:
         assert not Store(rounds).lossless
         assert Store(exact).lossless

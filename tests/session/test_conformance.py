@@ -79,7 +79,7 @@ def constant_collections() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("constant_collections")
-def test_collections_at_any_moment(offload: Offload) -> None:
+def test_garbage_collections_at_any_moment(offload: Offload) -> None:
     """Graphs that are garbage in cycles die in the middle of the next step."""
 
     def steps() -> Bits:

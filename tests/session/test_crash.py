@@ -67,7 +67,9 @@ def end(process: "subprocess.Popen[str]", how: signal.Signals) -> int:
 @pytest.mark.slow
 @places
 @policies
-def test_killed_in_the_middle(policy: str, place: str, tmp_path: Path) -> None:
+def test_the_files_of_a_killed_process_are_swept_at_the_next_start(
+    policy: str, place: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "spill"
     folder.mkdir()
     process = start(policy, folder, place)
@@ -99,7 +101,7 @@ def test_a_sweep_spares_the_files_of_a_live_process(tmp_path: Path, run_python: 
 
 @pytest.mark.slow
 @policies
-def test_interrupted(policy: str, tmp_path: Path) -> None:
+def test_an_interrupted_process_leaves_no_files(policy: str, tmp_path: Path) -> None:
     """Ctrl-C is an ordinary exception: it leaves nothing."""
     folder = tmp_path / "spill"
     folder.mkdir()
@@ -134,7 +136,9 @@ ENDINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("policy", ["disk", "zarr"])
-def test_ended(policy: str, ending: str, tmp_path: Path, run_python: RunPython) -> None:
+def test_a_process_leaves_no_files_at_exit(
+    policy: str, ending: str, tmp_path: Path, run_python: RunPython
+) -> None:
     code, expected = ENDINGS[ending]
     source = textwrap.dedent(TRAIN) + code.replace("\\n", "\n").replace("\\\\", "")
     source = source.replace("model = nn.Seq", "x = None\nmodel = nn.Seq")
@@ -188,7 +192,9 @@ FORK = """
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("ending", ["os._exit", "sys.exit"])
 @pytest.mark.parametrize("policy", ["pool", "disk", "zarr"])
-def test_forked(policy: str, ending: str, tmp_path: Path, run_python: RunPython) -> None:
+def test_a_forked_child_and_its_parent_both_train(
+    policy: str, ending: str, tmp_path: Path, run_python: RunPython
+) -> None:
     result = run_python(FORK, policy, ending)
     assert result.returncode == 0, result.stderr
     if ending == "os._exit":

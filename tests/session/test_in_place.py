@@ -16,7 +16,7 @@ from tests.session.helpers import everything
 
 @pytest.mark.parametrize("how", ["recorded", "no_grad", "through a view", "detached"])
 @pytest.mark.parametrize("size", [8, 300])
-def test_changed_in_place_after_saving(how: str, size: int, offload: Offload) -> None:
+def test_a_saved_tensor_changed_in_place(how: str, size: int, offload: Offload) -> None:
     """Backward gets the saved value or raises; never a wrong gradient."""
     w = normal(2, size, size)
     for _ in range(5):
@@ -46,7 +46,7 @@ def test_changed_in_place_after_saving(how: str, size: int, offload: Offload) ->
             assert np.array_equal(grad.numpy(), kept)
 
 
-def test_saved_again_after_a_change(offload: Offload) -> None:
+def test_a_tensor_saved_before_and_after_a_change(offload: Offload) -> None:
     """Each save has the value at its time."""
     w = [normal(k, 300, 300) for k in range(4)]
     x = normal(9, 300, 300, grad=False)
@@ -86,7 +86,7 @@ def test_an_optimizer_step_between_forward_and_backward(offload: Offload) -> Non
         assert np.array_equal(x.grad.numpy(), expected.numpy())
 
 
-def test_data_replaced_after_saving(offload: Offload) -> None:
+def test_a_saved_tensor_whose_data_is_replaced(offload: Offload) -> None:
     """Counts as an in-place change: the saved value or an error."""
     w, x = normal(1, 150, 150), normal(2, 150, 150)
     value = w.detach().numpy().copy()
@@ -102,7 +102,7 @@ def test_data_replaced_after_saving(offload: Offload) -> None:
         assert np.array_equal(x.grad.numpy(), value)
 
 
-def test_detached_in_place_after_saving(offload: Offload) -> None:
+def test_a_saved_tensor_detached_in_place(offload: Offload) -> None:
     """The second derivative uses the saved tensors or raises."""
 
     def second(detach: bool) -> Any:

@@ -122,7 +122,7 @@ def test_repeated_elements_are_stored_once(array: Array) -> None:
 
 
 @given(arrays())
-def test_layouts_are_values(array: Array) -> None:
+def test_layouts_compare_and_hash_by_value(array: Array) -> None:
     assert compact(array)[1] == compact(array)[1]
     assert hash(compact(array)[1]) == hash(compact(array)[1])
 
@@ -143,7 +143,7 @@ def test_layouts_are_values(array: Array) -> None:
         (np.ones((0, 3), "f4"), 0, True),
     ],
 )
-def test_by_hand(array: Array, stored_nbytes: int, dense: bool) -> None:
+def test_compact_sizes_by_hand(array: Array, stored_nbytes: int, dense: bool) -> None:
     data, _, found = compact(array)
     assert data.nbytes == stored_nbytes
     assert found == dense

@@ -110,7 +110,7 @@ def test_the_ledger_by_hand(tmp_path: Path) -> None:
         with session:
             y = x.clone()
             a = y.sin()  # y: 40000
-            b = y.t().cos()  # y again
+            b = y.t().cos()  # y as well
             c = x.exp()  # its result: 40000
             d = c[:, :50].sin()  # half of it
             e = x.sin()  # a parameter: kept
@@ -203,7 +203,7 @@ def test_rows_equal_the_counts_of_the_store(kind: str, threads: int) -> None:
         assert {row.module for row in ledger.rows} >= {"", "0.0", "0.1", "0.2", "1"}
 
 
-def test_sums_are_those_of_the_rows(store: RecordingStore) -> None:
+def test_totals_are_the_sums_of_the_rows(store: RecordingStore) -> None:
     with everything(store) as session:
         loss = unary_chain(normal(1, 32, 32), 3) + normal(2, 32, 32).exp().sin().sum()
     loss.backward()
@@ -325,7 +325,7 @@ def test_dropped_writes_count_no_stored_bytes() -> None:
         assert (session.ledger.writes, session.ledger.stored_nbytes) == (5, 2 * 4096)
 
 
-def test_stored_bytes_are_those_encoded(tmp_path: Path) -> None:
+def test_stored_bytes_are_the_encoded_bytes(tmp_path: Path) -> None:
     with DiskStore(tmp_path, codec="zstd", allocate=memory.empty) as store:
         with everything(store) as session:
             loss = (offgrad.zeros(256, 256, requires_grad=True) + 0).exp().sum()
@@ -360,7 +360,7 @@ def test_encoded_bytes_are_counted_apart_from_stored_ones(tmp_path: Path) -> Non
             assert "10.5 KiB encoded" in str(ledger)
 
 
-def test_without_a_codec_encoded_bytes_are_those_written() -> None:
+def test_without_a_codec_encoded_bytes_are_the_written_bytes() -> None:
     backend = MemoryBackend()
     with memory_store(backend) as pending:
         backend.gate.clear()

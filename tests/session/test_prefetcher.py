@@ -25,9 +25,7 @@ def test_nothing_is_read_while_the_caller_holds_the_tensors(store: RecordingStor
     loss.backward(retain_graph=True)
     assert product is not None
     assert store.all("get") == [] or store.all("get") == store.all("get")[:1]
-    assert store.stats().read_nbytes <= 64 * 64 * 4, (
-        "only the product itself has no other reference"
-    )
+    assert store.stats().read_nbytes <= 64 * 64 * 4, "only the product has no other reference"
 
 
 def test_a_held_tensor_that_has_changed_is_read(store: RecordingStore) -> None:

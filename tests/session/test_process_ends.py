@@ -104,7 +104,9 @@ CHILDREN = {
 @pytest.mark.parametrize(
     "policy", ["budget", "budget on zarr", "budget on pool", "large budget", "last"]
 )
-def test_forked_with_graphs(policy: str, child: str, tmp_path: Path, run_python: RunPython) -> None:
+def test_fork_with_live_graphs(
+    policy: str, child: str, tmp_path: Path, run_python: RunPython
+) -> None:
     does, end = CHILDREN[child]
     result = run_python(f"{START}{does}{FORK.replace('END', end)}", policy)
     assert result.returncode == 0, result.stderr
@@ -154,7 +156,7 @@ ENDINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("policy", ["budget on zarr", "last"])
-def test_exit_with_something_alive(
+def test_exit_with_live_graphs_and_sessions(
     policy: str, ending: str, tmp_path: Path, run_python: RunPython
 ) -> None:
     result = run_python(f"{START}    {ENDINGS[ending]}\n", policy)

@@ -73,13 +73,13 @@ def build(leaves: list[Any], program: list[Step]) -> Any:
     return sum(each.sum() for each in made[-3:])
 
 
-def run(program: list[Step], offload: Offload, again: bool) -> Bits | None:
+def run(program: list[Step], offload: Offload, repeat: bool) -> Bits | None:
     """Return loss and gradients; None if a needed tensor was changed in place."""
     leaves = [normal(k, SIZE, SIZE) for k in range(3)]
     with offload():
         loss = build(leaves, program)
     try:
-        if again:
+        if repeat:
             loss.backward(inputs=leaves[:1], retain_graph=True)
             grads = offgrad.autograd.grad(
                 loss, leaves, retain_graph=True, create_graph=True, allow_unused=True
@@ -101,17 +101,17 @@ def undisturbed(program: list[Step]) -> list[Step]:
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(program=steps, again=st.booleans())
-def test_gradients_are_those_of_a_run_that_keeps(
-    program: list[Step], again: bool, offload: Offload
+@given(program=steps, repeat=st.booleans())
+def test_gradients_equal_those_of_a_run_that_keeps(
+    program: list[Step], repeat: bool, offload: Offload
 ) -> None:
     with np.errstate(all="ignore"):
-        expected, found = run(program, nullcontext, again), run(program, offload, again)
+        expected, found = run(program, nullcontext, repeat), run(program, offload, repeat)
         if expected is not None:
             assert found == expected
         # Otherwise the run without a session lost a value that this one may have stored.
         program = undisturbed(program)
-        assert run(program, offload, again) == run(program, nullcontext, again) is not None
+        assert run(program, offload, repeat) == run(program, nullcontext, repeat) is not None
 
 
 def by_copies(program: list[Step]) -> Any:
