@@ -23,9 +23,10 @@ from tests.session.bound import (
     budget,
     chain,
     check_bound,
+    measure,
 )
 from tests.session.graphs import normal
-from tests.session.helpers import alive, settle, unary_chain, wait_until
+from tests.session.helpers import alive, everything, settle, unary_chain, wait_until
 
 
 class Starting(MemoryBackend):
@@ -66,6 +67,25 @@ def test_the_bound_holds_on_disk_with_a_large_prefetch_window(nbytes: int, tmp_p
     with DiskStore(tmp_path, allocate=memory.empty) as store:
         check_bound(chain(x, 10), [x], budget(nbytes, store, prefetch_nbytes="1GiB"), nbytes)
     assert not store.stats().live_handles
+
+
+def test_a_measured_run_ends_when_io_threads_hold_nothing_of_it() -> None:
+    """Else the next run would be measured from a base that falls while it runs."""
+    x, backend = normal(1, 128, 128), Starting()
+
+    def program(peaks: Peaks) -> Any:
+        loss = x.tanh().sum()
+        assert backend.started.acquire(timeout=SECONDS)  # a write that has begun cannot be dropped
+        return loss
+
+    with memory_store(backend) as store:
+        before = memory.allocated()
+        backend.gate.clear()
+        opened = threading.Timer(0.2, backend.gate.set)
+        opened.start()
+        measure(program, [x], everything(store))
+        assert memory.allocated() == before
+        opened.join()
 
 
 class Reentrant(Function):
