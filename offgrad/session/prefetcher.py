@@ -15,13 +15,25 @@ from offgrad.session.saved_array import SavedArray
 class _Prefetched:
     """A saved array that is in memory, or on its way there, for its next uses."""
 
-    __slots__ = ("is_recomputed", "pinned", "saved", "uses")
+    __slots__ = ("handle", "is_recomputed", "nbytes", "pinned", "saved", "uses")
 
     def __init__(self, saved: SavedArray, pinned: Storage | None) -> None:
         self.saved = ref(saved)
+        self.nbytes = saved.nbytes
         self.pinned = pinned
+        # While a store may be reading: it holds the buffer, even if the saved array dies unused.
+        self.handle = None if saved.buffer is None else saved.stored
         self.is_recomputed = False  # rather than read or found in memory
         self.uses = 1
+
+    def cancel_prefetch(self) -> None:
+        """Drop the prefetch, if there is one; on return its buffer is free."""
+        saved = self.saved()
+        if saved is not None:
+            saved.cancel_prefetch()
+        elif self.handle is not None:
+            with contextlib.suppress(StoreError):
+                self.handle.store.cancel_prefetch(self.handle)
 
 
 class Prefetcher:
@@ -80,18 +92,19 @@ class Prefetcher:
         prefetched: dict[int, int] = {}
         recomputed: dict[int, int] = {}
         for each in self._prefetched.copy().values():
-            saved, storage = each.saved(), each.pinned
+            storage = each.pinned
             if storage is not None:  # the whole storage, even if the array is not used any more
                 pinned = recomputed if each.is_recomputed else prefetched
                 pinned[storage.uid] = storage.root.nbytes
-            elif saved is not None and saved.recomputation is None:
-                unpinned_nbytes += saved.nbytes
+            elif each.handle is not None:
+                unpinned_nbytes += each.nbytes
         return unpinned_nbytes + sum(prefetched.values()), sum(recomputed.values())
 
     def fill_window(self) -> None:
         """Begin the next prefetches, as far as the window and the memory limit allow."""
         for key, each in list(self._prefetched.items()):
             if each.saved() is None:
+                each.cancel_prefetch()
                 del self._prefetched[key]
         held_nbytes, _ = self._held_nbytes()
         while self._upcoming:
@@ -152,7 +165,7 @@ class Prefetcher:
         elif prefetched.pinned is not storage:
             prefetched.is_recomputed = saved.recomputation is not None
             if not prefetched.is_recomputed or self._has_room_for(saved, storage):
-                prefetched.pinned = storage
+                prefetched.pinned, prefetched.handle = storage, None
 
     def _has_room_for(self, saved: SavedArray, storage: Storage) -> bool:
         """Return whether a recomputed array can be kept for its next use: else it is recomputed."""
@@ -174,7 +187,7 @@ class Prefetcher:
             return
         prefetched.uses -= 1
         if not prefetched.uses:
-            saved.cancel_prefetch()
+            prefetched.cancel_prefetch()
             del self._prefetched[id(saved)]
 
     def shrink(self) -> None:
@@ -182,9 +195,8 @@ class Prefetcher:
         dropped: list[ref[SavedArray]] = []
         prefetched, self._prefetched = self._prefetched, {}
         for each in prefetched.values():
-            saved = each.saved()
-            if saved is not None:
-                saved.cancel_prefetch()
+            each.cancel_prefetch()
+            if each.saved() is not None:
                 dropped += [each.saved] * each.uses
         self._upcoming.extendleft(reversed(dropped))
         self.window_nbytes //= 2

@@ -1,6 +1,7 @@
 """Budget and Last: how much stays in memory, which entries are evicted, and their bits."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +149,76 @@ def test_backward_that_saves_holds_no_more_than_the_budget(
         check_bound(make(x), [x], budget(nbytes, store), nbytes, backwards=2)
         check_bound(inside(make(x)), [x], budget(nbytes, store), nbytes)
         wait_until(lambda: not store.stats().live_handles, "handles are alive")
+
+
+class Unused(Function):
+    """x * 1; saves the result, and backward does not read it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        result = x * 1
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * 1
+
+
+class SlowReads(MemoryBackend):
+    """Holds the buffer of a read for a while; counts the reads that have begun."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.started = threading.Semaphore(0)
+
+    def read(self, entry: Entry, out: NDArray[Any]) -> None:
+        """Wait, and read."""
+        self.started.release()
+        time.sleep(self.seconds)
+        super().read(entry, out)
+
+
+@pytest.mark.parametrize("backwards", [1, 2])
+@pytest.mark.parametrize("tensors", [0, 2, 3])
+def test_reads_ahead_of_unused_arrays_hold_no_more_than_the_budget(
+    tensors: int, backwards: int
+) -> None:
+    """The saved array dies with its node; an I/O thread still holds the buffer."""
+    x, nbytes = normal(1, 128, 128), tensors * KIB64
+
+    def program(peaks: Peaks) -> Any:
+        y = x
+        for _ in range(12):
+            for op in (Unused.apply, offgrad.tanh):
+                y = op(y)
+                y.register_hook(peaks.next)
+                peaks.next()
+        return y.sum()
+
+    with memory_store(SlowReads(0.02), threads=2) as store:
+        check_bound(program, [x], budget(nbytes, store), nbytes, backwards)
+        assert bool(store.stats().prefetch_hits) == bool(tensors)
+
+
+def test_backward_ends_with_its_last_read() -> None:
+    x, backend = normal(1, 128, 128), SlowReads(0.3)
+    before = memory.allocated()
+    with memory_store(backend) as store:
+        with everything(store):
+            loss = Unused.apply(x).sum()
+        settle(store)
+
+        def wait(_: Any) -> None:
+            assert backend.started.acquire(timeout=SECONDS)
+
+        loss.register_hook(wait)
+        loss.backward()
+        del loss
+        x.grad = None
+        assert memory.allocated() == before
+        assert len(backend.reads) == 1
 
 
 def test_the_budget_is_used_to_the_full() -> None:
