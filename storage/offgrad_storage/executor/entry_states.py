@@ -187,6 +187,8 @@ class EntryStates:
     def _cancel_all(self) -> None:
         for entry in list(self._writes):
             self._cancel_write(entry)
+        for entry in self._reads:
+            entry.fetch = None  # no thread will fill it: `cancel_prefetch` must not wait for one
         self._reads.clear()
         self._free_jobs.clear()
 

@@ -65,6 +65,27 @@ def test_close_waits_for_readers(setup: Setup) -> None:
     assert isinstance(results[0], np.ndarray)
 
 
+def test_a_prefetch_that_close_cancelled_may_be_cancelled_again(setup: Setup) -> None:
+    """An interrupted backward pass cancels its prefetches after its store was closed."""
+    setup.backend.permits.release(2)
+    handles = [setup.put(number) for number in range(2)]
+    setup.store.flush()
+    for handle in handles:
+        handle.prefetch(setup.pool.empty(100, np.uint8))
+    setup.started("read 0")
+    closing, _ = in_thread(setup.store.close)
+    eventually(lambda: setup.store._executor._closed)
+    setup.backend.open.set()
+    closing.join()
+    cancel = setup.store.cancel_prefetch
+    cancelling = threading.Thread(target=lambda: list(map(cancel, handles)), daemon=True)
+    cancelling.start()
+    cancelling.join(10)
+    assert not cancelling.is_alive()
+    assert "read 1" not in setup.backend.log
+    assert setup.pool.in_use_nbytes == 0
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_unclosed_store_ends_its_work_and_closes_the_backend(threads: int) -> None:
     setup = Setup(threads)
