@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,36 @@ def test_garbage_collections_at_any_moment(offload: Offload) -> None:
 
     found = steps()
     assert found == steps()
+
+
+STRIDED_VIEWS: dict[str, Callable[[Any], Any]] = {
+    "every second": lambda x: x[::2, ::2],
+    "every second, transposed": lambda x: x[::2, ::2].mT,
+    "columns": lambda x: x[:, 3:40],
+    "one column": lambda x: x[:, 3:4],
+    "one row, transposed": lambda x: x[3:4].mT,
+    "expanded": lambda x: x[:, :1].expand(150, 20),
+    "diagonal": lambda x: x.diagonal()[:, None],
+}
+
+
+@pytest.mark.parametrize("product", ["matrix", "vector", "linear", "batch"])
+def test_products_of_strided_views(product: str, offload: Offload) -> None:
+    """A store gives a view back in other strides; products must not depend on these."""
+
+    def run(view: str, offload: Offload) -> Bits:
+        x = normal(1, 150, 150)
+        with offload():
+            v = STRIDED_VIEWS[view](x * 1)
+            if product == "batch":
+                v = v.expand(3, *v.shape)
+            w = normal(2, v.shape[-1]) if product == "vector" else normal(2, v.shape[-1], 7)
+            if product == "linear":
+                result = offgrad.nn.functional.linear(v, w.mT)
+            else:
+                result = v @ w
+            loss = result.square().sum()
+        return bits(loss, *gradient(loss, [x, w]))
+
+    for view in STRIDED_VIEWS:
+        check((view, product), partial(run, view), offload)

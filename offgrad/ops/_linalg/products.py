@@ -31,8 +31,12 @@ __all__ = [
 
 
 def for_blas(array: Array) -> Array:
-    """Return `array`, copied unless BLAS can read it: results do not depend on strides."""
-    if array.ndim < 2:
+    """Return `array`, copied unless BLAS can read it: results do not depend on strides.
+
+    A copy keeps the memory order of the last two dimensions, as a copy in a store does, so that
+    BLAS gets the same orientation and gives the same bits for either.
+    """
+    if array.ndim < 2 or 1 in array.shape[-2:]:
         return memory.contiguous(array)
     rows, columns = array.strides[-2:]
     item = array.itemsize
@@ -42,6 +46,8 @@ def for_blas(array: Array) -> Array:
     ):
         if inner == item and outer >= item * size and outer % item == 0:
             return array
+    if abs(rows) < abs(columns):
+        return memory.copy(array.swapaxes(-1, -2)).swapaxes(-1, -2)
     return memory.copy(array)
 
 
