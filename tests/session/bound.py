@@ -1,4 +1,4 @@
-"""A budget is a bound: the peak memory of each op, compared with a run that saves no tensors."""
+"""A budget is a bound: the peak memory of each op, against a run that keeps no saved tensors."""
 
 import gc
 import threading
