@@ -80,8 +80,8 @@ class SaveHooks(Protocol):
 
     @property
     def pack(self) -> Callable[[Save], Any]:
-        """A function, called once for each tensor, that returns an object to hold in its place, or
-        `KEEP`.
+        """A function, called once for each tensor with grad mode off, that returns an object to
+        hold in its place, or `KEEP`.
         """
 
     @property
@@ -116,12 +116,7 @@ class PairHooks:
         self._unpack = unpack
 
     def pack(self, save: Save) -> Any:
-        """Call the pair's ``pack`` with grad mode off, so that nothing it computes is recorded."""
-        modes = grad_mode.state.set(False, grad_mode.state.inference)
-        try:
-            return self._pack(save.tensor)
-        finally:
-            grad_mode.state.set(*modes)
+        return self._pack(save.tensor)
 
     @property
     def unpacker(self) -> Unpacker:
@@ -331,7 +326,14 @@ class SavedTensor:
         """Have `hooks` pack the tensor; return False if they leave it to be kept."""
         save = Save(tensor, self._node(), self._slot, self._is_output, is_own)
         version = save.storage.version
-        packed = hooks.pack(save)
+        # Operations of hooks, policies and stores are not recorded: else they would be packed, too.
+        modes = grad_mode.state
+        previous = modes.grad_mode, modes.grad_enabled
+        modes.grad_mode = modes.grad_enabled = False
+        try:
+            packed = hooks.pack(save)
+        finally:
+            modes.grad_mode, modes.grad_enabled = previous
         if save.storage.version != version:
             raise RuntimeError(
                 f"a pack hook must not change its input in place, but that of {self.origin()} was "

@@ -304,7 +304,9 @@ class OffloadSession:
         return handle
 
     def _open(self, placement: Store) -> AbstractArrayStore:
-        """Return the store of `placement`; in a forked child another one."""
+        """Return the store of `placement`; of one that it names, a forked child opens its own."""
+        if not isinstance(placement.store, str):
+            return placement.store  # not cached: it would live as long as the session
         key = (placement, os.getpid())
         store = self._stores.get(key)
         if store is None:
