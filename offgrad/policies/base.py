@@ -5,8 +5,8 @@ A policy knows facts, holds no tensors and does no I/O. A session carries its de
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import singledispatch
+from dataclasses import dataclass
+from functools import cached_property, singledispatch
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -245,19 +245,22 @@ class Offload(Policy):
     store: str | AbstractArrayStore
     codec: str | None = None
     min_nbytes: int | str = 64 * 1024
-    _placement: Store = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         placement = Store(self.store, self.codec)
         object.__setattr__(self, "store", placement.store)
         object.__setattr__(self, "codec", placement.codec)
         object.__setattr__(self, "min_nbytes", as_nbytes(self.min_nbytes))
-        object.__setattr__(self, "_placement", placement)
 
     def place(self, context: SaveContext) -> Placement | None:
         if context.is_parameter or context.nbytes < int(self.min_nbytes):
             return None
         return self._placement
+
+    # Not a field: `dataclasses.asdict` and `fields` show the arguments alone.
+    @cached_property
+    def _placement(self) -> Store:
+        return Store(self.store, self.codec)
 
     @property
     def lossless(self) -> bool:
@@ -306,7 +309,7 @@ def nested_policy(policy: Any) -> Policy:
     Raises:
         TypeError: if it is none, or a policy by module: that one applies to its modules alone.
     """
-    if isinstance(policy, Mapping) or getattr(policy, "is_by_module", False):
+    if isinstance(policy, Mapping) or (isinstance(policy, Policy) and policy.is_by_module):
         raise TypeError(
             "policies by module cannot be nested in another policy: put the policy into the "
             "mapping, or use When(policy, module=pattern)"

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import offgrad
 from offgrad import nn
 from offgrad.policies import (
     POLICIES,
+    First,
     Keep,
     Offload,
     Placement,
@@ -297,6 +299,32 @@ def test_equality_and_hash() -> None:
 )
 def test_pickling(policy: Any) -> None:
     assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+def test_offload_has_three_fields() -> None:
+    assert asdict(Offload("disk:lz4")) == {"store": "disk", "codec": "lz4", "min_nbytes": 65536}
+
+
+def test_a_subclass_may_choose_the_store_of_offload() -> None:
+    class ToPool(Offload):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            object.__setattr__(self, "store", "pool")
+
+    policy = ToPool("disk")
+    assert policy.place(context()) == Store("pool")
+    assert str(policy).startswith("pool")
+
+
+def test_a_policy_with_any_attribute_can_be_nested() -> None:
+    class Duck:
+        def place(self, context: SaveContext) -> None:
+            return None
+
+        def __getattr__(self, name: str) -> str:
+            return name
+
+    assert First([Duck()]).place(context()) is None
 
 
 def test_contexts_pickle_and_are_immutable() -> None:
