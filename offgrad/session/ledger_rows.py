@@ -78,14 +78,26 @@ class LedgerCounter:
         self._rows: dict[RowKey, RowCounter] = {}
 
     def saved(
-        self, row: RowKey, nbytes: int, unique_nbytes: int, is_kept: bool, seconds: float
+        self,
+        row: RowKey,
+        nbytes: int,
+        unique_nbytes: int,
+        is_kept: bool,
+        new: "SavedArray | None",
+        seconds: float,
     ) -> None:
-        """Count one save: its bytes, those not saved before, and the time it spent in a store."""
+        """Count one save: its bytes, those not saved before, the new saved array with its write, if
+        it has begun, and the time it spent in a store.
+        """
         counter = self._row(row)
         counter.saves += 1
         counter.logical_nbytes += nbytes
         counter.unique_nbytes += unique_nbytes
         counter.kept_nbytes += nbytes * is_kept
+        if new is not None:
+            new.is_counted = True
+            if new.stored is not None:
+                self.wrote(new)
         self.waited_to_write(row, seconds)
 
     def waited_to_write(self, row: RowKey, seconds: float) -> None:
@@ -95,10 +107,12 @@ class LedgerCounter:
         counter.write_waits += seconds >= _MIN_WAIT_SECONDS
 
     def wrote(self, saved: "SavedArray") -> None:
-        """Count a put; the handle is in `saved`."""
-        counter = self._row(saved.row)
-        counter.writes += 1
-        counter.add_pending(id(saved), saved.handle)
+        """Count a put; the handle is in `saved`. Until its save is counted, nothing is."""
+        if saved.is_counted:
+            counter = self._row(saved.row)
+            counter.writes += 1
+            if saved.cached_in is None:  # else its write has failed already
+                counter.add_pending(id(saved), saved.handle)
 
     def failed_to_write(self, saved: "SavedArray") -> None:
         """The put has failed in the background."""

@@ -164,8 +164,8 @@ class MemoryBudget:
                 if saved is not None:
                     source = array.data.view()
                     saved.stored = self.store.put(source, attributes=array.attributes)
-                    saved.ledger.wrote(saved)
                     saved.cached_in, saved.evicting_from = None, cached
+                    saved.ledger.wrote(saved)
                     cached.evicted.append(array)
                     if not self._spill.lossless:
                         saved.forget_copies()

@@ -112,6 +112,7 @@ class SavedArray:
         shape, dtype, nbytes: of the array.
         row: the ledger's row of the save that made it.
         ledger: counts its writes and reads.
+        is_counted: whether the ledger has counted its save.
         lossless: whether it comes back bit for bit.
         cached_in: the storage that a budget keeps in memory for it; None once it is put in a store.
         evicting_from: the same storage, from then on until the write is done.
@@ -131,6 +132,7 @@ class SavedArray:
         "deferred",
         "dtype",
         "evicting_from",
+        "is_counted",
         "ledger",
         "lossless",
         "nbytes",
@@ -143,6 +145,7 @@ class SavedArray:
     def __init__(self, data: Array, row: "RowKey", ledger: "LedgerCounter", lossless: bool) -> None:
         self.row = row
         self.ledger = ledger
+        self.is_counted = False
         self.shape = data.shape
         self.dtype = data.dtype
         self.nbytes = data.nbytes

@@ -198,13 +198,14 @@ class OffloadSession:
                 saved.budget.touch(saved.cached_in)
 
         row = (context.op, context.slot, context.module)
+        new: SavedArray | None = None
         began: float | None = None
         try:
             if is_kept:
                 return KEEP
             # Recompute, defer, hold or write
             if saved is None:
-                saved = SavedArray(part.data, row, self._ledger, is_lossless)
+                saved = new = SavedArray(part.data, row, self._ledger, is_lossless)
                 if isinstance(placement, Recompute):
                     assert recomputation is not None
                     self._recompute_later(saved, part, recomputation)
@@ -229,7 +230,7 @@ class OffloadSession:
             seconds = 0.0 if began is None else time.perf_counter() - began
             unique_nbytes = 0 if match.is_known else part.data.nbytes
             with self._lock:
-                self._ledger.saved(row, context.nbytes, unique_nbytes, is_kept, seconds)
+                self._ledger.saved(row, context.nbytes, unique_nbytes, is_kept, new, seconds)
 
     def _recompute_later(
         self, saved: SavedArray, part: StorageRange, recomputation: Recomputation
@@ -270,7 +271,7 @@ class OffloadSession:
                 saved.note_copy(storage, begin)
                 if budget.add(saved, storage, data, attributes):
                     return
-        handle = self._put(budget.store, saved, data, attributes)
+        handle = saved.stored = budget.store.put(data, attributes=attributes)
         handle.wait_captured()  # until then the budget has no room for it
         handle.check()
 
@@ -286,22 +287,10 @@ class OffloadSession:
         if not part.can_be_shared:
             data = memory.copy(data)
             storage, begin = Storage(data), 0
-        handle = self._put(self._open(placement), saved, data, attributes)
+        handle = saved.stored = self._open(placement).put(data, attributes=attributes)
         self._wait_before_changes(storage, handle)
         if placement.lossless:
             saved.note_copy(storage, begin)
-
-    def _put(
-        self,
-        store: AbstractArrayStore,
-        saved: SavedArray,
-        data: Array,
-        attributes: Mapping[str, object],
-    ) -> Handle:
-        handle = saved.stored = store.put(data, attributes=attributes)
-        with self._lock:
-            self._ledger.wrote(saved)
-        return handle
 
     def _open(self, placement: Store) -> AbstractArrayStore:
         """Return the store of `placement`; of one that it names, a forked child opens its own."""
