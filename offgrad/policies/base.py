@@ -307,7 +307,7 @@ def nested_policy(policy: Any) -> Policy:
     """Return the policy given, as a part of another.
 
     Raises:
-        TypeError: if it is none, or a policy by module: that one applies to its modules alone.
+        TypeError: if it is no policy, or a policy by module: that applies to its modules alone.
     """
     if isinstance(policy, Mapping) or (isinstance(policy, Policy) and policy.is_by_module):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Budget and Last: tensors stay in memory while there is room, and go to a store then."""
+"""Budget and Last: tensors stay in memory while there is room; the others go to a store."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +39,9 @@ class Budget(Policy):
             depend on which tensors were evicted.
 
     Raises:
-        ValueError: if the size or the store is none, or the store rounds.
-        TypeError: likewise.
+        ValueError: if the text of the size or the name of the store is unknown, the size is
+            negative, or the store rounds.
+        TypeError: if the size is neither an int nor text, or the store neither a store nor a name.
 
     Example:
         >>> with offgrad.offload(Budget("1MiB", spill="disk")) as session:

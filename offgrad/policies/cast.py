@@ -57,7 +57,7 @@ class Cast(Wrapper):
         if to not in _ROUNDED:
             raise unknown_name("cast", to, _ROUNDED)
         object.__setattr__(self, "to", to)
-        then = in_memory(to, Offload("pool")) if self.then is None else nested_policy(self.then)
+        then = rounded_only(to, Offload("pool")) if self.then is None else nested_policy(self.then)
         object.__setattr__(self, "then", then)
         if isinstance(then, Keep | Cast) or (isinstance(then, Offload) and then.codec is not None):
             raise ValueError(f"a cast applies to stores without a codec, got {then}")
@@ -85,6 +85,6 @@ class Cast(Wrapper):
         return f"cast to {self.to} ({self.then})"
 
 
-def in_memory(to: str, then: Policy) -> Policy:
-    """Return `then` for rounded dtypes only: tensors of others would be in memory twice."""
+def rounded_only(to: str, then: Policy) -> Policy:
+    """Return `then` for rounded dtypes only: other tensors would be in memory twice."""
     return When(then, dtype=_ROUNDED[to]) if to in _ROUNDED else then

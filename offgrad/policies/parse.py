@@ -11,7 +11,7 @@ from offgrad.policies.base import (
     as_policy,
 )
 from offgrad.policies.budget import Budget, Last
-from offgrad.policies.cast import Cast, in_memory
+from offgrad.policies.cast import Cast, rounded_only
 from offgrad.policies.first import First
 from offgrad.policies.names import STORES, as_nbytes, unknown_name
 from offgrad.policies.when import When
@@ -98,7 +98,7 @@ def _cast(name: str, to: str | None, options: Options) -> Policy:
     min_option = f",min={options['min']}" if "min" in options else ""
     if "then" in options:
         return Cast(to, parse_policy(options["then"] + min_option))
-    return Cast(to, in_memory(to, parse_policy("pool" + min_option)))
+    return Cast(to, rounded_only(to, parse_policy("pool" + min_option)))
 
 
 def _budget(name: str, nbytes: str | None, options: Options) -> Policy:

@@ -19,7 +19,7 @@ def matches(pattern: str, name: str) -> bool:
     In it ``*`` stands for any name between dots or any part of one, ``?`` for one character of
     one, and ``**``, between dots, for any number of names.
     """
-    # Each name with a dot behind it, so that any number of names is simply repeated.
+    # A dot follows each name, so that a repetition matches any number of names.
     return _compiled(pattern).fullmatch(f"{name}." if name else "") is not None
 
 

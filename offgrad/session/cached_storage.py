@@ -40,7 +40,7 @@ class CachedStorage:
 
     Attributes:
         storage: the memory.
-        nbytes: its size, while the budget counts it here.
+        nbytes: its size; 0 while an eviction counts it.
         arrays: the dirty arrays: not yet put in the store.
         evicted: the arrays put in the store, whose writes may be pending.
         writes: the writes of these.
@@ -76,7 +76,7 @@ class CachedStorage:
             self._budget.clear(self)
 
     def end_writes(self) -> None:
-        """All writes are done: drop the written arrays; others, whose write failed, are dirty."""
+        """Once all writes are done, drop the written arrays; those that failed become dirty."""
         for array in self.evicted:
             saved = array.saved()
             if saved is None:

@@ -14,13 +14,13 @@ _MIN_TO_PRUNE = 64
 
 
 class Match(NamedTuple):
-    """What is known of a range that is being saved.
+    """The result of a lookup of a range that is being saved.
 
     Attributes:
         saved: an array that holds its bytes; None if there is none yet.
         layout: how the tensor lies over that array, or over a copy of its own elements.
         is_known: whether these bytes were saved before, stored or kept.
-        key: under which a new array is to be noted.
+        key: the key of a new array, for `SavedRanges.put`.
     """
 
     saved: SavedArray | None
@@ -41,12 +41,12 @@ class SavedRanges:
         self._max_ranges = _MIN_TO_PRUNE
 
     def find(self, part: StorageRange, placement: Placement, *, lossless: bool) -> Match:
-        """Return what is known of `part`, and note that it was saved.
+        """Look `part` up, and note that it was saved.
 
         Args:
             part: a range of this storage.
-            placement: where the policy wants it.
-            lossless: whether that gives back the same bits; if not, only saves with an equal
+            placement: the policy's answer.
+            lossless: whether it gives back the same bits; if not, only saves with an equal
                 placement share the array.
         """
         key: Key = (part.begin, part.data.dtype, _extent(part))

@@ -2,8 +2,8 @@
 
 Inputs, targets, masks and buffers stay in memory as long as the program has them. The session
 references their storage weakly and is its adopter: when the program drops it, the session gets the
-memory and writes it with the next save or backward pass. An in-place change has the arrays written
-before, so that backward gets the saved values.
+memory and writes it with the next save or backward pass. Before an in-place change the arrays are
+written, so that backward gets the saved values.
 """
 
 import os
@@ -159,7 +159,7 @@ class DeferredWrites:
             StoreError: of the store; arrays that are not written stay deferred.
         """
         if os.getpid() != self._process:
-            shared.copy()  # the store is the parent's, and a thread of it may hold the lock
+            shared.copy()  # the store is the parent's, whose threads may hold the lock
             return
         with self._lock:
             storage = shared.owned or shared.storage()

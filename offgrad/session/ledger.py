@@ -1,4 +1,4 @@
-"""The ledger: what was saved, where it went, and what that cost."""
+"""The ledger: the bytes saved, kept, stored, read and recomputed, and the time waited."""
 
 import json
 from collections import Counter
@@ -8,34 +8,35 @@ from typing import Any
 
 from offgrad.memory import format_nbytes
 
-_MOST_LINES = 10
+_MAX_LINES = 10
 
 
 @dataclass(slots=True)
 class Figures:
-    """What was counted, of a row or of a whole session. Bytes end in ``nbytes``.
+    """The counts of one row, or of a whole session. Names of bytes end in ``nbytes``.
 
     Attributes:
         saves: tensors saved for backward.
-        logical_nbytes: their bytes, each save counted.
-        unique_nbytes: their bytes, memory saved several times counted once.
-        kept_nbytes: of the logical bytes, those that the policy kept in memory.
+        logical_nbytes: bytes of all saves.
+        unique_nbytes: bytes of all saves, where memory that is saved several times counts once.
+        kept_nbytes: the part of the logical bytes that the policy kept in memory.
         writes: arrays put into stores.
-        encoded_nbytes: bytes that the stores' codecs made of these, once they are written; their
-            own, where there is no codec. Nothing of those no longer wanted before that.
-        stored_nbytes: bytes that these take in the stores: as encoded, rounded up to what a store
-            writes, likewise.
-        written_nbytes: of these, bytes in stores other than a PoolStore.
+        encoded_nbytes: bytes of the written arrays as the stores' codecs encode them; without a
+            codec, bytes of the arrays. Arrays freed before their write do not count.
+        stored_nbytes: bytes that the written arrays take in the stores: the encoded bytes, rounded
+            up to the blocks of the store.
+        written_nbytes: the part of the stored bytes in stores other than a PoolStore.
         reads: arrays got from stores.
-        read_nbytes: their bytes.
-        recomputes: arrays computed again.
-        recomputed_nbytes: their bytes.
-        hits: unpacks that found the array in memory, or its read begun ahead, perhaps done. What
-            the program held anyway is neither kept nor written: its unpacks are hits.
-        write_waits: saves that waited for a store, for 0.1 ms or longer.
-        read_waits: unpacks that did.
-        write_stall_seconds: time that saves spent in stores, with making room for them.
-        read_stall_seconds: time that unpacks did.
+        read_nbytes: bytes of these.
+        recomputes: recomputed arrays.
+        recomputed_nbytes: bytes of these.
+        hits: unpacks that found the array in memory, or prefetched, even if the read was not done.
+            Arrays that the program references anyway are neither kept nor written; their unpacks
+            are hits.
+        write_waits: saves that waited for a store for 0.1 ms or longer.
+        read_waits: unpacks that waited for a store for 0.1 ms or longer.
+        write_stall_seconds: time that saves spent in stores and on making room.
+        read_stall_seconds: time that unpacks spent in stores.
     """
 
     saves: int = 0
@@ -58,12 +59,12 @@ class Figures:
 
     @property
     def waits(self) -> int:
-        """How often threads that compute waited for stores."""
+        """How often computing threads waited for stores."""
         return self.write_waits + self.read_waits
 
     @property
     def stall_seconds(self) -> float:
-        """How long threads that compute waited for stores."""
+        """How long computing threads waited for stores."""
         return self.write_stall_seconds + self.read_stall_seconds
 
     def add(self, other: "Figures") -> None:
@@ -84,12 +85,12 @@ _NAMES = tuple(each.name for each in fields(Figures))
 class LedgerRow(Figures):
     """The figures of one op, slot and module.
 
-    An array that several saves share is written, read and found for the row that saved it first.
+    If several saves share an array, its writes, reads and hits count in the row of the first save.
 
     Attributes:
         op: the name of the node that saved.
-        slot: what it saved.
-        module: the qualified name of the module it happened in; ``""`` is the model itself.
+        slot: the name under which the node saved.
+        module: the qualified name of the running module; ``""`` is the model itself.
     """
 
     op: str = ""
@@ -104,9 +105,9 @@ class LedgerRow(Figures):
 
 @dataclass(slots=True)
 class Ledger(Figures):
-    """The figures of a session from its beginning to this moment: of each row, and their sums.
+    """The figures of a session so far: of each row, and their sums.
 
-    They are the session's own, whatever others do with the same stores.
+    They count the session's own work only, even if others use the same stores.
 
     Attributes:
         rows: one for each op, slot and module, most bytes saved first.
@@ -158,7 +159,7 @@ class Ledger(Figures):
             f"{format_nbytes(self.encoded_nbytes)} encoded, {format_nbytes(self.stored_nbytes)} "
             f"stored, {format_nbytes(self.written_nbytes)} of them on disk; "
             f"{format_nbytes(self.read_nbytes)} read back, "
-            f"{format_nbytes(self.recomputed_nbytes)} computed again; "
+            f"{format_nbytes(self.recomputed_nbytes)} recomputed; "
             f"{self.stall_seconds:.3f} s waited",
         ]
         slots = {f"{op}.{slot}": each for (op, slot), each in self._by(_slot).items()}
@@ -187,7 +188,7 @@ _COLUMNS: dict[str, Callable[[Figures], str]] = {
     "encoded": lambda each: format_nbytes(each.encoded_nbytes),
     "stored": lambda each: format_nbytes(each.stored_nbytes),
     "reads": lambda each: str(each.reads),
-    "again": lambda each: str(each.recomputes),
+    "recomputes": lambda each: str(each.recomputes),
     "hits": lambda each: str(each.hits),
     "waits": lambda each: str(each.waits),
     "stall": lambda each: f"{each.stall_seconds:.3f} s",
@@ -195,9 +196,9 @@ _COLUMNS: dict[str, Callable[[Figures], str]] = {
 
 
 def _table(title: str, groups: dict[str, Figures]) -> list[str]:
-    """Return lines, names last for they may be long: most bytes first, the least in one line."""
+    """Return lines, most bytes first; the smallest groups share the last line."""
     ordered = sorted(groups.items(), key=lambda group: -group[1].logical_nbytes)
-    shown, rest = ordered[:_MOST_LINES], ordered[_MOST_LINES:]
+    shown, rest = ordered[:_MAX_LINES], ordered[_MAX_LINES:]
     if rest:
         others = Figures()
         for _, each in rest:

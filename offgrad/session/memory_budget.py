@@ -56,7 +56,7 @@ class MemoryBudget:
         self._open_store = open_store
         self._prefetched_nbytes = prefetched_nbytes
         self._by_storage: WeakValueDictionary[int, CachedStorage] = WeakValueDictionary()
-        # The first of a queue is used last; all of the first queue after all of the second.
+        # Furthest next use first; all of `_unplanned` is used after all of `_planned`.
         self._unplanned: _Queue = OrderedDict()
         self._planned: _Queue = OrderedDict()
         self._evictions: deque[_Eviction] = deque()
@@ -210,7 +210,7 @@ class MemoryBudget:
         finally:
             while self._evictions:
                 self._wait_for_eviction()
-        self._evict_next()  # raises why arrays came back
+        self._evict_next()  # raises the failure of arrays that came back
 
     def _dequeue(self, cached: CachedStorage) -> None:
         self._unplanned.pop(id(cached), None)

@@ -43,7 +43,7 @@ class _Input(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether it is bit for bit what it was in forward."""
+        """Whether it has the same bits as in forward."""
 
     def pin(self) -> None:
         """Pin the current value: later reads return it even after an in-place change."""
@@ -195,7 +195,7 @@ def recomputation_for(
     if not is_dense or whole.nbytes != part.data.nbytes or address(whole) != address(part.data):
         return None
     recomputation = _recomputation(replay, owner._output_nr, None, session)
-    # A recomputation may take another, so chains are bounded whatever policies say.
+    # A recomputation may take another, so chains have a bound, too, not only policies.
     if recomputation is None or recomputation.ops > MAX_RECOMPUTE_OPS:
         return None
     recomputation.layout = layout

@@ -143,6 +143,7 @@ class SavedArray:
     )  # fmt: skip
 
     def __init__(self, data: Array, row: "RowKey", ledger: "LedgerCounter", lossless: bool) -> None:
+        self.stored: Handle | None = None  # first: `__del__` reads it, even after an interrupt here
         self.row = row
         self.ledger = ledger
         self.is_counted = False
@@ -154,7 +155,6 @@ class SavedArray:
         self.evicting_from: CachedStorage | None = None
         self.budget: MemoryBudget | None = None
         self.deferred: DeferredWrite | None = None
-        self.stored: Handle | None = None
         self.recomputation: Recomputation | None = None
         self.buffer: Array | None = None
         self._copy: tuple[ref[Storage], int, int] | None = None
@@ -182,7 +182,7 @@ class SavedArray:
         return self.stored is None or self.stored.captured
 
     def wait_captured(self) -> None:
-        """Have it written, unless it is, so that the memory it was saved from may change.
+        """Write it, unless it is written, so that the memory it was saved from may change.
 
         Raises:
             StoreError: it cannot be written, and is still in that memory.
@@ -199,7 +199,7 @@ class SavedArray:
             self._copy = (ref(storage), storage.version, offset)
 
     def forget_copies(self) -> None:
-        """Return only the store's copy from now on: it may round."""
+        """From now on return the store's copy, which may be rounded, not a copy in memory."""
         self._copy = None
 
     def find_in_memory(self) -> tuple[Storage, Array] | None:

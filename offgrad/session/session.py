@@ -92,7 +92,7 @@ class OffloadSession:
             model: the root of qualified module names; needed for a mapping. By default the root is
                 the outermost module called inside the session.
             directory: where stores that the policy names write.
-            prefetch_nbytes: the most that is read ahead of its use in backward; bytes or text.
+            prefetch_nbytes: the maximum read ahead of its use in backward; bytes or text.
 
         Raises:
             ValueError: if a pattern matches no module of `model`, or no model is given for it.
@@ -320,8 +320,7 @@ class OffloadSession:
                 self._pending = [*pending, ref(handle)]
 
     def _write_released(self) -> None:
-        """Begin the deferred writes whose memory only the graph still references. With the lock
-        held.
+        """Begin the deferred writes of memory that the program has dropped. With the lock held.
 
         Raises:
             StoreError: of the store; the arrays stay in memory.
@@ -347,9 +346,9 @@ class OffloadSession:
             pending = [handle for each in self._pending if (handle := each()) is not None]
             for prefetcher in self._prefetchers:
                 prefetcher.shrink()
-            with ExitStack() as others:  # reclaim from all budgets, even if one fails
+            with ExitStack() as stack:  # reclaim from all budgets, even if one fails
                 for budget in list(self._budgets.values()):
-                    others.callback(budget.reclaim)
+                    stack.callback(budget.reclaim)
         finally:
             self._lock.release()
             for handle in pending:
@@ -370,7 +369,7 @@ class OffloadSession:
     # Backward
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
-        """Learn the order of unpacking, and begin to prefetch; return what ends the pass."""
+        """Learn the order of unpacking, and begin to prefetch; return a function for the end."""
         with self._lock, suppress(StoreError):
             self._write_released()
         uses = [each.saved for each in packed]
@@ -399,7 +398,7 @@ class OffloadSession:
         return finish
 
     def sources(self) -> Iterable[SavedTensor]:
-        """Nothing: stores need no saved tensors."""
+        """Return nothing: stores need no saved tensors."""
         return ()
 
     def unpack(self, packed: PackedTensor) -> "Tensor":
