@@ -329,8 +329,8 @@ class SavedTensor:
         # Operations of hooks, policies and stores are not recorded: else they would be packed, too.
         modes = grad_mode.state
         previous = modes.grad_mode, modes.grad_enabled
-        modes.grad_mode = modes.grad_enabled = False
         try:
+            modes.grad_mode = modes.grad_enabled = False
             packed = hooks.pack(save)
         finally:
             modes.grad_mode, modes.grad_enabled = previous

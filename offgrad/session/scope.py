@@ -27,12 +27,13 @@ class SessionHooks:
         self.needs_replay: bool = getattr(policy, "recomputes", True)
         self.unpacker = session
         self.pack = partial(session.pack, policy=policy, recomputes=self.needs_replay)
-        # The call inside which they apply, and how many names further out the rule matched.
+        # The call inside which they apply, None if they are popped by hand; and how many names
+        # further out the rule matched.
         self.call: Call | None = None
         self._depth = 0
 
     def enter(self, call: Call, depth: int) -> None:
-        """Apply until `call` ends: innermost, but for hooks of this call with less depth."""
+        """Apply until `call` ends: innermost, but outside hooks of this call with less depth."""
         self.call, self._depth = call, depth
         call.on_exit(lambda: pop_hooks(self))
         further_in: list[SessionHooks] = []

@@ -100,10 +100,13 @@ class OffloadSession:
         self.policy = as_policy(policy)
         self._model = model
         self._scope = module_scope(self.policy, module, model)
+        # Outside the modules in scope; None: the session has no effect there.
         if self._scope is None:
-            self._outside: Policy | None = self.policy
+            self._policy_outside: Policy | None = self.policy
         else:
-            self._outside = self.policy.otherwise if isinstance(self.policy, ByModule) else None
+            self._policy_outside = (
+                self.policy.otherwise if isinstance(self.policy, ByModule) else None
+            )
         self._entered = 0
         self._hook: RemovableHandle | None = None
         self._directory = directory
@@ -122,8 +125,8 @@ class OffloadSession:
     def __enter__(self) -> "OffloadSession":
         if self._scope is not None:
             self._scope.check()
-        if self._outside is not None:
-            push_hooks(SessionHooks(self, self._outside))
+        if self._policy_outside is not None:
+            push_hooks(SessionHooks(self, self._policy_outside))
         track_calls()
         with self._lock:
             self._steps += 1
