@@ -278,18 +278,22 @@ POLICIES: tuple[str, ...] = ("keep", *STORES)
 """The names of lossless policies that need no argument."""
 
 
-@singledispatch
 def as_policy(policy: Any) -> Policy:
     """Return the policy given by text, a store, a policy object, a list, or a mapping by module.
 
     Text is ``"NAME[:CODEC][,min=SIZE]"`` or another form of `parse_policy`. In a list of policies
-    the first with an answer decides (see `First`). The modules that define policies made of other
-    policies register these forms.
+    the first with an answer decides (see `First`).
 
     Raises:
         ValueError: for text that names no policy.
         TypeError: for anything else.
     """
+    return convert(policy)
+
+
+@singledispatch
+def convert(policy: Any) -> Policy:
+    """Convert one form of `as_policy`; modules of policies made of others register their forms."""
     if isinstance(policy, AbstractArrayStore):
         return Offload(policy)
     if callable(getattr(policy, "place", None)) and not isinstance(policy, type):

@@ -13,6 +13,7 @@ from offgrad.policies.base import (
     SaveContext,
     are_lossless,
     as_policy,
+    convert,
 )
 from offgrad.policies.patterns import enclosing, matches
 
@@ -133,4 +134,4 @@ def _policy(policy: Any, pattern: str) -> Policy:
     return as_policy(policy)
 
 
-as_policy.register(Mapping, ByModule)
+convert.register(Mapping, ByModule)

@@ -9,7 +9,7 @@ from offgrad.policies.base import (
     Policy,
     SaveContext,
     are_lossless,
-    as_policy,
+    convert,
     may_recompute,
     nested_policy,
 )
@@ -64,4 +64,4 @@ class First(Policy):
         return f"first of ({'; '.join(map(str, self.policies))})"
 
 
-as_policy.register(list, First)
+convert.register(list, First)

@@ -8,7 +8,7 @@ from offgrad.policies.base import (
     Offload,
     Policy,
     Recompute,
-    as_policy,
+    convert,
 )
 from offgrad.policies.budget import Budget, Last
 from offgrad.policies.cast import Cast, rounded_only
@@ -136,4 +136,4 @@ _KINDS: dict[str, tuple[Callable[[str, str | None, Options], Policy], tuple[str,
 }
 """By name, the function that makes the policy, and its options."""
 
-as_policy.register(str, parse_policy)
+convert.register(str, parse_policy)

@@ -165,7 +165,7 @@ def test_names(name: str) -> None:
 
 def test_every_listed_name_is_a_policy() -> None:
     assert POLICIES == ("keep", "pool", "disk", "zarr")
-    assert as_policy("keep") == Keep()
+    assert as_policy("keep") == as_policy(policy="keep") == Keep()
     for name in POLICIES:
         assert isinstance(as_policy(name), Policy)
 
