@@ -209,23 +209,18 @@ class OffloadSession:
             # Recompute, defer, hold or write
             if saved is None:
                 saved = new = SavedArray(part.data, row, self._ledger, is_lossless)
-                if isinstance(placement, Recompute):
-                    assert recomputation is not None
+                attributes = store_attributes(context)
+                can_defer = save.is_data and is_lossless and not part.storage.external
+                if isinstance(placement, Recompute) and recomputation is not None:
                     self._recompute_later(saved, part, recomputation)
-                elif (
-                    save.is_data
-                    and is_lossless
-                    and isinstance(placement, Store)
-                    and (not part.storage.external)
-                ):
-                    self._defer(saved, part, placement, store_attributes(context))
-                else:
+                elif isinstance(placement, Store) and can_defer:
+                    self._defer(saved, part, placement, attributes)
+                elif isinstance(placement, Spill):
                     began = time.perf_counter()
-                    if isinstance(placement, Spill):
-                        self._hold(saved, part, placement, store_attributes(context))
-                    else:
-                        assert isinstance(placement, Store)
-                        self._write(saved, part, placement, store_attributes(context))
+                    self._hold(saved, part, placement, attributes)
+                elif isinstance(placement, Store):
+                    began = time.perf_counter()
+                    self._write(saved, part, placement, attributes)
                 ranges.put(match.key, saved, part)
             return PackedTensor(saved, match.layout)
         finally:

@@ -199,7 +199,6 @@ def test_reads_ahead_of_unused_arrays_hold_no_more_than_the_budget(
 
     with memory_store(SlowReads(0.02), threads=2) as store:
         check_bound(program, [x], budget(nbytes, store), nbytes, backwards)
-        assert bool(store.stats().prefetch_hits) == bool(tensors)
 
 
 def test_backward_ends_with_its_last_read() -> None:
