@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -106,7 +106,15 @@ def test_an_exception_on_a_worker_alone() -> None:
         parallel_for(body, 50, BLOCK)
 
 
-def test_a_keyboard_interrupt_waits_for_the_workers() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Handle SIGINT as a process does that was not started with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_keyboard_interrupt_waits_for_the_workers(interruptible: None) -> None:
     running, in_worker = threading.Event(), []
 
     def body(start: int, stop: int) -> None:

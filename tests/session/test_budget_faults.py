@@ -257,7 +257,8 @@ def test_the_ledger_counts_no_bytes_for_a_failed_write() -> None:
 def test_a_full_disk_is_an_error_of_forward(tmp_path: Path, pack_below_nbytes: int) -> None:
     """A limit on the file size stands for it."""
     x, y = normal(1, 256, 256), normal(2, 256, 256)
-    # With few bytes in flight the second pack waits for the first, and the third raises.
+    # With few bytes in flight the second pack waits for the first, and the third raises: enough
+    # tensors for three packs of 4 MiB.
     with DiskStore(
         tmp_path,
         pack_below_nbytes=pack_below_nbytes,
@@ -272,7 +273,7 @@ def test_a_full_disk_is_an_error_of_forward(tmp_path: Path, pack_below_nbytes: i
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, hard))
         try:
             for _ in range(2):
-                assert fails(session, y, 20, "File too large") is StoreFullError
+                assert fails(session, y, 60, "File too large") is StoreFullError
             loss.backward()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
