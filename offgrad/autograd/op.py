@@ -65,9 +65,9 @@ class Op(Node):
     # depend only on the inputs and parameters. A policy may then re-run it instead of holding its
     # outputs.
     is_recomputable: ClassVar[bool] = False
-    # What PyTorch prints, where it is not the name of the class with the suffix.
+    # The name that PyTorch prints, where it is not that of the class with the suffix.
     torch_name: ClassVar[str] = ""
-    # What PyTorch appends to the name.
+    # The suffix that PyTorch appends to the name.
     suffix: ClassVar[str] = "Backward0"
 
     def __init_subclass__(cls, alias: bool = False) -> None:

@@ -59,7 +59,7 @@ class Replay(NamedTuple):
         operation: the class.
         parameters: of its forward.
         sources: of its inputs.
-        saved: what it saved, by slot; filled as it saves.
+        saved: its saved tensors by slot; filled as it saves.
         outputs: the ids of the storages of its outputs.
         ops: how many operations must run if none of their inputs was saved.
     """

@@ -35,7 +35,7 @@ class RowCounter(LedgerRow):
         self._dropped: deque[tuple[int, int, int]] = deque()
 
     def add_pending(self, key: int, handle: Handle) -> None:
-        """Look up later what `handle` takes; no two arrays alive have the same `key`."""
+        """Look up the size of `handle` later; no two arrays alive have the same `key`."""
         self._count_dropped()
         self._pending[key] = ref(handle), not isinstance(handle.store, PoolStore)
 

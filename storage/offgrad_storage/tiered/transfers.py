@@ -134,7 +134,7 @@ class TierTransfers:
                     raise
 
     def _evict_early(self, entry: TierEntry) -> None:
-        """Evict what another array of the size of ``entry`` will need, so that it need not wait."""
+        """Evict until there is room for another array of the size of ``entry`` ahead of its put."""
         while True:
             with self.lock:
                 if self.closed or not self.ram.needs_eviction(entry):
