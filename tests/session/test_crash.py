@@ -57,8 +57,20 @@ def start(policy: str, folder: Path, place: str) -> "subprocess.Popen[str]":
 
 
 def end(process: "subprocess.Popen[str]", how: signal.Signals) -> int:
-    process.send_signal(how)
-    code = process.wait(60)
+    """End a process by a signal; return its exit status.
+
+    Python drops an interrupt that arrives inside a finalizer, so the signal is sent again after a
+    while, as a user would press Ctrl-C again.
+    """
+    for attempts_left in reversed(range(6)):
+        process.send_signal(how)
+        try:
+            code = process.wait(10)
+            break
+        except subprocess.TimeoutExpired:
+            if not attempts_left:
+                process.kill()
+                raise
     assert process.stdout is not None
     process.stdout.close()
     return code
