@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from offgrad import ops
 from offgrad.autograd import grad_mode
 from offgrad.autograd.mutation import check_mutable
@@ -19,33 +21,50 @@ NAMES = """
     arange argmax argmin asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_not bitwise_or
     bitwise_xor bmm bucketize cat ceil chain_matmul clamp clamp_max clamp_min clip column_stack
     complex concat concatenate conj_physical copysign cos cosh cross cummax cummin cumprod
-    cumsum deg2rad diag diff div divide dot dstack empty_like eq erf erfc erfinv exp exp2 expm1
-    eye fix float_power floor floor_divide fmax fmin fmod frac full full_like gather ge ger
+    cumsum deg2rad diag diff div divide dot dstack eq erf erfc erfinv exp exp2 expm1
+    eye fix float_power floor floor_divide fmax fmin fmod frac full gather ge ger
     greater greater_equal gt heaviside hstack hypot index_select inner isneginf isposinf kron
     kthvalue le lerp less less_equal linspace log log10 log1p log2 log_softmax logaddexp
     logaddexp2 logcumsumexp logical_and logical_not logical_or logical_xor logit logsumexp lt
     masked_select matmul max maximum mean median min minimum mm msort mul multinomial multiply
-    mv nan_to_num nanmean nansum ne neg negative nonzero norm normal not_equal ones ones_like
-    outer polar pow prod rad2deg rand rand_like randint randn randn_like randperm reciprocal
+    mv nan_to_num nanmean nansum ne neg negative nonzero norm normal not_equal ones
+    outer polar pow prod rad2deg rand randint randn randn_like randperm reciprocal
     remainder round row_stack rsqrt scatter scatter_add searchsorted sgn sigmoid sign signbit
     sin sinc sinh softmax sort sqrt square stack std std_mean sub subtract sum take
     take_along_dim tan tanh tensordot topk tril tril_indices triu triu_indices trunc var
-    var_mean vdot vstack where xlogy zeros zeros_like
+    var_mean vdot vstack where xlogy zeros
 """
 """The functions that take ``out=``, as in PyTorch."""
+
+EXACT = """
+    abs addbmm addmm addmv all amax amin aminmax any argmax argmin baddbmm bitwise_not bmm bucketize
+    ceil chain_matmul clamp clamp_max clamp_min clip complex conj_physical cross cummax cummin diag
+    dot fix floor frac gather index_select inner isneginf isposinf kthvalue log_softmax logcumsumexp
+    masked_select matmul max median min mm msort multinomial mv nan_to_num neg negative nonzero norm
+    normal polar round scatter scatter_add searchsorted sgn sign signbit softmax sort
+    std_mean take take_along_dim tensordot topk tril tril_indices triu triu_indices trunc var_mean
+    vdot where
+"""
+"""Those of them whose results do not convert to another dtype."""
+
+DTYPE_OF_OUT = """
+    arange cumprod cumsum eye full linspace mean nansum ones prod rand randint randn sum zeros
+"""
+"""Those of them that compute in the dtype of ``out``, unless given another, which is an error."""
 
 
 def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
     """Return `operation` with a keyword ``out``: a tensor, or one for each of several results.
 
-    The result overwrites ``out``, converted to its dtype, and ``out`` is returned. An ``out``
-    without elements takes the shape of the result.
+    The result overwrites ``out``, and ``out`` is returned. Where PyTorch's result converts to the
+    dtype of ``out``, it does here. An ``out`` without elements takes the shape of the result.
 
     Raises:
-        RuntimeError: in grad mode, if ``out`` or an argument requires grad; if the shapes differ or
-            the dtype of the result does not convert.
+        RuntimeError: in grad mode, if ``out`` or an argument requires grad; if the shapes differ,
+            the dtype of the result does not convert, or a ``dtype`` is given that ``out`` lacks.
     """
     name = operation.__name__
+    is_exact, takes_dtype = name in EXACT.split(), name in DTYPE_OF_OUT.split()
 
     @functools.wraps(operation)
     def run(*args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -55,6 +74,7 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
         for target in targets:
             if not isinstance(target, TensorBase):
                 raise TypeError(f"{name}: out= must be a tensor, got {type(target).__name__}")
+        _check_dtype(name, targets[0], kwargs, takes_dtype)
         result = operation(*args, **kwargs)
         results = tuple(result) if isinstance(result, tuple) else (result,)
         if len(results) != len(targets):
@@ -68,10 +88,29 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
                     f"require grad, got a {describe(each)} that does; drop out=, or use no_grad()"
                 )
         for target, value in zip(targets, results, strict=True):
+            # The maximum of two tensors converts, that along a dimension does not.
+            converts = not is_exact or (name in ("max", "min") and len(results) == 1)
+            if not converts and target._array.dtype != value._array.dtype:
+                raise RuntimeError(
+                    f"{name}: out= must have the dtype of the result, {value._array.dtype.name}, "
+                    f"got a {describe(target)}"
+                )
             _write(name, target, value)
         return type(result)(*targets) if hasattr(result, "_fields") else out
 
     return run
+
+
+def _check_dtype(name: str, target: TensorBase, kwargs: dict[str, Any], takes_dtype: bool) -> None:
+    """Raise unless a keyword ``dtype`` is that of `target`; add it where that is the default."""
+    if kwargs.get("dtype") is None:
+        if takes_dtype:
+            kwargs["dtype"] = target._array.dtype
+    elif np.dtype(kwargs["dtype"]) != target._array.dtype:
+        raise RuntimeError(
+            f"{name}: out= must have the dtype asked for, {np.dtype(kwargs['dtype']).name}, got a "
+            f"{describe(target)}; leave out dtype="
+        )
 
 
 def _write(name: str, target: "Tensor", value: "Tensor") -> None:

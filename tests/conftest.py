@@ -78,5 +78,5 @@ def _settings() -> dict[str, object]:
         "default dtype": offgrad.get_default_dtype(),
         "kernel threads": kernels.get_num_threads(),
         "memory limit": memory.allocator.counter.limit,
-        "memory observers": memory.allocator.counter.observers,
+        "memory observers": tuple(memory.allocator.counter.observers),
     }

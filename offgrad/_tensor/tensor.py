@@ -18,7 +18,8 @@ from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.node import AccumulateGrad, Node, gradient_edge
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.autograd.views import is_stale, refresh
-from offgrad.ops._indexing.advanced import parse
+from offgrad.ops._core.dtypes import check_tensor, element
+from offgrad.ops._indexing.advanced import as_tuple, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,7 +178,10 @@ class Tensor(OperationMethods, InPlaceMethods):
 
         Raises:
             RuntimeError: for integers and bools; if switched off for a tensor that is not a leaf.
+            TypeError: if `requires_grad` is no bool.
         """
+        if not isinstance(requires_grad, bool | np.bool_):
+            raise TypeError(f"requires_grad must be a bool, got {requires_grad!r}")
         if requires_grad:
             ops.check_requires_grad(self)
             if self._storage.inference and not is_inference_mode_enabled():
@@ -259,6 +263,8 @@ class Tensor(OperationMethods, InPlaceMethods):
                 f"data must keep shape and dtype, got a {describe(value)} for a {describe(self)}"
             )
         self._array, self._storage = value._array, value._storage
+        if self._is_module_parameter:
+            self._storage.role = "parameters"
 
     def backward(
         self,
@@ -321,9 +327,7 @@ class Tensor(OperationMethods, InPlaceMethods):
     @property
     def retains_grad(self) -> bool:
         """Whether backward sets ``.grad`` although the tensor is not a leaf."""
-        return self._grad_fn is not None and any(
-            tensor is self for _, tensor in self._grad_fn.retaining_tensors()
-        )
+        return self._grad_fn is not None and self._grad_fn.retains_grad(self)
 
     # Conversion
 
@@ -405,6 +409,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         memo[id(self)] = copy
         if self.grad is not None:
             copy.grad = self.grad.detach().clone()
+            copy.grad._storage.role = self.grad._storage.role
         for name, value in self.__dict__.items():
             if name not in TensorBase.__annotations__:
                 setattr(copy, name, deepcopy(value, memo))
@@ -445,7 +450,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def type_as(self, other: "Tensor") -> "Tensor":
         """Return the tensor converted to the dtype of `other`."""
-        return ops.cast(self, other._array.dtype)
+        return ops.cast(self, check_tensor(other, "type_as")._array.dtype)
 
     def cpu(self) -> "Tensor":
         """Return the tensor itself."""
@@ -504,23 +509,29 @@ class Tensor(OperationMethods, InPlaceMethods):
     @property
     def T(self) -> "Tensor":
         """The transposed matrix."""
-        return ops.permute(self, *reversed(range(self._array.ndim)))
+        return ops.permute(self, tuple(reversed(range(self._array.ndim))))
 
     @property
     def mT(self) -> "Tensor":
-        """The last two dimensions swapped."""
-        if self._array.ndim < 2:
+        """The last two dimensions swapped; of a tensor without dimensions itself."""
+        if self._array.ndim == 1:
             raise RuntimeError(f"mT needs at least 2 dimensions, got a {describe(self)}")
+        if not self._array.ndim:
+            return ops.permute(self, ())
         return ops.transpose(self, -2, -1)
 
     @property
     def H(self) -> "Tensor":
-        """The conjugate transpose of the matrix."""
+        """The conjugate transpose of the matrix; a tensor without dimensions conjugated."""
+        if self._array.ndim not in (0, 2):
+            raise RuntimeError(f"H needs a matrix, got a {describe(self)}; use mH for batches")
         return ops.conj(self.t())
 
     @property
     def mH(self) -> "Tensor":
         """The last two dimensions swapped, conjugated."""
+        if self._array.ndim == 1:
+            raise RuntimeError(f"mH needs at least 2 dimensions, got a {describe(self)}")
         return ops.conj(self.mT)
 
     @property
@@ -539,23 +550,27 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def view_as(self, other: "Tensor") -> "Tensor":
         """Return a view of the shape of `other`."""
-        return ops.view(self, other.shape)
+        return ops.view(self, check_tensor(other, "view_as").shape)
 
     def expand_as(self, other: "Tensor") -> "Tensor":
         """Return a view broadcast to the shape of `other`."""
-        return ops.expand(self, other.shape)
+        return ops.expand(self, check_tensor(other, "expand_as").shape)
 
     def reshape_as(self, other: "Tensor") -> "Tensor":
         """Return the elements in the shape of `other`."""
-        return ops.reshape(self, other.shape)
+        return ops.reshape(self, check_tensor(other, "reshape_as").shape)
 
     # In place
 
     def __setitem__(self, index: Any, value: Any) -> None:
         while isinstance(value, Tensor) and value.ndim and value.shape[0] == 1:
             value = value[0]  # as PyTorch drops leading sizes of 1
+        index = as_tuple(index)
         if not parse(index)[2]:
-            ops.copy_(ops.getitem(self, index), value)
+            target = ops.getitem(self, index)
+            if not isinstance(value, TensorBase):
+                value = ops.tensor(element(value, self._array.dtype, "setitem"))
+            ops.copy_(target, value)
         else:
             ops.inplace(ops.index_put, self, index, value)
 
@@ -578,7 +593,9 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def fill_(self, value: Any) -> "Tensor":
         """Fill with one number, or a tensor without dimensions."""
-        if isinstance(value, TensorBase) and value._array.ndim:
+        if not isinstance(value, TensorBase):
+            value = ops.tensor(element(value, self._array.dtype, "fill_"))
+        elif value._array.ndim:
             raise RuntimeError(
                 f"fill_ takes a number or a tensor without dimensions, got {describe(value)}; use "
                 "copy_()"

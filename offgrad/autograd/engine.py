@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from offgrad_storage.interrupts import interruptible, masked
 
-from offgrad.autograd import anomaly, grad_mode
+from offgrad.autograd import anomaly, grad_mode, saved_tensor
 from offgrad.autograd.node import AccumulateGrad, Edge, GradientEdge, Grads, Node
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.tensor_base import TensorBase, describe
@@ -63,7 +64,9 @@ def run(
 ) -> "list[Tensor | None]":
     """Run the graph; return the gradient at each of `targets`.
 
-    With `accumulate`, the target nodes themselves are executed, too.
+    With `accumulate`, the target nodes themselves are executed, too. Whatever the hooks, Functions
+    and unpack hooks of one node set for this thread, grad mode and saved-tensor hooks included,
+    ends with that node.
     """
     order = _order([node for node, _ in roots if node is not None], targets, accumulate)
     captured: dict[Edge, Tensor | None] = dict.fromkeys(targets or ())
@@ -72,33 +75,55 @@ def run(
     for (node, output_nr), grad in zip(roots, grads, strict=True):
         if node is not None:
             buffers.add(node, output_nr, grad)
-    with ExitStack() as cleanup:
+    # Masked: Ctrl-C must not keep a pass from ending that has begun.
+    with masked, ExitStack() as cleanup:
         for observer in observers:
             observer(True)
             cleanup.callback(observer, False)
-        cleanup.enter_context(grad_mode.set_grad_enabled(create_graph))
+        settings = _Settings()
+        cleanup.callback(settings.restore)
         cleanup.callback(setattr, state, "passes", state.passes)
         state.passes = (*state.passes, backward_pass)
         _announce_order(order, cleanup)
-        for node, execute in order:
-            inputs = buffers.pop(node)
-            if inputs is None and not (execute and node.runs_without_grad):
-                continue
-            outputs = _run_with_hooks(node, inputs, captured, execute)
-            # No local may hold a gradient while the next node computes.
-            del inputs
-            if not execute:
-                continue
-            if not retain_graph:
-                node.release()
-            if anomaly.state.enabled:
-                anomaly.check(node, outputs)
-            for index, (target, output_nr) in enumerate(node.next_functions):
-                output = outputs[index]
-                if target is not None and output is not None:
-                    buffers.add(target, output_nr, output, node, index)
-            output, outputs = None, ()
+        grad_mode.state.set(create_graph, grad_mode.state.inference)
+        settings_of_nodes = _Settings()
+        with interruptible:
+            for node, execute in order:
+                inputs = buffers.pop(node)
+                if inputs is None and not (execute and node.runs_without_grad):
+                    continue
+                outputs = _run_with_hooks(node, inputs, captured, execute)
+                settings_of_nodes.restore()
+                # No local may hold a gradient while the next node computes.
+                del inputs
+                if not execute:
+                    continue
+                if not retain_graph:
+                    node.release()
+                if anomaly.state.enabled:
+                    anomaly.check(node, outputs)
+                for index, (target, output_nr) in enumerate(node.next_functions):
+                    output = outputs[index]
+                    if target is not None and output is not None:
+                        buffers.add(target, output_nr, output, node, index)
+                output, outputs = None, ()
     return [captured[edge] for edge in targets or ()]
+
+
+class _Settings:
+    """Grad mode, inference mode and saved-tensor hooks of this thread, to restore them."""
+
+    __slots__ = ("_disabled", "_hooks", "_modes")
+
+    def __init__(self) -> None:
+        modes, saving = grad_mode.state, saved_tensor.state
+        self._modes = modes.grad_mode, modes.inference, modes.grad_enabled
+        self._hooks, self._disabled = saving.hooks, saving.disabled
+
+    def restore(self) -> None:
+        modes, saving = grad_mode.state, saved_tensor.state
+        modes.grad_mode, modes.inference, modes.grad_enabled = self._modes
+        saving.hooks, saving.disabled = self._hooks, self._disabled
 
 
 def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bool) -> Order:
@@ -208,6 +233,8 @@ def _run_with_hooks(
         result = hook(tuple(grads))
         if result is not None:
             grads = list(_checked_replacements(result, grads, node, hook))
+    if node._pre_hooks and not node.runs_without_grad and all(each is None for each in grads):
+        return (None,) * len(node.next_functions)
     run_function = anomaly.run if anomaly.state.enabled else _run_node
     if node._post_hooks:
         outputs = run_function(node, tuple(grads))

@@ -2,13 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from offgrad.autograd import anomaly, grad_mode
 from offgrad.autograd.function_node import FunctionCtx, FunctionNode
 from offgrad.autograd.mutation import check_mutable, rewrite_history
-from offgrad.autograd.node import connect, gradient_edge, tensor_from_edge
+from offgrad.autograd.node import gradient_edge, tensor_from_edge
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
 from offgrad.autograd.views import CUSTOM, requires_grad, view_chain, view_of
@@ -87,30 +87,32 @@ class Function:
                 anomaly.record_line(node)
             node.needs_input_grad = needs_input_grad
             node.next_functions = tuple([gradient_edge(each) for each in tensors])
-        with grad_mode.no_grad():
-            if has_setup_context:
-                output = cls.forward(*args, **kwargs)
-                cls.setup_context(ctx, args, output)
-            else:
-                output = cls.forward(ctx, *args, **kwargs)
+        if has_setup_context:
+            output = grad_mode.call(False, cls.forward, *args, **kwargs)
+            grad_mode.call(False, cls.setup_context, ctx, args, output)
+        else:
+            output = grad_mode.call(False, cls.forward, ctx, *args, **kwargs)
         results = output if isinstance(output, tuple) else (output,)
         if recorded:
             _check_dirty(node, results)
-        outputs = tuple(_output(node, each, tensors, recorded) for each in results)
+        make_output = _Outputs(node, tensors, recorded)
+        outputs = tuple([make_output(each) for each in results])
         if recorded:
+            node.output_metadata = tuple(make_output.metadata)
             _save(node, tensors, results, outputs)
         ctx._to_save = ctx._dirty = ctx._non_differentiable = ()
         return outputs if isinstance(output, tuple) else outputs[0]
 
 
-def _is_one_of(value: Any, others: Sequence[Any]) -> bool:
-    return any(value is each for each in others)
+def _ids(values: Iterable[Any]) -> set[int]:
+    return set(map(id, values))
 
 
 def _check_dirty(node: FunctionNode, results: Sequence[Any]) -> None:
     """Raise unless forward returns each dirty tensor, and a dirty view as the only result."""
+    result_ids = _ids(results)
     for tensor in node.ctx._dirty:
-        if not _is_one_of(tensor, results):
+        if id(tensor) not in result_ids:
             raise RuntimeError(
                 f"{node.name()}: an input marked dirty must be returned by forward, but a "
                 f"{describe(tensor)} was not; else the change would have no gradient"
@@ -122,51 +124,60 @@ def _check_dirty(node: FunctionNode, results: Sequence[Any]) -> None:
             )
 
 
-def _output(node: FunctionNode, value: Any, tensors: Sequence[Any], recorded: bool) -> Any:
-    """Return `value`, a result of forward, as an output of the node."""
-    if not isinstance(value, TensorBase):
-        if recorded:
-            node.output_metadata += (((), None),)
-        return value
-    result: Any = value
-    ctx = node.ctx
-    is_input = _is_one_of(result, tensors)
-    is_marked = _is_one_of(result, ctx._non_differentiable)
-    metadata = (result._array.shape, result._array.dtype)
-    if _is_one_of(result, ctx._dirty):
-        if not is_input:
+class _Outputs:
+    """Makes the results of forward the outputs of the node, one after the other.
+
+    Attributes:
+        metadata: of the outputs so far.
+    """
+
+    def __init__(self, node: FunctionNode, tensors: Sequence[Any], recorded: bool) -> None:
+        self.metadata: list[tuple[tuple[int, ...], Any]] = []
+        self._node = node
+        self._recorded = recorded
+        self._inputs = _ids(tensors)
+        self._dirty = _ids(node.ctx._dirty)
+        self._non_differentiable = _ids(node.ctx._non_differentiable)
+
+    def __call__(self, value: Any) -> Any:
+        """Return `value`, a result of forward, as the next output."""
+        number, node = len(self.metadata), self._node
+        if not isinstance(value, TensorBase):
+            self.metadata.append(((), None))
+            return value
+        result: Any = value
+        self.metadata.append((result._array.shape, result._array.dtype))
+        is_input = id(result) in self._inputs
+        is_marked = id(result) in self._non_differentiable
+        if id(result) in self._dirty:
+            if not is_input:
+                raise RuntimeError(
+                    f"mark_dirty takes inputs of forward, but {node.name()} marked another "
+                    f"{describe(result)}"
+                )
+            history = self._recorded and not is_marked
+            check_mutable(result, f"{node.name()} (mark_dirty)", history)
+            result._storage.write(node.name())
+            if history:
+                rewrite_history(result, (node, number))
+            elif result._requires_grad:
+                return wrap(result._array, result._storage)
+            return result
+        if is_input or result._grad_fn is node:  # an unchanged input, or a repeated result
+            blocked_by = CUSTOM.format(node.name())
+            result = view_of(result._array, result, view_chain(result, None, {}, 0, blocked_by))
+        elif result._view_chain is not None:
+            result._view_chain = result._view_chain._replace(blocked_by=CUSTOM.format(node.name()))
+        if not self._recorded or is_marked or not is_differentiable(result._array.dtype):
+            return result
+        previous_node = result._grad_fn
+        if previous_node is not None and previous_node.sequence_nr < node.sequence_nr:
             raise RuntimeError(
-                f"mark_dirty takes inputs of forward, but {node.name()} marked another "
-                f"{describe(result)}"
+                f"{node.name()}: forward returned a {describe(result)} that {previous_node.name()} "
+                "recorded before; return a tensor that forward computes, or an input"
             )
-        history = recorded and not is_marked
-        check_mutable(result, f"{node.name()} (mark_dirty)", history)
-        result._storage.write(node.name())
-        if recorded:
-            node.output_metadata += (metadata,)
-        if history:
-            rewrite_history(result, (node, len(node.output_metadata) - 1))
-        elif result._requires_grad:
-            return wrap(result._array, result._storage)
+        node.attach(result, number)
         return result
-    if is_input or result._grad_fn is node:  # an unchanged input, or a repeated result
-        blocked_by = CUSTOM.format(node.name())
-        result = view_of(result._array, result, view_chain(result, None, {}, 0, blocked_by))
-    elif result._view_chain is not None:
-        result._view_chain = result._view_chain._replace(blocked_by=CUSTOM.format(node.name()))
-    if not recorded:
-        return result
-    if is_marked or not is_differentiable(result._array.dtype):
-        node.output_metadata += (metadata,)
-        return result
-    previous_node = result._grad_fn
-    if previous_node is not None and previous_node.sequence_nr < node.sequence_nr:
-        raise RuntimeError(
-            f"{node.name()}: forward returned a {describe(result)} that {previous_node.name()} "
-            "recorded before; return a tensor that forward computes, or an input"
-        )
-    connect(result, node)
-    return result
 
 
 def _save(
@@ -175,21 +186,22 @@ def _save(
     """Save the tensors passed to `save_for_backward`: inputs with their edges, outputs as such."""
     saved = {}
     raw: list[SavedTensor | None] = []
+    dirty = _ids(node.ctx._dirty)
+    # A changed view leads to the node through its base.
+    output_nrs = {
+        id(result): position
+        for position, result in enumerate(results)
+        if id(result) in dirty or getattr(outputs[position], "_grad_fn", None) is node
+    }
+    input_edges = dict(zip(map(id, tensors), node.next_functions, strict=True))
     for index, tensor in enumerate(node.ctx._to_save):
         if tensor is None:
             raw.append(None)
             continue
-        edge: Any = (None, 0)
-        is_output = False
-        is_dirty = _is_one_of(tensor, node.ctx._dirty)
-        for position, candidate in enumerate(results):
-            # A changed view leads to the node through its base.
-            recorded = outputs[position]._grad_fn is node if tensor is candidate else False
-            if tensor is candidate and (recorded or is_dirty):
-                edge, is_output = (None, position), True
-        for position, candidate in enumerate(tensors):
-            if tensor is candidate and not is_dirty:
-                edge, is_output = node.next_functions[position], False
+        edge: Any = (None, output_nrs.get(id(tensor), 0))
+        is_output = id(tensor) in output_nrs
+        if id(tensor) in input_edges and id(tensor) not in dirty:
+            edge, is_output = input_edges[id(tensor)], False
         saved[str(index)] = SavedTensor(tensor, node, str(index), edge, is_output)
         raw.append(saved[str(index)])
     node._saved, node._raw_saved_tensors = saved, tuple(raw)
@@ -200,8 +212,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(backward)
     def run(ctx: FunctionCtx, *grads: Any) -> Any:
-        with grad_mode.no_grad():
-            result = backward(ctx, *grads)
+        result = grad_mode.call(False, backward, ctx, *grads)
         if not grad_mode.state.grad_enabled:
             return result
         # Connect each result with the inputs and the incoming gradients by a node that raises.

@@ -39,6 +39,20 @@ class _State(threading.local):
 state = _State()
 
 
+def call(mode: bool, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return ``function(*args, **kwargs)``, called with grad mode `mode`.
+
+    For use inside this package: Ctrl-C at the end of a ``with`` block would skip ``__exit__``, but
+    Python does not raise KeyboardInterrupt between the plain statements here.
+    """
+    previous = state.grad_mode, state.grad_enabled
+    try:
+        state.grad_mode, state.grad_enabled = mode, mode and not state.inference
+        return function(*args, **kwargs)
+    finally:
+        state.grad_mode, state.grad_enabled = previous
+
+
 def is_grad_enabled() -> bool:
     """Return whether grad mode is on in this thread: operations are recorded, unless the thread is
     in `inference_mode`.
@@ -66,10 +80,6 @@ class _Mode:
     def _set(self) -> None:
         raise NotImplementedError
 
-    def _clone(self) -> "_Mode":
-        """Return a new object of the same mode."""
-        return type(self)()
-
     def __enter__(self) -> None:
         self._previous.append((state.grad_mode, state.inference))
         self._set()
@@ -88,10 +98,18 @@ class _Mode:
 
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self._clone():
-                return function(*args, **kwargs)
+            return self._run(function, *args, **kwargs)
 
         return run
+
+    def _run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` in this mode; see `call`."""
+        previous = state.grad_mode, state.inference, state.grad_enabled
+        try:
+            self._set()
+            return function(*args, **kwargs)
+        finally:
+            state.grad_mode, state.inference, state.grad_enabled = previous
 
     def _decorate_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # The mode is on while the generator runs, and off while its caller runs.
@@ -101,16 +119,14 @@ class _Mode:
             resume: Callable[[], Any] = functools.partial(next, generator)
             while True:
                 try:
-                    with self._clone():
-                        item = resume()
+                    item = self._run(resume)
                 except StopIteration as stop:
                     return stop.value
                 try:
                     sent = yield item
                     resume = functools.partial(generator.send, sent)
                 except GeneratorExit:
-                    with self._clone():
-                        generator.close()
+                    self._run(generator.close)
                     raise
                 except BaseException as error:
                     resume = functools.partial(generator.throw, error)
@@ -150,9 +166,6 @@ class set_grad_enabled(_GradMode):
     def __enter__(self) -> None:
         self._set()
 
-    def _clone(self) -> "_Mode":
-        return set_grad_enabled(self._mode)
-
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate `function`; restore the mode from before this object was created."""
         state.set(*self._previous.pop())
@@ -172,9 +185,6 @@ class inference_mode(_Mode):
 
     def _set(self) -> None:
         state.set(not self._mode, self._mode)
-
-    def _clone(self) -> "_Mode":
-        return inference_mode(self._mode)
 
 
 __all__ = [

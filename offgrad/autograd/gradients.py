@@ -114,6 +114,19 @@ def grad(
     return tuple(input_grads)
 
 
+def clear_grad(tensor: "Tensor", set_to_none: bool) -> None:
+    """Drop ``.grad`` of `tensor`, or fill it with zeros, as ``zero_grad`` does."""
+    grad = tensor.grad
+    if set_to_none or grad is None:
+        tensor.grad = None
+        return
+    if grad.grad_fn is None:  # it may be a view, which `detach_` refuses
+        grad.requires_grad_(False)
+    else:
+        grad.detach_()
+    grad.zero_()
+
+
 def _target_text(target: Any) -> str:
     return f", a {describe(target)}" if isinstance(target, TensorBase) else ""
 

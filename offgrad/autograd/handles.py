@@ -1,13 +1,14 @@
 """Handles that remove hooks."""
 
 import itertools
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from offgrad_storage.interrupts import MaskedLock
+
 _ids = itertools.count()
-_lock = threading.RLock()
+_lock = MaskedLock(reentrant=True)
 
 
 def _new_id() -> int:

@@ -62,13 +62,15 @@ def register_multi_grad_hook(
     def on_gradient(index: int, grad: "Tensor") -> None:
         backward_pass = engine.state.passes[-1]
         with lock:
-            grads = backward_pass.per_pass.setdefault(key, {})
+            if key not in backward_pass.per_pass:
+                count = sum(lookup() in backward_pass.nodes for lookup in lookups)
+                backward_pass.per_pass[key] = {}, count
+            grads, expected = backward_pass.per_pass[key]
             grads[index] = grad
-            count = len(grads)
         if mode == "any":
-            if count == 1:
+            if len(grads) == 1:
                 fn(grad)
-        elif count == sum(lookup() in backward_pass.nodes for lookup in lookups):
+        elif len(grads) == expected:
             fn([grads.get(each) for each in range(len(lookups))])
 
     return _MultiHandle(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ReferenceType, ref
 
 import numpy as np
+from offgrad_storage.interrupts import MaskedLock
 
+from offgrad.autograd import grad_mode
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
@@ -25,7 +27,7 @@ Hooks: TypeAlias = dict[int, Callable[..., Any]]
 _sequence = itertools.count(1)
 # Two threads must not create two nodes, with two locks, for one leaf. Re-entrant: a garbage
 # collection may run a user's finalizer while it is held.
-_accumulator_lock = RLock()
+_accumulator_lock = MaskedLock(reentrant=True)
 
 
 # Attributes of every node, as opposed to the plain values that an operation saves.
@@ -135,14 +137,18 @@ class Node:
             self._retaining = {}
         self._retaining[tensor._output_nr] = ref(tensor)
 
+    def retains_grad(self, tensor: "Tensor") -> bool:
+        """Return whether it writes the gradient of `tensor`, one of its outputs."""
+        reference = (self._retaining or {}).get(tensor._output_nr)
+        return reference is not None and reference() is tensor
+
     def stop_retaining_grad(self, tensor: "Tensor") -> bool:
         """Stop writing the gradient of `tensor`; return whether it was written before."""
-        for output_nr, retaining in self.retaining_tensors():
-            if retaining is tensor:
-                assert self._retaining is not None
-                del self._retaining[output_nr]
-                return True
-        return False
+        if not self.retains_grad(tensor):
+            return False
+        assert self._retaining is not None
+        del self._retaining[tensor._output_nr]
+        return True
 
     def retaining_tensors(self) -> Iterator[tuple[int, "Tensor"]]:
         """Yield number and tensor of each live output that retains its gradient."""
@@ -211,24 +217,31 @@ class AccumulateGrad(Node):
         with self.lock:
             self._accumulate(leaf, grad)
         for hook in list((leaf._post_accumulate_hooks or {}).values()):
-            hook(leaf)
+            result = hook(leaf)
+            if result is not None:
+                raise (RuntimeError if isinstance(result, TensorBase) else TypeError)(
+                    "a post-accumulate hook must return None, but one returned a "
+                    f"{type(result).__name__}; to change the gradient, set .grad of its argument"
+                )
         return ()
 
     def _accumulate(self, leaf: "Tensor", grad: "Tensor") -> None:
         if leaf.grad is None:
             leaf.grad = grad.clone()
-            leaf.grad._storage.role = "gradients"
         elif leaf.grad._array.shape != grad._array.shape:
             raise RuntimeError(
                 f"the gradient of a leaf must have the shape of its .grad, got a {describe(grad)} "
                 f"for a {describe(leaf.grad)}; set .grad to None after changing a leaf's shape"
             )
-        elif grad.requires_grad or leaf.grad.requires_grad:
+        elif grad_mode.state.grad_enabled or 0 in leaf.grad._array.strides:
+            # With create_graph, as in PyTorch even where this gradient has no history; or the
+            # elements of an expanded .grad share memory.
             leaf.grad = leaf.grad + grad
         else:
             leaf.grad._storage.write(self.name())
             with np.errstate(all="ignore"):
                 np.add(leaf.grad._array, grad._array, out=leaf.grad._array)
+        leaf.grad._storage.role = "gradients"
 
 
 class GradientEdge(NamedTuple):

@@ -13,7 +13,6 @@ from offgrad.autograd.node import (
     Edge,
     Grads,
     Node,
-    connect,
     gradient_edge,
 )
 from offgrad.autograd.replay import replay_of
@@ -137,13 +136,17 @@ class Op(Node):
             node.next_functions = tuple(
                 [(None, 0) if tensor is None else gradient_edge(tensor) for tensor in inputs]
             )
+            metadata: list[tuple[tuple[int, ...], Any]] = []
             for output in outputs:
                 if output is None:
-                    node.output_metadata += (((), None),)
-                elif is_differentiable(output._array.dtype):
-                    connect(output, node)
-                else:
-                    node.output_metadata += ((output._array.shape, output._array.dtype),)
+                    metadata.append(((), None))
+                    continue
+                array = output._array
+                if is_differentiable(array.dtype):
+                    output._requires_grad = True
+                    output._grad_fn, output._output_nr = node, len(metadata)
+                metadata.append((array.shape, array.dtype))
+            node.output_metadata = tuple(metadata)
             if node._saves:
                 node._saved = {}
             hooks = saved_tensor.state.hooks
@@ -228,11 +231,8 @@ class Op(Node):
 
 def _separate_aliases(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:
     """Give tensors that share one array object, such as x and ``x.detach()``, one view each."""
-    for index in range(1, len(arrays)):
-        array = arrays[index]
-        if array is None:
-            continue
-        for earlier in range(index):
-            if arrays[earlier] is array and inputs[earlier] is not inputs[index]:
-                arrays[index] = array.view()
-                break
+    first_inputs: dict[int, Tensor | None] = {}
+    for index, array in enumerate(arrays):
+        tensor = inputs[index]
+        if array is not None and first_inputs.setdefault(id(array), tensor) is not tensor:
+            arrays[index] = array.view()

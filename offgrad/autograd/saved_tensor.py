@@ -179,6 +179,8 @@ class SavedTensor:
     _tensor: "Tensor | None" = None
     # The name of the module that saved it, if known.
     module = ""
+    # Whether hooks were asked, and left it in memory.
+    kept_by_policy = False
     _is_output = False
     _released = False
     _unpacker: Unpacker | None = None
@@ -225,7 +227,7 @@ class SavedTensor:
             tensor = wrap(copy(tensor._array))
             self._version = 0
             is_own = True
-        hooks = state.hooks
+        hooks = state.hooks if not tensor._is_wrapped_number else ()
         if not hooks or not self._pack(hooks[-1], tensor, is_own):
             self._keep(tensor)
 
@@ -321,6 +323,7 @@ class SavedTensor:
         self._uid = tensor._storage.uid
         if track_saver(self, tensor._array.nbytes):
             self.module = current_module()
+            self.kept_by_policy = bool(state.hooks)
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor", is_own: bool = False) -> bool:
         """Have `hooks` pack the tensor; return False if they leave it to be kept."""

@@ -30,6 +30,8 @@ class TensorBase:
     # Class attributes as defaults save memory: most tensors need only an array and a storage.
     _requires_grad: bool = False
     _is_module_parameter: bool = False
+    # Whether an operation made it of a number among its operands: hooks do not get such tensors.
+    _is_wrapped_number: bool = False
     _grad_fn: "Node | None" = None
     _output_nr: int = 0
     # For a view: its base, the operations from the base to it, and the generation of the base's

@@ -6,10 +6,10 @@ re-running its chain on the base.
 """
 
 from collections.abc import Mapping
-from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
+from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Held while the history of a base or a view is replaced: threads may change views of one base, or
 # read the history of one view. Re-entrant: re-running a chain runs operations.
-history_lock = RLock()
+history_lock = MaskedLock(reentrant=True)
 
 
 class ViewChain(NamedTuple):
@@ -193,8 +193,7 @@ def _refresh(view: "Tensor") -> None:
             f"base or of another view, but {chain.blocked_by}"
         )
     generation = base._generation
-    with grad_mode.enable_grad():
-        replayed = chain.take(base)
+    replayed = grad_mode.call(True, chain.take, base)
     if _layout(replayed._array) != _layout(view._array):
         raise RuntimeError(
             f"the history of this view, a {describe(view)}, cannot follow that of its base, whose "

@@ -10,6 +10,7 @@ Internal: operations call kernels, users do not. Importing this package neither 
 compiles anything; the first calls do.
 """
 
+from offgrad.kernels._arrays import sum_axes
 from offgrad.kernels._attention import attention, attention_backward
 from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._cross_entropy import (
@@ -57,5 +58,6 @@ __all__ = [
     "softmax",
     "softmax_backward",
     "sgd_step",
+    "sum_axes",
     "sum_rows",
 ]

@@ -10,6 +10,13 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+SUM_ROWS = 512
+"""Loops add up so many rows before they start another row of sums."""
+
+SUM_BLOCK = 4096
+"""Loops add up so many numbers in the arrays' dtype, and the sums of such blocks in float64: a
+sum of millions keeps the digits of float32. Rows of a usual length are one block."""
+
 
 def flat(array: Array) -> Array:
     """A C-contiguous array as one dimension, sharing memory."""
@@ -30,6 +37,51 @@ def rows(array: Array) -> Array:
 def as_float(array: Array) -> Array:
     """The array as float32 if it holds 16-bit floats, else itself."""
     return array.astype(np.float32) if array.dtype.itemsize < 4 else array
+
+
+def sum_axes(
+    x: Array, axes: tuple[int, ...], keepdims: bool = False, out: Array | None = None
+) -> Array:
+    """The sum of `x` over `axes`, written into `out` if given; in its dtype, else that of x.
+
+    NumPy adds up pairwise along the axis that is contiguous in memory, one after the other along
+    others, where the error grows with the length: long ones are split into blocks.
+    """
+    kind = x.dtype if out is None else out.dtype
+    is_long = x.size > SUM_ROWS and kind in _SUM_DTYPES
+    axis = _axis_to_split(x, axes) if is_long else None
+    if axis is None:
+        return np.asarray(np.sum(x, axis=axes, keepdims=keepdims, dtype=kind, out=out))
+    blocks = x.shape[axis] // SUM_ROWS
+    before, after = (slice(None),) * axis, x.shape[axis + 1 :]
+    split = x[(*before, slice(blocks * SUM_ROWS))]
+    split = split.reshape(*x.shape[:axis], blocks, SUM_ROWS, *after)
+    within = tuple([each + (each >= axis) for each in axes])
+    partial = np.sum(split, axis=within, dtype=kind)
+    wide = _SUM_DTYPES[kind]
+    total = partial.sum(axis=sum(each not in axes for each in range(axis)), dtype=wide)
+    rest = x[(*before, slice(blocks * SUM_ROWS, None))]
+    total = np.asarray(total + rest.sum(axis=axes, dtype=wide)).astype(kind)
+    total = np.expand_dims(total, axes) if keepdims else total
+    if out is None:
+        return total
+    out[...] = total
+    return out
+
+
+_SUM_DTYPES = {
+    np.dtype(np.float32): np.dtype(np.float64),
+    np.dtype(np.complex64): np.dtype(np.complex128),
+}
+
+
+def _axis_to_split(x: Array, axes: tuple[int, ...]) -> int | None:
+    """The longest of `axes` that NumPy does not add up pairwise; None if all are short."""
+    if len(axes) == x.ndim and x.flags.forc:
+        return None
+    lengths = [(x.shape[axis], axis) for axis in axes if abs(x.strides[axis]) != x.itemsize]
+    length, axis = max(lengths, default=(0, 0))
+    return axis if length > SUM_ROWS else None
 
 
 def same_shape(**arrays: Array) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import (
+    SUM_BLOCK,
     Array,
     as_float,
     flat,
@@ -217,9 +218,13 @@ def _cross_entropy_loop(
     for i in range(start, stop):
         row = logits[i]
         highest = row_max(row)
-        total = zero
-        for j in range(row.size):
-            total += exp(row[j] - highest)
+        total = 0.0
+        for first in range(0, row.size, SUM_BLOCK):
+            block = row[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(block.size):
+                part += exp(block[j] - highest)
+            total += part
         log_total = number(np.log(total))
         lse[i] = highest + log_total
         t = target[i]
@@ -230,10 +235,15 @@ def _cross_entropy_loop(
         if weighted:
             loss *= weight[t]
         if smooth:
-            spread = zero
-            for j in range(row.size):
-                spread -= weight[j] * log_share(row[j], highest, log_total)
-            loss = (one - smoothing) * loss + smoothing / number(row.size) * spread
+            spread = 0.0
+            for first in range(0, row.size, SUM_BLOCK):
+                block = row[first : first + SUM_BLOCK]
+                factors = weight[first : first + SUM_BLOCK]
+                part = zero
+                for j in range(block.size):
+                    part += factors[j] * log_share(block[j], highest, log_total)
+                spread -= part
+            loss = (one - smoothing) * loss + smoothing * number(spread / row.size)
         losses[i] = loss
 
 

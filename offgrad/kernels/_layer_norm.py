@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import (
+    SUM_BLOCK,
+    SUM_ROWS,
     Array,
     as_float,
     flat,
     rows,
     same_shape,
+    sum_axes,
 )
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import block_items, parallel_for
@@ -81,20 +84,22 @@ def layer_norm_backward(
     blocks = -(-count // step)
     none = np.empty((0, cols), dtype=a.dtype)
     d = none if dx is None else rows(dx)
-    weights = none if dweight is None else np.zeros((blocks, cols), dtype=a.dtype)
-    biases = none if dbias is None else np.zeros((blocks, cols), dtype=a.dtype)
+    parts = -(-min(step, count) // SUM_ROWS)
+    sums = blocks * parts, cols
+    weights = none if dweight is None else np.zeros(sums, dtype=a.dtype)
+    biases = none if dbias is None else np.zeros(sums, dtype=a.dtype)
 
     parallel_for(
         lambda start, stop: _layer_norm_backward_loop(
-            g, a, w, m, r, d, weights, biases, start // step, start, stop
+            g, a, w, m, r, d, weights, biases, start // step * parts, start, stop
         ),
         count,
         cols,
     )
     if dweight is not None:
-        weights.sum(axis=0, out=dweight)
+        sum_axes(weights, (0,), out=dweight)
     if dbias is not None:
-        biases.sum(axis=0, out=dbias)
+        sum_axes(biases, (0,), out=dbias)
 
 
 def _check(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array) -> None:
@@ -163,9 +168,9 @@ def _layer_norm_backward_numpy(
         projection = (h * normal).mean(axis=1, keepdims=True)
         rows(dx)[...] = r * (h - h.mean(axis=1, keepdims=True) - normal * projection)
     if dweight is not None:
-        dweight[...] = (g * normal).sum(axis=0)
+        dweight[...] = sum_axes(g * normal, (0,))
     if dbias is not None:
-        dbias[...] = g.sum(axis=0)
+        dbias[...] = sum_axes(g, (0,))
 
 
 @jit
@@ -185,14 +190,22 @@ def _layer_norm_loop(
         row = x[i]
         y = out[i]
         count = number(row.size)
-        total = number(0)
-        for j in range(row.size):
-            total += row[j]
-        m = total / count
-        squares = number(0)
-        for j in range(row.size):
-            squares += (row[j] - m) * (row[j] - m)
-        r = number(1) / number(np.sqrt(squares / count + eps))
+        total = 0.0
+        for first in range(0, row.size, SUM_BLOCK):
+            block = row[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(block.size):
+                part += block[j]
+            total += part
+        m = number(total) / count
+        squares = 0.0
+        for first in range(0, row.size, SUM_BLOCK):
+            block = row[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(block.size):
+                part += (block[j] - m) * (block[j] - m)
+            squares += part
+        r = number(1) / number(np.sqrt(number(squares) / count + eps))
         for j in range(row.size):
             y[j] = (row[j] - m) * r * weight[j] + bias[j]
         mean[i] = m
@@ -209,33 +222,42 @@ def _layer_norm_backward_loop(
     dx: Any,
     weights: Any,
     biases: Any,
-    block: int,
+    first_sum: int,
     start: int,
     stop: int,
 ) -> None:
     number = x.dtype.type
     for i in range(start, stop):
+        at = first_sum + (i - start) // SUM_ROWS
         g = grad[i]
         row = x[i]
         m = number(mean[i])
         r = number(rstd[i])
         if dx.shape[0] > 0:
             d = dx[i]
-            total = number(0)
-            projection = number(0)
-            for j in range(row.size):
-                h = g[j] * weight[j]
-                total += h
-                projection += h * ((row[j] - m) * r)
-            total /= number(row.size)
-            projection /= number(row.size)
+            sum_h = 0.0
+            sum_product = 0.0
+            for first in range(0, row.size, SUM_BLOCK):
+                block = row[first : first + SUM_BLOCK]
+                factors = weight[first : first + SUM_BLOCK]
+                grads = g[first : first + SUM_BLOCK]
+                part = number(0)
+                product = number(0)
+                for j in range(block.size):
+                    h = grads[j] * factors[j]
+                    part += h
+                    product += h * ((block[j] - m) * r)
+                sum_h += part
+                sum_product += product
+            total = number(sum_h) / number(row.size)
+            projection = number(sum_product) / number(row.size)
             for j in range(row.size):
                 d[j] = r * (g[j] * weight[j] - total - (row[j] - m) * r * projection)
         if weights.shape[0] > 0:
-            dweight = weights[block]
+            dweight = weights[at]
             for j in range(row.size):
                 dweight[j] += g[j] * ((row[j] - m) * r)
         if biases.shape[0] > 0:
-            dbias = biases[block]
+            dbias = biases[at]
             for j in range(row.size):
                 dbias[j] += g[j]

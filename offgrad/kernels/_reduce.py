@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array, as_float, rows
+from offgrad.kernels._arrays import SUM_ROWS, Array, as_float, rows, sum_axes
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import block_items, parallel_for
 
@@ -26,26 +26,28 @@ def sum_rows(x: Array, out: Array) -> None:
     if not uses_numba(a, out):
         _sum_rows_numpy(a, out)
         return
-    step = block_items(cols)
-    if count <= step:
-        _sum_rows_loop(a, out, 0, count)
+    if count <= SUM_ROWS:
+        out[...] = 0
+        _sum_rows_loop(a, out.reshape(1, cols), 0, 0, count)
         return
-    partial = np.empty((-(-count // step), cols), dtype=out.dtype)
+    step = block_items(cols)
+    parts = -(-min(step, count) // SUM_ROWS)
+    sums = np.zeros((-(-count // step) * parts, cols), dtype=out.dtype)
     parallel_for(
-        lambda start, stop: _sum_rows_loop(a, partial[start // step], start, stop), count, cols
+        lambda start, stop: _sum_rows_loop(a, sums, start // step * parts, start, stop), count, cols
     )
-    partial.sum(axis=0, out=out)
+    sum_axes(sums, (0,), out=out)
 
 
 @np.errstate(all="ignore")
 def _sum_rows_numpy(x: Array, out: Array) -> None:
-    out[...] = as_float(x).sum(axis=0)
+    out[...] = sum_axes(as_float(x), (0,))
 
 
 @jit
-def _sum_rows_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    out[:] = out.dtype.type(0)
+def _sum_rows_loop(x: Any, sums: Any, first_sum: int, start: int, stop: int) -> None:
     for i in range(start, stop):
         row = x[i]
+        total = sums[first_sum + (i - start) // SUM_ROWS]
         for j in range(row.size):
-            out[j] += row[j]
+            total[j] += row[j]

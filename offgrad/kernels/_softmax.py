@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import (
+    SUM_BLOCK,
     Array,
     as_float,
     rows,
@@ -99,14 +100,18 @@ def _softmax_loop(x: Any, out: Any, start: int, stop: int) -> None:
         row = x[i]
         powers = out[i]
         highest = row_max(row)
-        total = number(0)
+        total = 0.0
         for j in range(row.size):
             powers[j] = exp(row[j] - highest)
         # Separate from the stores: a loop with both is not vectorised, and so sums in another
         # order, if the arrays lie so close that LLVM's alias check fails.
-        for j in range(row.size):
-            total += powers[j]
-        share = number(1) / total
+        for first in range(0, row.size, SUM_BLOCK):
+            block = powers[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(block.size):
+                part += block[j]
+            total += part
+        share = number(1.0 / total)
         for j in range(row.size):
             powers[j] *= share
 
@@ -118,9 +123,15 @@ def _softmax_backward_loop(grad: Any, result: Any, out: Any, start: int, stop: i
         g = grad[i]
         y = result[i]
         d = out[i]
-        dot = number(0)
-        for j in range(y.size):
-            dot += g[j] * y[j]
+        total = 0.0
+        for first in range(0, y.size, SUM_BLOCK):
+            grads = g[first : first + SUM_BLOCK]
+            block = y[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(block.size):
+                part += grads[j] * block[j]
+            total += part
+        dot = number(total)
         for j in range(y.size):
             d[j] = y[j] * (g[j] - dot)
 
@@ -132,9 +143,13 @@ def _log_softmax_loop(x: Any, out: Any, start: int, stop: int) -> None:
         row = x[i]
         logs = out[i]
         highest = row_max(row)
-        total = number(0)
-        for j in range(row.size):
-            total += exp(row[j] - highest)
+        total = 0.0
+        for first in range(0, row.size, SUM_BLOCK):
+            block = row[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(block.size):
+                part += exp(block[j] - highest)
+            total += part
         log_total = number(np.log(total))
         for j in range(row.size):
             logs[j] = log_share(row[j], highest, log_total)
@@ -147,8 +162,13 @@ def _log_softmax_backward_loop(grad: Any, result: Any, out: Any, start: int, sto
         g = grad[i]
         y = result[i]
         d = out[i]
-        total = number(0)
+        total = 0.0
+        for first in range(0, y.size, SUM_BLOCK):
+            grads = g[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(grads.size):
+                part += grads[j]
+            total += part
+        factor = number(total)
         for j in range(y.size):
-            total += g[j]
-        for j in range(y.size):
-            d[j] = g[j] - exp(y[j]) * total
+            d[j] = g[j] - exp(y[j]) * factor

@@ -5,7 +5,6 @@ Internal are the modules below: import the names in `__all__` from this package.
 
 from offgrad.memory.allocator import (
     POOL_THRESHOLD,
-    OutOfMemoryError,
     allocated,
     contiguous,
     copy,
@@ -19,7 +18,9 @@ from offgrad.memory.allocator import (
     reset_peak,
     zeros,
 )
-from offgrad.memory.storage import Storage, memory_by_holder, saved_by_module, track_saver
+from offgrad.memory.holders import memory_by_holder, saved_by_module
+from offgrad.memory.limited_counter import OutOfMemoryError
+from offgrad.memory.storage import Storage, track_saver
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 __all__ = [

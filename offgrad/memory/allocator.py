@@ -1,21 +1,17 @@
 """Tensor memory: one pool of reusable buffers, an exact byte count, and a limit.
 
-Arrays of at least `POOL_THRESHOLD` bytes come from a `BufferPool`, which reports each one when it
-is allocated and when its last view dies. NumPy allocates smaller arrays; the `Storage` that holds
-one counts it.
+Arrays of at least `POOL_THRESHOLD` bytes come from a `BufferPool`, which counts each one until its
+last view dies. NumPy allocates smaller arrays; the `Storage` that holds one counts it.
 """
 
-import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from offgrad_storage import BufferPool, StoreError
+from offgrad_storage import BufferPool
 
-from offgrad.memory.registry import WeakRegistry
+from offgrad.memory.limited_counter import LimitedCounter, OutOfMemoryError, Reclaimable
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 POOL_THRESHOLD = 64 * 1024
@@ -23,95 +19,8 @@ POOL_THRESHOLD = 64 * 1024
 # Called after each change with the allocated bytes.
 Observer = Callable[[int], None]
 
-
-class OutOfMemoryError(MemoryError):
-    """Tensor memory would exceed its limit, or the system has no memory left."""
-
-
-class Reclaimable(Protocol):
-    """An owner of tensor memory outside any tensor, such as a cache, that can free some of it."""
-
-    def reclaim(self) -> None:
-        """Free memory; may block. The failed allocation is then retried once.
-
-        Raises:
-            StoreError, MemoryError: some memory cannot be freed; the error becomes the cause of the
-                `OutOfMemoryError`.
-        """
-
-    def held_by_purpose(self) -> Mapping[str, int]:
-        """Return the held bytes by purpose, in the words of an `OutOfMemoryError`."""
-
-
-class _Counter:
-    """The bytes of live tensor data, their peak and their limit, for the whole process."""
-
-    def __init__(self) -> None:
-        # Re-entrant: a garbage collection may free tensors while the lock is held.
-        self.lock = threading.RLock()
-        self.allocated = 0
-        self.peak = 0
-        self.limits: list[int] = []
-        self.limit: int | None = None
-        self.observers: tuple[Observer, ...] = ()
-        self.reclaimables: WeakRegistry[Reclaimable] = WeakRegistry()
-        self.describe: Callable[[], str] = str
-
-    def change(self, delta: int, *, after_reclaim: bool = False) -> None:
-        """Add `delta` bytes, which may be negative, to the count."""
-        exceeded = False
-        with self.lock:
-            # One statement without a call: no collection can run between its load and its store.
-            self.allocated += delta
-            allocated = self.allocated
-            if delta > 0:
-                if self.limit is not None and allocated > self.limit:
-                    self.allocated -= delta
-                    exceeded = True
-                elif allocated > self.peak:
-                    self.peak = allocated
-        if exceeded:
-            if after_reclaim:
-                raise self._limit_error(delta)
-            failure: Exception | None = None
-            for reclaimable in self.reclaimables:
-                try:
-                    reclaimable.reclaim()
-                except (StoreError, MemoryError) as error:
-                    failure = error.with_traceback(None)  # its frames would hold memory
-            try:
-                self.change(delta, after_reclaim=True)
-            except OutOfMemoryError as error:
-                raise error from failure
-            return
-        for observer in self.observers:
-            observer(allocated)
-
-    def change_limits(self, change: Callable[[int], object], nbytes: int) -> None:
-        """Add or remove a limit; the smallest applies."""
-        with self.lock:
-            change(nbytes)
-            self.limit = min(self.limits, default=None)
-
-    def _limit_error(self, requested: int) -> OutOfMemoryError:
-        return OutOfMemoryError(
-            f"tensor memory is limited to {format_nbytes(self.limit or 0)}: "
-            f"{format_nbytes(requested)} more were asked for with {format_nbytes(self.allocated)} "
-            f"allocated. {self.describe()} Run the forward pass under offgrad.offload('disk'), "
-            "make the batch smaller or raise the limit."
-        )
-
-
-counter = _Counter()
-pool = BufferPool(on_change=counter.change)
-
-
-def _renew_lock() -> None:
-    counter.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+counter = LimitedCounter()
+pool = BufferPool(counter=counter)
 
 
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[np.generic]:
@@ -135,8 +44,7 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArra
     except MemoryError as error:
         raise OutOfMemoryError(
             f"the system has no memory left for {format_nbytes(nbytes)} of tensor data "
-            f"({format_nbytes(counter.allocated)} are allocated). {counter.describe()} Run the "
-            "forward pass under offgrad.offload('disk') or make the batch smaller."
+            f"({format_nbytes(counter.allocated)} are allocated). {counter.describe(nbytes)}"
         ) from error
 
 
@@ -173,8 +81,7 @@ def max_allocated() -> int:
 
 def reset_peak() -> None:
     """Reset the peak to the currently allocated bytes."""
-    with counter.lock:
-        counter.peak = counter.allocated
+    counter.reset_peak()
 
 
 @contextmanager
@@ -187,26 +94,32 @@ def limit(size: int | str) -> Iterator[None]:
         size: bytes, or text such as ``"512MiB"``.
     """
     nbytes = parse_nbytes(size)
-    counter.change_limits(counter.limits.append, nbytes)
+    limits, key = counter.limits, object()
+    # The changes themselves are single steps: after Ctrl-C the limit is either there or ended.
     try:
+        limits[key] = nbytes
+        counter.apply_limits()
         yield
     finally:
-        counter.change_limits(counter.limits.remove, nbytes)
+        limits.pop(key, None)
+        counter.apply_limits()
 
 
 @contextmanager
 def observe(observer: Observer) -> Iterator[None]:
     """Call `observer` with the allocated bytes after every change, from any thread.
 
-    It may be called while a tensor is being freed, so it must neither block nor raise.
+    Memory that is freed is noticed, and reported, with the next allocation, the next look at
+    `allocated()`, or at the end of the block; so no peak is missed. The observer must not raise.
     """
-    with counter.lock:
-        counter.observers = (*counter.observers, observer)
+    observers, key = counter.observers, object()
+    counter.settle()
     try:
+        observers[key] = observer
         yield
+        counter.settle()
     finally:
-        with counter.lock:
-            counter.observers = tuple(each for each in counter.observers if each is not observer)
+        observers.pop(key, None)
 
 
 def register_reclaimable(reclaimable: Reclaimable) -> None:
@@ -216,4 +129,4 @@ def register_reclaimable(reclaimable: Reclaimable) -> None:
 
 def fits(nbytes: int) -> bool:
     """Return whether an allocation of `nbytes` would now stay within the limit."""
-    return counter.limit is None or counter.allocated + nbytes <= counter.limit
+    return counter.allocated + nbytes <= counter.limit

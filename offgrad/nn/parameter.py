@@ -19,8 +19,7 @@ class Parameter(Tensor):
         source = data if isinstance(data, TensorBase) else ops.tensor(data)
         self._set(source._array, source._storage, False)
         self._storage.role = "parameters"
-        if requires_grad:
-            self.requires_grad_()
+        self.requires_grad_(requires_grad)
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"

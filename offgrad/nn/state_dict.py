@@ -5,15 +5,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offgrad import ops
+from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
 from offgrad.autograd.handles import RemovableHandle
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import describe
 from offgrad.nn.hooks.registry import Hook, HookMethods, WithModule
 from offgrad.nn.parameter import Parameter
 
 if TYPE_CHECKING:
-    from offgrad._tensor.tensor import Tensor
     from offgrad.nn.modules.module import Module
 
 EXTRA_STATE = "_extra_state"
@@ -167,7 +166,7 @@ class StateMethods(HookMethods):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> IncompatibleKeys:
-        """Copy the values of `state_dict`, tensors or arrays, into parameters and buffers.
+        """Copy the tensors of `state_dict` into parameters and buffers.
 
         Args:
             state_dict: values by qualified name. It is not changed.
@@ -176,8 +175,9 @@ class StateMethods(HookMethods):
 
         Raises:
             TypeError: if `state_dict` is no mapping.
-            RuntimeError: if shapes differ, or, with `strict`, names. Nothing is copied then, unless
-                a module defines its own loading or has a hook to be called after loading.
+            RuntimeError: if a value is no tensor, or shapes differ, or, with `strict`, names.
+                Nothing is copied then, unless a module defines its own loading or has a hook to be
+                called after loading.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
@@ -222,13 +222,15 @@ class StateMethods(HookMethods):
                 missing_keys.extend([prefix + name] * strict)
                 continue
             value = state_dict[prefix + name]
-            if tensor.shape == () and getattr(value, "shape", None) == (1,):
-                value = value[0]
-            if not hasattr(value, "shape"):
+            if not isinstance(value, Tensor):
                 error_msgs.append(
-                    f"{prefix}{name} is a {describe(tensor)}, its value is a {type(value).__name__}"
+                    f"{prefix}{name} is a {describe(tensor)}, its value is a "
+                    f"{type(value).__name__}; make it a tensor"
                 )
-            elif tuple(value.shape) != tensor.shape:
+                continue
+            if tensor.shape == () and value.shape == (1,):
+                value = value[0]
+            if value.shape != tensor.shape:
                 error_msgs.append(
                     f"{prefix}{name} is a {describe(tensor)}, its value has shape "
                     f"{list(value.shape)}"
@@ -254,7 +256,7 @@ class StateMethods(HookMethods):
             if name not in (self._modules if dot else local):
                 unexpected_keys.append(key)
 
-    def _assign(self, name: str, old: "Tensor", value: Any) -> None:
+    def _assign(self, name: str, old: Tensor, value: Any) -> None:
         if isinstance(old, Parameter):
             if not isinstance(value, Parameter):
                 value = Parameter(value, requires_grad=old.requires_grad)
@@ -291,11 +293,14 @@ class _Loading:
         if self._assign:
             metadata = {**metadata, "assign_to_params_buffers": True}
         module._load_from_state_dict(local, prefix, metadata, True, *self.keys, self.errors)
+        parts: dict[str, dict[str, Any]] = {}
+        for key, value in local.items():
+            name, dot, _ = key[len(prefix) :].partition(".")
+            if dot and key.startswith(prefix):
+                parts.setdefault(name, {})[key] = value
         for name, child in module._modules.items():
             if child is not None:
-                child_prefix = f"{prefix}{name}."
-                part = {key: value for key, value in local.items() if key.startswith(child_prefix)}
-                self.load(child, part, child_prefix)
+                self.load(child, parts.get(name, {}), f"{prefix}{name}.")
         for _, hook in module._hooks_of("load_state_dict_post"):
             self.copy()
             if hook(module, self.keys) is not None:
@@ -313,5 +318,5 @@ class _Loading:
 
 
 @grad_mode.no_grad()
-def _copy(tensor: "Tensor", value: Any) -> None:
-    tensor.copy_(value if isinstance(value, TensorBase) else ops.tensor(value))
+def _copy(tensor: Tensor, value: Any) -> None:
+    tensor.copy_(value)

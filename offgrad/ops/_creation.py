@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import memory
-from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
 from offgrad.memory import Storage
 from offgrad.ops._core.device import check_device
-from offgrad.ops._core.dtypes import cast, get_default_dtype
-from offgrad.ops._shape.reshaping import sizes
+from offgrad.ops._core.dims import integer, integers, shape_of
+from offgrad.ops._core.dtypes import (
+    cast,
+    category,
+    check_tensor,
+    element,
+    get_default_dtype,
+    result_type,
+)
+from offgrad.ops._core.nested_data import array_of_numbers, check_numeric
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -33,25 +41,11 @@ __all__ = [
     "zeros_like",
 ]
 
-_SUPPORTED = "biufc"
 
-
-def _checked(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    if array.dtype.kind not in _SUPPORTED and array.dtype.name != "bfloat16":
-        raise TypeError(
-            f"{where}: elements must be numbers or bools, got dtype {array.dtype.name!r} (a "
-            "ragged or mixed sequence gives object)"
-        )
-    if not array.dtype.isnative:
-        raise ValueError(
-            f"{where}: the byte order must be the machine's, got {array.dtype}; convert with "
-            "array.astype(array.dtype.newbyteorder('='))"
-        )
-    return array
-
-
-def _set_requires_grad(tensor: "Tensor", requires_grad: bool) -> "Tensor":
-    return tensor.requires_grad_() if requires_grad else tensor
+def _set_requires_grad(tensor: "Tensor", requires_grad: bool | None) -> "Tensor":
+    if requires_grad is False or requires_grad is None:
+        return tensor
+    return tensor.requires_grad_(requires_grad)
 
 
 def _array_of(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
@@ -61,40 +55,9 @@ def _array_of(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     elif isinstance(data, np.ndarray | np.generic):
         array = np.asarray(data)
     else:
-        if isinstance(data, Sequence) and _holds_tensors(data):
-            data = _as_lists(data)
-        try:
-            array = np.asarray(data)
-        except ValueError as error:
-            raise ValueError(
-                f"tensor(): a sequence must have one length at each depth: {error}"
-            ) from None
-        if dtype is None:
-            dtype = _default_for(array)
-    _checked(array, "tensor()")
+        return array_of_numbers(data, dtype)
+    check_numeric(array, "tensor()")
     return array if dtype is None else array.astype(dtype, copy=False)
-
-
-def _default_for(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
-    """Return PyTorch's dtype for the Python numbers in `array`."""
-    kind = array.dtype.kind
-    if kind == "f" or not array.size:
-        return get_default_dtype()
-    if kind == "c":
-        return np.dtype(np.complex128 if get_default_dtype() == np.float64 else np.complex64)
-    return np.dtype(np.int64) if kind == "i" else array.dtype
-
-
-def _holds_tensors(data: Any) -> bool:
-    while isinstance(data, Sequence) and not isinstance(data, str) and data:
-        data = data[0]
-    return isinstance(data, TensorBase)
-
-
-def _as_lists(data: Any) -> Any:
-    if isinstance(data, TensorBase):
-        return data._array.tolist()
-    return [_as_lists(each) for each in data] if isinstance(data, list | tuple) else data
 
 
 def tensor(
@@ -102,11 +65,14 @@ def tensor(
 ) -> "Tensor":
     """Return a tensor with a copy of `data`: numbers, sequences, arrays or a tensor.
 
-    Python floats become the default dtype, integers int64.
+    Python floats become the default dtype, integers int64; elements that are NumPy's numbers,
+    arrays or tensors of one element keep their dtypes, and different dtypes promote to one.
 
     Raises:
         TypeError: if the elements are not numbers.
-        RuntimeError: if integers or bools should require grad.
+        ValueError: if the lengths of sequences differ, or a tensor in one has several elements.
+        RuntimeError: if a number does not fit into the dtype; if integers or bools should require
+            grad.
     """
     check_device(device)
     return _set_requires_grad(wrap(memory.copy(_array_of(data, dtype))), requires_grad)
@@ -128,7 +94,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> "Tensor":
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy takes a NumPy array, got {type(array).__name__}")
-    return wrap(_checked(array, "from_numpy()"), Storage(array, external=True))
+    return wrap(check_numeric(array, "from_numpy()"), Storage(array, external=True))
 
 
 def empty(
@@ -137,7 +103,7 @@ def empty(
     """Return an uninitialised tensor."""
     check_device(device)
     dtype = get_default_dtype() if dtype is None else dtype
-    return _set_requires_grad(wrap(memory.empty(sizes(size), dtype)), requires_grad)
+    return _set_requires_grad(wrap(memory.empty(shape_of(size, "empty"), dtype)), requires_grad)
 
 
 def full(
@@ -148,12 +114,38 @@ def full(
     device: Any = None,
     requires_grad: bool = False,
 ) -> "Tensor":
-    """Return a constant tensor; the dtype defaults to that of `fill_value`."""
+    """Return a constant tensor.
+
+    Args:
+        size: the shape, a tuple or list.
+        fill_value: a number, or a tensor without dimensions.
+        dtype: by default bool, int64, the default dtype, or complex, for a value of that kind.
+        device: the CPU.
+        requires_grad: whether the result requires grad.
+
+    Raises:
+        TypeError: if `size` is not a sequence of integers, or `fill_value` not a number.
+        RuntimeError: if the value does not fit into the dtype.
+    """
     check_device(device)
-    kind = np.dtype(dtype) if dtype is not None else _array_of(fill_value, None).dtype
-    out = memory.empty(sizes((size,)), kind)
-    out[...] = fill_value
+    value = _number(fill_value, "full")
+    kind = np.dtype(dtype) if dtype is not None else result_type(value)
+    out = memory.empty(shape_of((integers(size, "full", "size"),), "full"), kind)
+    out[...] = element(value, kind, "full")
     return _set_requires_grad(wrap(out), requires_grad)
+
+
+def _number(value: Any, where: str) -> Any:
+    """Return a number, or that in a tensor without dimensions.
+
+    Raises:
+        TypeError: for all else.
+    """
+    if isinstance(value, TensorBase) and not value._array.ndim:
+        return value._array.tolist()
+    if not isinstance(value, bool | int | float | complex | np.generic):
+        raise TypeError(f"{where} takes numbers, got {type(value).__name__}")
+    return value
 
 
 def zeros(
@@ -161,7 +153,7 @@ def zeros(
 ) -> "Tensor":
     """Return a tensor of zeros."""
     return full(
-        sizes(size),
+        shape_of(size, "zeros"),
         0,
         dtype=dtype or get_default_dtype(),
         device=device,
@@ -174,7 +166,7 @@ def ones(
 ) -> "Tensor":
     """Return a tensor of ones."""
     return full(
-        sizes(size),
+        shape_of(size, "ones"),
         1,
         dtype=dtype or get_default_dtype(),
         device=device,
@@ -186,27 +178,24 @@ def empty_like(
     input: "Tensor", *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> "Tensor":
     """Return `empty` of the shape and dtype of `input`."""
-    return empty(
-        input.shape, dtype=dtype or input._array.dtype, device=device, requires_grad=requires_grad
-    )
+    like = check_tensor(input, "empty_like")._array
+    return empty(like.shape, dtype=dtype or like.dtype, device=device, requires_grad=requires_grad)
 
 
 def zeros_like(
     input: "Tensor", *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> "Tensor":
     """Return `zeros` of the shape and dtype of `input`."""
-    return zeros(
-        input.shape, dtype=dtype or input._array.dtype, device=device, requires_grad=requires_grad
-    )
+    like = check_tensor(input, "zeros_like")._array
+    return zeros(like.shape, dtype=dtype or like.dtype, device=device, requires_grad=requires_grad)
 
 
 def ones_like(
     input: "Tensor", *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> "Tensor":
     """Return `ones` of the shape and dtype of `input`."""
-    return ones(
-        input.shape, dtype=dtype or input._array.dtype, device=device, requires_grad=requires_grad
-    )
+    like = check_tensor(input, "ones_like")._array
+    return ones(like.shape, dtype=dtype or like.dtype, device=device, requires_grad=requires_grad)
 
 
 def full_like(
@@ -218,13 +207,9 @@ def full_like(
     requires_grad: bool = False,
 ) -> "Tensor":
     """Return `full` of the shape and dtype of `input`."""
-    return full(
-        input.shape,
-        fill_value,
-        dtype=dtype or input._array.dtype,
-        device=device,
-        requires_grad=requires_grad,
-    )
+    like = check_tensor(input, "full_like")._array
+    kind = dtype or like.dtype
+    return full(like.shape, fill_value, dtype=kind, device=device, requires_grad=requires_grad)
 
 
 def arange(
@@ -236,38 +221,71 @@ def arange(
     device: Any = None,
     requires_grad: bool = False,
 ) -> "Tensor":
-    """Return the numbers from `start` (0 if left out) to below `end` by `step`."""
+    """Return the numbers from `start` (0 if left out) to below `end` by `step`.
+
+    Args:
+        start: a number, or a tensor without dimensions, as `end` and `step`.
+        end: the bound, which is left out of the result.
+        step: the distance.
+        dtype: by default int64 if all three are integers, else the default dtype.
+        device: the CPU.
+        requires_grad: whether the result requires grad.
+
+    Raises:
+        RuntimeError: if the numbers are complex or not finite, or `step` does not lead to `end`.
+        NotImplementedError: for bool and complex dtypes.
+    """
     check_device(device)
     if end is None:
         start, end = 0, start
-    if any(isinstance(each, complex) for each in (start, end, step)):
+    start, end, step = (_number(each, "arange") for each in (start, end, step))
+    if any(isinstance(each, complex | np.complexfloating) for each in (start, end, step)):
         raise RuntimeError(f"arange: real numbers are needed, got {start}, {end} and {step}")
     if dtype is None:
-        integers = all(isinstance(each, int | np.integer) for each in (start, end, step))
-        dtype = np.int64 if integers else get_default_dtype()
+        integral = all(isinstance(each, int | np.integer) for each in (start, end, step))
+        dtype = np.int64 if integral else get_default_dtype()
+    kind = np.dtype(dtype)
+    if category(kind) in (0, 3):
+        raise NotImplementedError(f"arange is not defined for {kind.name}")
+    if not np.isfinite([start, end, step]).all():
+        raise RuntimeError(f"arange: finite numbers are needed, got {start}, {end} and {step}")
+    if category(kind) == 1:
+        start, end, step = int(start), int(end), int(step)
     if not step or (end - start) / step < 0:
         raise RuntimeError(
             f"arange: step must lead from start to end, got start {start}, end {end}, step {step}"
         )
-    return _set_requires_grad(wrap(np.arange(start, end, step).astype(dtype)), requires_grad)
+    return _set_requires_grad(wrap(np.arange(start, end, step).astype(kind)), requires_grad)
 
 
 def linspace(
-    start: complex,
-    end: complex,
+    start: Any,
+    end: Any,
     steps: int,
     *,
     dtype: Any = None,
     device: Any = None,
     requires_grad: bool = False,
 ) -> "Tensor":
-    """Return `steps` evenly spaced numbers from `start` to `end`, both included."""
+    """Return `steps` evenly spaced numbers from `start` to `end`, both included.
+
+    Raises:
+        RuntimeError: if `steps` is negative, a bound is a tensor with dimensions, or complex bounds
+            do not fit into the dtype.
+    """
     check_device(device)
+    steps = integer(steps, "linspace", "steps")
     if steps < 0:
         raise RuntimeError(f"linspace: steps must not be negative, got {steps}")
-    if dtype is None and isinstance(start + end, complex):
-        dtype = np.complex128 if get_default_dtype() == np.float64 else np.complex64
-    array = np.linspace(start, end, steps).astype(dtype or get_default_dtype())
+    for each in (start, end):
+        if isinstance(each, TensorBase) and each._array.ndim:
+            raise RuntimeError(f"linspace: bounds have no dimensions, got a {describe(each)}")
+    start, end = _number(start, "linspace"), _number(end, "linspace")
+    inferred = result_type(start, end, 0.0)
+    kind = inferred if dtype is None else np.dtype(dtype)
+    if category(inferred) == 3 != category(kind):
+        raise RuntimeError(f"linspace: complex bounds do not fit into {kind.name}")
+    array = np.linspace(start, end, steps).astype(kind)
     return _set_requires_grad(wrap(array), requires_grad)
 
 
@@ -281,7 +299,9 @@ def eye(
 ) -> "Tensor":
     """Return the matrix [n, m] with ones on the diagonal; `m` defaults to `n`."""
     check_device(device)
-    return _set_requires_grad(wrap(np.eye(n, m, dtype=dtype or get_default_dtype())), requires_grad)
+    rows, columns = shape_of((n, n if m is None else m), "eye")
+    array = np.eye(rows, columns, dtype=dtype or get_default_dtype())
+    return _set_requires_grad(wrap(array), requires_grad)
 
 
 def check_requires_grad(tensor: TensorBase) -> None:

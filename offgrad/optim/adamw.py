@@ -6,7 +6,7 @@ from typing import Any
 from offgrad import kernels
 from offgrad._tensor.tensor import Tensor
 from offgrad.memory import contiguous
-from offgrad.optim.optimizer import Optimizer, check_options, flat
+from offgrad.optim.optimizer import Optimizer, check_options, writable
 
 
 class AdamW(Optimizer):
@@ -57,13 +57,13 @@ class AdamW(Optimizer):
             if group["amsgrad"]:
                 state["max_exp_avg_sq"] = self.new_state(param)
         state["step"] += 1
-        param._storage.write(type(self).__name__)
+        name = type(self).__name__
         max_exp_avg_sq = state.get("max_exp_avg_sq")
         kernels.adamw_step(
-            flat(param),
+            writable(param, name),
             contiguous(grad._array).reshape(-1),
-            flat(state["exp_avg"]),
-            flat(state["exp_avg_sq"]),
+            writable(state["exp_avg"], name),
+            writable(state["exp_avg_sq"], name),
             group["lr"],
             group["betas"][0],
             group["betas"][1],
@@ -71,7 +71,7 @@ class AdamW(Optimizer):
             group["weight_decay"],
             state["step"],
             group["maximize"],
-            None if max_exp_avg_sq is None else flat(max_exp_avg_sq),
+            None if max_exp_avg_sq is None else writable(max_exp_avg_sq, name),
             self._decoupled,
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
+from offgrad.autograd.gradients import clear_grad
 from offgrad.autograd.tensor_base import TensorBase, describe
 
 
@@ -38,8 +39,9 @@ class Optimizer:
         self.defaults = defaults
         self.state: dict[Tensor, dict[str, Any]] = {}
         self.param_groups: list[dict[str, Any]] = []
+        known_ids: set[int] = set()
         for group in groups:
-            self.add_param_group(group)
+            self._add_group(group, known_ids)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add a group of parameters, ``group["params"]``, with its own options.
@@ -48,9 +50,13 @@ class Optimizer:
             TypeError: if a parameter is no tensor.
             ValueError: if a parameter is no leaf, or already in a group.
         """
+        known_ids = {id(each) for other in self.param_groups for each in other["params"]}
+        self._add_group(group, known_ids)
+
+    def _add_group(self, group: dict[str, Any], known_ids: set[int]) -> None:
+        """Add a group; `known_ids` are those of all parameters so far, and get the new ones."""
         params = group["params"]
         new_params = [params] if isinstance(params, TensorBase) else list(params)
-        known_ids = {id(each) for other in self.param_groups for each in other["params"]}
         for each in new_params:
             if not isinstance(each, TensorBase):
                 raise TypeError(f"an optimizer takes tensors, got {type(each).__name__}")
@@ -68,10 +74,7 @@ class Optimizer:
         """Drop the gradients, or fill them with zeros."""
         for group in self.param_groups:
             for param in group["params"]:
-                if set_to_none:
-                    param.grad = None
-                elif param.grad is not None:
-                    param.grad.detach_().zero_()
+                clear_grad(param, set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update each parameter that has a gradient; return the result of `closure`, if given.
@@ -80,8 +83,7 @@ class Optimizer:
         """
         loss = None
         if closure is not None:
-            with grad_mode.enable_grad():
-                loss = closure()
+            loss = grad_mode.call(True, closure)
         for group in self.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
@@ -90,14 +92,16 @@ class Optimizer:
                     contiguous = param.detach().contiguous()
                     self.update(contiguous, param.grad, state, group)
                     if contiguous._storage is not param._storage:
-                        with grad_mode.no_grad():
-                            param.copy_(contiguous)
+                        grad_mode.call(False, param.copy_, contiguous)
         return loss
 
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
     ) -> None:
-        """Update one contiguous parameter in place, and its `state`; for subclasses to define."""
+        """Update one contiguous parameter in place, and its `state`; for subclasses to define.
+
+        Kernels get the memory that they change from `writable`.
+        """
         raise NotImplementedError
 
     def new_state(self, param: Tensor) -> Tensor:
@@ -120,6 +124,8 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load options and a copy of the state from the result of `state_dict`.
 
+        Floating point state gets the dtype of its parameter, but for counts named ``"step"``.
+
         Raises:
             ValueError: if the groups differ in number or size.
         """
@@ -135,7 +141,10 @@ class Optimizer:
             params_by_index.update(zip(saved["params"], group["params"], strict=True))
             group.update({key: value for key, value in saved.items() if key != "params"})
         self.state = {
-            params_by_index[index]: {key: _copied(value) for key, value in values.items()}
+            params_by_index[index]: {
+                key: _copied(value, None if key == "step" else params_by_index[index])
+                for key, value in values.items()
+            }
             for index, values in state_dict["state"].items()
             if index in params_by_index
         }
@@ -145,17 +154,24 @@ class Optimizer:
         return f"{type(self).__name__}({options})"
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, TensorBase):
-        copy: Tensor = value.detach().clone()  # type: ignore[attr-defined]
+def _copied(value: Any, param: Tensor | None) -> Any:
+    if isinstance(value, Tensor):
+        copy = value.detach().clone()
+        if param is not None and param.is_floating_point() and copy.is_floating_point():
+            copy = copy.to(param.dtype)
         copy._storage.role = "optimizer state"
         return copy
     return value
 
 
-def flat(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return the array of a contiguous tensor as one dimension, sharing memory."""
-    return tensor._array.reshape(-1)
+def writable(tensor: Tensor, operation: str) -> np.ndarray[Any, Any]:
+    """Return the memory of a contiguous tensor as one dimension, for `operation` to change.
+
+    A graph may have saved a parameter, or the state of an optimizer, so the tensor gets a new
+    version and pending writes of its memory end first, as with in-place operations.
+    """
+    tensor._storage.write(operation)
+    return tensor._array.reshape(-1, copy=False)  # a copy would lose the change
 
 
 def check_options(**options: float) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from offgrad import kernels
 from offgrad._tensor.tensor import Tensor
 from offgrad.memory import contiguous
-from offgrad.optim.optimizer import Optimizer, check_options, flat
+from offgrad.optim.optimizer import Optimizer, check_options, writable
 
 
 class SGD(Optimizer):
@@ -53,11 +53,10 @@ class SGD(Optimizer):
         if is_first_step:
             state["momentum_buffer"] = self.new_state(param)
         buffer = state.get("momentum_buffer")
-        param._storage.write("SGD")
         kernels.sgd_step(
-            flat(param),
+            writable(param, "SGD"),
             contiguous(grad._array).reshape(-1),
-            None if buffer is None else flat(buffer),
+            None if buffer is None else writable(buffer, "SGD"),
             group["lr"],
             group["momentum"],
             group["dampening"],

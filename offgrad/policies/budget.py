@@ -28,10 +28,10 @@ class Budget(Policy):
     written, too. A tensor that the store cannot take stays in memory, and the operation whose
     tensor needs that room raises the store's error.
 
-    Stores on disk collect arrays below 1 MiB in packs of up to 4 MiB. That memory belongs to the
-    store, and neither a budget nor `memory.limit` counts it: a pack being filled, packs being
-    written (as `inflight_nbytes` of the store allows), and up to 64 MiB read ahead. A store with
-    ``pack_below_nbytes=0`` has no packs.
+    Stores on disk collect small arrays in packs, which take of the same room: stores opened by name
+    make packs of at most a sixteenth of the budget, and none for budgets below 1 MiB. The packs of
+    a store object count as well, but a new one may exceed the budget by its size for a moment; a
+    store with ``max_pack_nbytes=0`` has none.
 
     Attributes:
         nbytes: the bound. Bytes, or text such as ``"512MiB"``.

@@ -1,9 +1,10 @@
 """When: apply a policy only to saves that match all conditions."""
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,13 @@ from offgrad.policies.base import (
     nested_policy,
 )
 from offgrad.policies.names import as_nbytes, unknown_name
+from offgrad.policies.op_names import is_known_op, is_known_slot, match_op, op_names
 from offgrad.policies.patterns import enclosing, matches
 
 Patterns = str | Sequence[str] | None
+
+CONDITIONS = ("op", "slot", "made_by", "module")
+"""The conditions that are patterns of names which only a run knows."""
 
 _DTYPES = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -35,6 +40,11 @@ class When(Wrapper):
     patterns of a list are alternatives. The other policy keeps its own conditions:
     ``When("disk", op="Gelu")`` stores no tensor below the 64 KiB of ``Offload("disk")``.
 
+    Operations may be named as nodes, with or without ``Backward0``, or as the functions and modules
+    that record them, in any case: ``"Gelu"``, ``"gelu"``, ``"LayerNorm"``, ``"native_layer_norm"``.
+    A function's name stands for all operations it records: ``"linear"`` also matches the same
+    products elsewhere. A session warns of patterns that matched no tensor.
+
     Names of modules count from the outermost module called, or from the session's ``model=``, and
     their patterns are not checked. `ByModule` does more: its patterns must match modules of the
     model, the innermost module that matches decides, and other sessions around and inside it keep
@@ -42,9 +52,9 @@ class When(Wrapper):
 
     Attributes:
         then: the policy; in any form of `as_policy` but a mapping.
-        op: names of the nodes that save, with or without ``Backward0``: ``"Gelu"``, ``"*Norm*"``.
+        op: names of the operations that save: ``"Gelu"``, ``"*Norm*"``.
         slot: names under which nodes save, such as ``"self"`` or ``"result"``.
-        made_by: names of the nodes that made the tensor, as `op`; ``""`` for a leaf.
+        made_by: names of the operations that made the tensor, as `op`; ``""`` for a leaf.
         dtype: dtypes, or patterns of their names: ``offgrad.float32``, ``"*float*"``.
         module: names of modules. A pattern includes the modules below.
         min_nbytes, max_nbytes: bounds of the size, both included; bytes, or text as ``"1MiB"``.
@@ -56,7 +66,7 @@ class When(Wrapper):
         TypeError: if a condition is of the wrong type, or `then` no policy or one by module.
 
     Example:
-        >>> policy = [When("disk", op="*Norm*|Gelu".split("|")), When("pool", max_nbytes="1MiB")]
+        >>> policy = [When("disk", op=["*Norm*", "sin"]), When("pool", max_nbytes="1MiB")]
         >>> with offgrad.offload(policy):
         ...     offgrad.randn(256, 256, requires_grad=True).sin().sum().backward()
     """
@@ -80,6 +90,7 @@ class When(Wrapper):
         set_to("then", nested_policy(self.then))
         for name in ("op", "slot", "made_by", "module"):
             set_to(name, _patterns(name, getattr(self, name)))
+        _check_names(self)
         set_to("dtype", _dtype_patterns(self.dtype))
         for name in ("min_nbytes", "max_nbytes"):
             if getattr(self, name) is not None:
@@ -113,12 +124,17 @@ class When(Wrapper):
             and (self.output is None or self.output == context.is_output)
             and (self.min_nbytes is None or context.nbytes >= int(self.min_nbytes))
             and (self.max_nbytes is None or context.nbytes <= int(self.max_nbytes))
-            and (self.op is None or _match_any(self.op, context.op, _operation))
-            and (self.slot is None or _match_any(self.slot, context.slot))
-            and (self.made_by is None or _match_any(self.made_by, context.made_by, _operation))
+            and self.holds("op", context)
+            and self.holds("slot", context)
+            and self.holds("made_by", context)
             and (self.dtype is None or _match_any(self.dtype, context.dtype.name))
-            and (self.module is None or _match_any(self.module, context.module, enclosing))
+            and self.holds("module", context)
         )
+
+    def holds(self, condition: str, context: SaveContext) -> bool:
+        """Return whether one of `CONDITIONS` holds for a tensor."""
+        patterns = getattr(self, condition)
+        return patterns is None or _MATCHERS[condition](patterns, getattr(context, condition))
 
     def __str__(self) -> str:
         conditions = [
@@ -161,6 +177,28 @@ def _patterns(name: str, given: Any) -> tuple[str, ...] | None:
     return patterns
 
 
+def _check_names(rule: When) -> None:
+    """Raise for patterns that no node can match, whichever Functions the user may define."""
+    for name in ("op", "made_by"):
+        for pattern in getattr(rule, name) or ():
+            # Nodes of user-defined Functions have no number at the end.
+            if re.search(r"Backward\d+$", pattern) and not is_known_op(pattern):
+                raise no_such_name(name, pattern, op_names().nodes)
+    for pattern in rule.slot or ():
+        if not is_known_slot(pattern):
+            raise no_such_name("slot", pattern, op_names().slots)
+
+
+def no_such_name(kind: str, pattern: str, known: Iterable[str]) -> ValueError:
+    """Return the error for a name of an operation or slot that does not exist."""
+    near = difflib.get_close_matches(pattern, sorted(known), cutoff=0.5)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    return ValueError(
+        f"no operation has the {kind} {pattern!r}; {meant}print(session.ledger) lists those of "
+        "a run"
+    )
+
+
 def _dtype_patterns(given: Any) -> tuple[str, ...] | None:
     """Return the names or patterns of dtypes; each must match an existing dtype."""
     if given is None:
@@ -185,11 +223,6 @@ def dtype_name(dtype: Any) -> str:
         raise TypeError(f"expected a dtype or a pattern of dtype names, got {dtype!r}") from None
 
 
-def _operation(node: str) -> tuple[str, str]:
-    """Return the name of a node, and that of its operation."""
-    return node, re.sub(r"Backward\d*$", "", node)
-
-
 def _itself(name: str) -> tuple[str]:
     return (name,)
 
@@ -199,3 +232,11 @@ def _itself(name: str) -> tuple[str]:
 def _match_any(patterns: Any, name: str, names: Callable[[str], Iterable[str]] = _itself) -> bool:
     """Return whether a pattern matches one of the names derived from `name`."""
     return any(matches(pattern, each) for each in names(name) for pattern in patterns)
+
+
+_MATCHERS: dict[str, Callable[[Any, str], bool]] = {
+    "op": match_op,
+    "slot": _match_any,
+    "made_by": match_op,
+    "module": partial(_match_any, names=enclosing),
+}

@@ -53,7 +53,14 @@ def text(profile: "MemoryProfile") -> str:
     from rich.console import Console  # slow to import
 
     stream = io.StringIO()
-    console = Console(file=stream, width=_TEXT_WIDTH, color_system=None, force_terminal=False)
+    # Otherwise a console in a notebook displays the table there, and writes nothing here.
+    console = Console(
+        file=stream,
+        width=_TEXT_WIDTH,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+    )
     console.print(table(profile))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 

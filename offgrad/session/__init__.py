@@ -3,6 +3,7 @@
 Internal are the modules below: import the names in `__all__` from this package.
 """
 
+from offgrad.session import op_names  # noqa: F401 (provides the names of operations to rules)
 from offgrad.session.ledger import Ledger, LedgerRow
 from offgrad.session.session import OffloadSession
 

@@ -1,25 +1,34 @@
 """Deferred writes: arrays that are not written while the program references their memory anyway.
 
 Inputs, targets, masks and buffers stay in memory as long as the program has them. The session
-references their storage weakly and is its adopter: when the program drops it, the session gets the
-memory and writes it with the next save or backward pass. Before an in-place change the arrays are
-written, so that backward gets the saved values.
+references their storage weakly, and its successor, which keeps the memory: once the program has
+dropped the storage, the session writes the memory with the next save or backward pass. Before an
+in-place change the arrays are written, so that backward gets the saved values.
 """
 
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
-from weakref import WeakValueDictionary, ref
+from typing import Any
+from weakref import ref
 
 from offgrad_storage import AbstractArrayStore, Handle
 
 from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.memory.registry import WeakRegistry
-from offgrad.session.saved_array import Array, SavedArray, StorageRange
+from offgrad.session.saved_array import SavedArray, StorageRange
+from offgrad.session.states import Deferred, Stored
+
+_MIN_TO_PRUNE = 64
+
+
+class _StorageRef(ref[Storage]):
+    """A weak reference to the program's storage, and one to the `SharedStorage`."""
+
+    shared: "ref[SharedStorage] | None" = None
 
 
 class SharedStorage:
@@ -31,17 +40,26 @@ class SharedStorage:
         storage: a weak reference to the program's storage.
         version: of the storage, when the arrays were saved.
         arrays: the saved arrays.
-        owned: the memory, once the program has dropped it.
     """
 
-    __slots__ = ("__weakref__", "_writes", "arrays", "owned", "storage", "version")
+    __slots__ = (
+        "__weakref__",
+        "_is_adopted",
+        "_successor",
+        "_writes",
+        "arrays",
+        "storage",
+        "version",
+    )
 
     def __init__(self, storage: Storage, writes: "DeferredWrites") -> None:
-        self.storage = ref(storage)
         self.version = storage.version
         self.arrays: WeakRegistry[SavedArray] = WeakRegistry()
-        self.owned: Storage | None = None
+        self._successor = storage.make_successor()
+        self._is_adopted = False
         self._writes = writes
+        self.storage = _StorageRef(storage, writes.on_release)
+        self.storage.shared = ref(self)
 
     @property
     def captured(self) -> bool:
@@ -57,56 +75,39 @@ class SharedStorage:
         for saved in self.arrays:
             deferred = saved.deferred
             if deferred is not None:
-                saved.deferred = deferred._replace(data=memory.copy(deferred.data), begin=None)
+                saved.enter(deferred._replace(data=memory.copy(deferred.data), begin=None))
 
-    def adopt(self, storage: Storage) -> None:
-        """Take over the memory that the program has dropped. Called by a finalizer."""
-        for saved in self.arrays:
-            deferred = saved.deferred
-            if deferred is not None and deferred.begin is not None:
-                saved.note_copy(storage, deferred.begin)
-        self.owned = storage
-        self._writes.released.append(ref(self))
-
-
-class DeferredWrite(NamedTuple):
-    """The write of one saved array, for later.
-
-    Attributes:
-        shared: the memory.
-        data: the array's part of it, its elements in memory order.
-        begin: the first byte of that part; None if its bytes have gaps.
-        store: where to write.
-        attributes: facts for the store.
-    """
-
-    shared: SharedStorage
-    data: Array
-    begin: int | None
-    store: AbstractArrayStore
-    attributes: Mapping[str, object]
-
-    def copy(self) -> tuple[Storage, Array]:
-        """Return a copy of the elements."""
-        data = memory.copy(self.data)
-        return Storage(data), data
+    def adopt(self) -> Storage | None:
+        """Return the memory, as the session's own, once the program has dropped it; else None."""
+        if self.storage() is not None:
+            return None
+        if not self._is_adopted:
+            for saved in self.arrays:
+                deferred = saved.deferred
+                if deferred is not None and deferred.begin is not None:
+                    saved.note_copy(self._successor, deferred.begin)
+            self._is_adopted = True
+        return self._successor
 
 
 class DeferredWrites:
     """All deferred writes of one session. For use with its lock held.
 
     Attributes:
-        released: memory that the program has dropped; finalizers, which cannot take a lock, append
-            to it.
+        released: references to storages that the program has dropped.
+        on_release: appends to it; called when a storage dies, at any moment. A C function, which
+            no Ctrl-C interrupts.
 
     Args:
         lock: the session's.
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
-        self.released: deque[ref[SharedStorage]] = deque()
+        self.released: deque[_StorageRef] = deque()
+        self.on_release: Callable[[Any], object] = self.released.append
         self._lock = lock
-        self._by_storage: WeakValueDictionary[int, SharedStorage] = WeakValueDictionary()
+        self._by_storage: dict[int, ref[SharedStorage]] = {}
+        self._max_storages = _MIN_TO_PRUNE
         self._writing = False
         self._process = os.getpid()
 
@@ -119,13 +120,16 @@ class DeferredWrites:
     ) -> None:
         """Write `part` for `saved` once the program has dropped its storage."""
         storage = part.storage
-        shared = self._by_storage.get(storage.uid)
+        known = self._by_storage.get(storage.uid)
+        shared = None if known is None else known()
         if shared is None or shared.version != storage.version:
-            shared = self._by_storage[storage.uid] = SharedStorage(storage, self)
-            storage.add_adopter(shared)
+            shared = SharedStorage(storage, self)
+            storage.add_pending_write(shared)
+            self._prune()
+            self._by_storage[storage.uid] = ref(shared)
         shared.arrays.add(saved)
         begin = part.begin if part.can_be_shared else None
-        saved.deferred = DeferredWrite(shared, part.data, begin, store, attributes)
+        saved.enter(Deferred(shared, part.data, begin, store, attributes))
         if begin is not None:
             saved.note_copy(storage, begin)
 
@@ -141,15 +145,17 @@ class DeferredWrites:
         if self._writing or os.getpid() != self._process:
             return
         while self.released:
-            shared = self.released[0]()
-            if shared is not None and shared.owned is not None:
+            reference = self.released[0].shared
+            shared = None if reference is None else reference()
+            storage = None if shared is None else shared.adopt()
+            if shared is not None and storage is not None:
                 for saved in shared.arrays:
                     try:
                         handle = self._write(saved)
                     except memory.OutOfMemoryError:
                         return
                     if handle is not None:
-                        yield shared.owned, handle
+                        yield storage, handle
             self.released.popleft()
 
     def write_now(self, shared: SharedStorage) -> None:
@@ -162,7 +168,7 @@ class DeferredWrites:
             shared.copy()  # the store is the parent's, whose threads may hold the lock
             return
         with self._lock:
-            storage = shared.owned or shared.storage()
+            storage = shared.storage() or shared.adopt()
             if storage is not None:
                 self._by_storage.pop(storage.uid, None)  # later saves share the changed memory
             for saved in shared.arrays:
@@ -171,6 +177,14 @@ class DeferredWrites:
                     if storage is not None:  # if this wait is interrupted, the next change waits
                         storage.add_pending_write(handle)
                     handle.wait_captured()
+
+    def _prune(self) -> None:
+        """Forget storages without saved arrays, once there are many."""
+        if len(self._by_storage) >= self._max_storages:
+            self._by_storage = {
+                uid: known for uid, known in self._by_storage.items() if known() is not None
+            }
+            self._max_storages = max(_MIN_TO_PRUNE, 2 * len(self._by_storage))
 
     def _write(self, saved: SavedArray) -> Handle | None:
         """Begin to write `saved`; return None if it is written already."""
@@ -183,10 +197,10 @@ class DeferredWrites:
             # The store gets a view of its own, or a copy if the bytes have gaps.
             is_dense = deferred.begin is not None
             data = deferred.data.view() if is_dense else memory.copy(deferred.data)
-            saved.stored = deferred.store.put(data, attributes=deferred.attributes)
+            handle = deferred.store.put(data, attributes=deferred.attributes)
         finally:
             self._writing = was_writing
             saved.ledger.waited_to_write(saved.row, time.perf_counter() - began)
+        saved.enter(Stored(handle))
         saved.ledger.wrote(saved)
-        saved.deferred = None
-        return saved.stored
+        return handle

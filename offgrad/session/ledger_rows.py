@@ -1,11 +1,11 @@
 """The rows of a session's ledger while they are being counted."""
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import fields
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import ref
 
-from offgrad_storage import Handle, PoolStore
+from offgrad_storage import PoolStore
 
 from offgrad.session.ledger import Ledger, LedgerRow
 
@@ -21,58 +21,57 @@ _MIN_WAIT_SECONDS = 1e-4  # a store that answers sooner did not wait
 class RowCounter(LedgerRow):
     """Counts one row.
 
-    The size of an array in its store is known once it is written, so it is looked up later: when
-    the row is read, or when the array is dropped.
+    The size of an array in its store is known once it is written, so it is looked up later.
     """
 
-    __slots__ = ("_dropped", "_pending")
+    __slots__ = ("_pending",)
 
     def __init__(self, op: str, slot: str, module: str) -> None:
         super().__init__(op=op, slot=slot, module=module)
-        # By id of the saved array: its handle, and whether its store counts as a disk.
-        self._pending: dict[int, tuple[ref[Handle], bool]] = {}
-        # From finalizers, which cannot take a lock: id, encoded and stored bytes.
-        self._dropped: deque[tuple[int, int, int]] = deque()
+        # By id, oldest first.
+        self._pending: OrderedDict[int, ref[SavedArray]] = OrderedDict()
 
-    def add_pending(self, key: int, handle: Handle) -> None:
-        """Look up the size of `handle` later; no two arrays alive have the same `key`."""
-        self._count_dropped()
-        self._pending[key] = ref(handle), not isinstance(handle.store, PoolStore)
+    def add_pending(self, saved: "SavedArray") -> None:
+        """Look up the size of `saved` in its store later."""
+        self.count_first_written()
+        self._pending[id(saved)] = ref(saved)
 
-    def remove_pending(self, key: int) -> None:
+    def remove_pending(self, saved: "SavedArray") -> None:
         """The array takes nothing in its store: its write has failed."""
-        self._pending.pop(key, None)
+        self._pending.pop(id(saved), None)
 
-    def drop(self, key: int, encoded_nbytes: int, stored_nbytes: int) -> None:
-        """The array is about to be freed. Called by finalizers, without the lock."""
-        self._dropped.append((key, encoded_nbytes, stored_nbytes))
+    def count_first_written(self) -> None:
+        """Count the sizes of written arrays, up to the first pending write."""
+        while self._pending and self._count_if_written(next(iter(self._pending))):
+            pass
+
+    def count_written(self) -> None:
+        """Count the sizes of all written arrays."""
+        for key in list(self._pending):
+            self._count_if_written(key)
+
+    def _count_if_written(self, key: int) -> bool:
+        """Count the size of one array, unless it was freed first; return False if it is pending."""
+        saved = self._pending[key]()
+        if saved is not None and not saved.is_written:
+            return False
+        del self._pending[key]
+        if saved is not None:
+            handle = saved.handle
+            self.encoded_nbytes += handle.encoded_nbytes
+            self.stored_nbytes += handle.stored_nbytes
+            if not isinstance(handle.store, PoolStore):
+                self.written_nbytes += handle.stored_nbytes
+        return True
 
     def row(self) -> LedgerRow:
         """Return the row as it is now."""
-        self._count_dropped()
-        for key, (reference, on_disk) in list(self._pending.items()):
-            handle = reference()
-            if handle is not None and handle.captured:
-                del self._pending[key]
-                self._add_stored(handle.encoded_nbytes, handle.stored_nbytes, on_disk)
+        self.count_written()
         return LedgerRow(**{each.name: getattr(self, each.name) for each in fields(LedgerRow)})
-
-    def _count_dropped(self) -> None:
-        while self._dropped:
-            key, encoded_nbytes, stored_nbytes = self._dropped.popleft()
-            _, on_disk = self._pending.pop(key, (None, None))
-            if on_disk is not None:
-                self._add_stored(encoded_nbytes, stored_nbytes, on_disk)
-
-    def _add_stored(self, encoded_nbytes: int, stored_nbytes: int, on_disk: bool) -> None:
-        self.encoded_nbytes += encoded_nbytes
-        self.stored_nbytes += stored_nbytes
-        if on_disk:
-            self.written_nbytes += stored_nbytes
 
 
 class LedgerCounter:
-    """Counts the rows of one session. For use with its lock held, but for `forget`."""
+    """Counts the rows of one session. For use with its lock held."""
 
     def __init__(self) -> None:
         self._rows: dict[RowKey, RowCounter] = {}
@@ -111,24 +110,18 @@ class LedgerCounter:
         if saved.is_counted:
             counter = self._row(saved.row)
             counter.writes += 1
-            if saved.cached_in is None:  # else its write has failed already
-                counter.add_pending(id(saved), saved.handle)
+            if saved.stored is not None:  # else its write has failed already
+                counter.add_pending(saved)
 
     def failed_to_write(self, saved: "SavedArray") -> None:
         """The put has failed in the background."""
-        self._row(saved.row).remove_pending(id(saved))
-
-    def forget(self, row: RowKey, key: int, handle: Handle) -> None:
-        """A stored array is about to be freed. Called by finalizers, without the lock."""
-        counter = self._rows.get(row)
-        if counter is not None:
-            is_written = handle.captured
-            encoded_nbytes, stored_nbytes = handle.encoded_nbytes, handle.stored_nbytes
-            counter.drop(key, is_written * encoded_nbytes, is_written * stored_nbytes)
+        self._row(saved.row).remove_pending(saved)
 
     def found(self, saved: "SavedArray") -> None:
         """Count an unpack that found the array in memory."""
-        self._row(saved.row).hits += 1
+        counter = self._row(saved.row)
+        counter.hits += 1
+        counter.count_first_written()
 
     def read(self, saved: "SavedArray", seconds: float, *, prefetched: bool) -> None:
         """Count a get, and the time it took."""
@@ -138,12 +131,18 @@ class LedgerCounter:
         counter.hits += prefetched
         counter.read_stall_seconds += seconds
         counter.read_waits += seconds >= _MIN_WAIT_SECONDS
+        counter.count_first_written()
 
     def recomputed(self, saved: "SavedArray") -> None:
         """Count a recomputed array."""
         counter = self._row(saved.row)
         counter.recomputes += 1
         counter.recomputed_nbytes += saved.nbytes
+
+    def count_written(self) -> None:
+        """Count the sizes of written arrays, before a backward pass frees them."""
+        for each in self._rows.values():
+            each.count_written()
 
     def ledger(self) -> Ledger:
         """Return the figures as they are now."""

@@ -4,12 +4,12 @@ They live as long as the process, so that each step reuses the space that the st
 """
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offgrad_storage import AbstractArrayStore, PoolStore
+from offgrad_storage import AbstractArrayStore, PoolStore, StoreError
+from offgrad_storage.interrupts import MaskedLock
 
 from offgrad import memory
 from offgrad.policies.names import STORES, store_and_codec
@@ -18,40 +18,73 @@ INFLIGHT_NBYTES = 32 << 20
 """The maximum of bytes whose write is pending in a default store."""
 THREADS = 2
 """I/O threads of a default store. A third slows computing as much as it speeds up the drive."""
-
+MAX_PACK_NBYTES = 4 << 20
+"""The maximum size of a pack of small arrays in a default store."""
+_MIN_PACK_NBYTES = 64 << 10
 
 # By name with codec, directory and process: a forked child needs its own stores.
 _stores: dict[tuple[str, str | None, int], AbstractArrayStore] = {}
-_lock = threading.Lock()
+_lock = MaskedLock()
 
 
-class _PoolCopies:
-    """Reports the memory of copies in RAM in an `OutOfMemoryError`."""
+class _StoreMemory:
+    """The tensor memory that the stores hold: copies in RAM, and packs that wait to be written."""
 
-    def reclaim(self) -> None:
-        """Do nothing: stored copies are needed."""
+    lock = None
+
+    def reclaim(self) -> bool:
+        """Write the packs, and drop those read ahead; stored copies are needed."""
+        failure: StoreError | None = None
+        before = self._packs_nbytes()
+        for store in _own_stores() if before else ():
+            try:
+                store.trim()
+            except StoreError as error:  # the other stores' packs may do
+                failure = error.with_traceback(None)  # its frames would hold memory
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # this frame would hold the exception that holds it
+        return self._packs_nbytes() < before
 
     def held_by_purpose(self) -> Mapping[str, int]:
-        own = [store for (_, _, pid), store in list(_stores.items()) if pid == os.getpid()]
-        pools = [store.stats().stored_nbytes for store in own if isinstance(store, PoolStore)]
-        return {"copies in the pool store": sum(pools)}
+        pools = [
+            each.stats().stored_nbytes for each in _own_stores() if isinstance(each, PoolStore)
+        ]
+        return {
+            "copies in the pool store": sum(pools),
+            "packs of small arrays": self._packs_nbytes(),
+        }
+
+    def _packs_nbytes(self) -> int:
+        return sum(each.packs_nbytes for each in _own_stores())
 
 
-_pool_copies = _PoolCopies()
-memory.register_reclaimable(_pool_copies)
+def _own_stores() -> list[AbstractArrayStore]:
+    return [store for (_, _, pid), store in _stores.copy().items() if pid == os.getpid()]
 
 
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
+_store_memory = _StoreMemory()
+memory.register_reclaimable(_store_memory)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+def max_pack_nbytes(bound: int | None) -> int:
+    """Return the maximum size of a pack in the store of a budget of `bound` bytes, or of none.
+
+    It is a power of two, so that similar budgets share a store, and 0 where packs would be tiny.
+    """
+    if bound is None:
+        return MAX_PACK_NBYTES
+    nbytes = min(MAX_PACK_NBYTES, 1 << (max(bound // 16, 1).bit_length() - 1))
+    return nbytes if nbytes >= _MIN_PACK_NBYTES else 0
 
 
 def open_store(
-    store: str | AbstractArrayStore, directory: str | None = None, codec: str | None = None
+    store: str | AbstractArrayStore,
+    directory: str | None = None,
+    codec: str | None = None,
+    max_pack_nbytes: int = MAX_PACK_NBYTES,
 ) -> AbstractArrayStore:
     """Return the store of that name, the same one each time; a store object as it is.
 
@@ -60,24 +93,31 @@ def open_store(
             a store object.
         directory: where ``"disk"`` and ``"zarr"`` write; None for the store's default.
         codec: the name of its codec; None for the store's default.
+        max_pack_nbytes: the maximum size of a pack; 0 for no packs.
     """
     if not isinstance(store, str):
         return store
     name, codec = store_and_codec(store, codec)
-    key = (name if codec is None else f"{name}:{codec}", directory, os.getpid())
+    kind = name if codec is None else f"{name}:{codec}"
+    if max_pack_nbytes != MAX_PACK_NBYTES and not STORES[name].is_in_memory:
+        kind += f", packs of {max_pack_nbytes}"
+    key = (kind, directory, os.getpid())
     with _lock:
         found = _stores.get(key)
         if found is None:
-            found = _stores[key] = _open(name, codec, directory)
+            found = _stores[key] = _open(name, codec, directory, max_pack_nbytes)
         return found
 
 
-def _open(name: str, codec: str | None, directory: str | None) -> AbstractArrayStore:
+def _open(
+    name: str, codec: str | None, directory: str | None, max_pack_nbytes: int
+) -> AbstractArrayStore:
     make: Any = STORES[name].store
-    options: dict[str, Any] = {"allocate": memory.empty}
+    options: dict[str, Any] = {"allocate": memory.empty, "hold": memory.empty}
     if codec is not None:
         options["codec"] = codec
     if STORES[name].is_in_memory:
-        return make(hold=memory.empty, **options)  # type: ignore[no-any-return]
+        return make(**options)  # type: ignore[no-any-return]
     options |= {"inflight_nbytes": INFLIGHT_NBYTES, "threads": THREADS}
+    options["max_pack_nbytes"] = max_pack_nbytes
     return make(None if directory is None else Path(directory), **options)  # type: ignore[no-any-return]

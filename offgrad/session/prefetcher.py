@@ -1,15 +1,23 @@
 """Prefetcher: reads saved arrays ahead of their use, in the order of a backward pass."""
 
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from weakref import ref
 
-from offgrad_storage import StoreError
+from offgrad_storage import Handle, StoreError
 
 from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.session.saved_array import SavedArray
+
+
+class _SavedRef(ref[SavedArray]):
+    """A weak reference to a saved array that knows its id."""
+
+    __slots__ = ("key",)
+
+    key: int
 
 
 class _Prefetched:
@@ -17,23 +25,33 @@ class _Prefetched:
 
     __slots__ = ("handle", "is_recomputed", "nbytes", "pinned", "saved", "uses")
 
-    def __init__(self, saved: SavedArray, pinned: Storage | None) -> None:
-        self.saved = ref(saved)
-        self.nbytes = saved.nbytes
-        self.pinned = pinned
+    def __init__(self, saved: _SavedRef, nbytes: int) -> None:
+        self.saved = saved
+        self.nbytes = nbytes
+        self.pinned: Storage | None = None
         # While a store may be reading: it holds the buffer, even if the saved array dies unused.
-        self.handle = None if saved.buffer is None else saved.stored
+        self.handle: Handle | None = None
         self.is_recomputed = False  # rather than read or found in memory
         self.uses = 1
 
-    def cancel_prefetch(self) -> None:
-        """Drop the prefetch, if there is one; on return its buffer is free."""
-        saved = self.saved()
-        if saved is not None:
-            saved.cancel_prefetch()
-        elif self.handle is not None:
-            with contextlib.suppress(StoreError):
-                self.handle.store.cancel_prefetch(self.handle)
+
+class _Pins:
+    """Storages pinned once or several times, and their bytes."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._counts: Counter[int] = Counter()
+
+    def add(self, storage: Storage) -> None:
+        self._counts[storage.uid] += 1
+        if self._counts[storage.uid] == 1:
+            self.nbytes += storage.root.nbytes
+
+    def remove(self, storage: Storage) -> None:
+        self._counts[storage.uid] -= 1
+        if not self._counts[storage.uid]:
+            del self._counts[storage.uid]
+            self.nbytes -= storage.root.nbytes
 
 
 class Prefetcher:
@@ -45,11 +63,13 @@ class Prefetcher:
     Attributes:
         window_nbytes: the most that is in memory ahead of its use, and the most that recomputed
             arrays with a second use take; one larger array may go alone.
+        reading: the saved arrays with a prefetch into a buffer, by id.
 
     Args:
         uses: the order of use.
         window_nbytes: see above.
         fits: returns whether there is room to hold that many bytes for an array ahead of its use.
+        cancel: called with the handle of each prefetch that is not wanted any more.
     """
 
     def __init__(
@@ -57,14 +77,20 @@ class Prefetcher:
         uses: Iterable[SavedArray],
         window_nbytes: int,
         fits: Callable[[SavedArray, int], bool],
+        cancel: Callable[[Handle], None],
     ) -> None:
         # Ids of arrays to be recomputed; their inputs are consumed or skipped together with them.
         self._to_recompute: set[int] = set()
         # Weak: an array is freed with the last saved tensor that uses it.
         self._upcoming = deque(ref(saved) for saved in self._with_inputs(uses))
         self._prefetched: dict[int, _Prefetched] = {}
+        self._dead: deque[_SavedRef] = deque()  # prefetched arrays that died unused
+        self.reading: dict[int, ref[SavedArray]] = {}
+        self._reading_nbytes = 0
+        self._pins, self._recomputed_pins = _Pins(), _Pins()
         self.window_nbytes = window_nbytes
         self._fits = fits
+        self._cancel = cancel
 
     def _with_inputs(self, uses: Iterable[SavedArray]) -> Iterator[SavedArray]:
         """Yield `uses`; before the first use of a recomputed array, the inputs that it takes."""
@@ -83,39 +109,69 @@ class Prefetcher:
 
         This method may be called without the lock.
         """
-        prefetched, recomputed = self._held_nbytes()
-        return prefetched + recomputed
+        return self._prefetched_nbytes + self._recomputed_pins.nbytes
 
-    def _held_nbytes(self) -> tuple[int, int]:
-        """Return the bytes prefetched, and those recomputed for an earlier use."""
-        unpinned_nbytes = 0
-        prefetched: dict[int, int] = {}
-        recomputed: dict[int, int] = {}
-        for each in self._prefetched.copy().values():
-            storage = each.pinned
-            if storage is not None:  # the whole storage, even if the array is not used any more
-                pinned = recomputed if each.is_recomputed else prefetched
-                pinned[storage.uid] = storage.root.nbytes
-            elif each.handle is not None:
-                unpinned_nbytes += each.nbytes
-        return unpinned_nbytes + sum(prefetched.values()), sum(recomputed.values())
+    @property
+    def _prefetched_nbytes(self) -> int:
+        return self._reading_nbytes + self._pins.nbytes
+
+    def _add(self, saved: SavedArray, storage: Storage | None) -> None:
+        """Note that `saved` is prefetched: pinned in `storage`, being read, or to be recomputed."""
+        dead = self._prefetched.get(id(saved))
+        if dead is not None:  # had the same id
+            self._drop(dead)
+        reference = _SavedRef(saved, self._dead.append)
+        reference.key = id(saved)
+        prefetched = self._prefetched[id(saved)] = _Prefetched(reference, saved.nbytes)
+        if storage is not None:
+            self._pin(prefetched, storage)
+        elif saved.stored is not None and saved.stored.buffer is not None:
+            prefetched.handle = saved.stored.handle
+            self.reading[id(saved)] = reference
+            self._reading_nbytes += saved.nbytes
+
+    def _pin(self, prefetched: _Prefetched, storage: Storage) -> None:
+        """Hold `storage`, in which `prefetched` is now."""
+        self._release(prefetched)
+        prefetched.pinned = storage
+        (self._recomputed_pins if prefetched.is_recomputed else self._pins).add(storage)
+
+    def _release(self, prefetched: _Prefetched) -> Handle | None:
+        """Hold no memory for `prefetched` any more; return its handle if it is being read."""
+        storage, prefetched.pinned = prefetched.pinned, None
+        handle, prefetched.handle = prefetched.handle, None
+        if storage is not None:
+            (self._recomputed_pins if prefetched.is_recomputed else self._pins).remove(storage)
+        if handle is not None:
+            self._reading_nbytes -= prefetched.nbytes
+            self.reading.pop(prefetched.saved.key, None)
+        return handle
+
+    def _drop(self, prefetched: _Prefetched) -> None:
+        """Drop the prefetch, if there is one."""
+        handle = self._release(prefetched)
+        if handle is not None:
+            saved = prefetched.saved()
+            if saved is None or saved.take_buffer() is not None:
+                self._cancel(handle)
 
     def fill_window(self) -> None:
         """Begin the next prefetches, as far as the window and the memory limit allow."""
-        for key, each in list(self._prefetched.items()):
-            if each.saved() is None:
-                each.cancel_prefetch()
-                del self._prefetched[key]
-        held_nbytes, _ = self._held_nbytes()
+        while self._dead:
+            reference = self._dead.popleft()
+            dead = self._prefetched.get(reference.key)
+            if dead is not None and dead.saved is reference:
+                self._drop(self._prefetched.pop(reference.key))
         while self._upcoming:
             saved = self._upcoming[0]()
             if saved is not None and not saved.stays_in_memory and not self._share(saved):
                 found = saved.find_in_memory()
                 if found is None and saved.recomputation is not None:
-                    self._prefetched[id(saved)] = _Prefetched(saved, None)  # recomputed on use
+                    self._add(saved, None)  # recomputed on use
                     self._upcoming.popleft()
                     continue
                 nbytes = saved.nbytes if found is None else found[0].root.nbytes
+                held_nbytes = self._prefetched_nbytes
                 if held_nbytes and held_nbytes + nbytes > self.window_nbytes:
                     return
                 if not self._fits(saved, nbytes):
@@ -131,12 +187,17 @@ class Prefetcher:
                         return
                     if self._upcoming[0]() is not saved:  # `shrink` was called to make that room
                         return
-                    # The read that uses the array raises the store's error again.
-                    with contextlib.suppress(StoreError):
+                    try:
                         saved.prefetch(buffer)
-                if found is not None or saved.buffer is not None:
-                    self._prefetched[id(saved)] = _Prefetched(saved, found[0] if found else None)
-                    held_nbytes += nbytes
+                    except StoreError:
+                        pass  # the read that uses the array raises it again
+                    except BaseException:
+                        self._cancel(saved.handle)
+                        raise
+                    if saved.stored is not None and saved.stored.buffer is not None:
+                        self._add(saved, None)
+                if found is not None:
+                    self._add(saved, found[0])
             self._upcoming.popleft()
 
     def _share(self, saved: SavedArray) -> bool:
@@ -161,16 +222,17 @@ class Prefetcher:
             return
         prefetched.uses -= 1
         if not prefetched.uses:
-            del self._prefetched[id(saved)]
+            self._release(self._prefetched.pop(id(saved)))
         elif prefetched.pinned is not storage:
+            self._release(prefetched)
             prefetched.is_recomputed = saved.recomputation is not None
             if not prefetched.is_recomputed or self._has_room_for(saved, storage):
-                prefetched.pinned, prefetched.handle = storage, None
+                self._pin(prefetched, storage)
 
     def _has_room_for(self, saved: SavedArray, storage: Storage) -> bool:
         """Return whether a recomputed array can be kept for its next use: else it is recomputed."""
         nbytes = storage.root.nbytes
-        _, held_nbytes = self._held_nbytes()
+        held_nbytes = self._recomputed_pins.nbytes
         in_window = not held_nbytes or held_nbytes + nbytes <= self.window_nbytes
         return in_window and self._fits(saved, nbytes)
 
@@ -187,15 +249,14 @@ class Prefetcher:
             return
         prefetched.uses -= 1
         if not prefetched.uses:
-            prefetched.cancel_prefetch()
-            del self._prefetched[id(saved)]
+            self._drop(self._prefetched.pop(id(saved)))
 
     def shrink(self) -> None:
         """Drop all prefetches and halve the window; the arrays are prefetched later."""
         dropped: list[ref[SavedArray]] = []
         prefetched, self._prefetched = self._prefetched, {}
         for each in prefetched.values():
-            each.cancel_prefetch()
+            self._drop(each)
             if each.saved() is not None:
                 dropped += [each.saved] * each.uses
         self._upcoming.extendleft(reversed(dropped))

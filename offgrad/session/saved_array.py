@@ -1,20 +1,18 @@
 """Saved arrays: one array in the care of a session, and the tensors that are views of it."""
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
-from offgrad_storage import Handle, StoreError
+from offgrad_storage import Handle
 
 from offgrad import memory
 from offgrad.memory import Storage
+from offgrad.session.states import NEXT, Deferred, Evicting, InMemory, Recomputed, State, Stored
 
 if TYPE_CHECKING:
-    from offgrad.session.cached_storage import CachedStorage
-    from offgrad.session.deferred_writes import DeferredWrite
     from offgrad.session.ledger_rows import LedgerCounter, RowKey
     from offgrad.session.memory_budget import MemoryBudget
     from offgrad.session.recompute import Recomputation
@@ -114,36 +112,16 @@ class SavedArray:
         ledger: counts its writes and reads.
         is_counted: whether the ledger has counted its save.
         lossless: whether it comes back bit for bit.
-        cached_in: the storage that a budget keeps in memory for it; None once it is put in a store.
-        evicting_from: the same storage, from then on until the write is done.
         budget: the budget that bounds its memory; None if none does.
-        deferred: its write, as long as the program holds the memory anyway.
-        stored: its handle in the store; the stored array goes with the last saved tensor.
-        recomputation: how to compute it instead.
-        buffer: the memory that a prefetch is filling.
+        state: where it is; None until it is placed.
     """
 
     __slots__ = (
-        "__weakref__",
-        "_copy",
-        "budget",
-        "buffer",
-        "cached_in",
-        "deferred",
-        "dtype",
-        "evicting_from",
-        "is_counted",
-        "ledger",
-        "lossless",
-        "nbytes",
-        "recomputation",
-        "row",
-        "shape",
-        "stored",
+        "__weakref__", "_copy", "budget", "dtype", "is_counted", "ledger", "lossless", "nbytes",
+        "row", "shape", "state",
     )  # fmt: skip
 
     def __init__(self, data: Array, row: "RowKey", ledger: "LedgerCounter", lossless: bool) -> None:
-        self.stored: Handle | None = None  # first: `__del__` reads it, even after an interrupt here
         self.row = row
         self.ledger = ledger
         self.is_counted = False
@@ -151,35 +129,65 @@ class SavedArray:
         self.dtype = data.dtype
         self.nbytes = data.nbytes
         self.lossless = lossless
-        self.cached_in: CachedStorage | None = None
-        self.evicting_from: CachedStorage | None = None
         self.budget: MemoryBudget | None = None
-        self.deferred: DeferredWrite | None = None
-        self.recomputation: Recomputation | None = None
-        self.buffer: Array | None = None
+        self.state: State = None
         self._copy: tuple[ref[Storage], int, int] | None = None
 
-    def __del__(self) -> None:
-        if self.stored is not None:
-            self.ledger.forget(self.row, id(self), self.stored)
+    def enter(self, state: State) -> None:
+        """Change to another state.
+
+        Raises:
+            RuntimeError: `state` cannot follow the present one.
+        """
+        if type(state) not in NEXT[type(self.state)]:
+            raise RuntimeError(
+                f"a saved array in state {type(self.state).__name__} cannot enter "
+                f"{type(state).__name__}: this is a bug in offgrad.session"
+            )
+        self.state = state
+
+    @property
+    def stored(self) -> Stored | None:
+        """Its place in a store, which may still be writing it."""
+        state = self.state
+        if isinstance(state, Evicting):
+            return state.stored
+        return state if isinstance(state, Stored) else None
 
     @property
     def handle(self) -> Handle:
         """Its handle, where it is stored."""
-        assert self.stored is not None
-        return self.stored
+        stored = self.stored
+        assert stored is not None
+        return stored.handle
+
+    @property
+    def is_written(self) -> bool:
+        """Whether its write has ended, and no budget may take it back."""
+        return isinstance(self.state, Stored) and self.state.handle.captured
+
+    @property
+    def deferred(self) -> Deferred | None:
+        """Its deferred write."""
+        return self.state if isinstance(self.state, Deferred) else None
+
+    @property
+    def recomputation(self) -> "Recomputation | None":
+        """How to compute it, where it is recomputed."""
+        return self.state.recomputation if isinstance(self.state, Recomputed) else None
 
     @property
     def stays_in_memory(self) -> bool:
         """Whether it is in memory and stays there without being pinned."""
-        return self.cached_in is not None or self.deferred is not None
+        return isinstance(self.state, InMemory | Deferred)
 
     @property
     def captured(self) -> bool:
         """Whether the memory it was saved from may change."""
-        if self.cached_in is not None or self.evicting_from is not None:
+        if isinstance(self.state, InMemory | Evicting):
             return False
-        return self.stored is None or self.stored.captured
+        stored = self.stored
+        return stored is None or stored.handle.captured
 
     def wait_captured(self) -> None:
         """Write it, unless it is written, so that the memory it was saved from may change.
@@ -187,11 +195,12 @@ class SavedArray:
         Raises:
             StoreError: it cannot be written, and is still in that memory.
         """
-        cached = self.cached_in or self.evicting_from
-        if cached is not None:
-            cached.clear()
-        if self.stored is not None:
-            self.stored.wait_captured()
+        state = self.state
+        if isinstance(state, InMemory | Evicting):
+            state.cached.clear()
+        stored = self.stored
+        if stored is not None:
+            stored.handle.wait_captured()
 
     def note_copy(self, storage: Storage, offset: int) -> None:
         """Note that `storage`, at its present version, holds the same bytes from `offset` on."""
@@ -204,6 +213,8 @@ class SavedArray:
 
     def find_in_memory(self) -> tuple[Storage, Array] | None:
         """Return a storage that still holds the bytes, and these; None if there is none."""
+        if self.deferred is not None:
+            self.deferred.shared.adopt()
         if self._copy is not None:
             reference, version, offset = self._copy
             storage = reference()
@@ -219,26 +230,25 @@ class SavedArray:
 
     def prefetch(self, buffer: Array) -> None:
         """Begin to read into `buffer` in the background."""
-        self.handle.prefetch(buffer)
-        self.buffer = buffer
-
-    def cancel_prefetch(self) -> None:
-        """Drop the prefetch, if there is one."""
-        if self.buffer is not None:
-            with contextlib.suppress(StoreError):
-                self.handle.store.cancel_prefetch(self.handle)
-            self.buffer = None
+        stored = self.stored
+        assert stored is not None
+        stored.handle.prefetch(buffer)
+        stored.buffer = buffer
 
     def take_buffer(self) -> Array | None:
-        """Return the memory that a prefetch is filling, for `read` alone."""
-        buffer, self.buffer = self.buffer, None
+        """Return the memory that a prefetch is filling, for `read` or `cancel_prefetch`."""
+        stored = self.stored
+        if stored is None:
+            return None
+        buffer, stored.buffer = stored.buffer, None
         return buffer
 
     def read(self, buffer: Array | None) -> Array:
         """Return the array from its store, in `buffer` or else in new memory."""
+        handle = self.handle
         if buffer is None:
             buffer = memory.empty(self.shape, self.dtype)
-        return self.handle.get(buffer)
+        return handle.get(buffer)
 
 
 class PackedTensor(NamedTuple):

@@ -6,44 +6,51 @@ writes or recomputes it, once for all tensors that share its bytes. When a backw
 """
 
 import os
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import suppress
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from offgrad_storage import AbstractArrayStore, Handle, StoreError
+from offgrad_storage.interrupts import MaskedLock, interruptible, masked
 
 from offgrad import memory
 from offgrad.autograd.handles import RemovableHandle
 from offgrad.autograd.saved_tensor import KEEP, Save, SavedTensor, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
+from offgrad.memory.registry import WeakRegistry
 from offgrad.nn import Module
-from offgrad.nn.hooks.call_stack import calls, current_module_name
+from offgrad.nn.hooks.call_stack import calls
 from offgrad.nn.hooks.registry import (
     register_module_forward_pre_hook,
     track_calls,
     untrack_calls,
 )
 from offgrad.policies import ByModule, Keep, Policy, Recompute, Spill, Store, as_policy
+from offgrad.policies.rule_matches import rule_matches
+from offgrad.session import forks
+from offgrad.session.budgets import Budgets
 from offgrad.session.dedup import DedupIndex
 from offgrad.session.deferred_writes import DeferredWrites
 from offgrad.session.ledger import Ledger
 from offgrad.session.ledger_rows import LedgerCounter
-from offgrad.session.memory_budget import MemoryBudget
-from offgrad.session.named_stores import open_store
+from offgrad.session.named_stores import MAX_PACK_NBYTES, open_store
+from offgrad.session.passes import BackwardPasses
 from offgrad.session.placement import decide, save_context, store_attributes
-from offgrad.session.prefetcher import Prefetcher
 from offgrad.session.recompute import Recomputation, recomputation_for
 from offgrad.session.saved_array import Array, PackedTensor, SavedArray, StorageRange
 from offgrad.session.scope import SessionHooks, active_hooks, module_scope
+from offgrad.session.states import InMemory, Recomputed, Stored
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+
+_MIN_TO_PRUNE = 64
 
 
 class OffloadSession:
@@ -107,32 +114,43 @@ class OffloadSession:
             self._policy_outside = (
                 self.policy.otherwise if isinstance(self.policy, ByModule) else None
             )
-        self._entered = 0
+        self._rules = rule_matches(self.policy)
+        self._entered: Counter[int] = Counter()  # by thread
         self._hook: RemovableHandle | None = None
         self._directory = directory
-        self._prefetch_nbytes = memory.parse_nbytes(prefetch_nbytes)
-        self._lock = threading.RLock()
+        self._lock = MaskedLock(reentrant=True)
         self._steps = 0
         self._ledger = LedgerCounter()
         self._dedup = DedupIndex()
-        self._pending: list[ref[Handle]] = []
-        self._prefetchers: list[Prefetcher] = []
-        self._stores: dict[tuple[Store, int], AbstractArrayStore] = {}
-        self._budgets: dict[Spill, MemoryBudget] = {}
+        self._pending: list[ref[Handle]] = []  # writes of memory that may change
+        self._max_pending = _MIN_TO_PRUNE
+        self._stores: dict[tuple[Store, int, int], AbstractArrayStore] = {}
+        self._open_stores: dict[int, WeakRegistry[AbstractArrayStore]] = {}  # by process
+        self._budgets = Budgets(self._lock, self._open, lambda: self._passes.prefetched_nbytes())
+        window_nbytes = memory.parse_nbytes(prefetch_nbytes)
+        self._passes = BackwardPasses(self._lock, self._budgets, window_nbytes)
         self._deferred_writes = DeferredWrites(self._lock)
         memory.register_reclaimable(self)
+        forks.sessions.add(self)
 
     def __enter__(self) -> "OffloadSession":
         if self._scope is not None:
             self._scope.check()
-        if self._policy_outside is not None:
-            push_hooks(SessionHooks(self, self._policy_outside))
-        track_calls()
-        with self._lock:
-            self._steps += 1
-            self._entered += 1
-            if self._scope is not None and self._hook is None:
-                self._hook = register_module_forward_pre_hook(self._enter_call)
+        entered = False
+        try:
+            with self._lock:
+                if self._policy_outside is not None:
+                    push_hooks(SessionHooks(self, self._policy_outside))
+                track_calls()
+                self._steps += 1
+                self._entered[get_ident()] += 1
+                if self._scope is not None and self._hook is None:
+                    self._hook = register_module_forward_pre_hook(self._enter_call)
+                entered = True
+        except BaseException:  # an interrupt after the block
+            if entered:
+                self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -142,21 +160,28 @@ class OffloadSession:
         traceback: TracebackType | None,
     ) -> None:
         with self._lock:
+            thread = get_ident()
             if not self._entered:
                 raise RuntimeError(f"{self} was exited more often than it was entered; use `with`")
-            self._entered -= 1
+            if thread not in self._entered:  # entered by another thread
+                thread = next(iter(self._entered))
+            self._entered[thread] -= 1
+            self._entered += Counter()  # drops zeros
             if not self._entered and self._hook is not None:
                 self._hook.remove()
                 self._hook = None
-        for hooks in [each for each in active_hooks(self) if each.call is None][:1]:
-            pop_hooks(hooks)
-        untrack_calls()
+            for hooks in [each for each in active_hooks(self) if each.call is None][:1]:
+                pop_hooks(hooks)
+            untrack_calls()
+        if self._rules is not None and kind is None and not self._entered:
+            self._rules.warn(stacklevel=3)
 
     def _enter_call(self, module: Module, args: Any) -> None:
         """Apply inside the call that begins, if its module is in scope: a forward pre-hook."""
         call = calls.innermost
         if call is not None and self._scope is not None:
-            self._scope.enter(self, call)
+            with masked:
+                self._scope.enter(self, call)
 
     def __repr__(self) -> str:
         return f"<OffloadSession {self.policy}>"
@@ -181,8 +206,11 @@ class OffloadSession:
         part = StorageRange.of(save.array, save.storage)
         recomputation = recomputation_for(save.owner, part, self) if recomputes else None
         ops = 0 if recomputation is None else recomputation.ops
-        module = current_module_name(self._model)
+        call = calls.innermost
+        module = "" if call is None else call.name(self._model)
         context = save_context(save, module, self._steps - 1, ops)
+        if self._rules is not None:
+            self._rules.note(context)
 
         # Decision
         placement = decide(policy, context)
@@ -191,49 +219,52 @@ class OffloadSession:
         if isinstance(placement, Recompute) and recomputation is not None:
             is_lossless = recomputation.lossless
 
-        # Dedup
-        with self._lock:
-            self._write_released()
-            ranges = self._dedup.ranges_of(part.storage)
-            match = ranges.find(part, placement, lossless=is_lossless)
-            saved = None if is_kept else match.saved
-            if saved is not None and saved.cached_in is not None and saved.budget is not None:
-                saved.budget.touch(saved.cached_in)
-
-        row = (context.op, context.slot, context.module)
-        new: SavedArray | None = None
-        began: float | None = None
-        try:
-            if is_kept:
-                return KEEP
-            # Recompute, defer, hold or write
-            if saved is None:
-                saved = new = SavedArray(part.data, row, self._ledger, is_lossless)
-                attributes = store_attributes(context)
-                can_defer = save.is_data and is_lossless and not part.storage.external
-                if isinstance(placement, Recompute) and recomputation is not None:
-                    self._recompute_later(saved, part, recomputation)
-                elif isinstance(placement, Store) and can_defer:
-                    self._defer(saved, part, placement, attributes)
-                elif isinstance(placement, Spill):
-                    began = time.perf_counter()
-                    self._hold(saved, part, placement, attributes)
-                elif isinstance(placement, Store):
-                    began = time.perf_counter()
-                    self._write(saved, part, placement, attributes)
-                ranges.put(match.key, saved, part)
-            return PackedTensor(saved, match.layout)
-        finally:
-            # Ledger
-            seconds = 0.0 if began is None else time.perf_counter() - began
-            unique_nbytes = 0 if match.is_known else part.data.nbytes
+        with masked:  # stores' waits admit interrupts
+            # Dedup
             with self._lock:
-                self._ledger.saved(row, context.nbytes, unique_nbytes, is_kept, new, seconds)
+                self._catch_up()
+                ranges = self._dedup.ranges_of(part.storage)
+                match = ranges.find(part, placement, lossless=is_lossless)
+                saved = None if is_kept else match.saved
+                if saved is not None and isinstance(saved.state, InMemory):
+                    saved.state.cached.budget.touch(saved.state.cached)
+
+            if self._passes.cancelled:
+                self._passes.cancel_prefetches()
+            row = (context.op, context.slot, context.module)
+            new: SavedArray | None = None
+            began: float | None = None
+            try:
+                if is_kept:
+                    return KEEP
+                # Recompute, defer, hold or write
+                if saved is None:
+                    saved = new = SavedArray(part.data, row, self._ledger, is_lossless)
+                    attributes = store_attributes(context)
+                    can_defer = save.is_data and is_lossless and not part.storage.external
+                    if isinstance(placement, Recompute) and recomputation is not None:
+                        self._recompute_later(saved, part, recomputation)
+                    elif isinstance(placement, Store) and can_defer:
+                        self._defer(saved, part, placement, attributes)
+                    elif isinstance(placement, Spill):
+                        began = time.perf_counter()
+                        self._hold(saved, part, placement, attributes)
+                    elif isinstance(placement, Store):
+                        began = time.perf_counter()
+                        self._write(saved, part, placement, attributes)
+                    ranges.put(match.key, saved, part)
+                return PackedTensor(saved, match.layout)
+            finally:
+                # Ledger
+                seconds = 0.0 if began is None else time.perf_counter() - began
+                unique_nbytes = 0 if match.is_known else part.data.nbytes
+                with self._lock:
+                    self._ledger.saved(row, context.nbytes, unique_nbytes, is_kept, new, seconds)
 
     def _recompute_later(
         self, saved: SavedArray, part: StorageRange, recomputation: Recomputation
     ) -> None:
-        saved.recomputation = recomputation
+        saved.enter(Recomputed(recomputation))
         recomputation.pin()
         if recomputation.lossless:
             saved.note_copy(part.storage, part.begin)
@@ -261,7 +292,7 @@ class OffloadSession:
         data, begin = part.data, part.begin
         storage = part.storage if part.can_be_shared else None
         with self._lock:
-            budget = saved.budget = self._budget_of(placement)
+            budget = saved.budget = self._budgets.of(placement)
             if storage is None and budget.make_room(data.nbytes):
                 data = memory.copy(data)
                 storage, begin = Storage(data), 0
@@ -269,9 +300,10 @@ class OffloadSession:
                 saved.note_copy(storage, begin)
                 if budget.add(saved, storage, data, attributes):
                     return
-        handle = saved.stored = budget.store.put(data, attributes=attributes)
+        handle = budget.store.put(data, attributes=attributes)
         handle.wait_captured()  # until then the budget has no room for it
         handle.check()
+        saved.enter(Stored(handle))
 
     def _write(
         self,
@@ -285,37 +317,44 @@ class OffloadSession:
         if not part.can_be_shared:
             data = memory.copy(data)
             storage, begin = Storage(data), 0
-        handle = saved.stored = self._open(placement).put(data, attributes=attributes)
+        handle = self._open(placement).put(data, attributes=attributes)
+        saved.enter(Stored(handle))
         self._wait_before_changes(storage, handle)
         if placement.lossless:
             saved.note_copy(storage, begin)
 
-    def _open(self, placement: Store) -> AbstractArrayStore:
+    def _open(self, placement: Store, max_pack_nbytes: int = MAX_PACK_NBYTES) -> AbstractArrayStore:
         """Return the store of `placement`; of one that it names, a forked child opens its own."""
-        if not isinstance(placement.store, str):
-            return placement.store  # not cached: it would live as long as the session
-        key = (placement, os.getpid())
+        key = (placement, max_pack_nbytes, os.getpid())
         store = self._stores.get(key)
         if store is None:
-            store = open_store(placement.store, self._directory, placement.codec)
-            self._stores[key] = store
+            if not isinstance(placement.store, str):
+                store = placement.store  # not cached: it would live as long as the session
+            else:
+                named = (placement.store, self._directory, placement.codec, max_pack_nbytes)
+                self._stores[key] = store = open_store(*named)
+            self._open_stores.setdefault(key[2], WeakRegistry()).add(store)
         return store
-
-    def _budget_of(self, spill: Spill) -> MemoryBudget:
-        budget = self._budgets.get(spill)
-        if budget is None:
-            opened = partial(self._open, spill.store)
-            budget = MemoryBudget(spill, opened, self._lock, self._prefetched_nbytes)
-            self._budgets[spill] = budget
-        return budget
 
     def _wait_before_changes(self, storage: Storage, handle: Handle) -> None:
         """Make in-place changes of `storage` wait until `handle` has been written."""
         if not handle.captured:
             storage.add_pending_write(handle)
             with self._lock:
-                pending = [each for each in self._pending if (one := each()) and not one.captured]
-                self._pending = [*pending, ref(handle)]
+                if len(self._pending) >= self._max_pending:
+                    left = [each for each in self._pending if (one := each()) and one.is_pending]
+                    self._pending, self._max_pending = left, max(_MIN_TO_PRUNE, 2 * len(left))
+                self._pending.append(ref(handle))
+
+    def _catch_up(self) -> None:
+        """End passes that died with their frame, and write released memory. With the lock held.
+
+        Raises:
+            StoreError: of the store; the arrays stay in memory.
+        """
+        if self._passes.dead:
+            self._passes.end_dead()
+        self._write_released()
 
     def _write_released(self) -> None:
         """Begin the deferred writes of memory that the program has dropped. With the lock held.
@@ -329,71 +368,63 @@ class OffloadSession:
 
     # Memory
 
-    def reclaim(self) -> None:
+    @property
+    def lock(self) -> MaskedLock:
+        """The lock of its state."""
+        return self._lock
+
+    def reclaim(self) -> bool:
         """Free memory: finish pending writes, drop prefetches, write deferred and budgeted arrays.
+
+        Returns:
+            Whether there was any, or another thread holds the lock.
 
         Raises:
             StoreError, MemoryError: a store did not take an array; it stays in memory.
         """
-        # If another thread holds the lock and waits for memory, it reclaims this session itself.
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            with suppress(StoreError):
-                self._write_released()
-            pending = [handle for each in self._pending if (handle := each()) is not None]
-            for prefetcher in self._prefetchers:
-                prefetcher.shrink()
-            with ExitStack() as stack:  # reclaim from all budgets, even if one fails
-                for budget in list(self._budgets.values()):
-                    stack.callback(budget.reclaim)
-        finally:
-            self._lock.release()
+        with masked:
+            if not self._lock.acquire(blocking=False):
+                return True
+            held_nbytes = self._held_nbytes()
+            try:
+                with suppress(StoreError):
+                    self._catch_up()
+                handles = [each() for each in self._pending]
+                pending = [each for each in handles if each is not None and each.is_pending]
+                self._passes.shrink()
+                failure = self._budgets.reclaim()
+                is_freeing = self._held_nbytes() < held_nbytes or self._budgets.are_evicting
+            finally:
+                self._lock.release()
             for handle in pending:
                 handle.wait_captured()
+            try:
+                if failure is not None:
+                    raise failure
+            finally:
+                del failure  # this frame would hold the exception that holds it
+            # A write holds its memory, also if its handle has died.
+            stores = self._open_stores.get(os.getpid(), ())
+            is_writing = any(each.stats().inflight_nbytes for each in stores)
+            return bool(pending) or is_freeing or is_writing
 
     def held_by_purpose(self) -> Mapping[str, int]:
         """Return the bytes held besides tensors, by purpose."""
-        return {"prefetched for backward": self._prefetched_nbytes()}
+        return {"prefetched for backward": self._passes.prefetched_nbytes()}
 
-    def _prefetched_nbytes(self) -> int:
-        return sum(each.held_nbytes() for each in list(self._prefetchers))
-
-    def _has_room(self, saved: SavedArray, nbytes: int) -> bool:
-        if saved.recomputation is not None:  # it takes room from all budgets
-            return all(each.fits(nbytes) for each in self._budgets.values())
-        return saved.budget is None or saved.budget.fits(nbytes)
+    def _held_nbytes(self) -> int:
+        return self._passes.prefetched_nbytes() + self._budgets.held_nbytes
 
     # Backward
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         """Learn the order of unpacking, and begin to prefetch; return a function for the end."""
-        with self._lock, suppress(StoreError):
-            self._write_released()
-        uses = [each.saved for each in packed]
-        prefetcher = Prefetcher(uses, self._prefetch_nbytes, self._has_room)
-        order = prefetcher.order()
-        handles: dict[AbstractArrayStore, list[Handle]] = {}
-        for saved in order:
-            if saved.stored is not None:
-                handles.setdefault(saved.stored.store, []).append(saved.stored)
-        for store, wanted in handles.items():
-            store.plan(wanted)
-        with self._lock:
-            budgets = list(self._budgets.values())
-            for budget in budgets:
-                budget.plan([saved for saved in order if saved.budget is budget])
-            self._prefetchers.append(prefetcher)
-            prefetcher.fill_window()
-
-        def finish() -> None:
-            with self._lock:
-                self._prefetchers.remove(prefetcher)
-                prefetcher.close()
-                for budget in budgets:
-                    budget.finish()
-
-        return finish
+        with masked:
+            with self._lock, suppress(StoreError):
+                self._catch_up()
+            self._passes.cancel_prefetches()
+            uses = [each.saved for each in packed]
+            return self._passes.begin(uses, self._ledger.count_written)
 
     def sources(self) -> Iterable[SavedTensor]:
         """Return nothing: stores need no saved tensors."""
@@ -402,35 +433,56 @@ class OffloadSession:
     def unpack(self, packed: PackedTensor) -> "Tensor":
         """Return the saved tensor: from memory if it is there, else recomputed or read."""
         saved, layout = packed
-        with self._lock:
-            found = saved.find_in_memory()
-            buffer = saved.take_buffer() if found is None else None
-            if found is not None:
-                self._ledger.found(saved)
-        is_recomputed = found is None and saved.recomputation is not None
-        if found is None:
-            data = self._recompute(saved) if is_recomputed else self._read(saved, buffer)
-            found = Storage(data), data
-            saved.note_copy(found[0], 0)
-        storage, data = found
-        tensor = wrap(layout.view(data), storage)
-        with self._lock:
-            for prefetcher in self._prefetchers:
-                prefetcher.consume(saved, storage, is_recomputed)
-                prefetcher.fill_window()
-        return tensor
+        with masked:  # stores' waits, recomputation and user code admit interrupts
+            with self._lock:
+                found = saved.find_in_memory()
+                buffer = saved.take_buffer() if found is None else None
+                if found is not None:
+                    self._ledger.found(saved)
+            recomputation = saved.recomputation if found is None else None
+            if found is None:
+                if recomputation is not None:
+                    data = self._recompute(saved, recomputation)
+                else:
+                    data = self._read(saved, buffer)
+                    if saved.budget is not None:
+                        saved.budget.trim_packs()
+                found = Storage(data), data
+                saved.note_copy(found[0], 0)
+            storage, data = found
+            tensor = wrap(layout.view(data), storage)
+            with self._lock:
+                self._passes.consume(saved, storage, recomputation is not None)
+            self._passes.cancel_prefetches()
+            return tensor
 
-    def _recompute(self, saved: SavedArray) -> Array:
-        assert saved.recomputation is not None
-        data = saved.recomputation.data(self.unpack)
+    def _recompute(self, saved: SavedArray, recomputation: Recomputation) -> Array:
+        with interruptible:
+            data = recomputation.data(self.unpack)
         with self._lock:
             self._ledger.recomputed(saved)
         return data
 
     def _read(self, saved: SavedArray, buffer: Array | None) -> Array:
         began = time.perf_counter()
-        data = saved.read(buffer)
+        try:
+            data = saved.read(buffer)
+        except BaseException:
+            if buffer is not None:  # the store may still fill it
+                self._passes.cancelled.append(saved.handle)
+            raise
         seconds = time.perf_counter() - began
         with self._lock:
             self._ledger.read(saved, seconds, prefetched=buffer is not None)
         return data
+
+    def forget_other_threads(self) -> None:
+        """In a forked child: end the work of other threads, which do not exist there."""
+        thread = get_ident()
+        self._entered = Counter({thread: self._entered[thread]}) + Counter()
+        if not self._entered and self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        self._passes.forget_other_threads()
+        self._pending.clear()  # stores of the parent do not write here
+        self._budgets.forget_other_threads()

@@ -44,6 +44,7 @@ from offgrad_storage.errors import (
 )
 from offgrad_storage.files.spill_directory import spill_directory, sweep
 from offgrad_storage.memory.buffer_pool import BufferPool, BufferPoolStats
+from offgrad_storage.memory.counter import MemoryCounter
 from offgrad_storage.pool import PoolStore
 from offgrad_storage.tiered.store import TieredStore
 from offgrad_storage.zarr.groups import dequantize
@@ -62,6 +63,7 @@ __all__ = [
     "Entry",
     "ForkedStoreError",
     "Handle",
+    "MemoryCounter",
     "MissingDataError",
     "Pack",
     "PoolStore",

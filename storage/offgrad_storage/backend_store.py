@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +37,11 @@ class BackendStore(AbstractArrayStore):
         codec: encodes arrays (see ``codec``), in the I/O threads if there are any.
         seed: of codecs that round at random: bits depend on the array and the seed alone.
         allocate: allocates arrays that are read back; None for a separate BufferPool.
+        hold: allocates the memory of packs, and copies of arrays whose write failed; None for a
+            separate BufferPool. Without memory for a pack, an array is written alone.
+        max_pack_nbytes: bound of the bytes of a pack; 0 for no packs.
+        timeout_seconds: ``close``, and the exit of the interpreter, give up after so many seconds
+            in which no read or write has ended.
     """
 
     def __init__(
@@ -50,25 +53,36 @@ class BackendStore(AbstractArrayStore):
         codec: str | Codec = "none",
         seed: int = 0,
         allocate: Allocate | None = None,
+        hold: Allocate | None = None,
+        max_pack_nbytes: int = 4 << 20,
+        timeout_seconds: float = 60.0,
     ) -> None:
         self._allocate = BufferPool().empty if allocate is None else allocate
-        self._threads = threads
         try:
             chosen = find_codec(codec)
-            used = None if chosen.name == "none" else chosen
-            self._executor = Executor(backend, threads, inflight_nbytes, used, seed)
+            self._executor = Executor(
+                self,
+                backend,
+                threads=threads,
+                inflight_nbytes=inflight_nbytes,
+                hold=BufferPool().empty if hold is None else hold,
+                max_pack_nbytes=max_pack_nbytes,
+                codec=None if chosen.name == "none" else chosen,
+                seed=seed,
+                timeout_seconds=timeout_seconds,
+            )
         except BaseException:
             backend.close()
             raise
         self._serial = itertools.count()
-        weakref.finalize(self, self._executor.abandon).atexit = False
+        self._threads = threads
 
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
         """Store ``array``: see ``AbstractArrayStore.put``."""
         array = np.asarray(array)
         check_plain(array, self._executor.backend.name)
         handle = Handle(self, Entry(next(self._serial), array, dict(attributes or {})))
-        self._executor.write(handle._entry, array)
+        self._executor.write(handle, array)
         return handle
 
     def get(self, handle: Handle, out: Array | None = None) -> Array:
@@ -76,46 +90,19 @@ class BackendStore(AbstractArrayStore):
         entry = self._entry_of(handle)
         if out is not None:
             check_out(entry, out)
-        since = time.perf_counter()
-        target, filled = None, False
-        fetch = entry.fetch
-        if fetch is not None and not (fetch.packed and fetch.array is None):
-            target, filled = self._executor.take_prefetched(entry, since)
-        if not filled:
-            if out is not None and out.flags.c_contiguous:
-                target = out
-            elif target is None:
-                target = self._allocate(entry.shape, entry.dtype)
-            self._executor.read(entry, target, since)
-        assert target is not None
-        if out is not None and target is not out:
-            np.copyto(out, target)
-            return out
-        return target
+        return self._executor.get(handle, out, self._allocate)
 
     def prefetch(self, handle: Handle, out: Array | None = None) -> None:
         """Start reading: see ``AbstractArrayStore.prefetch``."""
         entry = self._entry_of(handle)
         if out is not None:
             check_out(entry, out, contiguous=True)
-        self._executor.check(entry)
-        if not self._threads:
-            return
-        while True:
-            fetch = entry.fetch
-            if fetch is not None:
-                if out is None or out is fetch.array:
-                    return
-                self._executor.take_prefetched(entry)
-            target = out
-            if target is None and entry.pack is None:
-                target = self._allocate(entry.shape, entry.dtype)
-            if self._executor.prefetch(entry, target):
-                return
+        self._executor.prefetch(handle, out, self._allocate)
 
     def cancel_prefetch(self, handle: Handle) -> None:
         """Discard a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
-        self._executor.cancel_prefetch(self._entry_of(handle))
+        self._entry_of(handle)
+        self._executor.cancel_prefetch(handle)
 
     @property
     def lossless(self) -> bool:
@@ -130,6 +117,15 @@ class BackendStore(AbstractArrayStore):
     def flush(self) -> None:
         """Wait for pending writes: see ``AbstractArrayStore.flush``."""
         self._executor.flush()
+
+    def trim(self) -> None:
+        """Write open packs and drop cached ones: see ``AbstractArrayStore.trim``."""
+        self._executor.trim()
+
+    @property
+    def packs_nbytes(self) -> int:
+        """Bytes of memory that packs hold now."""
+        return self._executor.packs_nbytes
 
     def close(self) -> None:
         """Free everything: see ``AbstractArrayStore.close``."""
@@ -150,11 +146,15 @@ class BackendStore(AbstractArrayStore):
     def _wait_captured(self, entry: Entry) -> None:
         self._executor.wait_captured(entry)
 
+    def _wait_written(self, entry: Entry) -> None:
+        self._executor.wait_written(entry)
+
     def _check_written(self, entry: Entry) -> None:
         self._executor.check_written(entry)
 
-    def _drop(self, entry: Entry) -> None:
-        self._executor.drop(entry)
+    def _check(self) -> None:
+        """Raise AssertionError unless the figures agree with the states of the arrays."""
+        self._executor._check()
 
     def __repr__(self) -> str:
         return f"<{self._executor.backend.name}>"

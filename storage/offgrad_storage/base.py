@@ -95,8 +95,8 @@ class AbstractArrayStore(ABC):
 
         Raises:
             QuotaExceededError: the store's quota is used up.
-            StoreError: any other failure. ``get`` and ``close`` raise those of a pending write. The
-                next put raises that of a pack, whose arrays stay in memory.
+            StoreError: any other failure. If a pending write fails, its arrays stay in memory, and
+                the next put raises the error, once; ``handle.check`` raises it, too.
             TypeError: the dtype holds Python objects.
         """
 
@@ -112,7 +112,7 @@ class AbstractArrayStore(ABC):
             ``out``, or the prefetched array, or a new C-contiguous array from ``allocate``.
 
         Raises:
-            StoreError: it cannot be read, or its write failed: then every get raises that error.
+            StoreError: it cannot be read.
             MemoryError: from ``allocate``.
             ValueError: the handle is of another store, or ``out`` has another shape or dtype.
         """
@@ -124,7 +124,7 @@ class AbstractArrayStore(ABC):
         The next ``get`` without ``out`` returns that array, and waits for it if need be. It belongs
         to the store until then, so keep the handle. That ``get`` raises an error of the read. A
         second prefetch before it does nothing, or restarts with another ``out``. A ``get`` into
-        another ``out`` ends the prefetch, too.
+        another ``out`` ends the prefetch, and reads again if the prefetch had an ``out``.
 
         Reads begin in the order of the calls. Each call allocates its array at once, so prefetch a
         few arrays, not all. For a packed array only the pack is prefetched, and ``get`` allocates.
@@ -154,8 +154,24 @@ class AbstractArrayStore(ABC):
     def flush(self) -> None:  # noqa: B027 (optional)
         """Wait until every pending write has ended.
 
-        ``get`` and ``close`` raise the errors of failed writes.
+        Tries failed writes once more. The next put, ``handle.check`` and ``close`` raise errors.
         """
+
+    def trim(self) -> None:  # noqa: B027 (optional)
+        """Reduce ``packs_nbytes`` as far as possible.
+
+        Writes packs that are not full, waits for that, and drops packs cached after reading that no
+        prefetch wants. May be called within ``allocate`` and ``hold``.
+        """
+
+    @property
+    def packs_nbytes(self) -> int:
+        """Bytes of memory that packs of small arrays hold now.
+
+        Packs that are being filled or written, packs whose write failed, and packs cached after
+        reading. Does not wait.
+        """
+        return 0
 
     @property
     def lossless(self) -> bool:
@@ -173,10 +189,13 @@ class AbstractArrayStore(ABC):
 
         Waits for reads and writes that have begun, and cancels the rest; a waiting put raises
         StoreClosedError. A persistent store, as a ZarrStore with ``keep``, completes all writes.
+        The exit of the interpreter closes all stores.
 
         Raises:
             StoreError: the first error of the background that no call has raised: of writes,
-                prefetches, and freeing. The others are its notes.
+                prefetches, and freeing. The others are its notes. Or the drive has not answered for
+                ``timeout_seconds``: then the store stays closed, and its space is freed when the
+                drive answers or the process ends.
         """
 
     @abstractmethod
@@ -194,14 +213,14 @@ class AbstractArrayStore(ABC):
     @abstractmethod
     def _wait_captured(self, entry: Entry) -> None: ...
 
+    def _wait_written(self, entry: Entry) -> None:
+        """Wait until the write of ``entry`` has ended or failed."""
+        self._wait_captured(entry)
+
     def _check_written(self, entry: Entry) -> None:
         """Raise the error of a failed write of ``entry``."""
         if entry.error is not None:
             raise copy_for_raise(entry.error)
-
-    @abstractmethod
-    def _drop(self, entry: Entry) -> None:
-        """The handle has died. For the garbage collector: must not wait, raise or lock."""
 
     def __enter__(self) -> Self:
         self._check_open()

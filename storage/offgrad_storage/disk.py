@@ -44,6 +44,11 @@ class DiskStore(BackendStore):
         direct: bypass the page cache, by O_DIRECT where the file system supports it; False to use
             the cache, and drop written pages from it.
         allocate: allocates arrays that are read back; None for a separate BufferPool.
+        hold: allocates the memory of packs, and copies of arrays whose write failed; None for a
+            separate BufferPool.
+        max_pack_nbytes: bound of the bytes of a pack; 0 for no packs.
+        timeout_seconds: ``close`` gives up after so many seconds in which no read or write has
+            ended.
 
     Attributes:
         directories: of the files, as a list of absolute paths.
@@ -67,6 +72,9 @@ class DiskStore(BackendStore):
         pack_below_nbytes: int = 1 << 20,
         direct: bool = True,
         allocate: Allocate | None = None,
+        hold: Allocate | None = None,
+        max_pack_nbytes: int = 4 << 20,
+        timeout_seconds: float = 60.0,
     ) -> None:
         check_count("threads", threads)
         check_count("pack_below_nbytes", pack_below_nbytes)
@@ -90,6 +98,9 @@ class DiskStore(BackendStore):
             codec=codec,
             seed=seed,
             allocate=allocate,
+            hold=hold,
+            max_pack_nbytes=max_pack_nbytes,
+            timeout_seconds=timeout_seconds,
         )
 
 

@@ -1,9 +1,13 @@
-"""One stored array: the entry that a store keeps of it, and the user's handle to it."""
+"""One stored array: the entry that a store keeps of it, and the user's handle to it.
+
+No Python code runs when a handle dies, since Ctrl-C could interrupt it: the store watches the
+handle by a weak reference whose callback is a C function.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -19,25 +23,45 @@ Array = NDArray[Any]
 
 
 class State(enum.Enum):
-    """Where the bytes of an entry are."""
+    """The state of a stored array. ``EntryTable`` has the transitions between them."""
 
+    ARRIVING = "arriving"
+    """Its put is under way; a pack is being filled."""
     QUEUED = "queued"
+    """In memory, and its write is pending. The handle holds ``source``, so both die together."""
     WRITING = "writing"
+    """Being written from ``source``."""
     STORED = "stored"
+    """At its ``place`` in the backend."""
+    PACKED = "packed"
+    """At ``offset`` in ``pack``."""
     FAILED = "failed"
+    """Its write failed with ``error``. It stays in memory, held as if queued."""
     CANCELLED = "cancelled"
+    """The store was closed before its write."""
+    LEAVING = "leaving"
+    """Its handle is dead; reads and writes of it end first."""
+    DEAD = "dead"
+    """Nothing of it is left."""
 
 
 class Fetch:
-    """A prefetch: the array to fill, and its progress.
+    """A prefetch: the array to fill, and its progress. Its handle holds it.
 
     For a packed array it reads the pack only; ``get`` fills the array.
+
+    Attributes:
+        array: to fill; None if ``get`` allocates it.
+        is_own: whether the store allocated it, so that no other thread uses it.
+        packed: whether it reads a pack.
+        done: whether the array is filled, or ``error`` set.
     """
 
-    __slots__ = ("array", "done", "error", "packed")
+    __slots__ = ("array", "done", "error", "is_own", "packed")
 
-    def __init__(self, array: Array | None, packed: bool) -> None:
+    def __init__(self, array: Array | None, is_own: bool, packed: bool) -> None:
         self.array = array
+        self.is_own = is_own
         self.packed = packed
         self.done = False
         self.error: StoreError | None = None
@@ -52,13 +76,18 @@ class Entry:
         place: set by the backend: where it stores the array.
         encoded_nbytes: bytes after encoding; None if stored as it is. The backend of a store
             without codec may set it, in ``write``.
-        pack, offset: the pack that holds it, and where; None if it has a separate place.
         checksum: set by the backend: XXH3-64 of the bytes in C order; None if not verified.
         stored_nbytes: bytes in the store; an upper estimate until written.
-        source: the array passed to put, while its write is pending.
-        pins: number of reads from ``source`` under way.
+        state: decides which of the following count.
+        pack, offset: PACKED: the pack that holds it, and where.
+        source: WRITING: the array passed to put. In a persistent store also while it is QUEUED or
+            FAILED; elsewhere the handle holds it then.
+        error: FAILED: why.
+        captured: whether the array passed to put may change.
+        pins: number of reads from the source under way.
         busy: number of reads and writes at ``place`` under way.
-        dropped: whether its handle has died.
+        handle: a weak reference to the handle.
+        wants_pack: whether a prefetch wants its pack in memory.
     """
 
     __slots__ = (
@@ -66,23 +95,22 @@ class Entry:
         "busy",
         "captured",
         "checksum",
-        "dropped",
         "dtype",
         "encoded_nbytes",
         "error",
-        "fetch",
+        "handle",
         "kind",
         "nbytes",
         "offset",
         "pack",
         "pins",
         "place",
-        "reserved",
         "serial",
         "shape",
         "source",
         "state",
         "stored_nbytes",
+        "wants_pack",
     )
 
     def __init__(self, serial: int, array: Array, attributes: Mapping[str, object]) -> None:
@@ -93,25 +121,29 @@ class Entry:
         self.attributes = attributes
         self.kind: Hashable = None
         self.place: Any = None
-        self.reserved = False
         self.encoded_nbytes: int | None = None
         self.pack: Pack | None = None
         self.offset = 0
         self.checksum: int | None = 0
         self.stored_nbytes = 0
         self.source: Array | None = None
-        self.state = State.QUEUED
+        self.state = State.ARRIVING
         self.pins = 0
         self.busy = 0
         self.captured = False
-        self.dropped = False
         self.error: StoreError | None = None
-        self.fetch: Fetch | None = None
+        self.handle: Callable[[], Handle | None] = _no_handle
+        self.wants_pack = False
 
     @property
     def payload_nbytes(self) -> int:
         """Bytes to store, after encoding."""
         return self.nbytes if self.encoded_nbytes is None else self.encoded_nbytes
+
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes of memory that its source takes."""
+        return self.nbytes
 
     def __str__(self) -> str:
         return f"array {self.serial} ({self.dtype} {self.shape}, {self.nbytes} bytes)"
@@ -125,15 +157,18 @@ class Pack(Entry):
 
     Attributes:
         used: bytes taken so far.
+        capacity: bytes of its memory while it is filled and written; at least ``nbytes``.
         members: number of its arrays with live handles.
         copying: number of arrays being copied into it.
-        sealed: whether it takes no more arrays.
         loading: whether a thread is reading it.
+        target: memory for its queued read.
         loaded: its bytes, while cached after reading.
         interest: number of its arrays with a prefetch that no get has used.
     """
 
-    __slots__ = ("copying", "interest", "loaded", "loading", "members", "sealed", "used")
+    __slots__ = (
+        "capacity", "copying", "interest", "loaded", "loading", "members", "target", "used",
+    )  # fmt: skip
 
     def __init__(self, serial: int, kind: Hashable, array: Array) -> None:
         super().__init__(serial, array, {})
@@ -141,17 +176,23 @@ class Pack(Entry):
         self.source = array
         self.checksum = None
         self.used = 0
+        self.capacity = array.nbytes
         self.members = 0
         self.copying = 0
-        self.sealed = False
         self.loading = False
+        self.target: Array | None = None
         self.loaded: Array | None = None
         self.interest = 0
 
     @property
-    def in_memory(self) -> bool:
-        """Whether its bytes are in memory."""
-        return self.source is not None or self.loaded is not None
+    def held_nbytes(self) -> int:
+        """Bytes of memory that its source takes."""
+        return self.capacity
+
+    @property
+    def in_memory(self) -> Array | None:
+        """Its bytes, if they are in memory."""
+        return self.loaded if self.source is None else self.source
 
     def __str__(self) -> str:
         return f"pack {self.serial} of small arrays ({self.used} bytes)"
@@ -160,16 +201,22 @@ class Pack(Entry):
 class Handle:
     """Owns one array in a store: when the handle dies, the space is free.
 
+    A handle owns the memory that only its array needs, too: the array passed to put while its write
+    is queued, and the array of a prefetch. They are free at once when it dies, whatever the
+    threads of the store do.
+
     Attributes:
         store: the store that holds the array; a handle keeps its store alive.
         shape, dtype, nbytes: of the array.
     """
 
-    __slots__ = ("__weakref__", "_entry", "store")
+    __slots__ = ("__weakref__", "_entry", "_fetch", "_source", "store")
 
     def __init__(self, store: AbstractArrayStore, entry: Entry) -> None:
         self.store = store
         self._entry = entry
+        self._fetch: Fetch | None = None
+        self._source: Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -202,25 +249,40 @@ class Handle:
 
     @property
     def captured(self) -> bool:
-        """Whether the array passed to put may be changed or freed."""
+        """Whether the array passed to put may be changed or freed.
+
+        After a failed write the store still needs it, until ``wait_captured`` has copied it.
+        """
         return self._entry.captured
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the write is queued or under way; ``check`` tells if it has failed."""
+        return not self.captured and self._entry.error is None
+
+    def wait_written(self) -> None:
+        """Wait until the write has ended or failed; unlike ``wait_captured`` it copies nothing."""
+        self.store._wait_written(self._entry)
 
     def wait_captured(self) -> None:
         """Wait until the array passed to put may be changed or freed.
 
-        It returns after a failed write, too; ``check``, ``get`` and ``close`` raise the error.
+        After a failed write the array is first copied into memory of the store.
+
+        Raises:
+            StoreError: the write failed, and there is no memory for the copy.
         """
         self.store._wait_captured(self._entry)
 
     def check(self) -> None:
         """Raise the error of a failed write, without waiting.
 
-        Keep the array until its handle is captured and checked, and a failed write loses nothing.
-        Packed arrays stay in memory if their pack cannot be written, and ``get`` returns them; the
-        next put raises that error.
+        The array stays in memory after a failed write, and ``get`` returns it. The next put raises
+        the error, unless this did. The store tries the write once more at ``flush`` and where puts
+        need the memory.
 
         Raises:
-            StoreError: the write failed, as ``get`` raises it.
+            StoreError: the write failed.
         """
         self.store._check_written(self._entry)
 
@@ -228,8 +290,7 @@ class Handle:
         """The stored array: see ``AbstractArrayStore.get``.
 
         Raises:
-            StoreError: it cannot be read. After a failed write the array is lost, and every get
-                raises the error of the write.
+            StoreError: it cannot be read.
         """
         return self.store.get(self, out)
 
@@ -245,8 +306,9 @@ class Handle:
             "a Handle owns its stored array and cannot be copied or pickled; copy handle.get()"
         )
 
-    def __del__(self) -> None:
-        self.store._drop(self._entry)
+
+def _no_handle() -> None:
+    """The handle of an entry that is not stored yet."""
 
 
 def check_plain(array: Array, store: str) -> None:

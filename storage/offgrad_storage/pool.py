@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from offgrad_storage.backend import Backend
 from offgrad_storage.backend_store import BackendStore
-from offgrad_storage.base import Allocate
+from offgrad_storage.base import Allocate, Handle
 from offgrad_storage.codecs import Codec
 from offgrad_storage.entry import Entry
+from offgrad_storage.interrupts import masked
 from offgrad_storage.memory.buffer_pool import BufferPool
 
 Array = NDArray[Any]
@@ -42,34 +45,47 @@ class PoolStore(BackendStore):
         backend = _PoolBackend(quota, BufferPool().empty if hold is None else hold)
         super().__init__(backend, threads=0, codec=codec, seed=seed, allocate=allocate)
 
+    def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
+        """Store a copy of ``array``: see ``AbstractArrayStore.put``."""
+        with masked:
+            handle = super().put(array, attributes=attributes)
+            place: _Place = handle._entry.place
+            # The handle owns the copy, so both die together, though no thread looks after deaths.
+            handle._source, place.own = place.own, None
+            return handle
+
+
+class _Place:
+    """A stored copy: ``own`` until its handle owns it."""
+
+    __slots__ = ("own", "shared")
+
+    def __init__(self, array: Array) -> None:
+        self.own: Array | None = array
+        self.shared = weakref.ref(array)
+
 
 class _PoolBackend(Backend):
     def __init__(self, quota: int | None, hold: Allocate) -> None:
         super().__init__("PoolStore", quota)
         self._hold = hold
-        self._kept: dict[int, Array] = {}
 
     def prepare(self, entry: Entry) -> None:
         # The allocator may call this store, or wait for other stores.
         if entry.encoded_nbytes is None:
-            entry.place = self._hold(entry.shape, entry.dtype)
+            entry.place = _Place(self._hold(entry.shape, entry.dtype))
         else:
-            entry.place = self._hold((entry.encoded_nbytes,), np.dtype(np.uint8))
-
-    def reserve(self, entry: Entry) -> int:
-        nbytes = super().reserve(entry)
-        self._kept[entry.serial], entry.place = entry.place, None
-        return nbytes
+            entry.place = _Place(self._hold((entry.encoded_nbytes,), np.dtype(np.uint8)))
 
     def write(self, entry: Entry, array: Array) -> int:
-        np.copyto(self._kept[entry.serial], array)
+        np.copyto(entry.place.own, array)
         return entry.payload_nbytes
 
     def read(self, entry: Entry, out: Array) -> None:
-        np.copyto(out, self._kept[entry.serial])
+        np.copyto(out, entry.place.shared())
 
     def free(self, entry: Entry) -> None:
-        del self._kept[entry.serial]
+        entry.place = None
 
     def close(self) -> None:
-        self._kept.clear()
+        """The handles of a closed store release their copies."""

@@ -68,7 +68,7 @@ def twins(dtype: str, vocabulary: int, *shape: int) -> tuple[Any, Any, dict[str,
     theirs.to(getattr(torch, dtype))
     mine.to(getattr(offgrad, dtype))
     theirs.load_state_dict({name: torch.tensor(value) for name, value in state.items()})
-    mine.load_state_dict({name: value.astype(dtype) for name, value in state.items()})
+    mine.load_state_dict({k: offgrad.tensor(v.astype(dtype)) for k, v in state.items()})
     tokens = rng.integers(0, vocabulary, (2, 3, shape[-1] + 1))
     batches = {
         m.__name__: [(m.tensor(each[:, :-1]), m.tensor(each[:, 1:])) for each in tokens]

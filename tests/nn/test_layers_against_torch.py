@@ -48,7 +48,8 @@ def test_layer(name: str) -> None:
     assert [tuple(p.shape) for p in mine.parameters()] == [
         tuple(p.shape) for p in theirs.parameters()
     ]
-    mine.load_state_dict({key: value.numpy() for key, value in theirs.state_dict().items()})
+    state = theirs.state_dict()
+    mine.load_state_dict({key: offgrad.tensor(value.numpy()) for key, value in state.items()})
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     x, y = offgrad.tensor(array, requires_grad=True), torch.tensor(array, requires_grad=True)
     a, b = mine(x), theirs(y)
@@ -65,7 +66,8 @@ def test_embedding(padding: int | None) -> None:
     mine = offgrad.nn.Embedding(4, 3, padding_idx=padding)
     theirs = torch.nn.Embedding(4, 3, padding_idx=padding)
     assert mine.padding_idx == theirs.padding_idx
-    mine.load_state_dict({key: value.numpy() for key, value in theirs.state_dict().items()})
+    state = theirs.state_dict()
+    mine.load_state_dict({key: offgrad.tensor(value.numpy()) for key, value in state.items()})
     tokens = [[0, 3, 3], [1, 0, 3]]
     a, b = mine(offgrad.tensor(tokens)), theirs(torch.tensor(tokens))
     close(a, b)

@@ -126,7 +126,9 @@ def test_load_state_dict_changes_nothing_when_it_fails() -> None:
     missing, unexpected = net.load_state_dict(wrong, strict=False)
     assert (missing, unexpected) == (["scale", "blocks.0.weight"], ["extra"])
     assert net.first.bias.tolist() == [7] * 4
-    net.load_state_dict({name: value.numpy() for name, value in state.items()})
+    arrays = {name: value.numpy() for name, value in state.items()}
+    with pytest.raises(RuntimeError, match=r"scale is a .* tensor .*, its value is a ndarray"):
+        net.load_state_dict(arrays)
 
 
 def test_loading_counts_as_a_change() -> None:

@@ -62,3 +62,20 @@ def test_state_has_torch_s_names() -> None:
             keys.append({key for key in values if values[key] is not None})
             assert state["param_groups"][0]["params"] == [0]
         assert keys[0] == keys[1], name
+
+
+def test_loaded_state_gets_the_dtype_of_the_parameter() -> None:
+    for lib in (offgrad, torch):
+        param = lib.nn.Parameter(lib.ones(2, 3))
+        optimizer = lib.optim.AdamW([param], lr=0.1)
+        param.grad = lib.ones(2, 3)
+        optimizer.step()
+        state = optimizer.state_dict()
+        values = {
+            key: value.double() if isinstance(value, lib.Tensor) and key != "step" else value
+            for key, value in state["state"][0].items()
+        }
+        optimizer.load_state_dict({**state, "state": {0: values}})
+        assert optimizer.state[param]["exp_avg"].dtype == lib.float32
+        optimizer.step()
+        assert param[0, 0].item() == pytest.approx(0.8, abs=0.01)

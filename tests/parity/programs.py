@@ -120,9 +120,9 @@ def assign(target: Any, index: Any, value: Any) -> Any:
     return target
 
 
-def numbers(serial: int) -> Any:
+def numbers(serial: int, shape: tuple[int, ...] = SHAPE) -> Any:
     """Return the values of a new tensor."""
-    return np.random.default_rng(serial).uniform(-0.9, 0.9, SHAPE)
+    return np.random.default_rng(serial).uniform(-0.9, 0.9, shape)
 
 
 class Entry(NamedTuple):
@@ -137,8 +137,9 @@ class Entry(NamedTuple):
 class Run:
     """One execution of a program by one library."""
 
-    def __init__(self, lib: Any) -> None:
+    def __init__(self, lib: Any, shape: tuple[int, ...] = SHAPE) -> None:
         self.lib = lib
+        self.shape = shape
         self.entries: list[Entry] = []
         self.leaves: list[Any] = []
         self.retaining: list[Any] = []
@@ -175,7 +176,7 @@ class Run:
 
     def _step(self, name: str, first: int, second: int) -> str:
         if name in ("leaf", "constant"):
-            tensor = self.lib.tensor(numbers(self.serial), requires_grad=name == "leaf")
+            tensor = self.lib.tensor(numbers(self.serial, self.shape), requires_grad=name == "leaf")
             if name == "leaf":
                 self.leaves.append(tensor)
             self._add(tensor, None, False)

@@ -173,3 +173,60 @@ def test_a_later_use_of_the_written_tensor(lib: Any) -> None:
     lib.add(constant(lib, 1, 2), 1, out=out)
     (out * x).sum().backward()
     assert x.grad.tolist() == [2, 3]
+
+
+FACTORIES: dict[str, Callable[..., Any]] = {
+    "zeros": lambda lib, **out: lib.zeros(2, **out),
+    "ones": lambda lib, **out: lib.ones(2, **out),
+    "full": lambda lib, **out: lib.full((2,), 1, **out),
+    "arange": lambda lib, **out: lib.arange(2, **out),
+    "linspace": lambda lib, **out: lib.linspace(0, 1, 2, **out),
+    "eye": lambda lib, **out: lib.eye(2, 1, **out),
+    "randint": lambda lib, **out: lib.randint(0, 2, (2,), **out),
+    "sum": lambda lib, **out: lib.sum(lib.ones(2, 2), 0, **out),
+    "prod": lambda lib, **out: lib.prod(lib.ones(2, 2), 0, **out),
+    "cumsum": lambda lib, **out: lib.cumsum(lib.ones(2), 0, **out),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_the_dtype_is_that_of_out(lib: Any, name: str, dtype: str) -> None:
+    shape = (2, 1) if name == "eye" else (2,)
+    out = lib.full(shape, 7, dtype=getattr(lib, dtype))
+    assert FACTORIES[name](lib, out=out) is out
+    assert out.dtype == getattr(lib, dtype)
+    assert 7 not in out.flatten().tolist()
+    assert FACTORIES[name](lib, out=out, dtype=out.dtype) is out
+    for other in {"float32", "float64", "int64"} - {dtype}:
+        with raises(RuntimeError):
+            FACTORIES[name](lib, out=out, dtype=getattr(lib, other))
+
+
+EXACT: dict[str, Callable[..., Any]] = {
+    "matmul": lambda lib, x, out: lib.matmul(x, x, out=out),
+    "clamp": lambda lib, x, out: lib.clamp(x, 0, 1, out=out),
+    "where": lambda lib, x, out: lib.where(x > 0, x, x, out=out),
+    "gather": lambda lib, x, out: lib.gather(x, 0, lib.zeros(2, 2, dtype=lib.int64), out=out),
+    "floor": lambda lib, x, out: lib.floor(x, out=out),
+    "neg": lambda lib, x, out: lib.neg(x, out=out),
+    "tril": lambda lib, x, out: lib.tril(x, out=out),
+    "softmax": lambda lib, x, out: lib.softmax(x, 0, out=out),
+    "sort": lambda lib, x, out: lib.sort(x, out=(out, lib.zeros(2, 2, dtype=lib.int64))),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_some_results_do_not_convert(lib: Any, name: str) -> None:
+    x = lib.ones(2, 2)
+    EXACT[name](lib, x, lib.zeros(2, 2))
+    out = lib.zeros(2, 2, dtype=lib.float64)
+    with raises(RuntimeError):
+        EXACT[name](lib, x, out)
+    assert out.tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("name", ["empty_like", "zeros_like", "ones_like", "rand_like"])
+def test_functions_without_out(lib: Any, name: str) -> None:
+    with raises(TypeError):
+        getattr(lib, name)(lib.ones(2), out=lib.zeros(2))

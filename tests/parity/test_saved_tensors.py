@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import offgrad
 from tests.parity.conftest import builtin_class, constant, leaf, raised, raises
 
 
@@ -426,3 +427,17 @@ def test_the_class_of_every_refusal_is_the_same(lib: Any) -> None:
     with pytest.raises(RuntimeError) as info:
         y.backward()
     assert builtin_class(info.value) is RuntimeError
+
+
+def test_a_saved_tensor_that_is_detached_in_place(lib: Any) -> None:
+    """offgrad gives the gradient of the graph that saved it."""
+    x = leaf(lib, 1, 2)
+    y = x * 1
+    loss = (y * y).sum()
+    y.detach_()
+    if lib is offgrad:
+        loss.backward()
+        assert x.grad.tolist() == [2, 4]
+    else:
+        with raises(RuntimeError):
+            loss.backward()

@@ -19,7 +19,9 @@ class Footprint(NamedTuple):
         stored_nbytes, inflight_nbytes: bytes of those arrays, stored and with a pending write.
         tensor_nbytes: bytes of tensors.
         pool_nbytes: bytes of the tensors' pool that are in use.
-        descriptors, threads, files: of the process; files are those in the spill folder.
+        descriptors, files: of the process; files are those in the spill folder.
+        threads: of the process, without the I/O threads of stores, which start when needed and live
+            as long as their store.
         objects: objects that the garbage collector tracks.
         blocks: Python's memory blocks, including those of untracked objects.
     """
@@ -60,7 +62,7 @@ def footprint(folder: str, *stores: Any) -> Footprint:
         tensor_nbytes=memory.allocated(),
         pool_nbytes=memory.pool.in_use_nbytes,
         descriptors=len(os.listdir("/dev/fd")),
-        threads=threading.active_count(),
+        threads=sum(" I/O " not in each.name for each in threading.enumerate()),
         files=sum(1 for _ in Path(folder).rglob("*")),
         objects=len(gc.get_objects()),
         blocks=sys.getallocatedblocks(),

@@ -66,8 +66,9 @@ def test_hooks_inside_a_session_apply_there(offload: Offload) -> None:
         return bits(loss, x.grad)
 
     check("hooks inside", run, offload)
-    assert len(packed) % 2 == 0
-    assert len(packed) >= 2
+    # One save of each run, the operand of the sine; the number stays with the product.
+    assert 1 <= len(packed) <= 2
+    assert {each.shape for each in packed} == {(20, 20)}
 
 
 def test_a_session_inside_hooks_applies_there(offload: Offload) -> None:

@@ -53,9 +53,8 @@ def test_a_model_that_keep_cannot_hold_trains_on_disk_and_in_zarr(named_stores: 
             train("keep")
         text = str(caught.value)
         assert "limited to" in text
-        assert "saved for backward by TanhBackward0.result" in text or (
-            "saved for backward by ExpBackward0.result" in text
-        )
+        assert "saved for backward" in text
+        assert "by TanhBackward0.result" in text or "by ExpBackward0.result" in text
         assert "offload('disk')" in text
         caught.value.__traceback__ = None
         del caught

@@ -107,6 +107,7 @@ def test_recompute_prints_pickles_and_parses() -> None:
         Recompute(True)
 
 
+@pytest.mark.filterwarnings("ignore:no tensor saved for backward in this block")
 def test_only_policies_that_may_recompute_hold_small_leaves() -> None:
     def replays(text: str) -> bool:
         with offgrad.offload(parse_policy(text)):

@@ -75,6 +75,9 @@ class Setup:
         array[:] = value
         return self.store.put(array)
 
+    def failed(self, handle: Handle) -> None:
+        eventually(lambda: handle._entry.error is not None)
+
     def started(self, what: str) -> None:
         eventually(lambda: what in self.backend.log)
 

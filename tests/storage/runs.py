@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from offgrad_storage import (
     AbstractArrayStore,
     BufferPool,
     DiskStore,
+    Handle,
     StoreError,
     ZarrStore,
 )
@@ -159,10 +161,22 @@ def assert_readable(stored: Stored) -> None:
 
 def outcomes(stored: Stored) -> list[type[BaseException] | None]:
     """The result of a get of each: the array bit for bit, or a helpful error."""
+    return _outcomes([(each[0], functools.partial(assert_readable, [each])) for each in stored])
+
+
+def writes(stored: Stored) -> list[type[BaseException] | None]:
+    """The result of the write of each: None or a helpful error. A get returns the array."""
+    assert_readable(stored)
+    return _outcomes([(handle, handle.check) for handle, _ in stored])
+
+
+def _outcomes(
+    actions: list[tuple[Handle, Callable[[], object]]],
+) -> list[type[BaseException] | None]:
     results: list[type[BaseException] | None] = []
-    for handle, array in stored:
+    for handle, action in actions:
         try:
-            assert_same(handle.get(), array)
+            action()
             results.append(None)
         except StoreError as error:
             kind = "zarr" if isinstance(handle.store, ZarrStore) else "disk"

@@ -195,7 +195,8 @@ def test_disk_full(tmp_path: Path, direct: bool) -> None:
             second = store.put(sample("u1", (50_000,)))
             second.wait_captured()
             with pytest.raises(StoreFullError, match=r"array 1 .*File too large.*ulimit -f"):
-                second.get()
+                second.check()
+            assert_same(second.get(), sample("u1", (50_000,)))
             assert_same(first.get(), sample("u1", (8192,)))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

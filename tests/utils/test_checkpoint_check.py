@@ -128,7 +128,7 @@ def test_messages_name_the_module() -> None:
 
 def test_debug_lists_all_saves_and_where_they_were() -> None:
     def function(x: Any) -> Any:
-        return (x.exp() if counter.calls == 1 else x.exp() * 1).sin()
+        return (x.exp() if counter.calls == 1 else x.exp().square()).sin()
 
     counter = Alternating(function)
     message = refusal(counter, debug=True)

@@ -14,10 +14,12 @@ from offgrad.cli.compare.config import (
     parse_limit,
     parse_policies,
 )
-from offgrad.cli.compare.dataset import Bytes, load_text
+from offgrad.cli.compare.dataset import load_text
 from offgrad.cli.compare.output import check_output, write_output
 from offgrad.cli.compare.progress import progress_display
-from offgrad.cli.compare.runner import CRASHED, Run, run_worker
+from offgrad.cli.compare.results import CRASHED, FINISHED, Run
+from offgrad.cli.compare.runner import run_workers
+from offgrad.cli.compare.settings import check_settings
 from offgrad.memory import format_nbytes
 from offgrad.policies import POLICIES, parse_policy
 
@@ -40,7 +42,7 @@ class BadValue(click.ClickException):
 @click.option(
     "--steps",
     default=_DEFAULTS.steps,
-    help="Training steps. The median time leaves out the first.",
+    help="Training steps. The times leave out the first.",
 )
 @click.option("--dropout", default=_DEFAULTS.dropout, help="Dropout probability.")
 @click.option("--lr", default=_DEFAULTS.lr, help="Learning rate of AdamW.")
@@ -82,7 +84,9 @@ def compare(
     """Train a byte-level GPT under each policy, and compare memory, time and gradients.
 
     Each policy trains in a separate process, with the same weights, batches and dropout. All must
-    give bit-identical gradients, except policies that round the tensors they store.
+    give bit-identical gradients, except policies that round the tensors they store. The processes
+    take turns step by step, so that other load slows all of them alike; the memory of all of them
+    is in use at once.
 
     \b
     A policy decides where the tensors saved for backward go:
@@ -105,12 +109,14 @@ def compare(
     In "disk,op=Gelu;pool" the first policy that takes a tensor counts.
 
     Exit status: 0 if each policy finished with the same gradients or ran out of memory under the
-    limit; 1 if gradients differ without rounding, or a worker crashed; 2 for bad values.
+    limit; 1 if no policy finished, gradients differ without rounding, or a worker crashed; 2 for
+    bad values.
     """
     try:
         names = parse_policies(policies)
         config = Config(memory_limit=parse_limit(memory_limit), **options)
         check_output(output, _OUTPUTS)
+        check_settings()
     except ValueError as error:
         raise BadValue(str(error)) from None
     try:
@@ -126,13 +132,16 @@ def compare(
     console = Console()
     _announce(console, config, source, text.size)
     runs = plan(names, config)
-    _run_all(console, runs, config, text)
+    with progress_display(console, [run.name for run in runs], config.steps) as display:
+        run_workers(runs, config, text, display)
     reference = runs[0]
     for run in runs:
         run.compare(reference)
     report.print_tables(console, runs, reference)
     files = _write(output, config, f"{source}, {text.size} bytes", runs)
     console.print(f"Written: {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
+    if not any(run.status == FINISHED for run in runs if not run.is_extra):
+        raise click.ClickException("no policy finished; the reasons are above")
     return int(any(run.status == CRASHED or run.differs for run in runs))
 
 
@@ -141,8 +150,9 @@ def plan(policies: tuple[str, ...], config: Config) -> list[Run]:
     limited = config.memory_limit is not None
     if not limited:
         others = [policy for policy in policies if policy != REFERENCE]
-        return [_run(policy, limited=False) for policy in (REFERENCE, *others)]
-    reference = Run(f"{REFERENCE}, no limit", REFERENCE, limited=False)
+        reference = Run(REFERENCE, REFERENCE, limited=False, is_extra=REFERENCE not in policies)
+        return [reference, *(_run(policy, limited=False) for policy in others)]
+    reference = Run(f"{REFERENCE}, no limit", REFERENCE, limited=False, is_extra=True)
     return [reference, *(_run(policy, limited=True) for policy in policies)]
 
 
@@ -164,14 +174,6 @@ def _announce(console: Console, config: Config, source: str, size: int) -> None:
         highlight=False,
         markup=False,
     )
-
-
-def _run_all(console: Console, runs: list[Run], config: Config, text: Bytes) -> None:
-    with progress_display(console, [run.name for run in runs], config.steps) as display:
-        for run in runs:
-            display.begin(run)
-            run_worker(run, config, text, display.update)
-            display.end(run)
 
 
 def _write(output: Path, config: Config, source: str, runs: list[Run]) -> list[Path]:

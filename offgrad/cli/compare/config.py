@@ -6,6 +6,7 @@ from typing import Any
 
 from offgrad.memory import parse_nbytes
 from offgrad.policies import POLICIES, parse_policy
+from offgrad.policies.rule_matches import check_ops
 
 REFERENCE = "keep"
 """The policy whose gradients all others must equal."""
@@ -88,7 +89,7 @@ def parse_policies(text: str) -> tuple[str, ...]:
     if not policies:
         raise ValueError(f"--policies needs at least one of {', '.join(POLICIES)}")
     for policy in policies:
-        parse_policy(policy)
+        check_ops(parse_policy(policy))
         if policies.count(policy) > 1:
             raise ValueError(f"--policies names {policy!r} twice")
     return tuple(policies)

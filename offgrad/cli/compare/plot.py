@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from offgrad.cli.compare.runner import FINISHED, Run
+from offgrad.cli.compare.results import FINISHED, Run
 from offgrad.memory import format_nbytes
 from offgrad.profiler.plot import SHADES, style_axes
 
@@ -21,17 +21,20 @@ _MIB = 1024**2
 
 
 def save_comparison(runs: list[Run], limit: int | None, path: Path) -> None:
-    """Draw the profiled step of each run into a PNG file; `limit` bytes as a dashed line."""
-    shown = [run for run in runs if run.profile is not None]
+    """Draw a step of median time, or the failed one, of each run into a PNG file.
+
+    `limit` bytes are a dashed line.
+    """
+    shown = [(run, profile) for run in runs if (profile := run.profile) is not None]
     figure = Figure(figsize=(10, 5 + 0.28 * len(shown)), layout="constrained")
     axes, strips = figure.subplots(
         2, 1, sharex=True, height_ratios=[4.6, 0.4 + 0.28 * max(1, len(shown))]
     )
-    for index, run in enumerate(shown):
+    for index, (run, profile) in enumerate(shown):
         colour = _COLOURS[index % len(_COLOURS)]
         style = _STYLES[index % len(_STYLES)]
-        _line(axes, run, colour, style)
-        _strip(strips, run, len(shown) - 1 - index)
+        _line(axes, run, profile, colour, style)
+        _strip(strips, profile, len(shown) - 1 - index)
     if limit is not None:
         axes.axhline(limit / _MIB, color="#444444", linestyle=(0, (6, 4)), linewidth=1.2)
         axes.annotate(
@@ -45,9 +48,11 @@ def save_comparison(runs: list[Run], limit: int | None, path: Path) -> None:
         )
     style_axes(axes, "")
     axes.set_xlim(left=0)
-    axes.set_title("Tensor memory within a training step", loc="left")
+    axes.set_title(
+        "Tensor memory within a training step (of each policy, one of median time)", loc="left"
+    )
     axes.legend(frameon=False, fontsize=9, loc="upper right")
-    strips.set_yticks(range(len(shown)), [run.name for run in reversed(shown)], fontsize=9)
+    strips.set_yticks(range(len(shown)), [run.name for run, _ in reversed(shown)], fontsize=9)
     strips.set_ylim(-0.6, len(shown) - 0.4)
     strips.set_xlabel("seconds since the step began")
     strips.spines[["top", "right", "left"]].set_visible(False)
@@ -70,10 +75,9 @@ def save_comparison(runs: list[Run], limit: int | None, path: Path) -> None:
     figure.savefig(path, dpi=150, format="png")
 
 
-def _line(axes: Any, run: Run, colour: str, style: str) -> None:
-    assert run.profile is not None
-    seconds = np.array(run.profile["timeline"]["seconds"])
-    memory = np.array(run.profile["timeline"]["nbytes"]) / _MIB
+def _line(axes: Any, run: Run, profile: dict[str, Any], colour: str, style: str) -> None:
+    seconds = np.array(profile["timeline"]["seconds"])
+    memory = np.array(profile["timeline"]["nbytes"]) / _MIB
     label = f"{run.name}: peak {memory.max():.0f} MiB"
     failed = run.status != FINISHED
     if failed:
@@ -81,7 +85,7 @@ def _line(axes: Any, run: Run, colour: str, style: str) -> None:
     axes.step(
         seconds, memory, where="post", color=colour, linestyle=style, linewidth=1.5, label=label
     )
-    for phase in run.profile["phases"]:
+    for phase in profile["phases"]:
         if phase["name"] == "backward":
             axes.plot(phase["start"], phase["start_nbytes"] / _MIB, "v", color=colour, markersize=6)
     if failed:
@@ -91,9 +95,8 @@ def _line(axes: Any, run: Run, colour: str, style: str) -> None:
         )
 
 
-def _strip(axes: Any, run: Run, row: int) -> None:
-    assert run.profile is not None
-    for phase in run.profile["phases"]:
+def _strip(axes: Any, profile: dict[str, Any], row: int) -> None:
+    for phase in profile["phases"]:
         axes.barh(
             row,
             phase["end"] - phase["start"],

@@ -6,7 +6,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from offgrad.cli.compare.runner import FINISHED, OUT_OF_MEMORY, Run
+from offgrad.cli.compare.results import FINISHED, OUT_OF_MEMORY, Run
 from offgrad.memory import format_nbytes
 
 
@@ -86,7 +86,7 @@ class LineDisplay:
 
     def __init__(self, console: Console, names: list[str], steps: int) -> None:
         self._console, self._steps = console, steps
-        self._steps_shown = 0
+        self._steps_shown: dict[str, int] = {}
 
     def __enter__(self) -> "LineDisplay":
         return self
@@ -100,13 +100,12 @@ class LineDisplay:
         pass
 
     def begin(self, run: Run) -> None:
-        self._steps_shown = 0
         self._print(f"{run.name}: starting")
 
     def update(self, run: Run) -> None:
-        if len(run.steps) > self._steps_shown:
-            self._steps_shown = len(run.steps)
-            self._print(f"{run.name}: step {self._steps_shown}/{self._steps}  {figures(run)}")
+        if len(run.steps) > self._steps_shown.get(run.name, 0):
+            self._steps_shown[run.name] = len(run.steps)
+            self._print(f"{run.name}: step {len(run.steps)}/{self._steps}  {figures(run)}")
 
     def end(self, run: Run) -> None:
         self._print(f"{run.name}: {outcome(run)}")

@@ -12,10 +12,11 @@ from rich.text import Text
 import offgrad
 from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.environment import describe_machine
-from offgrad.cli.compare.runner import (
+from offgrad.cli.compare.results import (
     CRASHED,
     FINISHED,
     OUT_OF_MEMORY,
+    Quartiles,
     Run,
 )
 from offgrad.memory import format_nbytes
@@ -24,11 +25,16 @@ NOT_AVAILABLE = "-"
 
 
 def print_tables(console: Console, runs: list[Run], reference: Run) -> None:
-    """Print tables of training and memory, each within 80 columns, and the failures."""
-    for table in (_training(runs, reference), _memory(runs, reference)):
+    """Print tables of training, time and memory, each within 80 columns; then warnings and
+    failures.
+    """
+    tables = _training(runs, reference), _time(runs, reference), _memory(runs, reference)
+    for table in tables:
         console.print()
         console.print(table, highlight=False)
     for run in runs:
+        for warning in run.warnings:
+            console.print(f"{run.name}: warning: {warning}\n", markup=False, highlight=False)
         if run.status == OUT_OF_MEMORY:
             text = f"{run.name}: {run.error} in step {(run.failed_step or 0) + 1}: {run.message}"
             console.print(text + "\n", markup=False, highlight=False)
@@ -52,23 +58,32 @@ def _table(title: str, *headings: str) -> Table:
 
 
 def _training(runs: list[Run], reference: Run) -> Table:
-    table = _table(
-        "Training",
-        "\nresult",
-        "final\nloss",
-        "gradients\nvs keep",
-        "median\nstep",
-        "time vs\nkeep",
-        "I/O stall\nper step",
-    )
+    table = _table("Training", "\nresult", "final\nloss", "gradients\nvs keep")
     for run in runs:
         table.add_row(
             Text(run.name),
             run.status,
             number(run.final_loss, "{:.5f}"),
             _equal(run, reference),
-            number(run.median_seconds, "{:.3f} s"),
-            number(ratio(run.median_seconds, reference.median_seconds), "{:.2f}"),
+        )
+    return table
+
+
+def _time(runs: list[Run], reference: Run) -> Table:
+    table = _table(
+        "Time: medians, and in brackets quartiles",
+        "seconds\nper step",
+        "times\nkeep",
+        "difference\nfrom keep",
+        "stall\nper step",
+    )
+    for run in runs:
+        is_reference = run is reference
+        table.add_row(
+            Text(run.name),
+            seconds(run.seconds),
+            "1" if is_reference else spread(run.times(reference), 2),
+            "reference" if is_reference else run.difference(reference) or NOT_AVAILABLE,
             number(run.per_step("stall_seconds"), "{:.3f} s"),
         )
     return table
@@ -111,6 +126,20 @@ def ratio(value: float | None, reference: float | None) -> float | None:
     return None if value is None or not reference else value / reference
 
 
+def spread(values: Quartiles | None, decimals: int) -> str:
+    """Return a median with its quartiles as text; ``"-"`` for None."""
+    if values is None:
+        return NOT_AVAILABLE
+    low, median, high = (f"{each:.{decimals}f}" for each in values)
+    return f"{median} ({low}-{high})"
+
+
+def seconds(values: Quartiles | None) -> str:
+    """Return times as text, from milliseconds to whole seconds as their size asks."""
+    high = 0.0 if values is None else values.high
+    return spread(values, 3 if high < 10 else 1 if high < 100 else 0)
+
+
 def number(value: float | None, pattern: str) -> str:
     """Return `value` formatted by `pattern`; ``"-"`` for None."""
     return NOT_AVAILABLE if value is None else pattern.format(value)
@@ -141,6 +170,7 @@ def _finite(value: float | None) -> float | None:
 
 def _run(run: Run, reference: Run) -> dict[str, Any]:
     comparable = run.peak_nbytes if run.status == FINISHED else None
+    times = run.times(reference)
     return {
         "name": run.name,
         "policy": run.policy,
@@ -149,6 +179,7 @@ def _run(run: Run, reference: Run) -> dict[str, Any]:
         "status": run.status,
         "error": run.error,
         "message": run.message,
+        "warnings": run.warnings,
         "failed_step": run.failed_step,
         "final_loss": _finite(run.final_loss),
         "identical_to_reference": run.equal,
@@ -157,13 +188,15 @@ def _run(run: Run, reference: Run) -> dict[str, Any]:
         "peak_rss_nbytes": run.peak_rss_nbytes,
         "address_space_nbytes": run.address_space_nbytes,
         "parameter_nbytes": run.parameter_nbytes,
-        "median_step_seconds": run.median_seconds,
-        "step_ratio": ratio(run.median_seconds, reference.median_seconds),
+        "step_seconds": None if run.seconds is None else run.seconds._asdict(),
+        "step_ratio": None if times is None else times._asdict(),
+        "step_difference": run.difference(reference),
         "saved_nbytes_per_step": run.per_step("logical_nbytes"),
         "stored_nbytes_per_step": run.per_step("stored_nbytes"),
         "written_nbytes_per_step": run.per_step("written_nbytes"),
         "stall_seconds_per_step": run.per_step("stall_seconds"),
         "ledger": run.ledger,
         "steps": [{**step, "loss": _finite(step["loss"])} for step in run.steps],
+        "profile_step": run.shown_step,
         "profile": run.profile,
     }

@@ -1,166 +1,142 @@
-"""Run workers, one after the other, and collect their reports."""
+"""Run workers that take turns step by step, and collect their reports.
+
+So other load on the machine slows all of them alike. A worker that waits for its turn blocks on a
+pipe, and its threads are idle.
+"""
 
 import contextlib
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from statistics import median
+import time
+from collections.abc import Callable, Sequence
+from random import Random
 from typing import IO, Any
 
 from offgrad_storage.files.spill_directory import spill_directory, sweep
 
 from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.dataset import Bytes
+from offgrad.cli.compare.progress import Display
+from offgrad.cli.compare.results import CRASHED, FINISHED, OUT_OF_MEMORY, Run
 
 _GRACE_SECONDS = 8.0
 _WORKER_CODE = (
     "import sys; sys.path[:] = sys.argv[1:]; from offgrad.cli.compare.worker import main; main()"
 )
 
-FINISHED, OUT_OF_MEMORY, CRASHED = "finished", "out of memory", "crashed"
 
+def run_workers(runs: Sequence[Run], config: Config, text: Bytes, display: Display) -> None:
+    """Fill in `runs`, each by its own worker process.
 
-@dataclass
-class Run:
-    """One row of the comparison: a policy, with or without the limit, and its results.
-
-    Attributes:
-        name: of the row.
-        policy: as text, for `offgrad.offload`.
-        limited: whether it runs under the memory limit.
-        lossless: whether loss and gradients must equal the reference's bit for bit.
-        status: `FINISHED`, `OUT_OF_MEMORY` or `CRASHED`.
-        steps: for each finished step its loss, seconds, peak bytes and digest of gradients.
-        profile: memory over time within one step, the failed one if there is one.
-        ledger: the session's figures over all steps.
-        peak_rss_nbytes: of the worker; None if it crashed before its last report.
-        failed_step: the step that ran out of memory, counted from 0.
-        failed_peak_nbytes: the peak of that step.
-        error: the exception's name, or the exit status or signal of the worker.
-        message: the exception's text, or the worker's standard error.
-        parameter_nbytes: bytes of the model's parameters.
-        address_space_nbytes: allowed by the hard limit; None without one.
-        equal: whether loss and gradients of all steps equal the reference's bit for bit; None if
-            one of the two did not finish.
+    In the first round each worker starts; in each further one it does a step. The order of a round
+    is random, so that none always follows the same one. All workers have ended when this returns or
+    raises.
     """
-
-    name: str
-    policy: str
-    limited: bool
-    lossless: bool = True
-    status: str = CRASHED
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    profile: dict[str, Any] | None = None
-    ledger: dict[str, Any] = field(default_factory=dict)
-    peak_rss_nbytes: int | None = None
-    failed_step: int | None = None
-    failed_peak_nbytes: int = 0
-    error: str = ""
-    message: str = ""
-    parameter_nbytes: int = 0
-    address_space_nbytes: int | None = None
-    equal: bool | None = None
-
-    @property
-    def final_loss(self) -> float | None:
-        """The loss of the last step; None if the training did not finish."""
-        return self.steps[-1]["loss"] if self.status == FINISHED else None
-
-    @property
-    def peak_nbytes(self) -> int | None:
-        """Maximum bytes of tensors; None if no step began."""
-        peaks = [step["peak_nbytes"] for step in self.steps] + [self.failed_peak_nbytes]
-        return max(peaks) or None
-
-    @property
-    def median_seconds(self) -> float | None:
-        """The median time of a step, without the first one, which warms up."""
-        seconds = [step["seconds"] for step in self.steps]
-        return median(seconds[1:] or seconds) if seconds and self.status == FINISHED else None
-
-    def per_step(self, figure: str) -> float | None:
-        """Return a figure of the ledger per step; None if the training did not finish."""
-        if self.status != FINISHED or figure not in self.ledger:
-            return None
-        value: float = self.ledger[figure] / len(self.steps)
-        return value
-
-    @property
-    def differs(self) -> bool:
-        """Whether its bits differ from the reference's although it is lossless."""
-        return self.equal is False and self.lossless
-
-    def compare(self, reference: "Run") -> None:
-        """Set `equal` by comparing losses and gradients of all steps with the reference's."""
-        if self.status != FINISHED or reference.status != FINISHED:
-            self.equal = None
-        else:
-            self.equal = [_comparable(step) for step in self.steps] == [
-                _comparable(step) for step in reference.steps
-            ]
+    workers = [_Worker(run) for run in runs]
+    training = list(workers)
+    try:
+        for worker in workers:
+            display.begin(worker.run)
+            worker.start(config, text)
+            _finish_turn(worker, training, display)
+        random = Random(config.seed)
+        while training:
+            for worker in random.sample(training, len(training)):
+                worker.begin_turn()
+                _finish_turn(worker, training, display)
+    finally:
+        _stop(workers)
 
 
-def _comparable(step: dict[str, Any]) -> tuple[str, str]:
-    # As text, NaN equals NaN.
-    return repr(step["loss"]), step["gradients"]
+def _finish_turn(worker: "_Worker", training: "list[_Worker]", display: Display) -> None:
+    """Wait until the worker has used its turn; if it ended in it, take it out of `training`."""
+    if not worker.finish_turn(display.update):
+        training.remove(worker)
+        display.end(worker.run)
 
 
-def run_worker(run: Run, config: Config, text: Bytes, on_report: Callable[[Run], None]) -> None:
-    """Fill in `run` by a worker process; call ``on_report(run)`` after each report.
+class _Worker:
+    """A worker process. Its standard input closes, and so it ends, when this object dies."""
 
-    The worker has ended when this returns or raises.
-    """
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+
+    def start(self, config: Config, text: Bytes) -> None:
+        """Start the process; this is its first turn."""
+        self.process = subprocess.Popen(
             [sys.executable, "-c", _WORKER_CODE, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=errors,
-            # Ctrl-C must reach only this process, which then ends the worker.
+            stderr=self._errors,
+            # Ctrl-C must reach only this process, which then ends the workers.
             start_new_session=True,
         )
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            ended = False
-            with contextlib.suppress(BrokenPipeError):
-                job = {
-                    "config": config.as_dict(),
-                    "policy": run.policy,
-                    "limited": run.limited,
-                    "text_nbytes": text.nbytes,
-                }
-                process.stdin.write(json.dumps(job).encode() + b"\n")
-                process.stdin.write(text.data)
-                process.stdin.flush()
-            for line in process.stdout:
-                if not line.endswith(b"\n"):
-                    break  # it died while writing a report
-                ended |= _store_report(run, json.loads(line))
-                on_report(run)
-            code = process.wait()
-        finally:
-            _stop(process)
+        job = {
+            "config": config.as_dict(),
+            "policy": self.run.policy,
+            "limited": self.run.limited,
+            "text_nbytes": text.nbytes,
+        }
+        self._send(json.dumps(job).encode() + b"\n", text.data)
+
+    def begin_turn(self) -> None:
+        """Let it do its next step, or its last report after the last step."""
+        self._send(b"\n")
+
+    def finish_turn(self, on_report: Callable[[Run], None]) -> bool:
+        """Wait for the end of its turn; return whether it has further ones."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        ended = False
+        for line in iter(self.process.stdout.readline, b""):
+            if not line.endswith(b"\n"):
+                break  # it died while writing a report
+            report = json.loads(line)
+            event = report.pop("event")
+            _store_report(self.run, event, report)
+            on_report(self.run)
+            if event in ("ready", "step"):
+                return True
+            ended |= event == "end"
+        code = self.process.wait()
         if code or not ended:
-            run.status = CRASHED
-            run.error = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
-            run.message = _tail(errors)
+            self.run.status = CRASHED
+            self.run.error = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+            self.run.message = _tail(self._errors)
+        return False
+
+    def close(self) -> None:
+        """Close the pipes and the file of errors; the process has ended."""
+        pipes = (self.process.stdin, self.process.stdout) if self.process is not None else ()
+        for each in (*pipes, self._errors):
+            if each is not None:
+                with contextlib.suppress(OSError):
+                    each.close()
+
+    def _send(self, *parts: Any) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died; `finish_turn` says how
+            for part in parts:
+                self.process.stdin.write(part)
+            self.process.stdin.flush()
 
 
-def _store_report(run: Run, report: dict[str, Any]) -> bool:
-    """Store one report in `run`; return whether it is the last."""
-    event = report.pop("event")
+def _store_report(run: Run, event: str, report: dict[str, Any]) -> None:
     if event == "ready":
         run.parameter_nbytes = report["parameter_nbytes"]
     elif event == "hard limit":
         run.address_space_nbytes = report["nbytes"]
+    elif event == "profile":
+        run.add_profile(report.pop("step"), report)
+    elif event == "warning":
+        run.warnings.append(report["message"])
     elif event == "step":
         run.steps.append(report)
-    elif event == "profile":
-        run.profile = report
     elif event == "out of memory":
         run.status = OUT_OF_MEMORY
         run.failed_step, run.failed_peak_nbytes = report["step"], report["peak_nbytes"]
@@ -169,27 +145,27 @@ def _store_report(run: Run, report: dict[str, Any]) -> bool:
         if run.status != OUT_OF_MEMORY:
             run.status = FINISHED
         run.ledger, run.peak_rss_nbytes = report["ledger"], report["peak_rss_nbytes"]
-        return True
-    return False
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the worker, by SIGTERM first, so that it can clean up."""
-    if process.poll() is None:
+def _stop(workers: Sequence[_Worker]) -> None:
+    """End all workers, by SIGTERM first, so that they can clean up."""
+    processes = [each.process for each in workers if each.process is not None]
+    running = [each for each in processes if each.poll() is None]
+    for process in running:
         process.terminate()
+    deadline = time.monotonic() + _GRACE_SECONDS
+    for process in running:
         try:
-            process.wait(_GRACE_SECONDS)
+            process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    if process.returncode:
-        # It may have left spilled data.
+    if any(each.returncode for each in processes):
+        # One may have left spilled data.
         with contextlib.suppress(OSError):
             sweep(spill_directory())
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+    for worker in workers:
+        worker.close()
 
 
 def _tail(errors: IO[bytes], max_nbytes: int = 10_000) -> str:

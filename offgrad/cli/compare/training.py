@@ -1,7 +1,6 @@
 """The training that each policy runs, with the figures of each step."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,16 +54,14 @@ class Training:
         self.parameter_nbytes = sum(each.nbytes for each in self._parameters)
         self.profile: MemoryProfile | None = None
 
-    def steps(self) -> Iterator[Step]:
-        """Train; yield after each step."""
-        for step in range(self._config.steps):
-            tokens, targets = batch(
-                self._text, step, self._config.batch, self._config.context, self._config.seed
-            )
-            memory.reset_peak()
-            with profile_memory() as self.profile:
-                result = self._step(tokens, targets)
-            yield result
+    def step(self, step: int) -> Step:
+        """Train on the batch number `step`."""
+        tokens, targets = batch(
+            self._text, step, self._config.batch, self._config.context, self._config.seed
+        )
+        memory.reset_peak()
+        with profile_memory() as self.profile:
+            return self._step(tokens, targets)
 
     def _step(self, tokens: Any, targets: Any) -> Step:
         start = time.perf_counter()
@@ -91,5 +88,4 @@ def warm_up(policy: Any) -> None:
     """Run one tiny step, so that kernels are compiled and threads started."""
     config = Config(layers=1, width=64, heads=1, context=128, batch=8, steps=1, dropout=0.1)
     text = np.arange(1000, dtype=np.uint8)
-    for _ in Training(config, text, OffloadSession(policy)).steps():
-        pass
+    Training(config, text, OffloadSession(policy)).step(0)

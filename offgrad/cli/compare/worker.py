@@ -1,7 +1,8 @@
 """The worker process: one training under one policy.
 
 It reads its job, a line of JSON and the text, from standard input and writes its reports, lines of
-JSON, to standard output. When standard input ends, the parent has died, and the worker ends.
+JSON, to standard output. Then each byte of standard input is a turn: for one step, and for the last
+report. When standard input ends, the parent has died, and the worker ends.
 """
 
 import dataclasses
@@ -11,8 +12,10 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,7 +25,6 @@ from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.dataset import Bytes
 from offgrad.cli.compare.process_memory import is_out_of_memory, limit_address_space, peak_rss
 from offgrad.cli.compare.training import Training, warm_up
-from offgrad.profiler import MemoryProfile
 from offgrad.session import offload
 
 _GRACE_SECONDS = 10.0
@@ -37,14 +39,15 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     job = json.loads(sys.stdin.buffer.readline())
     text = np.frombuffer(sys.stdin.buffer.read(job["text_nbytes"]), np.uint8)
-    threading.Thread(target=_watch_parent, name="watch-parent", daemon=True).start()
+    turns: SimpleQueue[None] = SimpleQueue()
+    threading.Thread(target=_watch_parent, args=(turns,), name="watch-parent", daemon=True).start()
 
     def report(event: str, **values: Any) -> None:
         reports.write(json.dumps({"event": event, **values}) + "\n")
         reports.flush()
 
     try:
-        _work(job, text, report)
+        _work(job, text, report, turns)
     except (KeyboardInterrupt, BrokenPipeError):
         # Stopped by a signal, or the parent has closed the pipe.
         sys.exit(128 + signal.SIGTERM)
@@ -53,25 +56,31 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _work(job: dict[str, Any], text: Bytes, report: Callable[..., None]) -> None:
+def _work(
+    job: dict[str, Any], text: Bytes, report: Callable[..., None], turns: "SimpleQueue[None]"
+) -> None:
     config = Config.from_dict(job["config"])
     limit = config.memory_limit if job["limited"] else None
-    warm_up(job["policy"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tiny model may lack modules that rules name
+        warm_up(job["policy"])
+    warnings.showwarning = lambda message, *_: report("warning", message=str(message))
     if config.hard_limit and limit is not None:
         allowed = limit_address_space(limit)
         report("hard limit", nbytes=allowed)
     session = offload(job["policy"])
     training = None
-    profiled_step = min(1, config.steps - 1)  # the first one warms up
     step = 0
     try:
         with nullcontext() if limit is None else memory.limit(limit):
             training = Training(config, text, session)
             report("ready", parameter_nbytes=training.parameter_nbytes)
-            for step, result in enumerate(training.steps()):
-                report("step", step=step, **dataclasses.asdict(result))
-                if step == profiled_step and training.profile is not None:
-                    report("profile", step=step, **_figures(training.profile))
+            for step in range(config.steps):
+                turns.get()
+                result = training.step(step)
+                report("profile", step=step, **_figures(training))
+                report("step", **dataclasses.asdict(result))
+        turns.get()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -83,12 +92,13 @@ def _work(job: dict[str, Any], text: Bytes, report: Callable[..., None]) -> None
             peak_nbytes=memory.max_allocated(),
         )
         if training is not None and training.profile is not None:
-            report("profile", step=step, **_figures(training.profile))
+            report("profile", step=step, **_figures(training))
     report("end", ledger=session.ledger.as_dict(), peak_rss_nbytes=peak_rss())
 
 
-def _figures(profile: MemoryProfile) -> dict[str, Any]:
-    return profile.as_dict(max_points=_MAX_TIMELINE_POINTS)
+def _figures(training: Training) -> dict[str, Any]:
+    assert training.profile is not None
+    return training.profile.as_dict(max_points=_MAX_TIMELINE_POINTS)
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:
@@ -97,10 +107,12 @@ def _interrupt(signum: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _watch_parent() -> None:
-    """End this process when the parent has died; with clean-up if that succeeds in time."""
-    while os.read(0, 4096):
-        pass
+def _watch_parent(turns: "SimpleQueue[None]") -> None:
+    """Pass on the turns that the parent gives. End this process when the parent has died, with
+    clean-up if that succeeds in time.
+    """
+    while os.read(0, 1):
+        turns.put(None)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_SECONDS)
     os._exit(1)

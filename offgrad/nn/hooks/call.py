@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from offgrad_storage.interrupts import interruptible, masked
+
 from offgrad.nn.hooks.call_stack import Call, calls
 from offgrad.nn.hooks.full_backward import BackwardHook
 from offgrad.nn.hooks.legacy_backward import register_on_last_operation
@@ -16,18 +18,19 @@ if TYPE_CHECKING:
 def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the output of `forward`, called with the module's hooks and the global ones."""
     caller = calls.innermost
-    call = Call(module, caller)
-    try:
-        calls.innermost = call
-        own_hooks = module.__dict__.get("_call_hooks")
-        if global_hooks.has_call_hooks() or (own_hooks is not None and own_hooks.has_call_hooks()):
-            return _HookedCall(module, args, kwargs).run()
-        if not global_hooks.trackers:
-            stop_tracking_if_unused()
-        return module.forward(*args, **kwargs)
-    finally:
-        calls.innermost = caller
-        call.end()
+    with masked:  # Ctrl-C must not keep the call from ending
+        call = calls.innermost = Call(module, caller)
+        try:
+            with interruptible:
+                own: Hooks | None = module.__dict__.get("_call_hooks")
+                if global_hooks.has_call_hooks() or (own is not None and own.has_call_hooks()):
+                    return _HookedCall(module, args, kwargs).run()
+                if not global_hooks.trackers:
+                    stop_tracking_if_unused()
+                return module.forward(*args, **kwargs)
+        finally:
+            calls.innermost = caller
+            call.end()
 
 
 _NO_HOOKS = Hooks()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offgrad import memory
-from offgrad.autograd import grad_mode
+from offgrad.autograd import engine, grad_mode
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._shape.slicing import Alias
@@ -49,8 +49,6 @@ class BackwardHook:
         self._pre_hooks = pre_hooks
         self._inputs = _TensorPositions((), 0)
         self._outputs = _TensorPositions((), 0)
-        # Set while a backward pass is between the outputs and the inputs of the module.
-        self._grad_outputs: tuple[Tensor | None, ...] | None = None
 
     def setup_input_hook(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments, tensors as views from the node before the module."""
@@ -83,14 +81,15 @@ class BackwardHook:
             result = hook(self._module, full)
             if result is not None:
                 full = _checked_gradients(result, len(full), "full_backward_pre_hook")
-        self._grad_outputs = full
-        if not self._inputs.indices:
+        if self._inputs.indices:
+            # Of this pass alone: other threads may run theirs through the same graph.
+            engine.state.passes[-1].per_pass[self] = full
+        else:
             self._call_without_inputs(full)
         return self._outputs.unpack_none(full)
 
     def _call_without_inputs(self, grad_outputs: "tuple[Tensor | None, ...]") -> None:
         """Call the hooks at once, because no input requires grad."""
-        self._grad_outputs = None
         name = type(self._module).__name__
         warnings.warn(
             f"no inputs require grad in a call of {name}: its full backward hooks are called when "
@@ -107,11 +106,11 @@ class BackwardHook:
             )
 
     def _after_inputs(self, grad_inputs: "tuple[Tensor | None, ...]", _: Any) -> Any:
-        if self._grad_outputs is None:
+        outputs = engine.state.passes[-1].per_pass.pop(self, None)
+        if outputs is None:
             # The gradients bypassed the outputs, as those of a double backward may.
             return None
         full = self._inputs.pack_with_none(grad_inputs)
-        outputs, self._grad_outputs = self._grad_outputs, None
         for hook in self._hooks:
             result = hook(self._module, full, outputs)
             if result is not None:

@@ -1,10 +1,11 @@
 """The registered hooks: those of each module, and the global ones of all modules."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 from weakref import ref
+
+from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd.handles import RemovableHandle, add_hook, skip_ids
 
@@ -136,7 +137,7 @@ class _GlobalHooks(Hooks):
 global_hooks = _GlobalHooks()
 # Reentrant, because garbage collection may end a session, which calls untrack_calls, while this
 # thread holds the lock.
-_lock = threading.RLock()
+_lock = MaskedLock(reentrant=True)
 
 
 def _add_global(add: Callable[[], RemovableHandle]) -> RemovableHandle:

@@ -1,6 +1,7 @@
 """Containers: modules made of other modules."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, overload
 
 from offgrad.nn.modules.module import Module
@@ -13,10 +14,11 @@ class _Indexed(Module):
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        return iter(self.children())
+        return iter(self._module_list())
 
     def _module_list(self) -> list[Module]:
-        return list(self.children())
+        """Return all modules; one that was added twice is there twice, unlike in `children`."""
+        return [module for module in self._modules.values() if module is not None]
 
     @overload
     def __getitem__(self, index: int) -> Module: ...
@@ -26,7 +28,8 @@ class _Indexed(Module):
         """Return a module, or for a slice a container of the same class."""
         if isinstance(index, slice):
             return self._with_modules(self._module_list()[index])
-        return self._module_list()[index]
+        position = range(len(self))[index]
+        return next(islice(self._modules.values(), position, None))  # type: ignore[return-value]
 
     def __setitem__(self, index: int, module: Module) -> None:
         name = list(self._modules)[index]
@@ -59,7 +62,7 @@ class Sequential(_Indexed):
         return Sequential(*modules)
 
     def forward(self, input: Any) -> Any:
-        for module in self.children():
+        for module in self._module_list():
             input = module(input)
         return input
 
@@ -110,10 +113,10 @@ class ModuleDict(Module):
         return self._modules.keys()
 
     def items(self) -> Iterable[tuple[str, Module]]:
-        return self.named_children()
+        return self._modules.items()  # type: ignore[return-value]
 
     def values(self) -> Iterable[Module]:
-        return self.children()
+        return self._modules.values()  # type: ignore[return-value]
 
     def forward(self, *args: Any) -> Any:
         raise NotImplementedError("a ModuleDict has no forward; call its modules by name")

@@ -7,7 +7,8 @@ import numpy as np
 
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
-from offgrad.autograd.tensor_base import TensorBase
+from offgrad.autograd.gradients import clear_grad
+from offgrad.autograd.tensor_base import TensorBase, is_differentiable
 from offgrad.nn.hooks.call import call_with_hooks
 from offgrad.nn.hooks.call_stack import module_registrations
 from offgrad.nn.hooks.registry import (
@@ -114,6 +115,8 @@ class Module(StateMethods):
             )
         if value is not None or registry != "_parameters":
             value = call_registration_hooks(kind, self, name, value)
+        if registry == "_buffers" and isinstance(value, TensorBase):
+            value._storage.role = "buffers"
         self.__dict__[registry][name] = value
         module_registrations.count += registry == "_modules"
 
@@ -191,40 +194,61 @@ class Module(StateMethods):
             yield module
 
     def named_children(self) -> "Iterator[tuple[str, Module]]":
-        """Yield the modules directly below, with their names."""
+        """Yield the modules directly below, each once, with their names."""
+        seen: set[Module] = set()
         for name, module in self._modules.items():
-            if module is not None:
+            if module is not None and module not in seen:
+                seen.add(module)
                 yield name, module
 
     def children(self) -> "Iterator[Module]":
-        """Yield the modules directly below."""
+        """Yield the modules directly below, each once."""
         for _, module in self.named_children():
             yield module
 
-    def _named_tensors(self, registry: str, recurse: bool) -> Iterator[tuple[str, Any]]:
+    def _named_tensors(
+        self, registry: str, prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        for prefix, module in self.named_modules() if recurse else [("", self)]:
+        modules = (
+            self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
+            if recurse
+            else [(prefix, self)]
+        )
+        for module_name, module in modules:
             for name, tensor in module.__dict__[registry].items():
-                if tensor is not None and id(tensor) not in seen:
+                if tensor is None or id(tensor) in seen:
+                    continue
+                if remove_duplicate:
                     seen.add(id(tensor))
-                    yield f"{prefix}.{name}" if prefix else name, tensor
+                yield f"{module_name}.{name}" if module_name else name, tensor
 
-    def named_parameters(self, recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """Yield the parameters with qualified names, each once."""
-        return self._named_tensors("_parameters", recurse)
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """Yield the parameters with qualified names.
+
+        Args:
+            prefix: this module's qualified name.
+            recurse: include the parameters of modules below.
+            remove_duplicate: yield each parameter once.
+        """
+        return self._named_tensors("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """Yield the parameters, each once."""
-        for _, parameter in self.named_parameters(recurse):
+        for _, parameter in self.named_parameters(recurse=recurse):
             yield parameter
 
-    def named_buffers(self, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Yield the buffers with qualified names, each once."""
-        return self._named_tensors("_buffers", recurse)
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield the buffers with qualified names; the arguments are those of `named_parameters`."""
+        return self._named_tensors("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """Yield the buffers, each once."""
-        for _, buffer in self.named_buffers(recurse):
+        for _, buffer in self.named_buffers(recurse=recurse):
             yield buffer
 
     def get_submodule(self, target: str) -> "Module":
@@ -250,7 +274,13 @@ class Module(StateMethods):
         return self
 
     def train(self: M, mode: bool = True) -> M:
-        """Set training mode, which turns dropout on, here and below."""
+        """Set training mode, which turns dropout on, here and below.
+
+        Raises:
+            ValueError: if `mode` is no bool.
+        """
+        if not isinstance(mode, bool):
+            raise ValueError(f"the training mode must be True or False, got {mode!r}")
         for module in self.modules():
             module.training = mode
         return self
@@ -260,7 +290,11 @@ class Module(StateMethods):
         return self.train(False)
 
     def requires_grad_(self: M, requires_grad: bool = True) -> M:
-        """Set whether gradients are computed for the parameters."""
+        """Set whether gradients are computed for the parameters.
+
+        Raises:
+            TypeError: if `requires_grad` is no bool.
+        """
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
@@ -268,28 +302,34 @@ class Module(StateMethods):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the parameters' gradients, or fill them with zeros."""
         for parameter in self.parameters():
-            if set_to_none:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad.detach_().zero_()
+            clear_grad(parameter, set_to_none)
 
     def to(self: M, *target: Any, device: Any = None, dtype: Any = None) -> M:
         """Convert floating point parameters and buffers to a dtype, in place.
 
-        The only device is ``"cpu"``.
+        Parameters and buffers of other dtypes, such as int64, stay. The only device is ``"cpu"``.
+
+        Raises:
+            TypeError: for a dtype that is neither floating point nor complex.
         """
         dtype = ops.conversion(target, device, dtype)
         if dtype is None:
             return self
         dtype = np.dtype(dtype)
+        if not is_differentiable(dtype):
+            raise TypeError(
+                "Module.to takes a floating point or complex dtype, because parameters of other "
+                f"dtypes have no gradients, got {dtype.name}; convert single tensors by their .to()"
+            )
         for _, tensor in (*self.named_parameters(), *self.named_buffers()):
             if tensor.is_floating_point():
                 converted = ops.cast(tensor.detach(), dtype)
+                converted._storage.role = tensor._storage.role
                 tensor._array, tensor._storage = converted._array, converted._storage
-                if isinstance(tensor, Parameter):
-                    tensor._storage.role = "parameters"
                 if tensor.grad is not None:
+                    role = tensor.grad._storage.role
                     tensor.grad = ops.cast(tensor.grad, dtype)
+                    tensor.grad._storage.role = role
         return self
 
     def cpu(self: M) -> M:

@@ -13,6 +13,7 @@ from offgrad.ops._core.dtypes import (
     as_tensor_of,
     cast,
     check_broadcastable,
+    check_operand,
     result_type,
 )
 
@@ -48,7 +49,10 @@ def conj(tensor: "Tensor") -> "Tensor":
     """Return the complex conjugate; a real tensor itself."""
     if tensor._array.dtype.kind != "c":
         return tensor
-    return tensor.conj_physical()
+    result = tensor.conj_physical()
+    if tensor._is_wrapped_number:
+        result._is_wrapped_number = True
+    return result
 
 
 class Broadcasting(Op):
@@ -105,11 +109,7 @@ def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor,
             check_broadcastable(where, a, b)
         return a, b, dtype
     for each in (a, b):
-        if not isinstance(each, TensorBase | bool | int | float | complex | np.generic):
-            raise TypeError(
-                f"{where} takes tensors and numbers, got {type(each).__name__}; convert it with "
-                "offgrad.tensor()"
-            )
+        check_operand(each, where)
     if isinstance(a, TensorBase):
         dtype = result_type(a, b)
         return a, as_tensor_of(b, dtype, where), dtype

@@ -27,20 +27,18 @@ def differentiate(
     dependence of one input on another does not count here: the engine follows it.
     """
     recorded = grad_mode.state.grad_enabled
-    with grad_mode.enable_grad():
-        local: list[Tensor] = []
-        for each, needed in zip(inputs, needs, strict=True):
-            if recorded:
-                local.append(each.view_as(each))
-            else:
-                local.append(each.detach().requires_grad_(needed))
-        result = reference(*local)
-        outputs = result if isinstance(result, tuple) else (result,)
-        pairs = [
-            (output, grad)
-            for output, grad in zip(outputs, grad_outputs, strict=True)
-            if output is not None and grad is not None and output.requires_grad
-        ]
+    if recorded:
+        local = [each.view_as(each) for each in inputs]
+    else:
+        needed_pairs = zip(inputs, needs, strict=True)
+        local = [each.detach().requires_grad_(needed) for each, needed in needed_pairs]
+    result = grad_mode.call(True, reference, *local)
+    outputs = result if isinstance(result, tuple) else (result,)
+    pairs = [
+        (output, grad)
+        for output, grad in zip(outputs, grad_outputs, strict=True)
+        if output is not None and grad is not None and output.requires_grad
+    ]
     needed_inputs = [
         each for each, needed in zip(local, needs, strict=True) if needed and each.requires_grad
     ]

@@ -51,13 +51,13 @@ def category(dtype: np.dtype[Any]) -> int:
     return {"b": 0, "i": 1, "u": 1, "c": 3}[kind]
 
 
-def _promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
+def promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype to which PyTorch promotes two tensors with dimensions, or two without."""
     if a == b:
         return a
     category_a, category_b = category(a), category(b)
     if {category_a, category_b} == {2, 3}:
-        return np.promote_types(a, _complex_of(b)) if category_a == 3 else _promote_dtypes(b, a)
+        return np.promote_types(a, _complex_of(b)) if category_a == 3 else promote_dtypes(b, a)
     if category_a == category_b:
         if "bfloat16" in (a.name, b.name):
             other = b if a.name == "bfloat16" else a
@@ -97,9 +97,9 @@ def result_type(*operands: Any) -> np.dtype[Any]:
         if isinstance(each, TensorBase):
             dtype = each._array.dtype
             if each._array.ndim:
-                dimensioned = dtype if dimensioned is None else _promote_dtypes(dimensioned, dtype)
+                dimensioned = dtype if dimensioned is None else promote_dtypes(dimensioned, dtype)
             else:
-                zero_dim = dtype if zero_dim is None else _promote_dtypes(zero_dim, dtype)
+                zero_dim = dtype if zero_dim is None else promote_dtypes(zero_dim, dtype)
         else:
             numbers.append(each)
     result = dimensioned
@@ -113,19 +113,48 @@ def result_type(*operands: Any) -> np.dtype[Any]:
 
 
 def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor":
-    """Return `value` as a tensor of `dtype`; the conversion of a tensor is recorded."""
+    """Return `value` as a tensor of `dtype`; the conversion of a tensor is recorded.
+
+    A number becomes a wrapped number, which stays with the node that saves it.
+    """
     if isinstance(value, TensorBase):
         if value._array.dtype == dtype:
             return value
         return Cast.apply(value, dtype=dtype)
     if isinstance(value, int) and dtype.kind in "iu":
-        return wrap(np.asarray(_wrap_around(value, dtype), dtype))
-    if isinstance(value, bool | int | float | complex | np.generic):
-        return wrap(np.asarray(value, dtype))
-    raise TypeError(
-        f"{where} takes tensors and numbers, got {type(value).__name__}; convert it with "
-        "offgrad.tensor()"
-    )
+        value = _wrap_around(value, dtype)
+    number = wrap(np.asarray(check_operand(value, where), dtype))
+    number._is_wrapped_number = True
+    return number
+
+
+def element(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Return a number as an array without dimensions of `dtype`, to be stored in a tensor.
+
+    A negative number wraps around in an unsigned dtype, as in PyTorch.
+
+    Raises:
+        TypeError: if `value` is not a number.
+        RuntimeError: if it does not fit into the dtype, its imaginary part included.
+    """
+    if not isinstance(value, bool | int | float | complex | np.generic):
+        raise TypeError(f"{where}: the value must be a number, got {type(value).__name__}")
+    real: Any = value
+    if isinstance(value, complex | np.complexfloating) and dtype.kind not in "cb":
+        real = None if value.imag else value.real
+    if dtype.kind in "iu":
+        highest, lowest = int(np.iinfo(dtype).max), int(np.iinfo(dtype).min)
+        if dtype.kind == "u" and isinstance(real, int | np.integer):
+            lowest = -highest
+        fits = real is not None and lowest <= real <= highest
+        real = _wrap_around(int(real), dtype) if fits else None
+    elif category(dtype) >= 2 and real is not None:
+        with np.errstate(over="ignore"):
+            result = np.asarray(complex(real) if dtype.kind == "c" else float(real)).astype(dtype)
+        real = None if np.isinf(result) and not np.isinf(complex(real)) else real
+    if real is None:
+        raise RuntimeError(f"{where}: {value!r} does not fit into {dtype.name}")
+    return np.asarray(real).astype(dtype)
 
 
 def _wrap_around(value: int, dtype: np.dtype[Any]) -> int:
@@ -134,16 +163,26 @@ def _wrap_around(value: int, dtype: np.dtype[Any]) -> int:
     return int((value - low) % 2**bits + low)
 
 
+def check_operand(value: Any, where: str) -> Any:
+    """Return `value`, which must be a tensor or a number.
+
+    Raises:
+        TypeError: for all else.
+    """
+    if not isinstance(value, TensorBase | bool | int | float | complex | np.generic):
+        raise TypeError(
+            f"{where} takes tensors and numbers, got {type(value).__name__}; convert it with "
+            "offgrad.tensor()"
+        )
+    return value
+
+
 def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]":
     """Return both operands as tensors of their common dtype."""
     if isinstance(a, TensorBase) and isinstance(b, TensorBase) and a._array.dtype == b._array.dtype:
         return a, b
     for each in (a, b):
-        if not isinstance(each, TensorBase | bool | int | float | complex | np.generic):
-            raise TypeError(
-                f"{where} takes tensors and numbers, got {type(each).__name__}; convert it with "
-                "offgrad.tensor()"
-            )
+        check_operand(each, where)
     dtype = result_type(a, b)
     return as_tensor_of(a, dtype, where), as_tensor_of(b, dtype, where)
 
@@ -212,6 +251,14 @@ def check_ordered(tensor: TensorBase, where: str) -> None:
         raise NotImplementedError(
             f"{where} needs an order, which complex numbers lack, got {describe(tensor)}"
         )
+
+
+def check_not_bool(
+    tensor: TensorBase, where: str, error: type[Exception] = NotImplementedError
+) -> None:
+    """Raise `error` for bools, for which PyTorch lacks some operations."""
+    if tensor._array.dtype == np.bool_:
+        raise error(f"{where} is not defined for bool tensors; convert to a number")
 
 
 def check_broadcastable(where: str, *tensors: TensorBase) -> None:

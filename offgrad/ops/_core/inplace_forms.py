@@ -48,8 +48,7 @@ def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) ->
     name = f"{operation.__name__}_"
     check_history(target, name, recorded=False)
     # Recorded even under no_grad: the history of the values needs the change of shape.
-    with grad_mode.enable_grad():
-        view: Tensor = operation(target, *args)
+    view: Tensor = grad_mode.call(True, operation, target, *args)
     if view is target:
         return target
     # Saved tensors that share the memory have the old shape: count a new version.

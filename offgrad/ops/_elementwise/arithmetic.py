@@ -136,6 +136,8 @@ class Div(Broadcasting):
 def _check_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> None:
     if category(dtype) < 2 and not isinstance(alpha, int | np.integer):
         raise RuntimeError(f"{where}: for {dtype.name} alpha must be an integer, got {alpha}")
+    if isinstance(alpha, bool) and category(dtype) > 0:
+        raise RuntimeError(f"{where}: alpha may be a bool for bools only, got {alpha}")
     if isinstance(alpha, complex) and category(dtype) != 3:
         raise RuntimeError(f"{where}: for {dtype.name} alpha must be real, got {alpha}")
 
@@ -143,7 +145,7 @@ def _check_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> None:
 def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     """Return ``input + alpha * other``."""
     a, b, dtype = operands("add", input, other)
-    if alpha != 1:
+    if type(alpha) is not int:
         _check_alpha(alpha, dtype, "add")
     return Add.apply(a, b, dtype=dtype, alpha=alpha)
 
@@ -158,7 +160,7 @@ def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
         return rsub(other, input)
     no_bools("sub", input, other)
     a, b, dtype = operands("sub", input, other)
-    if alpha != 1:
+    if type(alpha) is not int:
         _check_alpha(alpha, dtype, "sub")
     return Sub.apply(a, b, dtype=dtype, alpha=alpha)
 
@@ -171,7 +173,7 @@ def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     """
     no_bools("rsub", input, other)
     a, b, dtype = operands("rsub", input, other)
-    if alpha != 1:
+    if type(alpha) is not int:
         _check_alpha(alpha, dtype, "rsub")
     number = 0 if isinstance(other, TensorBase) else 1
     return Rsub.named(f"RsubBackward{number}").apply(a, b, dtype=dtype, alpha=alpha)

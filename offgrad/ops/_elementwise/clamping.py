@@ -19,8 +19,10 @@ from offgrad.ops._core.dtypes import (
     as_tensor_of,
     cast,
     check_broadcastable,
+    check_operand,
     check_ordered,
     check_tensor,
+    element,
     result_type,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
@@ -85,8 +87,8 @@ class Clamp(Op):
         """Return the limited values; NaN stays."""
         self.min, self.max, self.dtype = min, max, x.dtype
         self.save(self=x)
-        low = None if min is None else np.asarray(min, dtype)
-        high = None if max is None else np.asarray(max, dtype)
+        low = None if min is None else element(min, dtype, "clamp")
+        high = None if max is None else element(max, dtype, "clamp")
         out = memory.empty(x.shape, dtype)
         np.clip(converted(x, dtype), low, high, out=out)
         return out
@@ -204,11 +206,15 @@ def _clamp(where: str, input: "Tensor", low: Any, high: Any) -> "Tensor":
     name = "".join(part.capitalize() for part in where.split("_"))
     x = check_tensor(input, where)
     bounds = [each for each in (low, high) if each is not None]
+    for each in bounds:
+        check_operand(each, where)
     check_ordered(x, where)
     dtype = result_type(x, *bounds)
     if dtype.kind in "cb":
         raise NotImplementedError(f"{where} is defined for integers and floats, got {dtype.name}")
     if not any(isinstance(each, TensorBase) for each in bounds):
+        for each in bounds:
+            element(each, dtype, where)  # raises if it does not fit
         suffix = "Backward1" if where == "clamp" else "Backward0"
         return Clamp.named(name + suffix).apply(x, min=low, max=high, dtype=dtype)
     tensors: list[Any] = [
@@ -233,12 +239,12 @@ def clamp(input: "Tensor", min: Any = None, max: Any = None) -> "Tensor":
 
 def clamp_min(input: "Tensor", min: TensorLike) -> "Tensor":
     """Return `input` limited to at least `min`."""
-    return _clamp("clamp_min", input, min, None)
+    return _clamp("clamp_min", input, check_operand(min, "clamp_min"), None)
 
 
 def clamp_max(input: "Tensor", max: TensorLike) -> "Tensor":
     """Return `input` limited to at most `max`."""
-    return _clamp("clamp_max", input, None, max)
+    return _clamp("clamp_max", input, None, check_operand(max, "clamp_max"))
 
 
 def nan_to_num(

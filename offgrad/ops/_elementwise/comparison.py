@@ -223,7 +223,8 @@ def isclose(
 
 def equal(input: "Tensor", other: "Tensor") -> bool:
     """Return whether the two have the same shape and the same elements."""
-    return np.array_equal(input._array, other._array)
+    first, second = check_tensor(input, "equal"), check_tensor(other, "equal")
+    return np.array_equal(first._array, second._array)
 
 
 def allclose(

@@ -15,6 +15,7 @@ from offgrad.ops._core.broadcasting import (
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
+    as_tensor_of,
     cast,
     category,
     check_tensor,
@@ -52,17 +53,22 @@ class Pow(Broadcasting):
             slope = exponent * base ** (exponent - 1)
             grad_a = grad.new_zeros(()).where(exponent == 0, grad * conj(slope))
         if need_b:
-            grad_b = _to_exponent(grad, cast(base, grad.dtype), exponent, self.saved("result"))
+            converted_base = cast(base, grad.dtype)
+            grad_b = _to_exponent(
+                grad, converted_base._array, converted_base.log(), exponent, self.saved("result")
+            )
         return self.reduced(grad_a, grad_b)
 
 
-def _to_exponent(grad: "Tensor", base: "Tensor", exponent: "Tensor", result: "Tensor") -> "Tensor":
+def _to_exponent(
+    grad: "Tensor", base: Array, log_base: "Tensor", exponent: "Tensor", result: "Tensor"
+) -> "Tensor":
     """Return the gradient of the exponent: 0 where base is 0 and the exponent not negative."""
     power = exponent._array
-    is_zero = (base._array == 0) & (power.real >= 0)
+    is_zero = (base == 0) & (power.real >= 0)
     if power.dtype.kind == "c":
         is_zero &= power.imag == 0
-    return grad.new_zeros(()).where(wrap(is_zero), grad * conj(result * base.log()))
+    return grad.new_zeros(()).where(wrap(is_zero), grad * conj(result * log_base))
 
 
 class PowScalar(Op):
@@ -112,10 +118,13 @@ class NumberPow(Op):
     def backward(self, grad: "Tensor") -> Any:
         """d(a^x) = a^x log(a) dx; for a = 0 it is 0 where x is not negative."""
         result = self.saved("result")
-        base = wrap(np.asarray(self.self, grad._array.dtype))
+        base = np.asarray(self.self, grad._array.dtype)
+        with np.errstate(all="ignore"):
+            log_base = as_tensor_of(np.log(base), base.dtype, "pow")
         if self.self == 0:
-            return cast(_to_exponent(grad, base, self.saved("exponent"), result), self.dtype)
-        return cast(grad * conj(result * base.log()), self.dtype)
+            exponent = self.saved("exponent")
+            return cast(_to_exponent(grad, base, log_base, exponent, result), self.dtype)
+        return cast(grad * conj(result * log_base), self.dtype)
 
 
 def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":

@@ -330,7 +330,7 @@ def sinc(input: "Tensor") -> "Tensor":
 
 def atan2(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return the angle between the first axis and the point (`other`, `input`), from -pi to pi."""
-    a, b, dtype = operands("atan2", input, other)
+    a, b, dtype = operands("atan2", check_tensor(input, "atan2"), check_tensor(other, "atan2"))
     check_ordered(a, "atan2")
     check_ordered(b, "atan2")
     if category(dtype) < 2:

@@ -4,6 +4,8 @@ An index has two parts: ints, slices, None and ``...`` come first and give a vie
 then index the view, as in PyTorch. NumPy converts an int beside an array to an array.
 """
 
+import warnings
+from operator import index as index_of
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +13,9 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops._core.dtypes import as_tensor_of, category
+from offgrad.ops._core.dtypes import as_tensor_of, category, element
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._creation import tensor
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.slicing import ALL, basic, slice_of
 
@@ -142,6 +145,32 @@ class IndexPut(_Indexed):
         return self.with_none(grad_x, grad_values)
 
 
+def as_tuple(index: Any) -> tuple[Any, ...]:
+    """Return an index as a tuple.
+
+    As in PyTorch a list of less than 32 items, one of them a list, tensor, slice, None or ``...``,
+    is read as the tuple of its items, with a warning.
+    """
+    if isinstance(index, tuple):
+        return index
+    if (
+        isinstance(index, list)
+        and len(index) < 32
+        and any(each is None or each is Ellipsis or isinstance(each, _NESTED) for each in index)
+    ):
+        warnings.warn(
+            "a list of lists, tensors or slices is read as one index for each dimension, as in "
+            "PyTorch: write x[tuple(index)] for that, or x[tensor(index)] for one index tensor",
+            UserWarning,
+            stacklevel=3,
+        )
+        return tuple(index)
+    return (index,)
+
+
+_NESTED = (list, tuple, range, np.ndarray, TensorBase, slice)
+
+
 def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]":
     """Return the two parts of an index, and the tensors of the second.
 
@@ -157,19 +186,19 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
     template: list[Any] = []
     arrays: list[Tensor] = []
 
-    def add_tensor(tensor: "Tensor") -> None:
+    def add_tensor(one: "Tensor") -> None:
         # The view keeps the dimensions that the tensor indexes.
-        is_mask = tensor._array.dtype == np.bool_
-        view.extend([ALL] * tensor._array.ndim if is_mask else [ALL])
+        is_mask = one._array.dtype == np.bool_
+        view.extend([ALL] * one._array.ndim if is_mask else [ALL])
         template.append(_Placeholder(len(arrays)))
-        arrays.append(tensor)
+        arrays.append(one)
 
-    for item in index if isinstance(index, tuple) else (index,):
+    for item in as_tuple(index):
         if isinstance(item, TensorBase):
             array = item._array
-            if array.dtype.kind not in "biu":
+            if array.dtype not in (np.int64, np.int32, np.bool_, np.uint8):
                 raise IndexError(
-                    f"tensors used as indices must be integer or bool, got a {describe(item)}"
+                    f"tensors used as indices must be int32, int64 or bool, got a {describe(item)}"
                 )
             if array.dtype == np.uint8:
                 add_tensor(wrap(array.astype(np.bool_)))  # masks of old PyTorch code
@@ -177,21 +206,30 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
                 view.append(int(array))
             else:
                 add_tensor(item)  # type: ignore[arg-type]
-        elif isinstance(item, list | np.ndarray | bool):
+        elif isinstance(item, list | tuple | range | np.ndarray | bool):
             # A copy: the caller may change it before backward.
-            array = np.array(item)
-            add_tensor(wrap(array if array.size else array.astype(np.int64)))
+            array = tensor(item)._array
+            if array.dtype.kind in "iu" or not array.size:
+                array = array.astype(np.int64, copy=False)
+            if array.dtype.kind not in "ib":
+                raise IndexError(
+                    f"lists and arrays used as indices must be integer or bool, got {array.dtype}"
+                )
+            add_tensor(wrap(array))
         elif item is None or item is Ellipsis or isinstance(item, int | np.integer):
             view.append(item)
             if item is None or item is Ellipsis:
                 template.append(ALL if item is None else item)
         elif isinstance(item, slice):
-            if item.step is not None and item.step <= 0:
+            bounds = [
+                each if each is None else index_of(each)
+                for each in (item.start, item.stop, item.step)
+            ]
+            if bounds[2] is not None and bounds[2] <= 0:
                 raise ValueError(
-                    f"the step of a slice must be positive, got {item.step}; use flip()"
+                    f"the step of a slice must be positive, got {bounds[2]}; use flip()"
                 )
-            bounds = (item.start, item.stop, item.step)
-            view.append(slice(*(each if each is None else int(each) for each in bounds)))
+            view.append(slice(*bounds))
             template.append(ALL)
         else:
             raise IndexError(
@@ -245,6 +283,23 @@ def getitem(input: "Tensor", index: Any) -> "Tensor":
         raise IndexError(f"cannot index a {describe(input)}: {error}") from None
 
 
+def _check_values(
+    input: "Tensor", values: TensorBase, arrays: "list[Tensor]", accumulate: bool
+) -> None:
+    """Raise RuntimeError unless the values have the dtype of `input`.
+
+    As in PyTorch one value for one mask converts, but not from complex to real.
+    """
+    dtype, given = input._array.dtype, values._array.dtype
+    fills = len(arrays) == 1 and arrays[0]._array.dtype == np.bool_ and arrays[0]._array.ndim > 0
+    converts = fills and values._array.size == 1 and not accumulate
+    if given != dtype and not (converts and (category(given) < 3 or category(dtype) == 3)):
+        raise RuntimeError(
+            f"index_put: tensor and values must have one dtype, got a {describe(values)} for a "
+            f"{describe(input)}; convert the values with .to()"
+        )
+
+
 def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = False) -> "Tensor":
     """Return a copy of `input` with `values` at `indices`, broadcast to fit.
 
@@ -256,19 +311,16 @@ def index_put(input: "Tensor", indices: Any, values: Any, accumulate: bool = Fal
 
     Raises:
         IndexError: if the index does not fit.
-        RuntimeError: if the values do not fit.
+        RuntimeError: if the shapes or the dtypes do not fit.
     """
     if isinstance(indices, list) and all(isinstance(each, TensorBase) for each in indices):
         indices = tuple(indices)
     view, template, arrays = parse(indices)
-    if isinstance(values, TensorBase) and category(values._array.dtype) == 3 != category(
-        input._array.dtype
-    ):
-        raise RuntimeError(
-            f"index_put: complex values need a complex tensor, got a {describe(values)} for a "
-            f"{describe(input)}; take their .real"
-        )
-    source = as_tensor_of(values, input._array.dtype, "index_put")
+    if isinstance(values, TensorBase):
+        _check_values(input, values, arrays, accumulate)
+        source = as_tensor_of(values, input._array.dtype, "index_put")  # type: ignore[arg-type]
+    else:
+        source = wrap(element(values, input._array.dtype, "index_put"))
     if Ellipsis not in view:
         # With ... a single element is an array as well, which can be written to.
         view = (*view, Ellipsis)

@@ -6,16 +6,19 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import (
     normalize_dim,
 )
-from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, shape_error
+from offgrad.ops._core.dtypes import as_tensor_of, category, check_tensor, element, shape_error
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 __all__ = ["index_add", "index_copy", "index_fill", "index_select"]
+
+
+_INDEX_DTYPES = (np.int32, np.int64)
 
 
 class _AlongDim(Op):
@@ -115,27 +118,35 @@ class IndexFillTensor(_AlongDim):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """The value gets the sum over filled entries, x the gradient of the others."""
+        """The value gets the sum over filled entries, each once; x the gradient of the others."""
         need_x, _, need_value = self.needs_input_grad
         index = self.saved("index")
-        return (
-            index_fill(grad, self.dim, index, 0) if need_x else None,
-            None,
-            index_select(grad, self.dim, index).sum() if need_value else None,
-        )
+        grad_value = None
+        if need_value:
+            size = grad.shape[self.dim] if grad.ndim else 1
+            filled = wrap(np.unique(index._array % size))
+            grad_value = index_select(grad, self.dim, filled).sum()
+        return index_fill(grad, self.dim, index, 0) if need_x else None, None, grad_value
 
 
-def _along(input: "Tensor", dim: int, index: "Tensor", where: str) -> int:
+def _along(
+    input: "Tensor", dim: int, index: "Tensor", where: str, dtypes: tuple[Any, ...] = _INDEX_DTYPES
+) -> int:
     """Return the dimension, counted from the front; check that the index is a vector of entries."""
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
-    if check_tensor(index, where)._array.dtype not in (np.int64, np.int32):
-        raise RuntimeError(f"{where}: the index must be int32 or int64, got a {describe(index)}")
+    is_fill = where == "index_fill"
+    if check_tensor(index, where)._array.dtype not in dtypes:
+        names = " or ".join(np.dtype(each).name for each in dtypes)
+        message = f"{where}: the index must be {names}, got a {describe(index)}"
+        raise IndexError(message) if is_fill else RuntimeError(message)
     if index._array.ndim > 1:
-        raise IndexError(f"{where}: the index must be a vector, got a {describe(index)}")
+        message = f"{where}: the index must be a vector, got a {describe(index)}"
+        raise RuntimeError(message) if is_fill else IndexError(message)
     size = input._array.shape[axis] if input._array.ndim else 1
-    if index._array.size and not (index._array.min() >= 0 and index._array.max() < size):
+    low = -size if is_fill else 0
+    if index._array.size and not (index._array.min() >= low and index._array.max() < size):
         raise IndexError(
-            f"{where}: indices must be from 0 to {size - 1}, got {index._array.min()} to "
+            f"{where}: indices must be from {low} to {size - 1}, got {index._array.min()} to "
             f"{index._array.max()}"
         )
     return axis
@@ -149,12 +160,20 @@ def _check_source(
     expected = (*shape[:axis], index._array.size, *shape[axis + 1 :]) if shape else ()
     if check_tensor(source, where)._array.dtype != input._array.dtype:
         raise shape_error(where, "dtypes must be equal", input, source)
-    if source._array.shape not in (expected, () if index._array.size == 1 else expected):
-        raise RuntimeError(
+    # A tensor without dimensions is its own single entry.
+    one_entry = source._array.size == 1 == index._array.size and max(source.ndim, len(shape)) == 1
+    if source._array.shape != expected and not (one_entry and where == "index_copy"):
+        message = (
             f"{where}: the source must have an entry for each index, shape {list(expected)}, got a "
             f"{describe(source)}"
         )
-    return source.expand(expected) if source._array.shape != expected else source
+        counts_differ = source.ndim != len(shape) or (
+            source.ndim > 0 and source._array.shape[axis] != index._array.size
+        )
+        if where == "index_copy" and source.ndim and counts_differ:
+            raise IndexError(message)
+        raise RuntimeError(message)
+    return source if source._array.shape == expected else source.reshape(expected)
 
 
 def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
@@ -162,10 +181,11 @@ def index_select(input: "Tensor", dim: int, index: "Tensor") -> "Tensor":
 
     Raises:
         IndexError: if there is no such entry, or the index is not a vector.
+        RuntimeError: if the index is neither int32 nor int64.
     """
     axis = _along(input, dim, index, "index_select")
     if not input._array.ndim and index._array.size != 1:
-        raise IndexError(f"index_select: a scalar has one entry, got a {describe(index)}")
+        raise RuntimeError(f"index_select: a scalar has one entry, got a {describe(index)}")
     return IndexSelect.apply(input, index, dim=axis)
 
 
@@ -190,7 +210,7 @@ def index_copy(input: "Tensor", dim: int, index: "Tensor", source: "Tensor") -> 
         IndexError: if there is no such entry.
         RuntimeError: if the source does not fit.
     """
-    axis = _along(input, dim, index, "index_copy")
+    axis = _along(input, dim, index, "index_copy", (np.int64,))
     return IndexCopy.apply(
         input, index, _check_source(input, axis, index, source, "index_copy"), dim=axis
     )
@@ -200,12 +220,18 @@ def index_fill(input: "Tensor", dim: int, index: "Tensor", value: Any) -> "Tenso
     """Return `input` with `value`, a number or a scalar tensor, in the entries `index` along `dim`.
 
     Raises:
-        IndexError: if there is no such entry.
+        IndexError: if there is no such entry, or the index is not int64.
+        RuntimeError: if the value does not fit into the dtype.
     """
-    axis = _along(input, dim, index, "index_fill")
+    axis = _along(input, dim, index, "index_fill", (np.int64,))
     if isinstance(value, TensorBase):
         if value._array.ndim:
             raise RuntimeError(f"index_fill: the value must be a scalar, got a {describe(value)}")
+        if category(value._array.dtype) == 3 != category(input._array.dtype):
+            raise RuntimeError(
+                f"index_fill: a complex value does not fit into a {describe(input)}; take its .real"
+            )
         cast = as_tensor_of(value, input._array.dtype, "index_fill")  # type: ignore[arg-type]
         return IndexFillTensor.apply(input, index, cast, dim=axis)
-    return IndexFill.apply(input, index, dim=axis, value=value)
+    number = element(value, input._array.dtype, "index_fill")
+    return IndexFill.apply(input, index, dim=axis, value=number)

@@ -12,6 +12,7 @@ from offgrad.ops._core.dtypes import (
     category,
     check_broadcastable,
     check_tensor,
+    element,
     shape_error,
 )
 from offgrad.ops._reduction.sums import sum_to_size
@@ -136,15 +137,13 @@ def masked_fill(input: "Tensor", mask: "Tensor", value: Any) -> "Tensor":
     if isinstance(value, TensorBase):
         if value._array.ndim:
             raise RuntimeError(f"masked_fill: the value must be a scalar, got a {describe(value)}")
-        kind = value._array.dtype
-    else:
-        kind = np.asarray(value).dtype
-    if category(kind) == 3 and category(dtype) != 3:
-        raise RuntimeError(f"masked_fill: a complex value does not fit into a {describe(input)}")
-    if isinstance(value, TensorBase):
+        if category(value._array.dtype) == 3 != category(dtype):
+            raise RuntimeError(
+                f"masked_fill: a complex value does not fit into a {describe(input)}"
+            )
         cast = as_tensor_of(value, dtype, "masked_fill")  # type: ignore[arg-type]
         return MaskedFillTensor.apply(input, mask, cast)
-    return MaskedFill.apply(input, mask, value=value)
+    return MaskedFill.apply(input, mask, value=element(value, dtype, "masked_fill"))
 
 
 def masked_select(input: "Tensor", mask: "Tensor") -> "Tensor":

@@ -6,11 +6,11 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import (
     normalize_dim,
 )
-from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, shape_error
+from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, element, shape_error
 from offgrad.ops._shape.slicing import Embed
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ __all__ = ["gather", "put", "scatter", "scatter_add", "take", "take_along_dim"]
 
 def _grid(index: Array, dim: int) -> tuple[Array, ...]:
     grid = list(np.ogrid[tuple(slice(size) for size in index.shape)])
-    if grid:
-        grid[dim] = index
+    grid[dim] = index
     return tuple(grid)
 
 
@@ -31,15 +30,37 @@ def _part(array: Array, index: Array) -> Array:
     return array[tuple(slice(size) for size in index.shape)]
 
 
-class Gather(Op):
+class _AtIndex(Op):
+    """An operation on the elements that an index tensor chooses along a dimension; keeps the index.
+
+    Tensors without dimensions count as vectors of one element.
+    """
+
+    def grid(self, index: Array, dim: int) -> tuple[Array, ...]:
+        """Save the index; return it for NumPy."""
+        self.dim = dim
+        self.save(index=index)
+        return _grid(np.atleast_1d(index), dim)
+
+    def source_gradient(self, grad: "Tensor", shape: tuple[int, ...]) -> "Tensor":
+        """Return `grad` at the index, padded with zeros to the shape of a larger source."""
+        index = self.saved("index")
+        gathered = gather(grad, self.dim, index)
+        if index.shape == shape:
+            return gathered
+        corner = index.shape or (1,)
+        where = tuple(slice(n) for n in corner)
+        padded = Embed.apply(gathered.reshape(corner), index=where, shape=shape or (1,))
+        return padded.reshape(shape)
+
+
+class Gather(_AtIndex):
     """Elements at an index tensor along a dimension; keeps the index."""
 
     def forward(self, x: Array, index: Array, dim: int) -> Array:
-        self.dim, self.shape, self.sparse_grad = dim, x.shape, False
-        self.save(index=index)
-        if not x.ndim:
-            return np.broadcast_to(x, index.shape).copy()
-        return x[_grid(index, dim)]
+        self.shape, self.sparse_grad = x.shape, False
+        chosen: Array = np.atleast_1d(x)[self.grid(index, dim)]
+        return chosen.reshape(index.shape)
 
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient at the index of its element."""
@@ -47,70 +68,57 @@ class Gather(Op):
         return scatter_add(grad.new_zeros(self.shape), self.dim, index, grad), None
 
 
-class ScatterAdd(Op):
+class ScatterAdd(_AtIndex):
     """x with a source added at an index tensor along a dimension; keeps the index."""
 
     def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
-        self.dim, self.shape = dim, source.shape
-        self.save(index=index)
+        self.shape = source.shape
         out = memory.copy(x)
-        if x.ndim:
-            np.add.at(out, _grid(index, dim), _part(source, index))
-        else:
-            np.add(out, source.sum(), out=out)
+        where = self.grid(index, dim)
+        np.add.at(np.atleast_1d(out), where, _part(np.atleast_1d(source), where[dim]))
         return out
 
     def backward(self, grad: "Tensor") -> Any:
         """x gets the gradient; the source gathers it."""
         need_x, _, need_source = self.needs_input_grad
-        grad_source = None
-        if need_source:
-            grad_source = _gather_gradient(grad, self.dim, self.saved("index"), self.shape)
-        return grad if need_x else None, None, grad_source
+        return (
+            grad if need_x else None,
+            None,
+            self.source_gradient(grad, self.shape) if need_source else None,
+        )
 
 
-def _gather_gradient(grad: "Tensor", dim: int, index: "Tensor", shape: tuple[int, ...]) -> "Tensor":
-    """Return `grad` at `index`, padded with zeros to the shape of a larger source."""
-    gathered = gather(grad, dim, index)
-    if index.shape == shape:
-        return gathered
-    corner = tuple(slice(n) for n in index.shape)
-    return Embed.apply(gathered, index=corner, shape=shape)
-
-
-class Scatter(Op):
+class Scatter(_AtIndex):
     """x with a source put at an index tensor along a dimension; keeps the index."""
 
     def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
-        self.dim, self.shape = dim, source.shape
-        self.save(index=index)
+        self.shape = source.shape
         out = memory.copy(x)
+        where = self.grid(index, dim)
         if index.size:
-            out[_grid(index, dim)] = _part(source, index)
+            np.atleast_1d(out)[where] = _part(np.atleast_1d(source), where[dim])
         return out
 
     def backward(self, grad: "Tensor") -> Any:
         """The source gathers the gradient; x gets the rest."""
         need_x, _, need_source = self.needs_input_grad
-        index = self.saved("index")
         return (
-            scatter(grad, self.dim, index, 0) if need_x else None,
+            scatter(grad, self.dim, self.saved("index"), 0) if need_x else None,
             None,
-            _gather_gradient(grad, self.dim, index, self.shape) if need_source else None,
+            self.source_gradient(grad, self.shape) if need_source else None,
         )
 
 
-class ScatterValue(Op):
+class ScatterValue(_AtIndex):
     """x with a number put at an index tensor along a dimension; keeps the index."""
 
     torch_name = "ScatterBackward1"
 
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
-        self.dim = dim
-        self.save(index=index)
         out = memory.copy(x)
+        where = self.grid(index, dim)
         if index.size:
-            out[_grid(index, dim)] = value
+            np.atleast_1d(out)[where] = value
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -161,18 +169,19 @@ class Put(Op):
 def _check_index(
     input: "Tensor", axis: int, index: "Tensor", where: str, *others: "Tensor"
 ) -> None:
-    if check_tensor(index, where)._array.dtype.kind not in "iu":
-        raise RuntimeError(f"{where}: the index must be an integer tensor, got a {describe(index)}")
-    if max(index._array.ndim, 1) != max(input._array.ndim, 1):
-        raise RuntimeError(
-            f"{where}: index and tensor must have as many dimensions, got a {describe(index)} for "
-            f"a {describe(input)}"
-        )
+    if check_tensor(index, where)._array.dtype not in (np.int32, np.int64):
+        raise RuntimeError(f"{where}: the index must be int32 or int64, got a {describe(index)}")
+    ndim = max(index._array.ndim, 1)
+    for each in (input, *others):
+        if ndim != max(each._array.ndim, 1):
+            raise RuntimeError(
+                f"{where}: index and tensor must have as many dimensions, got a {describe(index)} "
+                f"for a {describe(each)}"
+            )
     size = input._array.shape[axis] if input._array.ndim else 1
     for other in others:
-        for at, (index_size, max_size) in enumerate(
-            zip(index._array.shape, other._array.shape, strict=False)
-        ):
+        pairs = zip(index._array.shape or (1,), other._array.shape or (1,), strict=True)
+        for at, (index_size, max_size) in enumerate(pairs):
             if index_size > max_size and (at != axis or other is not input):
                 raise shape_error(where, "the index must not be larger", index, other)
     if index._array.size and (index._array.min() < 0 or index._array.max() >= size):
@@ -199,8 +208,10 @@ def gather(input: "Tensor", dim: int, index: "Tensor", *, sparse_grad: bool = Fa
 def take_along_dim(input: "Tensor", indices: "Tensor", dim: int | None = None) -> "Tensor":
     """Return `gather` after broadcasting the other dimensions; without `dim`, `take`."""
     x = check_tensor(input, "take_along_dim")
+    if check_tensor(indices, "take_along_dim")._array.dtype != np.int64:
+        raise RuntimeError(f"take_along_dim: indices must be int64, got a {describe(indices)}")
     if dim is None:
-        return gather(x.reshape(-1), 0, indices.reshape(-1))
+        return gather(x.reshape(-1), 0, _from_front(indices, x._array.size).reshape(-1))
     axis = normalize_dim(dim, x._array.ndim, "take_along_dim")
     if x._array.ndim != indices._array.ndim:
         raise shape_error("take_along_dim", "both need the same number of dimensions", x, indices)
@@ -217,7 +228,15 @@ def take_along_dim(input: "Tensor", indices: "Tensor", dim: int | None = None) -
             x = x.expand(common)
         else:
             indices = indices.expand(common)
-    return gather(x, axis, indices)
+    return gather(x, axis, _from_front(indices, x._array.shape[axis]))
+
+
+def _from_front(index: "Tensor", size: int) -> "Tensor":
+    """Return `index` with negative entries down to ``-size`` counted from the front."""
+    array = index._array
+    if not array.size or array.min() >= 0:
+        return index
+    return wrap(np.where((array < 0) & (array >= -size), array + size, array))
 
 
 def scatter_add(input: "Tensor", dim: int, index: "Tensor", src: "Tensor") -> "Tensor":
@@ -265,14 +284,14 @@ def scatter(
         _check_index(input, axis, index, "scatter", input, source)  # type: ignore[arg-type]
         return Scatter.apply(input, index, source, dim=axis)  # type: ignore[arg-type]
     _check_index(input, axis, index, "scatter", input)
-    as_tensor_of(source, input._array.dtype, "scatter")
-    return ScatterValue.apply(input, index, dim=axis, value=source)
+    number = element(source, input._array.dtype, "scatter")
+    return ScatterValue.apply(input, index, dim=axis, value=number)
 
 
 def _positions(input: "Tensor", index: "Tensor", where: str) -> "Tensor":
     """Return `index`, which must hold positions in the flattened tensor."""
-    if check_tensor(index, where)._array.dtype.kind not in "iu":
-        raise RuntimeError(f"{where}: the index must be an integer tensor, got a {describe(index)}")
+    if check_tensor(index, where)._array.dtype != np.int64:
+        raise RuntimeError(f"{where}: the index must be int64, got a {describe(index)}")
     size = check_tensor(input, where)._array.size
     if index._array.size and not (-size <= index._array.min() and index._array.max() < size):
         raise IndexError(
@@ -299,7 +318,7 @@ def put(input: "Tensor", index: "Tensor", source: "Tensor", accumulate: bool = F
         RuntimeError: if the dtypes differ.
     """
     _positions(input, index, "put")
-    if source._array.dtype != input._array.dtype:
+    if check_tensor(source, "put")._array.dtype != input._array.dtype:
         raise shape_error("put", "dtypes must be equal", input, source)
     if source._array.size != index._array.size:
         raise IndexError(

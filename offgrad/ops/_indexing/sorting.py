@@ -6,10 +6,8 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
-from offgrad.ops._core.dtypes import check_ordered, check_tensor
+from offgrad.ops._core.dims import integer, normalize_dim
+from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
 from offgrad.ops._reduction.extrema import (
     Amax,
     Extreme,
@@ -74,7 +72,9 @@ def topk(
         RuntimeError: if there are fewer than `k` elements.
     """
     axis = _ordered(input, dim, "topk")
+    check_not_bool(input, "topk", RuntimeError)
     size = input._array.shape[axis] if input._array.ndim else 1
+    k = integer(k, "topk", "k")
     if not 0 <= k <= size:
         raise RuntimeError(f"topk: k must be from 0 to {size}, the size of dim {dim}, got {k}")
 
@@ -100,6 +100,8 @@ def kthvalue(input: "Tensor", k: int, dim: int = -1, keepdim: bool = False) -> E
     axis = _ordered(input, dim, "kthvalue")
     not_empty(input, (axis,) if input._array.ndim else (), "kthvalue", IndexError)
     size = input._array.shape[axis] if input._array.ndim else 1
+    check_not_bool(input, "kthvalue")
+    k = integer(k, "kthvalue", "k")
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k must be from 1 to {size}, the size of dim {dim}, got {k}")
     find, name = _at_rank(k - 1), "KthvalueBackward0"
@@ -126,6 +128,7 @@ def median(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> An
     median of all elements shares its gradient among equal ones, the one along `dim` does not.
     """
     check_ordered(check_tensor(input, "median"), "median")
+    check_not_bool(input, "median")
     if dim is None:
         return Amax.named("MedianBackward0").apply(input, dim=(), keepdim=False, reduce=_median)
     axis = normalize_dim(dim, input._array.ndim, "median")

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
+from offgrad.ops._core.dims import integer, integers, normalize_dim
 from offgrad.ops._core.dtypes import as_tensor_of, check_tensor
 from offgrad.ops._shape.diagonals import Diagonal
 from offgrad.ops._shape.slicing import END, Select, Slice
@@ -92,9 +90,13 @@ def slice_scatter(
         RuntimeError: if `src` has another shape than the slice.
     """
     axis = normalize_dim(dim, check_tensor(input, "slice_scatter")._array.ndim, "slice_scatter")
+    step = integer(step, "slice_scatter", "step")
     if step <= 0:
         raise RuntimeError(f"slice_scatter: step must be positive, got {step}")
-    bounds = {"start": 0 if start is None else start, "end": END if end is None else end}
+    bounds = {
+        "start": 0 if start is None else integer(start, "slice_scatter", "start"),
+        "end": END if end is None else integer(end, "slice_scatter", "end"),
+    }
     return _put(SliceScatter, input, src, "slice_scatter", dim=axis, step=step, **bounds)
 
 
@@ -106,7 +108,8 @@ def select_scatter(input: "Tensor", src: "Tensor", dim: int, index: int) -> "Ten
         IndexError: if there is no such entry.
     """
     axis = normalize_dim(dim, check_tensor(input, "select_scatter")._array.ndim, "select_scatter")
-    return _put(SelectScatter, input, src, "select_scatter", dim=axis, index=int(index))
+    entry = integer(index, "select_scatter", "index")
+    return _put(SelectScatter, input, src, "select_scatter", dim=axis, index=entry)
 
 
 def diagonal_scatter(
@@ -117,9 +120,10 @@ def diagonal_scatter(
     Raises:
         RuntimeError: if `src` has another shape than the diagonal.
     """
-    where = {"offset": offset, "dim1": dim1, "dim2": dim2}
     for dim in (dim1, dim2):
         normalize_dim(dim, check_tensor(input, "diagonal_scatter")._array.ndim, "diagonal_scatter")
+    offset = integer(offset, "diagonal_scatter", "offset")
+    where = {"offset": offset, "dim1": int(dim1), "dim2": int(dim2)}
     return _put(DiagonalScatter, input, src, "diagonal_scatter", **where)
 
 
@@ -137,7 +141,11 @@ def as_strided_scatter(
             view leaves the memory.
     """
     x = check_tensor(input, "as_strided_scatter")._array
-    offset = 0 if storage_offset is None else storage_offset
+    size = integers(size, "as_strided_scatter", "size")
+    stride = integers(stride, "as_strided_scatter", "stride")
+    offset = 0
+    if storage_offset is not None:
+        offset = integer(storage_offset, "as_strided_scatter", "storage_offset")
     reach = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if not x.flags.c_contiguous or (0 not in size and not 0 <= reach < x.size):
         raise RuntimeError(
@@ -145,7 +153,7 @@ def as_strided_scatter(
             f"{list(size)}, stride {list(stride)} and storage_offset {offset} for a "
             f"{describe(input)}"
         )
-    where = {"size": tuple(size), "stride": tuple(stride), "offset": offset}
+    where = {"size": size, "stride": stride, "offset": offset}
     return _put(
         AsStridedScatter, input, src, "as_strided_scatter", storage_offset=storage_offset, **where
     )

@@ -200,8 +200,7 @@ class Addbmm(_AddProduct):
     def times(self, a: Array, b: Array) -> Array:
         """Return the sum of products."""
         out = memory.empty((a.shape[1], b.shape[2]), a.dtype)
-        np.sum(product(a, b), axis=0, out=out)
-        return out
+        return kernels.sum_axes(product(a, b), (0,), out=out)
 
 
 class Addmv(_AddProduct):

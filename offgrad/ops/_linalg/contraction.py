@@ -13,9 +13,7 @@ from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.ops._core.broadcasting import (
     conj,
 )
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
+from offgrad.ops._core.dims import is_integer, normalize_dim
 from offgrad.ops._core.dtypes import check_tensor, shape_error
 from offgrad.ops._linalg.products import (
     check_factors,
@@ -99,13 +97,15 @@ def tensordot(a: "Tensor", b: "Tensor", dims: Any = 2) -> "Tensor":
     check_factors("tensordot", a, b)
     if isinstance(dims, TensorBase):
         dims = dims._array.tolist()
-    if isinstance(dims, int | np.integer):
+    if is_integer(dims):
         count = int(dims)
         if not 0 <= count <= min(a._array.ndim, b._array.ndim):
             raise shape_error("tensordot", f"{count} dimensions to sum over are needed", a, b)
         dims = range(a._array.ndim - count, a._array.ndim), range(count)
+    elif not isinstance(dims, tuple | list):
+        raise RuntimeError(f"tensordot: dims must be an integer or two lists, got {dims!r}")
     first, second = (
-        [normalize_dim(int(dim), each._array.ndim, "tensordot") for dim in listed]
+        [normalize_dim(dim, each._array.ndim, "tensordot") for dim in listed]
         for each, listed in zip((a, b), dims, strict=True)
     )
     if len(first) != len(second):

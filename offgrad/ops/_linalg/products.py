@@ -195,6 +195,8 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
 
 
 def _of_dims(where: str, rule: str, a: "Tensor", b: "Tensor", *ndims: int) -> None:
+    check_tensor(a, where)
+    check_tensor(b, where)
     for each, ndim in zip((a, b), ndims, strict=True):
         if not isinstance(each, TensorBase):
             raise TypeError(f"{where} takes tensors, got {type(each).__name__}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad.autograd.tensor_base import describe
-from offgrad.ops._core.dtypes import category, check_tensor, result_type
+from offgrad.ops._core.dtypes import category, check_broadcastable, check_tensor, result_type
 from offgrad.ops._elementwise.clamping import clamp
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._elementwise.exponential import sqrt
@@ -47,6 +47,7 @@ def cosine_similarity(x1: "Tensor", x2: "Tensor", dim: int = 1, eps: float = 1e-
             f"cosine_similarity is defined for real floating point numbers, got {dtype.name}"
         )
     a, b = x1.to(dtype), x2.to(dtype)
+    check_broadcastable("cosine_similarity", a, b)
     shape = np.broadcast_shapes(a._array.shape, b._array.shape)
     a, b = a.expand(shape), b.expand(shape)
     parts = [each / clamp(each.norm(2, dim, keepdim=True), min=eps) for each in (a, b)]

@@ -68,6 +68,7 @@ def embedding(input: "Tensor", weight: "Tensor", padding_idx: int | None = None)
 
     Raises:
         IndexError: if an index is out of range.
+        AssertionError: if `padding_idx` is.
     """
     index = input._array
     if index.dtype.kind not in "iu":
@@ -79,6 +80,10 @@ def embedding(input: "Tensor", weight: "Tensor", padding_idx: int | None = None)
         raise IndexError(
             f"embedding: indices must be from 0 to {rows - 1}, the rows of weight, got "
             f"{index.min()} to {index.max()}"
+        )
+    if padding_idx is not None and not -rows <= padding_idx < rows:
+        raise AssertionError(
+            f"embedding: padding_idx must be from {-rows} to {rows - 1}, got {padding_idx}"
         )
     padding = -1 if padding_idx is None else padding_idx % rows
     return Embedding.apply(weight, input, padding_idx=padding)

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.device import check_device
+from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import category, real_floating
 from offgrad.ops._random.generators import Generator, default_generator, randn
 
@@ -179,7 +180,8 @@ def multinomial(
     """Draw indices by the weights `input`, [C] or [N, C]; return [num_samples] or [N, num_samples].
 
     Raises:
-        RuntimeError: if weights are not floating point, not finite, negative or all zero.
+        RuntimeError: if weights are not floating point, not finite, negative or all zero; if
+            `num_samples` is not positive, or too large without replacement.
     """
     if not isinstance(input, TensorBase) or input._array.ndim not in (1, 2):
         raise RuntimeError("multinomial: weights [C] or [N, C] are needed")
@@ -187,9 +189,16 @@ def multinomial(
         raise RuntimeError(
             f"multinomial: weights must be real floating point numbers, got a {describe(input)}"
         )
+    num_samples = integer(num_samples, "multinomial", "num_samples")
     weights = np.atleast_2d(input._array.astype(np.float64))
     if not np.isfinite(weights).all() or (weights < 0).any() or (weights.sum(1) <= 0).any():
         raise RuntimeError("multinomial: weights must be finite, not negative, and not all zero")
+    drawable = num_samples if replacement else (weights > 0).sum(1).min(initial=num_samples)
+    if not 0 < num_samples <= drawable:
+        raise RuntimeError(
+            f"multinomial: num_samples must be positive and, without replacement, at most the "
+            f"{drawable} weights that are not zero, got {num_samples}"
+        )
     stream = (generator or default_generator).stream(weights.shape[0] * num_samples)
     samples = np.stack(
         [stream.choice(row.size, num_samples, replacement, row / row.sum()) for row in weights]

@@ -1,18 +1,19 @@
 """Random tensors and dropout from counter-based generators, whose state is a seed and an offset."""
 
-import threading
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from offgrad_storage.interrupts import MaskedLock
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import is_differentiable, wrap
 from offgrad.ops._core.device import check_device
+from offgrad.ops._core.dims import integer, shape_of
 from offgrad.ops._core.dtypes import get_default_dtype, real_floating
 from offgrad.ops._random import replay
-from offgrad.ops._shape.reshaping import sizes
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -40,7 +41,7 @@ class Generator:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self._lock = threading.Lock()
+        self._lock = MaskedLock()
         self._seed = int(seed) & (2**64 - 1)
         self._offset = 0
 
@@ -69,14 +70,15 @@ class Generator:
 
         A checkpoint's recomputation gets the numbers of its forward run.
         """
+        count = operator.index(count)  # a tensor would make an array of the state
         draw = replay.take(count, lambda: self._draw(count))
         return draw.seed, draw.offset
 
     def _draw(self, count: int) -> replay.Draw:
         with self._lock:
-            offset = self._offset
-            self._offset += count
-            return replay.Draw(self._seed, offset, count)
+            seed, offset = self._seed, self._offset
+            self._offset = offset + count
+        return replay.Draw(seed, offset, count)
 
     def stream(self, count: int) -> np.random.Generator:
         """Take `count` numbers; return a NumPy generator that yields them."""
@@ -180,7 +182,7 @@ def rand(
 ) -> "Tensor":
     """Return numbers uniform on [0, 1)."""
     check_device(device)
-    return _sample(sizes(size), dtype, requires_grad, "random", generator, "rand")
+    return _sample(shape_of(size, "rand"), dtype, requires_grad, "random", generator, "rand")
 
 
 def randn(
@@ -192,7 +194,8 @@ def randn(
 ) -> "Tensor":
     """Return normal numbers of mean 0 and variance 1."""
     check_device(device)
-    return _sample(sizes(size), dtype, requires_grad, "standard_normal", generator, "randn")
+    shape = shape_of(size, "randn")
+    return _sample(shape, dtype, requires_grad, "standard_normal", generator, "randn")
 
 
 def rand_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
@@ -218,15 +221,19 @@ def randint(
     check_device(device)
     if size is None:
         low, high, size = 0, low, high
-    if size is None or high <= low:
-        raise RuntimeError(
-            f"randint: low must be below high, and size given; got {low}, {high}, {size}"
-        )
-    shape = sizes((size,))
+    if size is None or not isinstance(size, tuple | list):
+        raise TypeError(f"randint: size must be a tuple of integers, got {size!r}")
+    low, high = integer(low, "randint", "low"), integer(high, "randint", "high")
+    if high <= low:
+        raise RuntimeError(f"randint: low must be below high, got {low} and {high}")
+    shape = shape_of((size,), "randint")
     stream = (generator or default_generator).stream(int(np.prod(shape)))
     return wrap(stream.integers(low, high, shape).astype(dtype))
 
 
 def randperm(n: int, *, generator: Generator | None = None) -> "Tensor":
     """Return the integers 0 to ``n - 1`` in random order."""
+    n = integer(n, "randperm", "n")
+    if n < 0:
+        raise RuntimeError(f"randperm: n must not be negative, got {n}")
     return wrap((generator or default_generator).stream(n).permutation(n))

@@ -29,13 +29,24 @@ if TYPE_CHECKING:
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
 
 
+_WIDE_DTYPES = {
+    "float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128",
+}  # fmt: skip
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype to accumulate in: the error must not grow with the length."""
+    name = _WIDE_DTYPES.get(dtype.name)
+    return dtype if name is None else np.dtype(name)
+
+
 class Cumsum(Op):
     """The cumulative sum along a dimension; keeps nothing."""
 
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
         out = memory.empty(x.shape, x.dtype)
-        np.cumsum(x, axis=dim, out=out)
+        np.add.accumulate(x, axis=dim, dtype=_wide(x.dtype), out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -48,7 +59,7 @@ class Cumprod(Op):
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
         out = memory.empty(x.shape, x.dtype)
-        np.cumprod(x, axis=dim, out=out)
+        np.multiply.accumulate(x, axis=dim, dtype=_wide(x.dtype), out=out)
         self.save(self=x, result=out)
         return out
 
@@ -109,11 +120,10 @@ class Logcumsumexp(Op):
         self.dim = dim
         out = memory.empty(x.shape, x.dtype)
         sums, terms = np.moveaxis(out, dim, 0), np.moveaxis(x, dim, 0)
+        total = np.full(sums.shape[1:], -np.inf, _wide(x.dtype))
         for index in range(len(sums)):
-            if index:
-                log_add_exp(sums[index - 1], terms[index], sums[index, ...])
-            else:
-                sums[0] = terms[0]
+            log_add_exp(total, terms[index].astype(total.dtype), total)
+            sums[index] = total
         self.save(self=x, result=out)
         return out
 

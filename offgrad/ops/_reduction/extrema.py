@@ -14,7 +14,7 @@ from offgrad.ops._core.dims import (
     normalize_dim,
     normalize_dims,
 )
-from offgrad.ops._core.dtypes import check_ordered, check_tensor
+from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
 from offgrad.ops._reduction.sums import (
     Reduction,
 )
@@ -187,6 +187,7 @@ def _arg_extreme(
 ) -> "Tensor":
     array = check_tensor(input, where)._array
     check_ordered(input, where)
+    check_not_bool(input, where, RuntimeError)
     axis = None if dim is None else normalize_dim(dim, array.ndim, where)
     if not (array.size if axis is None or not array.ndim else array.shape[axis]):
         raise IndexError(f"{where} needs at least one element, got shape {list(array.shape)}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.dims import (
@@ -44,11 +44,11 @@ class VectorNorm(Reduction):
         elif ord == -inf:
             out[...] = np.min(magnitude, **options)
         elif ord == 1:
-            out[...] = np.sum(magnitude, **options)
+            out[...] = kernels.sum_axes(magnitude, self.dims, keepdim)
         elif ord == 2:
-            out[...] = np.sqrt(np.sum(magnitude * magnitude, **options))
+            out[...] = np.sqrt(kernels.sum_axes(magnitude * magnitude, self.dims, keepdim))
         else:
-            out[...] = np.sum(magnitude**ord, **options) ** (1 / ord)
+            out[...] = kernels.sum_axes(magnitude**ord, self.dims, keepdim) ** (1 / ord)
         self.save(self=None if ord == 0 else x, result=None if ord in (0, 1) else out)
         return out
 
@@ -118,4 +118,4 @@ def norm(
 
 def dist(input: "Tensor", other: "Tensor", p: float = 2) -> "Tensor":
     """Return the p-norm of ``input - other``."""
-    return norm(input - other, p)
+    return norm(input - check_tensor(other, "dist"), p)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import (
@@ -48,15 +48,15 @@ class Var(Reduction):
         self.correction = correction
         out = memory.empty(self.reduced_shape(x, dim, keepdim), real_dtype(x.dtype))
         promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-        total = np.empty(out.shape, real_dtype(promoted.dtype))
         if self.count:
-            promoted = promoted - np.mean(promoted, axis=self.dims, keepdims=True)
+            total = kernels.sum_axes(promoted, self.dims, keepdims=True)
+            promoted = promoted - total / total.dtype.type(self.count)
         squares = (
             promoted.real**2 + promoted.imag**2
             if promoted.dtype.kind == "c"
             else promoted * promoted
         )
-        np.sum(squares, axis=self.dims, keepdims=keepdim, out=total)
+        total = kernels.sum_axes(squares, self.dims, keepdim)
         np.divide(total, max(self.degrees_of_freedom, 0), out=total)
         if self.root:
             np.sqrt(total, out=total)
@@ -96,7 +96,7 @@ class Logsumexp(Reduction):
         promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
         maximum = np.max(promoted.real, axis=self.dims, keepdims=True, initial=-inf)
         maximum = np.where(np.isfinite(maximum), maximum, 0)
-        total = np.sum(np.exp(promoted - maximum), axis=self.dims, keepdims=True)
+        total = kernels.sum_axes(np.exp(promoted - maximum), self.dims, keepdims=True)
         out[...] = (np.log(total) + maximum).reshape(out.shape)
         self.save(self=x, result=out)
         return out
@@ -108,7 +108,7 @@ class Logsumexp(Reduction):
 
 
 def _dims(input: "Tensor", dim: Any, where: str) -> Dims:
-    if dim is None or (not isinstance(dim, int) and not tuple(dim)):
+    if dim is None:
         return None
     return normalize_dims(dim, input._array.ndim, where)
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
-from offgrad.ops._core.dims import Dim, normalize_dims
+from offgrad.ops._core.dims import Dim, normalize_dims, sizes
 from offgrad.ops._core.dtypes import (
     cast,
     category,
@@ -77,7 +77,7 @@ def sum_into(out: Array, x: Array, dims: tuple[int, ...], keepdim: bool) -> None
     if out.dtype.itemsize == 2 and category(out.dtype) == 2:
         out[...] = np.sum(x, axis=dims, keepdims=keepdim, dtype=np.float32)
     else:
-        np.sum(x, axis=dims, keepdims=keepdim, dtype=out.dtype, out=out)
+        kernels.sum_axes(x, dims, keepdim, out)
 
 
 class Sum(Reduction):
@@ -252,9 +252,10 @@ def count_nonzero(input: "Tensor", dim: Dim = None) -> "Tensor":
 
 def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) -> "Tensor":
     array = check_tensor(input, where)._array
-    result = np.asarray(
-        reduce(array, axis=normalize_dims(dim, array.ndim, where), keepdims=keepdim)
-    )
+    # As PyTorch: no dimension at all is none here, although it is all for `sum`.
+    none = isinstance(dim, tuple | list) and not dim
+    axes = () if none else normalize_dims(dim, array.ndim, where)
+    result = np.asarray(reduce(array, axis=axes, keepdims=keepdim))
     # PyTorch returns uint8 for uint8, its former bools.
     return wrap(result.astype(np.uint8) if array.dtype == np.uint8 else result)
 
@@ -271,7 +272,7 @@ def any(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
 
 def sum_to_size(input: "Tensor", *size: Any) -> "Tensor":
     """Return `input` summed to a shape, which must broadcast to its own."""
-    shape = tuple(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    shape = sizes(size, "sum_to_size")
     input_shape = input._array.shape
     if input_shape == shape:
         return input

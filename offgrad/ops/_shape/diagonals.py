@@ -8,10 +8,8 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.device import check_device
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
-from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._core.dims import integer, normalize_dim
+from offgrad.ops._core.dtypes import check_not_bool, check_tensor
 from offgrad.ops._shape.reshaping import reshape
 
 if TYPE_CHECKING:
@@ -155,7 +153,8 @@ def diagonal(input: "Tensor", offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
         RuntimeError: if both dimensions are the same.
     """
     _two_dims(check_tensor(input, "diagonal")._array.ndim, dim1, dim2, "diagonal")
-    return Diagonal.apply(input, offset=offset, dim1=dim1, dim2=dim2)
+    where = {"offset": integer(offset, "diagonal", "offset"), "dim1": int(dim1), "dim2": int(dim2)}
+    return Diagonal.apply(input, **where)
 
 
 def diag_embed(input: "Tensor", offset: int = 0, dim1: int = -2, dim2: int = -1) -> "Tensor":
@@ -164,7 +163,8 @@ def diag_embed(input: "Tensor", offset: int = 0, dim1: int = -2, dim2: int = -1)
     if not ndim:
         raise IndexError("diag_embed: at least one dimension is needed, got a scalar")
     _two_dims(ndim + 1, dim1, dim2, "diag_embed")
-    return DiagEmbed.apply(input, offset=offset, dim1=dim1, dim2=dim2)
+    offset = integer(offset, "diag_embed", "offset")
+    return DiagEmbed.apply(input, offset=offset, dim1=int(dim1), dim2=int(dim2))
 
 
 def diag(input: "Tensor", diagonal: int = 0) -> "Tensor":
@@ -174,7 +174,8 @@ def diag(input: "Tensor", diagonal: int = 0) -> "Tensor":
         return diag_embed(input, diagonal)
     if ndim != 2:
         raise RuntimeError(f"diag: a vector or a matrix is needed, got a {describe(input)}")
-    return DiagonalCopy.apply(input, offset=diagonal, dim1=0, dim2=1)
+    offset = integer(diagonal, "diag", "diagonal")
+    return DiagonalCopy.apply(input, offset=offset, dim1=0, dim2=1)
 
 
 def diagflat(input: "Tensor", offset: int = 0) -> "Tensor":
@@ -186,6 +187,7 @@ def trace(input: "Tensor") -> "Tensor":
     """Return the sum of the diagonal of a matrix."""
     if check_tensor(input, "trace")._array.ndim != 2:
         raise RuntimeError(f"trace: a matrix is needed, got a {describe(input)}")
+    check_not_bool(input, "trace")
     return Trace.apply(input)
 
 
@@ -197,25 +199,37 @@ def _matrices(input: "Tensor", where: str) -> "Tensor":
 
 def tril(input: "Tensor", diagonal: int = 0) -> "Tensor":
     """Return the lower triangle of matrices, zero above `diagonal`."""
+    diagonal = integer(diagonal, "tril", "diagonal")
     return Tril.apply(_matrices(input, "tril"), diagonal=diagonal)
 
 
 def triu(input: "Tensor", diagonal: int = 0) -> "Tensor":
     """Return the upper triangle of matrices, zero below `diagonal`."""
+    diagonal = integer(diagonal, "triu", "diagonal")
     return Triu.apply(_matrices(input, "triu"), diagonal=diagonal)
+
+
+def _triangle(
+    find: Any, where: str, row: Any, col: Any, offset: Any, dtype: Any, device: Any
+) -> "Tensor":
+    check_device(device)
+    rows, columns = integer(row, where, "row"), integer(col, where, "col")
+    if min(rows, columns) < 0:
+        raise RuntimeError(f"{where}: row and col must not be negative, got {rows} and {columns}")
+    if np.dtype(dtype) not in (np.int32, np.int64):
+        raise NotImplementedError(f"{where} gives int32 or int64, not {np.dtype(dtype).name}")
+    return wrap(np.stack(find(rows, integer(offset, where, "offset"), columns)).astype(dtype))
 
 
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None
 ) -> "Tensor":
     """Return the rows and columns of a lower triangle, shape [2, count]."""
-    check_device(device)
-    return wrap(np.stack(np.tril_indices(row, offset, col)).astype(dtype))
+    return _triangle(np.tril_indices, "tril_indices", row, col, offset, dtype, device)
 
 
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = np.int64, device: Any = None
 ) -> "Tensor":
     """Return the rows and columns of an upper triangle, shape [2, count]."""
-    check_device(device)
-    return wrap(np.stack(np.triu_indices(row, offset, col)).astype(dtype))
+    return _triangle(np.triu_indices, "triu_indices", row, col, offset, dtype, device)

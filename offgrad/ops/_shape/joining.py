@@ -8,9 +8,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
+from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import check_tensor, result_type
 from offgrad.ops._shape.permuting import broadcast_to
 from offgrad.ops._shape.reshaping import (
@@ -98,11 +96,24 @@ class BlockDiag(Op):
         )
 
 
+def _listed(tensors: Any, where: str) -> "list[Tensor]":
+    """Return the tensors to join, which must be a tuple or list.
+
+    Raises:
+        TypeError: for all else.
+        RuntimeError: for none.
+    """
+    if not isinstance(tensors, tuple | list):
+        raise TypeError(f"{where} takes a tuple or list of tensors, got {type(tensors).__name__}")
+    if not tensors:
+        error = ValueError if where == "cat" else RuntimeError  # as PyTorch
+        raise error(f"{where} needs at least one tensor, got none")
+    return [check_tensor(each, where) for each in tensors]
+
+
 def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors joined along `dim`; their other sizes must be equal."""
-    tensors = [check_tensor(each, "cat") for each in tensors]
-    if not tensors:
-        raise ValueError("cat needs at least one tensor, got none")
+    tensors = _listed(tensors, "cat")
     dtype = result_type(*tensors)
     if len(tensors) > 1:
         # In PyTorch an empty vector can be joined with any tensor.
@@ -135,9 +146,7 @@ def concatenate(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
 
 def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors of one shape joined along a new dimension `dim`."""
-    tensors = [check_tensor(each, "stack") for each in tensors]
-    if not tensors:
-        raise RuntimeError("stack needs at least one tensor, got none")
+    tensors = _listed(tensors, "stack")
     for index, each in enumerate(tensors):
         if each._array.shape != tensors[0]._array.shape:
             raise RuntimeError(
@@ -151,13 +160,13 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
 
 def hstack(tensors: "Sequence[Tensor]") -> "Tensor":
     """Return tensors joined side by side: along dimension 1, vectors along 0."""
-    pieces = atleast_1d(list(tensors))
-    return cat(pieces, 0 if pieces and pieces[0].ndim == 1 else 1)
+    pieces = atleast_1d(_listed(tensors, "hstack"))
+    return cat(pieces, 0 if pieces[0].ndim == 1 else 1)
 
 
 def vstack(tensors: "Sequence[Tensor]") -> "Tensor":
     """Return tensors joined below each other; vectors are rows."""
-    return cat(atleast_2d(list(tensors)), 0)
+    return cat(atleast_2d(_listed(tensors, "vstack")), 0)
 
 
 def row_stack(tensors: "Sequence[Tensor]") -> "Tensor":
@@ -167,13 +176,14 @@ def row_stack(tensors: "Sequence[Tensor]") -> "Tensor":
 
 def dstack(tensors: "Sequence[Tensor]") -> "Tensor":
     """Return tensors joined along dimension 2, added where it is missing."""
-    return cat(atleast_3d(list(tensors)), 2)
+    return cat(atleast_3d(_listed(tensors, "dstack")), 2)
 
 
 def column_stack(tensors: "Sequence[Tensor]") -> "Tensor":
     """Return tensors joined side by side; vectors are columns."""
+    columns = _listed(tensors, "column_stack")
     return hstack(
-        [each if each.ndim > 1 else reshape(each, each._array.size, 1) for each in tensors]
+        [each if each.ndim > 1 else reshape(each, each._array.size, 1) for each in columns]
     )
 
 
@@ -198,15 +208,21 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> "tuple[Tensor, ...]":
         indexing: ``"ij"``, or ``"xy"``, which swaps the first two dimensions.
 
     Raises:
-        RuntimeError: for more than one dimension, or another `indexing`.
+        RuntimeError: for no vector, more than one dimension, different dtypes, or another
+            `indexing`.
     """
     sequence = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
-    vectors = [check_tensor(each, "meshgrid") for each in sequence]
+    vectors = _listed(sequence, "meshgrid")
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
     for each in vectors:
         if each._array.ndim > 1:
             raise RuntimeError(f"meshgrid: vectors are needed, got a {describe(each)}")
+        if each._array.dtype != vectors[0]._array.dtype:
+            raise RuntimeError(
+                "meshgrid: the vectors must have one dtype, got "
+                f"{vectors[0]._array.dtype.name} and {each._array.dtype.name}; convert them"
+            )
     swap = indexing == "xy" and len(vectors) > 1
     if swap:
         vectors[:2] = vectors[1], vectors[0]

@@ -7,11 +7,8 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
+from offgrad.ops._core.dims import integers, is_integer, normalize_dim, sizes
 from offgrad.ops._core.dtypes import check_tensor
-from offgrad.ops._shape.reshaping import sizes
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -92,10 +89,11 @@ class Expand(Op):
 def permute(input: "Tensor", *dims: Any) -> "Tensor":
     """Return a view with the dimensions in the order `dims`."""
     ndim = check_tensor(input, "permute")._array.ndim
-    order = tuple(normalize_dim(dim, ndim, "permute") for dim in sizes(dims))
+    named = sizes(dims, "permute", "dims")
+    order = tuple([normalize_dim(dim, ndim, "permute") for dim in named])
     if sorted(order) != list(range(ndim)):
         raise RuntimeError(
-            f"permute: dims must name each of {ndim} dimensions once, got {list(sizes(dims))}"
+            f"permute: dims must name each of {ndim} dimensions once, got {list(named)}"
         )
     return Permute.apply(input, dims=order)
 
@@ -105,6 +103,7 @@ def transpose(input: "Tensor", dim0: int, dim1: int) -> "Tensor":
     ndim = check_tensor(input, "transpose")._array.ndim
     for dim in (dim0, dim1):
         normalize_dim(dim, ndim, "transpose")
+    dim0, dim1 = int(dim0), int(dim1)
     return Transpose.apply(input, dim0=dim0, dim1=dim1)
 
 
@@ -129,8 +128,8 @@ def movedim(
     ndim = check_tensor(input, "movedim")._array.ndim
     pair = []
     for each in (source, destination):
-        dims = (each,) if isinstance(each, int | np.integer) else tuple(each)
-        pair.append([normalize_dim(int(dim), ndim, "movedim") for dim in dims])
+        dims = (each,) if is_integer(each) else integers(each, "movedim", "dims")
+        pair.append([normalize_dim(dim, ndim, "movedim") for dim in dims])  # type: ignore[arg-type]
     old, new = pair
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
         raise RuntimeError(
@@ -164,7 +163,8 @@ def t(input: "Tensor") -> "Tensor":
 def expand(input: "Tensor", *shape: Any) -> "Tensor":
     """Return a view that repeats dimensions of size 1; -1 keeps a size."""
     input_shape = check_tensor(input, "expand")._array.shape
-    target = list(sizes(shape))
+    requested = sizes(shape, "expand")
+    target = list(requested)
     num_new = len(target) - len(input_shape)
     for axis, size in enumerate(target):
         old_size = input_shape[axis - num_new] if axis >= num_new >= 0 else None
@@ -173,7 +173,7 @@ def expand(input: "Tensor", *shape: Any) -> "Tensor":
         elif num_new < 0 or size < 0 or (old_size not in (None, 1) and old_size != size):
             raise RuntimeError(
                 "expand: only dimensions of size 1 (and new ones in front) can be expanded, got "
-                f"size {list(sizes(shape))} for a {describe(input)}"
+                f"size {list(requested)} for a {describe(input)}"
             )
     if num_new < 0:
         raise RuntimeError(

@@ -9,15 +9,17 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import (
+    integer,
+    integers,
     normalize_dim,
     normalize_dims,
+    sizes,
 )
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._shape.permuting import expand
 from offgrad.ops._shape.reshaping import (
     clone,
     reshape,
-    sizes,
     unsqueeze,
     view,
 )
@@ -98,7 +100,7 @@ class Repeat(Op):
 
 def flip(input: "Tensor", *dims: Any) -> "Tensor":
     """Return a copy with the order along `dims` reversed."""
-    listed = sizes(dims)
+    listed = sizes(dims, "flip", "dims")
     ndim = check_tensor(input, "flip")._array.ndim
     axes = normalize_dims(listed, ndim, "flip") if listed else ()
     return Flip.apply(input, dims=axes)
@@ -128,17 +130,18 @@ def roll(
     Raises:
         RuntimeError: if the numbers of shifts and dimensions differ.
     """
-    all_shifts = (shifts,) if isinstance(shifts, int | np.integer) else tuple(shifts)
-    all_dims: Any = () if dims is None else (dims,) if isinstance(dims, int) else dims
+    all_shifts = sizes((shifts,), "roll", "shifts")
+    all_dims = () if dims is None else sizes((dims,), "roll", "dims")
     ndim = check_tensor(input, "roll")._array.ndim
     if not all_shifts or len(all_shifts) != (len(all_dims) or 1):
         raise RuntimeError(
             f"roll: there must be a shift for each dimension, got shifts {list(all_shifts)} and "
             f"dims {list(all_dims)}"
         )
-    axes = tuple(normalize_dim(int(dim), ndim, "roll") for dim in all_dims)
-    steps = tuple(int(each) for each in all_shifts)
-    return Roll.apply(input, shifts=steps, dims=axes if ndim else ())
+    if all_dims and not ndim:
+        raise IndexError(f"roll: a scalar has no dimensions, got dims {list(all_dims)}")
+    axes = tuple([normalize_dim(dim, ndim, "roll") for dim in all_dims])
+    return Roll.apply(input, shifts=all_shifts, dims=axes)
 
 
 def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor":
@@ -148,13 +151,15 @@ def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor"
         RuntimeError: if `dims` are not two different dimensions.
     """
     ndim = check_tensor(input, "rot90")._array.ndim
-    if len(dims) != 2 or ndim < 2 or dims[0] % ndim == dims[1] % ndim:
+    turns = integer(k, "rot90", "k")
+    named = integers(dims, "rot90", "dims")
+    axes = tuple([normalize_dim(dim, ndim, "rot90") for dim in named if ndim > 1])
+    if len(axes) != 2 or axes[0] == axes[1]:
         raise RuntimeError(
             f"rot90: dims must be two different dimensions, got {list(dims)} for a "
             f"{describe(input)}"
         )
-    axes = tuple(normalize_dim(int(dim), ndim, "rot90") for dim in dims)
-    return Rot90.apply(input, k=int(k), dims=axes)
+    return Rot90.apply(input, k=turns, dims=axes)
 
 
 def repeat(input: "Tensor", *repeats: Any) -> "Tensor":
@@ -163,7 +168,7 @@ def repeat(input: "Tensor", *repeats: Any) -> "Tensor":
     Raises:
         RuntimeError: if there are fewer numbers than dimensions, or a negative one.
     """
-    counts = sizes(repeats)
+    counts = sizes(repeats, "repeat", "repeats")
     if len(counts) < check_tensor(input, "repeat")._array.ndim or min(counts, default=0) < 0:
         raise RuntimeError(
             "repeat: each dimension needs a number that is not negative, got "
@@ -174,9 +179,17 @@ def repeat(input: "Tensor", *repeats: Any) -> "Tensor":
 
 def tile(input: "Tensor", *dims: Any) -> "Tensor":
     """Return copies of `input` side by side, as `repeat`; missing numbers in front are 1."""
-    counts = sizes(dims)
+    counts = sizes(dims, "tile", "dims")
     ndim = check_tensor(input, "tile")._array.ndim
     return repeat(input, (1,) * (ndim - len(counts)) + counts)
+
+
+def _check_output_size(output_size: int | None, size: int) -> None:
+    if output_size is not None and output_size != size:
+        raise RuntimeError(
+            f"repeat_interleave: output_size must be {size}, the sum of the repeats, got "
+            f"{output_size}"
+        )
 
 
 def repeat_interleave(
@@ -192,10 +205,11 @@ def repeat_interleave(
         input: the tensor.
         repeats: a number, or a tensor with a number for each entry of the dimension.
         dim: the dimension.
-        output_size: the sum of `repeats`; ignored.
+        output_size: the sum of `repeats`, the size of the result along the dimension.
 
     Raises:
-        RuntimeError: if a number is negative or there is not one for each entry.
+        RuntimeError: if a number is negative or there is not one for each entry; if `output_size`
+            is not their sum.
     """
     x = check_tensor(input, "repeat_interleave")
     if dim is None:
@@ -214,12 +228,13 @@ def repeat_interleave(
             raise RuntimeError(
                 f"repeat_interleave: repeats must not be negative, got {counts.min()}"
             )
-        return x.index_select(
-            axis, wrap(np.repeat(np.arange(length), np.broadcast_to(counts, (length,))))
-        )
-    count = int(repeats)
+        entries = np.repeat(np.arange(length), np.broadcast_to(counts, (length,)))
+        _check_output_size(output_size, entries.size)
+        return x.index_select(axis, wrap(entries))
+    count = integer(repeats, "repeat_interleave", "repeats")
     if count < 0:
         raise RuntimeError(f"repeat_interleave: repeats must not be negative, got {count}")
+    _check_output_size(output_size, length * count)
     shape = x._array.shape
     copies = expand(unsqueeze(x, axis + 1), (*shape[: axis + 1], count, *shape[axis + 1 :]))
     return view(clone(copies), (*shape[:axis], length * count, *shape[axis + 1 :]))

@@ -9,10 +9,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops._core.dims import (
-    normalize_dim,
-    normalize_dims,
-)
+from offgrad.ops._core.dims import integers, is_integer, normalize_dim, normalize_dims, sizes
 from offgrad.ops._core.dtypes import check_tensor
 
 if TYPE_CHECKING:
@@ -33,13 +30,6 @@ __all__ = [
     "unsqueeze",
     "view",
 ]
-
-
-def sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the sizes given one by one, or as one sequence."""
-    if len(args) == 1 and not isinstance(args[0], int | np.integer):
-        return tuple(int(size) for size in args[0])
-    return tuple(int(size) for size in args)
 
 
 class View(Op):
@@ -146,7 +136,7 @@ def view(input: "Tensor", *shape: Any) -> "Tensor":
     """
     if len(shape) == 1 and isinstance(shape[0], np.dtype | type):
         raise NotImplementedError("view(dtype) is not supported; use to(dtype), which converts")
-    target = _resolve(sizes(shape), check_tensor(input, "view"), "view")
+    target = _resolve(sizes(shape, "view"), check_tensor(input, "view"), "view")
     result = _try_view(input, target)
     if result is None:
         raise RuntimeError(
@@ -167,7 +157,7 @@ def _try_view(input: "Tensor", shape: tuple[int, ...]) -> "Tensor | None":
 
 def reshape(input: "Tensor", *shape: Any) -> "Tensor":
     """Return the elements in another shape: a view where possible, else a copy."""
-    target = _resolve(sizes(shape), check_tensor(input, "reshape"), "reshape")
+    target = _resolve(sizes(shape, "reshape"), check_tensor(input, "reshape"), "reshape")
     result = _try_view(input, target)
     return UnsafeView.apply(input, shape=target) if result is None else result
 
@@ -201,7 +191,7 @@ def unflatten(input: "Tensor", dim: int, sizes: Sequence[int]) -> "Tensor":
     """
     shape = check_tensor(input, "unflatten")._array.shape
     axis = normalize_dim(dim, len(shape), "unflatten")
-    parts = tuple(int(size) for size in sizes)
+    parts = integers(sizes, "unflatten", "sizes")
     if not parts or not shape:
         raise RuntimeError(
             f"unflatten: a dimension and at least one size are needed, got sizes {list(parts)} for "
@@ -223,9 +213,9 @@ def squeeze(input: "Tensor", dim: int | Sequence[int] | None = None) -> "Tensor"
     ndim = check_tensor(input, "squeeze")._array.ndim
     if dim is None:
         return Squeeze.apply(input)
-    if isinstance(dim, int | np.integer):
-        return SqueezeDim.apply(input, dim=normalize_dim(int(dim), ndim, "squeeze"))
-    dims = normalize_dims(dim, ndim, "squeeze") if len(dim) else ()
+    if is_integer(dim):
+        return SqueezeDim.apply(input, dim=normalize_dim(dim, ndim, "squeeze"))  # type: ignore[arg-type]
+    dims = normalize_dims(dim, ndim, "squeeze") if dim != () else ()
     return SqueezeDims.apply(input, dim=dims)
 
 

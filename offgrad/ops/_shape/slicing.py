@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
+from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._shape.reshaping import Unsqueeze
 
@@ -202,7 +201,11 @@ def narrow(input: "Tensor", dim: int, start: Any, length: int) -> "Tensor":
         raise RuntimeError("narrow: at least one dimension is needed, got a scalar")
     axis = normalize_dim(dim, input._array.ndim, "narrow")
     size = input._array.shape[axis]
-    first = int(start)
+    if isinstance(start, TensorBase) and (start._array.ndim or start._array.dtype.kind not in "iu"):
+        raise RuntimeError(
+            f"narrow: start must be an integer without dimensions, got a {describe(start)}"
+        )
+    first, length = integer(start, "narrow", "start"), integer(length, "narrow", "length")
     if not -size <= first <= size:
         raise IndexError(f"narrow: start must be from {-size} to {size}, got {first}")
     first += size if first < 0 else 0
@@ -211,7 +214,7 @@ def narrow(input: "Tensor", dim: int, start: Any, length: int) -> "Tensor":
             f"narrow: start and length must lie within the size {size} of dim {axis}, got {start} "
             f"and {length}"
         )
-    return Slice.apply(input, dim=axis, start=first, end=first + int(length), step=1)
+    return Slice.apply(input, dim=axis, start=first, end=first + length, step=1)
 
 
 def select(input: "Tensor", dim: int, index: Any) -> "Tensor":
@@ -224,6 +227,7 @@ def select(input: "Tensor", dim: int, index: Any) -> "Tensor":
         raise IndexError("select: at least one dimension is needed, got a scalar")
     axis = normalize_dim(dim, input._array.ndim, "select")
     size = input._array.shape[axis]
-    if not -size <= int(index) < size:
-        raise IndexError(f"select: index must be from {-size} to {size - 1}, got {index}")
-    return Select.apply(input, dim=axis, index=int(index))
+    entry = integer(index, "select", "index")
+    if not -size <= entry < size:
+        raise IndexError(f"select: index must be from {-size} to {size - 1}, got {entry}")
+    return Select.apply(input, dim=axis, index=entry)

@@ -8,9 +8,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
+from offgrad.ops._core.dims import integer, integers, is_integer, normalize_dim
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._shape.joining import cat, stack
 from offgrad.ops._shape.slicing import Slice, index_along
@@ -137,15 +135,16 @@ def _axis(tensor: "Tensor", dim: int, where: str) -> int:
 
 def _checked_size(tensor: "Tensor", axis: int, size: int, where: str) -> int:
     length = tensor._array.shape[axis]
+    size = integer(size, where, "the size of a piece")
     if size < 0 or (size == 0 and length):
         raise RuntimeError(f"{where}: the size of a piece must be positive, got {size}")
-    return int(size)
+    return size
 
 
 def _checked_sizes(
     tensor: "Tensor", axis: int, sizes: Sequence[int], where: str
 ) -> tuple[int, ...]:
-    pieces = tuple(int(each) for each in sizes)
+    pieces = integers(sizes, where, "the sizes of pieces")
     length = tensor._array.shape[axis]
     if sum(pieces) != length or min(pieces, default=0) < 0:
         raise RuntimeError(
@@ -160,10 +159,10 @@ def split(
     """Return views of consecutive pieces along `dim`, of one size (the last may be smaller) or of
     the sizes in a list.
     """
-    if not isinstance(split_size_or_sections, int | np.integer):
-        return split_with_sizes(tensor, split_size_or_sections, dim)
+    if not is_integer(split_size_or_sections):
+        return split_with_sizes(tensor, split_size_or_sections, dim)  # type: ignore[arg-type]
     axis = _axis(tensor, dim, "split")
-    size = _checked_size(tensor, axis, int(split_size_or_sections), "split")
+    size = _checked_size(tensor, axis, split_size_or_sections, "split")  # type: ignore[arg-type]
     return Split.apply_all(tensor, split_size=size, dim=axis)
 
 
@@ -187,6 +186,7 @@ def chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, ...]":
 def _chunks(input: "Tensor", chunks: int, dim: int, where: str) -> tuple[int, int]:
     """Return the dimension and the length of a chunk."""
     axis = _axis(input, dim, where)
+    chunks = integer(chunks, where, "the number of chunks")
     if chunks <= 0:
         raise RuntimeError(f"{where}: the number of chunks must be positive, got {chunks}")
     return axis, -(-input._array.shape[axis] // chunks)
@@ -230,7 +230,7 @@ def tensor_split(input: "Tensor", indices_or_sections: Any, dim: int = 0) -> "tu
                 f"tensor_split: indices must be int64, got a {describe(indices_or_sections)}"
             )
         indices_or_sections = array.tolist()
-    if isinstance(indices_or_sections, int | np.integer):
+    if is_integer(indices_or_sections):
         count = int(indices_or_sections)
         if count <= 0:
             raise RuntimeError(f"tensor_split: the number of pieces must be positive, got {count}")
@@ -238,7 +238,7 @@ def tensor_split(input: "Tensor", indices_or_sections: Any, dim: int = 0) -> "tu
         ends = np.cumsum([small + (position < larger) for position in range(count)]).tolist()
         cuts = ends[:-1]
     else:
-        cuts = [int(each) for each in indices_or_sections]
+        cuts = list(integers(indices_or_sections, "tensor_split", "indices"))
     starts, stops = [0, *cuts], [*cuts, length]
     return tuple(
         Slice.apply(input, dim=axis, start=start, end=stop, step=1)
@@ -251,7 +251,7 @@ def _numpy_split(input: "Tensor", parts: Any, dim: int, ndim: int, where: str) -
         raise RuntimeError(
             f"{where}: at least {ndim} dimensions are needed, got a {describe(input)}"
         )
-    if isinstance(parts, int | np.integer) and (parts <= 0 or input._array.shape[dim] % parts):
+    if is_integer(parts) and (parts <= 0 or input._array.shape[dim] % parts):
         raise RuntimeError(
             f"{where}: the size {input._array.shape[dim]} of dim {dim} must be divisible by the "
             f"number of pieces, got {parts}"

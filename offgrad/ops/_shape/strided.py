@@ -8,9 +8,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.ops._core.dims import (
-    normalize_dim,
-)
+from offgrad.ops._core.dims import integer, integers, normalize_dim
 from offgrad.ops._core.dtypes import check_tensor
 
 if TYPE_CHECKING:
@@ -150,6 +148,7 @@ def unfold(input: "Tensor", dimension: int, size: int, step: int) -> "Tensor":
     ndim = check_tensor(input, "unfold")._array.ndim
     axis = normalize_dim(dimension, ndim, "unfold")
     length = input._array.shape[axis] if ndim else 1
+    size, step = integer(size, "unfold", "size"), integer(step, "unfold", "step")
     if size < 0 or size > length or step <= 0:
         raise RuntimeError(
             f"unfold: windows must fit into the size {length} of dim {axis} and step must be "
@@ -157,7 +156,7 @@ def unfold(input: "Tensor", dimension: int, size: int, step: int) -> "Tensor":
         )
     if not ndim:
         return input.reshape(1)[:size]
-    return Unfold.apply(input, dimension=axis, size=int(size), step=int(step))
+    return Unfold.apply(input, dimension=axis, size=size, step=step)
 
 
 def as_strided(
@@ -176,7 +175,10 @@ def as_strided(
         RuntimeError: if sizes and strides do not fit each other or the view leaves the memory.
     """
     x = check_tensor(input, "as_strided")._array
-    shape, steps = tuple(int(each) for each in size), tuple(int(each) for each in stride)
+    shape = integers(size, "as_strided", "size")
+    steps = integers(stride, "as_strided", "stride")
+    if storage_offset is not None:
+        storage_offset = integer(storage_offset, "as_strided", "storage_offset")
     if len(shape) != len(steps) or min((*shape, *steps), default=0) < 0:
         raise RuntimeError(
             "as_strided: each size needs a stride that is not negative, got size "

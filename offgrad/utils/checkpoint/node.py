@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offgrad_storage.interrupts import interruptible, masked
+
 from offgrad.autograd import engine, grad_mode, saved_tensor
 from offgrad.autograd.node import Grads, Node, connect
 from offgrad.autograd.saved_tensor import (
@@ -136,11 +138,11 @@ class Checkpoint(Node):
 
     def call(self, context: AbstractContextManager[Any], args: Any, kwargs: Any) -> Any:
         """Return the function's result; record its saves and its random draws."""
-        with ExitStack() as stack:
+        with masked, ExitStack() as stack:
             _enter(stack, _ForwardHooks(self))
             if self.options.preserve_rng_state:
                 self._draws = stack.enter_context(draws.recording())
-            with context:
+            with interruptible, context:
                 result = self._function(*args, **kwargs)
                 self.is_complete = True
         if not self.is_complete:
@@ -202,12 +204,12 @@ class Checkpoint(Node):
         # After a lossy codec the contents differ from those of forward, rightly.
         hooks = _RecomputeHooks(self, requested, self.options.content and inputs_are_equal)
         try:
-            with ExitStack() as stack:
+            with masked, ExitStack() as stack:
                 stack.callback(grad_mode.state.set, *grad_mode.state.set(*self._modes))
                 _enter(stack, hooks)
                 if self._draws is not None:
                     stack.enter_context(draws.replaying(self._draws, hooks.mismatch))
-                with self._recompute_context:
+                with interruptible, self._recompute_context:
                     self._function(*args, **kwargs)
         except _StopRecomputation as stop:
             if stop.hooks is not hooks:

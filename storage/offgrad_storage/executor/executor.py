@@ -1,8 +1,11 @@
 """Write-behind and prefetch: the operations of a store, on I/O threads.
 
 ``write`` queues an array, and an I/O thread writes it; until then, reads copy the array itself.
-A ``read`` runs at once in the calling thread. The I/O threads do prefetches first, then free jobs,
-then writes; while a thread waits for a write, writes go first.
+A ``read`` runs at once in the calling thread. The executor is composed of an ``EntryTable``, a
+``PackTable``, an ``IOScheduler`` and ``Workers``.
+
+Ctrl-C splits no operation: each is one masked block, in which waiting, I/O, codecs and callbacks of
+the user are interruptible.
 
 The threads refer to the executor and its backend but not to the store, so a store can die unclosed.
 """
@@ -13,338 +16,603 @@ import atexit
 import concurrent.futures.thread  # noqa: F401  (see the end of this file)
 import contextlib
 import dataclasses
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from offgrad_storage._checks import check_count
 from offgrad_storage.backend import Backend
-from offgrad_storage.base import StoreStats
+from offgrad_storage.base import Allocate, StoreStats
 from offgrad_storage.codecs import Codec
-from offgrad_storage.entry import Entry, Fetch
+from offgrad_storage.entry import Entry, Fetch, Handle, State
 from offgrad_storage.errors import QuotaExceededError, StoreError
 from offgrad_storage.executor.encoding import Encoder
-from offgrad_storage.executor.entry_states import process
+from offgrad_storage.executor.entry_table import EntryTable, process
+from offgrad_storage.executor.invariants import check_invariants
+from offgrad_storage.executor.pack_table import PackTable
 from offgrad_storage.executor.scheduler import IOScheduler
 from offgrad_storage.executor.workers import Workers
+from offgrad_storage.interrupts import interruptible, masked
 
 Array = NDArray[Any]
 
 
-class Executor(IOScheduler):
+class Executor:
     """The operations of a store.
 
     Args:
+        store: watched: its end ends the threads.
         backend: moves the bytes.
         threads: bound of the I/O threads; with 0, writes happen in the calling thread.
-        inflight_nbytes: bound of the bytes of arrays with a pending write; one larger array may go
-            alone.
+        inflight_nbytes: bound of the bytes of memory held for pending writes; one larger array may
+            go alone.
+        hold: allocates the memory of packs, and of copies of arrays whose write failed.
+        max_pack_nbytes: bound of the bytes of a pack; 0 for no packs.
         codec: encodes arrays, in the I/O threads if there are any; None for none.
         seed: of the codec's random rounding.
+        timeout_seconds: ``close`` gives up after so many seconds without an answer of the drive.
     """
 
     def __init__(
         self,
+        store: object,
         backend: Backend,
+        *,
         threads: int,
         inflight_nbytes: int,
+        hold: Allocate,
+        max_pack_nbytes: int,
         codec: Codec | None = None,
         seed: int = 0,
+        timeout_seconds: float = 60.0,
     ) -> None:
         check_count("threads", threads)
-        workers = Workers(self._do_next_job, self._on_last_thread_exit, threads, backend.name)
-        super().__init__(backend, workers, inflight_nbytes, Encoder(codec, seed))
+        check_count("max_pack_nbytes", max_pack_nbytes)
+        if not timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds must be positive, got {timeout_seconds}")
+        self.backend = backend
         self.lossless = codec is None or codec.lossless
-        self._published = False
-        self._close_lock = threading.Lock()  # a second close waits for the first
-        _executors.add(self)
+        self._timeout_seconds = timeout_seconds
+        self._hold = hold
+        self._encodes = codec is not None
+        self._encoder = Encoder(codec, seed)
+        self._workers = Workers(self._do_next_job, threads, backend.name)
+        self._table = table = EntryTable(backend, inflight_nbytes, self._workers.inbox)
+        self._packs = packs = PackTable(table, hold, max_pack_nbytes, self._start_thread)
+        if not threads:
+            packs.below = 0
+        self._scheduler = IOScheduler(table, packs, self._encoder)
+        table.wake = self._workers.wake
+        table.leave_pack = packs.leave_locked
+        table.end_prefetch = packs.end_prefetch_locked
+        self._published = self._finishing = self._finished = False
+        table.store = weakref.ref(store, self._workers.inbox.put)
+        _executors[weakref.ref(store, _end_abandoned)] = self
+        _end_abandoned()
 
     # ---- operations of the store
 
-    def write(self, entry: Entry, array: Array) -> None:
-        """Take ``array`` as the value of ``entry``; wait while too much is in flight."""
-        backend, threads = self.backend, self._workers.max_threads
-        if self._closed or self._forks != process.forks:
-            self.check(entry)
-        if self._failed_packs:
-            with self._lock:
-                self._raise_failed_packs(entry)
-        data = array if threads else self._encoder.encode(entry, array)
-        if backend.prepare is not None:
-            self._prepare(entry, backend.prepare)
-        small = threads and 0 < array.nbytes < backend.packs_below
-        if small and not self._encoder.applies(array):
-            self.put_in_pack(entry, array)
-            return
-        with self._lock:
-            if self._closed:
-                raise self._closed_error(entry)
-            while threads and not self._fits_in_flight(entry):
-                self._wait_for_write(entry)
-            over_quota = False
+    def write(self, handle: Handle, array: Array) -> None:
+        """Take ``array`` as the value of a new handle; wait while too much is in flight."""
+        entry, table, threads = handle._entry, self._table, self._workers.max_threads
+        with masked:
+            if table.closed or table.forks != process.forks:
+                table.check(entry)
+            if table.failures:
+                with table.lock:
+                    table.raise_failures(entry)
+            data = array
+            if self._encodes and not threads:
+                with interruptible:
+                    data = self._encoder.encode(entry, array)
+            if self.backend.prepare is not None:
+                self._prepare(entry, self.backend.prepare)
+            if threads and self._packs.below and array.nbytes:
+                if self._encodes and self._encoder.applies(array):
+                    self._packs.provide(entry)
+                elif array.nbytes < self._packs.below and self._packs.put(handle, array):
+                    return
+            with table.lock:
+                table.handle_deaths()
+                table.check(entry)
+                if threads and not table.fits_in_flight(entry.nbytes):
+                    self._packs.wait_for_room_locked(entry, entry.nbytes)
+                over_quota = False
+                try:
+                    table.reserve(entry)
+                except QuotaExceededError:
+                    if not threads:
+                        raise
+                    over_quota = True
+                if over_quota:  # outside of the handler of the first error
+                    self._packs.reserve_locked(entry)
+                table.add(handle, entry)
+                table.hold_source(handle, entry, array)
+                if threads:
+                    table.writes[entry] = None
+                    self._wake_for_write(entry)
+                    return
+                table.begin_write(entry)
+                job = table.begin_job("writing", entry)
+            failure = None
             try:
-                self._try_reserve(entry)
-            except QuotaExceededError:
-                over_quota = True
-            if over_quota:
-                self._reserve(entry)  # waits, outside of the handler of the first error
-            self._register(entry)
-            self._hold_source(entry, array)
-            if threads:
-                self._writes[entry] = None
-                self._wake_for_write(entry)
-                return
-            self._begin_write(entry)
-        self._write(entry, data)
-        if entry.error is not None:
-            raise self._report(entry.error)
+                failure = self._scheduler.write_now(entry, data)
+            finally:
+                with table.lock:
+                    table.end_job(job)
+            if failure is not None:
+                try:
+                    raise failure
+                finally:
+                    del failure  # else the error holds itself by its traceback
 
     def _prepare(self, entry: Entry, prepare: Callable[[Entry], None]) -> None:
         try:
-            self._retry_after_release(lambda: prepare(entry))
+            with interruptible:
+                self._scheduler.retry_after_release(lambda: prepare(entry))
         except OSError as error:
-            raise self._store_error(error, "making room", entry) from error
+            raise self._table.store_error(error, "making room", entry) from error
+
+    def _start_thread(self, entry: Entry) -> None:
+        try:
+            self._workers.start_thread()
+        except RuntimeError as error:
+            raise self._table.store_error(error, "starting an I/O thread", entry) from error
 
     def _wake_for_write(self, entry: Entry) -> None:
         """Wake a thread for the queued ``entry``; undo its put if there is no thread."""
         try:
             self._start_thread(entry)
         except StoreError:
-            self._cancel_write(entry)
-            self._unregister(entry)
-            self._figures.puts -= 1
-            self._entries.pop(entry.serial, None)
-            if self.backend.persistent:  # it frees nothing
-                entry.reserved = False
-                self._set_stored_nbytes(entry, 0)
-            else:
-                self._free_place(entry)
+            self._table.undo_put(entry)
             raise
         self._workers.wake()
 
-    def prefetch(self, entry: Entry, out: Array | None) -> bool:
-        """Have a thread fill the C-contiguous ``out``; False if a prefetch is under way already.
+    def get(self, handle: Handle, out: Array | None, allocate: Allocate) -> Array:
+        """The stored array: in ``out``, or in the array of a prefetch, or in a new one."""
+        entry, since = handle._entry, time.perf_counter()
+        with masked:
+            target = None
+            if handle._fetch is not None:
+                target, filled = self._take_prefetched(handle, out, since)
+                if filled:
+                    assert target is not None
+                    return target if out is None else _copied(target, out)
+            if out is not None and out.flags.c_contiguous:
+                target = out
+            elif target is None:
+                self._table.check(entry)
+                with interruptible:
+                    target = allocate(entry.shape, entry.dtype)
+            self._scheduler.read(entry, target, since)
+            return target if out is None else _copied(target, out)
+
+    def _take_prefetched(
+        self, handle: Handle, out: Array | None, since: float
+    ) -> tuple[Array | None, bool]:
+        """End the prefetch for a get into ``out``: its array, which nobody else has, if filled.
+
+        An array that the user passed to ``prefetch`` is only for a get that returns it: to others
+        it may be another thread's by now.
+        """
+        entry, table = handle._entry, self._table
+        table.check_process(entry)
+        with table.lock:
+            fetch = self._end_prefetch(handle)
+            if fetch is None:
+                return None, False
+            array, fetch.array = fetch.array, None  # the thread that read it may hold the fetch
+            if fetch.packed:
+                return (array if out is None else None), False
+            if fetch.error is not None:
+                raise table.report(fetch.error)
+            if not (fetch.is_own or out is None or out is array):
+                return None, False
+            table.figures.prefetch_hits += fetch.done
+            if fetch.done:
+                table.count_get(entry, since)
+            return array, fetch.done
+
+    def _end_prefetch(self, handle: Handle, hit: bool = True) -> Fetch | None:
+        """End the prefetch of a handle, once no thread reads for it; with the lock held.
+
+        None if there is none, or another thread ends it.
+        """
+        entry, table = handle._entry, self._table
+        table.handle_deaths()
+        table.check(entry)
+        fetch = handle._fetch
+        if fetch is None:
+            return None
+        if fetch.packed:
+            self._packs.end_prefetch_locked(entry, hit)
+        elif table.reads.pop(entry, self) is not None:
+            while not fetch.done:
+                table.wait()
+                if handle._fetch is not fetch:
+                    return None
+        if handle._fetch is not fetch:
+            return None
+        handle._fetch = None
+        return fetch
+
+    def prefetch(self, handle: Handle, out: Array | None, allocate: Allocate) -> None:
+        """Have a thread fill ``out`` or a new array, unless a prefetch does so already.
 
         For an array in a pack only the pack is prefetched; ``get`` copies the array from it.
         """
-        self._check_process(entry)
-        with self._lock:
-            self._check_open(entry)
-            if entry.fetch is not None:
-                return False
-            entry.fetch = Fetch(out, packed=entry.pack is not None)
-            if entry.pack is not None:
-                self._add_interest(entry.pack)
-            else:
-                self._start_thread(entry)
-                self._reads[entry] = None
-                self._workers.wake()
-            return True
+        entry, table = handle._entry, self._table
+        with masked:
+            table.check(entry)
+            if not self._workers.max_threads:
+                return
+            while True:
+                fetch = handle._fetch
+                if fetch is not None:
+                    if out is None or out is fetch.array:
+                        return
+                    self.cancel_prefetch(handle)
+                target, pack = out, entry.pack
+                if target is None and pack is None:
+                    with interruptible:
+                        target = allocate(entry.shape, entry.dtype)
+                with table.lock:
+                    table.handle_deaths()
+                    table.check(entry)
+                    if handle._fetch is not None:
+                        continue
+                    pack = entry.pack
+                    handle._fetch = Fetch(target, out is None, packed=pack is not None)
+                    if pack is None:
+                        try:
+                            self._start_thread(entry)
+                        except StoreError:
+                            handle._fetch = None
+                            raise
+                        table.reads[entry] = None
+                        self._workers.wake()
+                        return
+                self._packs.want(entry, pack)
+                return
 
-    def take_prefetched(
-        self, entry: Entry, since: float | None = None
-    ) -> tuple[Array | None, bool]:
-        """The array of the prefetch under way, if any, and whether it is filled; waits for it.
-
-        If it is filled, count a get that began at ``since``.
-        """
-        self._check_process(entry)
-        with self._lock:
-            self._check_open(entry)
-            fetch = entry.fetch
-            if fetch is None:
-                return None, False
-            if fetch.packed:
-                self._end_pack_prefetch(entry)
-                return fetch.array, False
-            if self._reads.pop(entry, self) is not None:
-                while not fetch.done:
-                    self._lock.wait()
-                if entry.fetch is not fetch:  # another thread has taken it
-                    return None, False
-                self._figures.prefetch_hits += 1
-            entry.fetch = None
-            array, fetch.array = fetch.array, None  # the thread that read it may hold the fetch
-            if fetch.error is not None:
-                raise self._report(fetch.error)
-            if fetch.done and since is not None:
-                self._count_get(entry, since)
-            return array, fetch.done
-
-    def cancel_prefetch(self, entry: Entry) -> None:
+    def cancel_prefetch(self, handle: Handle) -> None:
         """Forget the prefetch under way, if any; wait while a thread fills its array."""
-        self._check_process(entry)
-        with self._lock:
-            fetch = entry.fetch
+        entry, table = handle._entry, self._table
+        table.check_process(entry)
+        with masked, table.lock:
+            if table.closed and handle._fetch is None:
+                return
+            fetch = None
+            with contextlib.suppress(StoreError):  # closed
+                fetch = self._end_prefetch(handle, hit=False)
             if fetch is None:
                 return
-            if fetch.packed:
-                self._release_interest(entry)
-                return
-            if self._reads.pop(entry, self) is not None:
-                while not fetch.done:
-                    self._lock.wait()
-            if entry.fetch is fetch:
-                entry.fetch = fetch.array = None
-            # A later get meets the error of reading again.
-            if fetch.error is not entry.error and fetch.error in self._unreported_errors:
-                self._unreported_errors.remove(fetch.error)
+            fetch.array = None
+            if fetch.error in table.unreported:  # a later get meets the error of reading again
+                table.unreported.remove(fetch.error)
 
     def wait_captured(self, entry: Entry) -> None:
         """Wait until the source of ``entry`` may change; its write goes first."""
-        if self._is_forked():
+        with masked:
+            while not (entry.captured or self._table.is_forked()):
+                self.wait_written(entry)
+                if not entry.captured:
+                    self._copy_failed(entry)
+
+    def wait_written(self, entry: Entry) -> None:
+        """Wait until the write of ``entry``, which goes first, has ended or failed."""
+        table = self._table
+        if entry.captured or table.is_forked():
             return  # no thread reads from the memory of a fork
-        with self._lock:
-            if entry in self._writes:
-                self._writes.move_to_end(entry, last=False)
-            while not entry.captured:
-                self._wait_for_write(entry)
+        with masked, table.lock:
+            table.handle_deaths()
+            if entry in table.writes:
+                table.writes.move_to_end(entry, last=False)
+            while not (entry.captured or entry.state is State.FAILED):
+                table.wait_for_write(entry)
+
+    def _copy_failed(self, entry: Entry) -> None:
+        """Copy the array of a failed write into memory of the store."""
+        table = self._table
+        copy = None
+        with contextlib.suppress(MemoryError), interruptible:
+            copy = self._hold(entry.shape, entry.dtype)
+        with table.lock:
+            if entry.state is not State.FAILED:
+                return
+            if copy is None and entry.error is not None:
+                raise table.report(entry.error)
+            source = table.begin_read(entry)
+        try:
+            with interruptible:
+                np.copyto(copy, source)  # type: ignore[arg-type]
+        except BaseException:
+            copy = None
+            raise
+        finally:
+            source = None
+            with table.lock:
+                table.end_read(entry, pinned=True)
+                if copy is not None:
+                    table.replace_source(entry, copy)
 
     def check_written(self, entry: Entry) -> None:
         """Raise the error of the write of ``entry``, if it has failed."""
         if entry.error is not None:
-            self._check_process(entry)
-            with self._lock:
-                raise self._report(entry.error)
-
-    def drop(self, entry: Entry) -> None:
-        """The handle of ``entry`` has died. Never waits: the garbage collector calls it."""
-        if self._closed or self._is_forked():
-            return
-        if not self._lock.defer(entry) and self._workers:
-            self._workers.wake()
+            self._table.check_process(entry)
+            with masked, self._table.lock:
+                if entry.error is not None:
+                    raise self._table.report(entry.error)
 
     def stats(self) -> StoreStats:
         """The figures so far."""
-        self._check_process(None)
-        with self._lock:
-            return dataclasses.replace(self._figures)
+        table = self._table
+        table.check_process(None)
+        with masked, table.lock:
+            table.find_deaths()
+            return dataclasses.replace(table.figures)
 
     def check(self, entry: Entry | None = None) -> None:
         """Raise unless the store may be used, by this process."""
-        self._check_process(entry)
-        self._check_open(entry)
+        self._table.check(entry)
+
+    @property
+    def packs_nbytes(self) -> int:
+        """Bytes of memory that packs hold now."""
+        return self._packs.nbytes
+
+    def flush(self) -> None:
+        """Complete pending writes, and wait for them."""
+        table = self._table
+        table.check()
+        with masked, table.lock:
+            table.handle_deaths()
+            if table.retry_failed():
+                self._workers.wake()
+            while True:
+                if not table.has_pending_arrays():  # each may move to an open pack
+                    self._packs.seal_all_locked()
+                if not (table.pending or self._packs.copying):
+                    return
+                table.wait_for_write(None)
+
+    def trim(self) -> None:
+        """Write the open packs and wait for them; drop packs that no prefetch wants."""
+        table = self._table
+        table.check()
+        with masked, table.lock:
+            table.handle_deaths()
+            if table.retry_failed():
+                self._workers.wake()
+            open_packs = [*self._packs.open.values()]
+            self._packs.seal_all_locked()
+            while any(each.state is State.ARRIVING or each in table.pending for each in open_packs):
+                table.wait_for_write(None)
+            self._packs.trim_locked()
+
+    def publish(self) -> None:
+        """Have the backend make stored arrays readable for other programs."""
+        table = self._table
+        with masked:
+            self.flush()
+            with table.lock:
+                entries = self._tracked()
+                placed = [entry if entry.pack is None else entry.pack for entry in entries]
+                for entry in placed:  # its handle may die meanwhile
+                    entry.busy += 1
+                job = table.begin_job("writing metadata", None)
+            try:
+                with interruptible:
+                    self.backend.publish(entries)
+            except Exception as error:
+                failure = table.store_error(error, "writing metadata", None)
+                raise failure from failure.__cause__
+            finally:
+                with table.lock:
+                    for entry in placed:
+                        entry.busy -= 1
+                        table.leave_if_unused(entry)
+                    table.end_job(job)
+
+    def _check(self) -> None:
+        """Raise AssertionError unless the sums agree with the tables."""
+        with masked, self._table.lock:
+            if not self._finished:
+                self._table.find_deaths()
+                check_invariants(self)
+
+    def _tracked(self) -> list[Entry]:
+        table = self._table
+        found = table.kept | {entry.serial: entry for entry in table.live.values()}
+        return [found[serial] for serial in sorted(found)]
+
+    # ---- the end
 
     def close(self) -> None:
         """End all work, join the threads and close the backend; raise unreported errors."""
-        if self._is_forked():
+        table = self._table
+        if table.is_forked():
             return
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                if not self.backend.persistent:
-                    self._cancel_all()
-                self._workers.stop()
-                self._lock.notify_all()
-        with self._close_lock:
-            self._workers.join()
-            self._finish_packs()
-            with self._lock:
-                while self._active:  # reads in the threads of callers
-                    self._lock.wait()
-            self._publish_at_close()
-            self.backend.close()
-        self._figures.live_handles = self._figures.logical_nbytes = 0
-        if not self.backend.persistent:
-            self.backend.used_nbytes = self._figures.stored_nbytes = 0
-        errors, self._unreported_errors = self._unreported_errors, []
+        with masked:
+            began = time.monotonic()
+            self.begin_close()
+            with table.lock:
+                while not self._finished:
+                    if self._workers.running or table.jobs or self._packs.copying:
+                        self._wait_for_answer(began)
+                    elif self._finishing:
+                        table.wait()
+                    else:
+                        self._finish_locked()
+                errors, table.unreported = table.unreported, []
+            self._workers.join(1.0)
         if errors:
             for other in errors[1:]:
                 errors[0].add_note(f"also: {other}")
             raise errors[0]
 
-    def flush(self) -> None:
-        """Complete pending writes, and wait for them."""
-        self.check()
-        with self._lock:
-            while True:
-                if not self._arrays_pending:  # each may move to an open pack
-                    self._seal_all()
-                if not (self._writes or self._copying or self._figures.inflight_nbytes):
-                    return
-                self._wait_for_write(None)
+    def begin_close(self) -> None:
+        """Refuse new work, cancel writes unless the store is persistent, and end the threads."""
+        table = self._table
+        with masked, table.lock:
+            if not table.closed:
+                table.handle_deaths()
+                table.closed = True
+                if not self.backend.persistent:
+                    table.cancel_all()
+                self._workers.wake_all()
+                table.notify_all()
 
-    def publish(self) -> None:
-        """Have the backend make stored arrays readable for other programs."""
-        self.flush()
-        with self._lock:
-            entries = _by_serial(self._entries)
-            placed = [entry if entry.pack is None else entry.pack for entry in entries]
-            for entry in placed:  # its handle may die meanwhile
-                entry.busy += 1
+    def _wait_for_answer(self, began: float) -> None:
+        """Wait for a change.
+
+        Raises:
+            StoreError: no job has ended for too long.
+        """
+        table = self._table
+        table.wait()
+        since = max([began, table.last_answer, *(job.began for job in table.jobs)])
+        silent = time.monotonic() - since
+        if silent < self._timeout_seconds or not table.jobs:
+            return
+        table.gave_up = table.abandoned = True  # the last thread closes the backend
+        self._finished = True
+        table.notify_all()
+        self._unregister()
+        jobs = ", ".join(map(str, table.jobs))
+        waiting = [str(entry) for entry in table.writes]
+        if waiting:
+            jobs += f"; {len(waiting)} writes wait for it, first of {waiting[0]}"
+        raise StoreError(
+            f"the drive has not answered for {silent:.0f} seconds while the store was closed: "
+            f"{jobs}",
+            store=self.backend.name,
+            fix="Check the drive, or raise timeout_seconds of the store if it is only slow. The "
+            "store's files are freed when the process ends",
+        )
+
+    def _finish_locked(self) -> None:
+        """No thread and no job is left: publish, close the backend, and release the memory."""
+        table = self._table
+        self._finishing = True
+        table.lock.release()
+        errors = []
         try:
-            self.backend.publish(entries)
-        except Exception as error:
-            failure = self._store_error(error, "writing metadata", None)
-            raise failure from failure.__cause__
+            if self.backend.persistent and self.backend.tracks_entries and not self._published:
+                self._published = True
+                try:
+                    self.backend.publish(self._tracked())
+                except Exception as error:
+                    errors.append(table.store_error(error, "writing metadata", None))
+            try:
+                self.backend.close()
+            except Exception as error:
+                errors.append(table.store_error(error, "closing", None))
         finally:
-            with self._lock:
-                for entry in placed:
-                    entry.busy -= 1
-                    self._free_if_unused(entry)
+            table.lock.acquire()
+            table.unreported += errors
+            self._packs.release_locked()
+            table.release_all()
+            self._finished = True
+            self._unregister()
+            table.notify_all()
+
+    def _unregister(self) -> None:
+        for reference, executor in list(_executors.items()):
+            if executor is self:
+                _executors.pop(reference, None)
 
     def abandon(self) -> None:
         """The store has died unclosed. Never waits: the last thread closes the backend."""
-        if self._closed or self._is_forked():
-            return
-        self._closed = self._abandoned = True
-        self._workers.stop()
-        if not self._workers:
-            self.backend.close()
+        table = self._table
+        if table.is_forked() or self._workers or self._finishing:
+            return  # an inbox tells the threads
+        table.closed = table.abandoned = True
+        with masked, table.lock:
+            if not self._finished:
+                self._finish_locked()
 
     # ---- the I/O threads
 
-    def _do_next_job(self) -> None:
-        with self._lock:
-            if self._abandoned and not self.backend.persistent:
-                self._cancel_all()
-        job = self._next_job()
+    def _do_next_job(self) -> bool:
+        """Do a job, or sleep; return whether the thread goes on."""
+        table, workers = self._table, self._workers
+        with table.lock:
+            table.handle_deaths()
+            if table.abandoned and not self.backend.persistent:
+                table.cancel_all()
+            job = self._scheduler.next_job()
+            if job is None and table.closed and self._is_done_locked():
+                workers.running -= 1
+                if table.abandoned and not workers.running and not self._finishing:
+                    self._finish_locked()
+                table.notify_all()
+                return False
+            if job is None:
+                job = self._scheduler.next_job()  # of a pack that was just sealed
+            if job is None:
+                workers.sleep()
         if job is not None:
             job()
+            return True
+        item = workers.take()
+        with table.lock:
+            workers.woke(item)
+            if item is not None:
+                table.on_death(item)
+                workers.wake_all()
+        return True
 
-    def _on_last_thread_exit(self) -> None:
-        if self._abandoned:
-            self._finish_packs()
-            self._publish_at_close()
-            self.backend.close()
-
-    def _publish_at_close(self) -> None:
-        if self.backend.tracks_entries and self.backend.persistent and not self._published:
-            self._published = True
-            try:
-                self.backend.publish(_by_serial(self._entries))
-            except Exception as error:
-                self._unreported_errors.append(self._store_error(error, "writing metadata", None))
-
-    def _finish_packs(self) -> None:
-        """Without I/O threads: write the open packs if the store is persistent; release all."""
-        if self.backend.persistent:
-            with self._lock:
-                while self._copying:  # in the threads of callers
-                    self._lock.wait()
-                self._seal_all()
-            while (job := self._next_job()) is not None:
-                job()
-        with self._lock:
-            self._release_packs()
+    def _is_done_locked(self) -> bool:
+        """Closed: whether this thread has nothing more to do; seals the packs of a kept store."""
+        table = self._table
+        if not self.backend.persistent:
+            return True
+        if self._packs.copying or table.has_pending_arrays():
+            return False
+        self._packs.seal_all_locked()
+        self._workers.wake_all()
+        return not table.pending
 
 
-def _by_serial(entries: dict[int, Entry]) -> list[Entry]:
-    return [entries[serial] for serial in sorted(entries)]
+def _copied(target: Array, out: Array) -> Array:
+    if target is not out:
+        np.copyto(out, target)
+    return out
 
 
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+# By a weak reference to the store of each. A store that dies without threads is closed here.
+_executors: dict[weakref.ref[Any], Executor] = {}
+
+
+def _end_abandoned(reference: object = None) -> None:
+    """Close the backends of dead stores without threads.
+
+    A callback of weak references, which SIGINT may skip: so the next store looks as well.
+    """
+    for store, executor in list(_executors.items()):
+        if store() is None:
+            executor.abandon()
 
 
 def _close_at_exit() -> None:
-    for executor in list(_executors):
-        # A failed write matters only where the data would have outlived the process.
-        ignored = () if executor.backend.persistent else (StoreError,)
-        with contextlib.suppress(*ignored):
+    executors = list(_executors.values())
+    for executor in executors:
+        if not executor._table.is_forked():
+            executor.begin_close()
+    for executor in executors:
+        try:
             executor.close()
+        except StoreError as error:
+            # A failed write matters only where the data would have outlived the process.
+            if executor.backend.persistent or executor._table.gave_up:
+                print(f"offgrad_storage: at exit: {error}", file=sys.stderr)
 
 
 # At exit, a backend may need threads of other packages, as zarr does. Those end before atexit runs,

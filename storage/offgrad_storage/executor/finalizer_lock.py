@@ -3,15 +3,19 @@
 The garbage collector may run ``__del__`` in any thread at any moment, also in one that holds the
 lock, so a finalizer must never wait for it. It defers an event instead, which is handled at once if
 the lock is free, else by the lock's holder: on entering, after waiting, and after releasing.
+
+The lock masks SIGINT: no Ctrl-C splits a change of the state, and only ``wait`` raises it.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, TypeVar
+
+from offgrad_storage.executor.waiting import Waiters
+from offgrad_storage.interrupts import MaskedLock, masked
 
 Event = TypeVar("Event")
 
@@ -21,14 +25,17 @@ class FinalizerLock(Generic[Event]):
 
     Args:
         handle: called with each event while the lock is held; must be quick and not raise.
+
+    Attributes:
+        inbox: the queue. Its ``append`` may be the callback of weak references: as a C function it
+            cannot be interrupted.
     """
 
     def __init__(self, handle: Callable[[Event], object]) -> None:
         self._handle = handle
-        self._events: deque[Event] = deque()
-        self._lock = threading.Lock()
-        self._condition = threading.Condition(self._lock)
-        self._waiting = 0
+        self.inbox: deque[Event] = deque()
+        self._lock = MaskedLock()
+        self._waiters = Waiters(self._lock.release, self._lock.reacquire)
 
     def defer(self, event: Event) -> bool:
         """Queue an event, without ever waiting; return whether it has been handled already.
@@ -36,33 +43,39 @@ class FinalizerLock(Generic[Event]):
         If not, the holder of the lock handles it, unless it is just about to wait: so the caller
         must then wake a thread that takes the lock.
         """
-        self._events.append(event)
-        self._try_handle_events()
-        return not self._events
+        self.inbox.append(event)
+        with masked:
+            self._try_handle_events()
+        return not self.inbox
 
-    def wait(self) -> None:
-        """Release the lock until ``notify_all``, take it again and handle events."""
-        self._waiting += 1
-        try:
-            self._condition.wait()
-        finally:
-            self._waiting -= 1
+    def wait(self, timeout: float = -1) -> bool:
+        """Release the lock until ``notify_all``, take it again and handle events.
+
+        Args:
+            timeout: maximum of seconds to wait; -1 for no limit.
+
+        Returns:
+            Whether it was notified in time.
+
+        Raises:
+            KeyboardInterrupt: of SIGINT while waiting; the lock is held.
+        """
+        notified = self._waiters.wait(timeout)
         self._handle_events()
+        return notified
 
     def notify_all(self) -> None:
         """Wake all waiting threads; call it with the lock held."""
-        if self._waiting:  # cheaper than notifying no thread
-            self._condition.notify_all()
+        self._waiters.notify_all()
 
     def __enter__(self) -> None:
-        self._lock.acquire()
-        if not self._events:
-            return
-        try:
-            self._handle_events()
-        except BaseException:
-            self._lock.release()
-            raise
+        self._lock.__enter__()
+        if self.inbox:
+            try:
+                self._handle_events()
+            except BaseException as error:
+                self._lock.__exit__(type(error), error, None)
+                raise
 
     def __exit__(
         self,
@@ -71,17 +84,18 @@ class FinalizerLock(Generic[Event]):
         traceback: TracebackType | None,
     ) -> None:
         self._lock.release()
-        if self._events:
+        if self.inbox:
             self._try_handle_events()
+        masked.__exit__()
 
     def _try_handle_events(self) -> None:
         # An event deferred while the last one is being handled finds the lock taken: so loop.
-        while self._events and self._lock.acquire(blocking=False):
+        while self.inbox and self._lock.acquire(blocking=False):
             try:
                 self._handle_events()
             finally:
                 self._lock.release()
 
     def _handle_events(self) -> None:
-        while self._events:
-            self._handle(self._events.popleft())
+        while self.inbox:
+            self._handle(self.inbox.popleft())

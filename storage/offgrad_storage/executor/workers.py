@@ -1,47 +1,44 @@
-"""A bounded number of I/O threads that take one step whenever they are woken."""
+"""A bounded number of I/O threads that look for jobs, and sleep while there are none."""
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 
 class Workers:
-    """Threads that call ``step`` once per ``wake``, started one by one.
+    """Threads that call ``step`` until it finds no job, and then wait for the inbox.
 
-    A wake is a token in a queue, so none is lost; a thread that finds no job was preceded by
-    another. ``wake`` and ``stop`` never wait, so the garbage collector may call them.
+    Call its methods with the lock held, except for ``take`` and ``join``.
 
     Args:
-        step: takes one job and does it; must not raise.
-        on_last_exit: called by the last thread to end.
+        step: finds one job and does it; must not raise. It returns whether to go on.
         max_threads: bound of their number.
         name: prefix of the threads' names.
+
+    Attributes:
+        inbox: None wakes a thread; other items, which anyone may put there at any time, are for
+            ``step``, which finds them there.
+        running: threads that have not ended.
     """
 
-    def __init__(
-        self,
-        step: Callable[[], object],
-        on_last_exit: Callable[[], object],
-        max_threads: int,
-        name: str,
-    ) -> None:
+    def __init__(self, step: Callable[[], bool], max_threads: int, name: str) -> None:
         self.max_threads = max_threads
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.running = 0
         self._step = step
-        self._on_last_exit = on_last_exit
         self._name = name
-        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._ended = itertools.count(1)
+        self._idle = self._woken = 0
 
     def __bool__(self) -> bool:
         """Whether any thread was started."""
         return bool(self._threads)
 
     def start_thread(self) -> None:
-        """Start one more thread, up to ``max_threads``; for one caller at a time.
+        """Start one more thread, up to ``max_threads``.
 
         Raises:
             RuntimeError: the system refuses the first thread.
@@ -57,23 +54,38 @@ class Workers:
                 raise
         else:
             self._threads.append(thread)
+            self.running += 1
 
     def wake(self) -> None:
-        """Have a thread take a step."""
-        self._tokens.put(True)
+        """Wake a thread, if one sleeps that was not woken yet."""
+        if self._woken < self._idle:
+            self._woken += 1
+            self.inbox.put(None)
 
-    def stop(self) -> None:
-        """Have all threads end, after the steps requested before."""
-        for _ in self._threads:
-            self._tokens.put(False)
+    def wake_all(self) -> None:
+        """Wake all threads, to end or to find out that they should not."""
+        for _ in range(self._idle - self._woken):
+            self.wake()
 
-    def join(self) -> None:
-        """Wait until all threads have ended."""
+    def sleep(self) -> None:
+        """The calling thread is about to call ``take``."""
+        self._idle += 1
+
+    def woke(self, item: Any) -> None:
+        """The calling thread has taken ``item``."""
+        self._idle -= 1
+        if item is None:
+            self._woken -= 1
+
+    def take(self) -> Any:
+        """Wait for an item of the inbox."""
+        return self.inbox.get()
+
+    def join(self, timeout: float) -> None:
+        """Wait until all threads have ended, each for so many seconds at most."""
         for thread in self._threads:
-            thread.join()
+            thread.join(timeout)
 
     def _loop(self) -> None:
-        while self._tokens.get():
-            self._step()
-        if next(self._ended) == len(self._threads):
-            self._on_last_exit()
+        while self._step():
+            pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from weakref import ref
 
 import numpy as np
 
@@ -26,31 +27,35 @@ class Block:
     Attributes:
         address: where it starts.
         nbytes: its length, whole pages.
+        used_nbytes: the bytes of the array in it.
         returned: when it was last returned, by the counter of its pool.
     """
 
-    __slots__ = ("_mapping", "_start", "address", "nbytes", "returned")
+    __slots__ = ("_mapping", "_start", "address", "nbytes", "returned", "used_nbytes")
 
     def __init__(self, mapping: _Mapping, start: int, nbytes: int) -> None:
         self._mapping = mapping
         self._start = start
         self.address = mapping.address + start
         self.nbytes = nbytes
-        self.returned = 0
+        self.used_nbytes = self.returned = 0
 
     def unmap(self) -> None:
         """Return the memory to the system."""
         self._mapping.free(self._start, self.nbytes)
 
 
+class _Slabs(dict[int, "_Mapping"]):
+    """Slabs with free space, by their id. They refer to it weakly, so that no cycle arises."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Blocks:
     """Makes blocks. For one thread at a time, as is ``Block.unmap``."""
 
     def __init__(self) -> None:
-        self._slabs: dict[int, _Mapping] = {}  # the last ones with free space
-
-    def __del__(self) -> None:
-        self._slabs.clear()  # they refer to it: do not leave the cycle to the garbage collector
+        self._slabs = _Slabs()  # the last ones
 
     def make(self, nbytes: int) -> Block:
         """A new block of whole pages.
@@ -84,9 +89,9 @@ class _Mapping:
     the child with an interrupted call: then the mapping stays unchanged.
     """
 
-    def __init__(self, nbytes: int, with_room: dict[int, _Mapping] | None = None) -> None:
+    def __init__(self, nbytes: int, with_room: _Slabs | None = None) -> None:
         self.nbytes = nbytes
-        self._with_room = with_room
+        self._with_room = None if with_room is None else ref(with_room)
         self._used = Extents()
         self._freed: list[tuple[int, int]] = []  # ranges, before they are free in _used
         self._busy = False
@@ -130,13 +135,14 @@ class _Mapping:
 
     def _release(self, start: int, nbytes: int) -> None:
         self._used.free(start, nbytes)
+        with_room = None if self._with_room is None else self._with_room()
         if self._used.free_nbytes == self._used.end:
             self._map.close()
-            if self._with_room is not None:
-                self._with_room.pop(id(self), None)
+            if with_room is not None:
+                with_room.pop(id(self), None)
             return
-        if self._with_room is not None:
-            self._with_room[id(self)] = self
+        if with_room is not None:
+            with_room[id(self)] = self
         offset = self.address - _address(self._map) + start
         with contextlib.suppress(OSError):  # locked memory stays until it is unmapped
             self._map.madvise(mmap.MADV_DONTNEED, offset, nbytes)

@@ -4,19 +4,15 @@ A new large array costs a page fault per 4 KiB, a reused one none, and a page-al
 written to disk with O_DIRECT without a copy. The pool returns ordinary NumPy arrays; their memory
 returns to the pool when the last view dies.
 
-Taking and returning memory uses no lock: the last view may die inside a garbage collection at any
-allocation, in any thread, also in the middle of this code. Each step of both is a single
-operation on a dict or deque, which the interpreter makes atomic.
+The last view may die inside a garbage collection at any moment, in any thread, also in the middle
+of this code. A weak reference notices it and queues the buffer, which the next use of the pool
+takes back. As in `MemoryCounter`, neither needs a lock, and no Ctrl-C can split or hide it.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-import os
-import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +22,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from offgrad_storage._checks import check_count
+from offgrad_storage.interrupts import MaskedLock
 from offgrad_storage.memory.blocks import Block, Blocks
+from offgrad_storage.memory.counter import DeathRef, MemoryCounter
 
 PAGE = 4096
 """Alignment in bytes of every pooled array, and of everything written with O_DIRECT."""
@@ -53,24 +51,16 @@ def size_class(nbytes: int) -> int:
 
 
 class _Lease:
-    """Owns one block while arrays use it: the base of all their views."""
+    """The base of all views of one array; its block returns to the pool when it dies."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "block", "nbytes", "pool", "serial")
+    __slots__ = ("__array_interface__", "__weakref__", "block", "nbytes", "pool")
 
-    def __init__(self, pool: BufferPool, block: Block, nbytes: int, serial: int) -> None:
+    __array_interface__: dict[str, Any]
+    block: Block
+
+    def __init__(self, pool: BufferPool, nbytes: int) -> None:
         self.pool = pool
-        self.block = block
         self.nbytes = nbytes
-        self.serial = serial
-        self.__array_interface__ = {
-            "shape": (block.nbytes,),
-            "typestr": "|u1",
-            "data": (block.address, False),
-            "version": 3,
-        }
-
-    def __del__(self) -> None:
-        self.pool._take_back(self)
 
 
 @dataclass(frozen=True)
@@ -99,29 +89,25 @@ class BufferPool:
 
     Args:
         capacity: bound of the bytes of buffers, in use and cached; None for none.
-        on_change: called with ``+nbytes`` before an array is returned, and with ``-nbytes`` when
-            its last view has died. If it raises in the former call, nothing is taken. The latter
-            call may come from a garbage collection in any thread: it must neither wait nor raise.
+        counter: counts the bytes of living arrays, and may refuse some; other pools may share it.
 
     Thread-safe. A forked child may continue to use its copy of the pool.
     """
 
-    def __init__(
-        self, capacity: int | None = None, on_change: Callable[[int], object] | None = None
-    ) -> None:
+    def __init__(self, capacity: int | None = None, counter: MemoryCounter | None = None) -> None:
         if capacity is not None:
             check_count("capacity", capacity)
         self.capacity = capacity
-        self._on_change = on_change
+        self._counter = counter
         self._blocks = Blocks()
-        self._free: dict[int, deque[Block]] = {}
-        self._live: dict[int, tuple[int, int]] = {}
-        self._serial = itertools.count()
-        self._returned = itertools.count()
-        self._takes = self._maps = self._peak = 0
+        self._free: dict[int, deque[Block]] = {}  # by their size
+        self._live: dict[DeathRef, Block] = {}
+        self._dead: deque[DeathRef] = deque()
+        self._on_death: Callable[[Any], object] = self._dead.append
+        self._returned = self._takes = self._maps = self._peak = 0
         self._mapped_nbytes = 0  # of all buffers, in use or cached
-        self._map_lock = threading.RLock()
-        _pools.add(self)
+        # Reentrant: a finalizer of the program's may use the pool.
+        self._map_lock = MaskedLock(reentrant=True)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
         """An uninitialised C-ordered array whose memory starts at a page boundary.
@@ -140,19 +126,17 @@ class BufferPool:
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes <= 0:
             return np.empty(shape, dtype)
-        if self._on_change is not None:
-            self._on_change(nbytes)
-        try:
-            block = self._take(size_class(nbytes))
-        except BaseException:
-            if self._on_change is not None:
-                self._on_change(-nbytes)
-            raise
-        serial = next(self._serial)
-        self._takes = serial + 1
-        self._live[serial] = (nbytes, block.nbytes)
-        root = np.asarray(_Lease(self, block, nbytes, serial))
-        return np.ndarray(shape, dtype, buffer=root)
+        lease = _Lease(self, nbytes)
+        if self._counter is not None:
+            self._counter.add(lease, nbytes)
+        block = self._take(lease, size_class(nbytes))
+        lease.__array_interface__ = {
+            "shape": (block.nbytes,),
+            "typestr": "|u1",
+            "data": (block.address, False),
+            "version": 3,
+        }
+        return np.ndarray(shape, dtype, buffer=np.asarray(lease))
 
     def owns(self, array: Array) -> bool:
         """Whether the memory of ``array``, perhaps a view, comes from this pool."""
@@ -177,18 +161,21 @@ class BufferPool:
     @property
     def in_use_nbytes(self) -> int:
         """Exact bytes of all live arrays."""
-        return sum(nbytes for nbytes, _ in self._live.copy().values())
+        self._settle()
+        return sum(block.used_nbytes for block in self._live.copy().values())
 
     @property
     def cached_nbytes(self) -> int:
         """Bytes of buffers kept for reuse."""
+        self._settle()
         return sum(size * len(blocks) for size, blocks in self._free.copy().items())
 
     def stats(self) -> BufferPoolStats:
         """A snapshot of the pool's figures."""
+        self._settle()
         live = list(self._live.copy().values())
         return BufferPoolStats(
-            in_use_nbytes=sum(nbytes for nbytes, _ in live),
+            in_use_nbytes=sum(block.used_nbytes for block in live),
             reserved_nbytes=self._reserved(),
             cached_nbytes=self.cached_nbytes,
             arrays=len(live),
@@ -206,29 +193,54 @@ class BufferPool:
             The bytes returned.
         """
         freed = 0
-        while nbytes is None or freed < nbytes:
-            oldest = min(
-                (blocks for blocks in self._free.copy().values() if blocks),
-                key=lambda blocks: _age(blocks),
-                default=None,
-            )
-            if oldest is None:
-                break
-            try:
-                block = oldest.popleft()
-            except IndexError:
-                continue  # another thread took it
-            with self._map_lock:
+        with self._map_lock:
+            self._settle()
+            while nbytes is None or freed < nbytes:
+                oldest = min(
+                    (blocks for blocks in self._free.copy().values() if blocks),
+                    key=_age,
+                    default=None,
+                )
+                if oldest is None:
+                    break
+                if not oldest:
+                    continue  # another thread took the last one
+                block = oldest[0]
+                del oldest[0]
                 self._mapped_nbytes -= block.nbytes
                 block.unmap()
-            freed += block.nbytes
+                freed += block.nbytes
         return freed
 
-    def _take(self, size: int) -> Block:
-        try:
-            return self._free[size].pop()
-        except (KeyError, IndexError):
-            pass
+    def _settle(self) -> None:
+        """Take back the blocks of arrays that have died."""
+        dead, live = self._dead, self._live
+        while True:
+            if not dead:
+                return
+            reference = dead[0]
+            del dead[0]
+            if reference in live:  # it is not if there was no memory for it
+                block = live[reference]
+                del live[reference]
+                self._returned += 1
+                block.returned = self._returned
+                self._free[block.nbytes].append(block)
+
+    def _take(self, lease: _Lease, size: int) -> Block:
+        """Give ``lease`` a block until it dies."""
+        self._settle()
+        reference = DeathRef(lease, self._on_death)
+        free = self._free.get(size)
+        if free is None:
+            free = self._free.setdefault(size, deque())
+        if free:  # no call follows
+            block = free[-1]
+            del free[-1]
+            self._takes += 1
+            lease.block = self._live[reference] = block
+            block.used_nbytes = lease.nbytes
+            return block
         with self._map_lock:
             reserved = self._reserved() + size
             if self.capacity is not None and reserved > self.capacity:
@@ -242,9 +254,12 @@ class BufferPool:
             if self.capacity is not None:
                 bound = min(bound, self.capacity)
             self.trim(max(0, reserved + self.cached_nbytes - bound))
-            self._maps += 1
             block = self._map_block(size)
+            self._maps += 1
+            self._takes += 1
             self._mapped_nbytes += size
+            lease.block = self._live[reference] = block
+            block.used_nbytes = lease.nbytes
             return block
 
     def _map_block(self, size: int) -> Block:
@@ -265,21 +280,12 @@ class BufferPool:
         # Not a sum over all live arrays, which may be many thousands.
         return self._mapped_nbytes - self.cached_nbytes
 
-    def _take_back(self, lease: _Lease) -> None:
-        # Called by __del__: each step is atomic and never waits.
-        block = lease.block
-        block.returned = next(self._returned)
-        self._live.pop(lease.serial, None)
-        self._free.setdefault(block.nbytes, deque()).append(block)
-        if self._on_change is not None:
-            self._on_change(-lease.nbytes)
-
 
 def _age(blocks: deque[Block]) -> int:
     try:
         return blocks[0].returned
     except IndexError:
-        return 0  # emptied meanwhile: trim notices when it pops
+        return 0  # emptied meanwhile: trim notices
 
 
 def lease_of(array: object) -> _Lease | None:
@@ -289,16 +295,3 @@ def lease_of(array: object) -> _Lease | None:
             return array
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return None
-
-
-_pools: weakref.WeakSet[BufferPool] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    # A thread of the parent, absent in the child, may have held the lock.
-    for pool in list(_pools):
-        pool._map_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -86,6 +86,15 @@ def backends_of(store: AbstractArrayStore) -> list[Backend]:
     return [store._executor.backend] if isinstance(store, BackendStore) else []
 
 
+def check_sums(store: AbstractArrayStore) -> None:
+    """The figures of a store, and of those below it, agree with the states of its arrays."""
+    if isinstance(store, BackendStore | TieredStore):
+        store._check()
+    if isinstance(store, TieredStore):
+        for each in store.below:
+            check_sums(each)
+
+
 class StoreFixtures:
     """Fixtures of the tests; override ``make_store``."""
 

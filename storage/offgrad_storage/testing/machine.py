@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from offgrad_storage.base import Handle
+from offgrad_storage.testing.helpers import check_sums
 
 if TYPE_CHECKING:
     from offgrad_storage.testing.helpers import MakeStore
@@ -95,6 +96,15 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
+    def cancel_prefetch(self, data: st.DataObject) -> None:
+        self.store.cancel_prefetch(self.model[self._any(data)][0])
+
+    @rule(trims=st.booleans())
+    def flush(self, trims: bool) -> None:
+        self.store.trim() if trims else self.store.flush()
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         del self.model[self._any(data)]
 
@@ -104,3 +114,4 @@ class StoreMachine(RuleBasedStateMachine):
             stats = self.store.stats()
             assert stats.live_handles == len(self.model)
             assert stats.logical_nbytes == sum(a.nbytes for _, a in self.model.values())
+            check_sums(self.store)

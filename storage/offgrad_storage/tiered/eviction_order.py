@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 Key = tuple[int, int, int]
 """Sorts by next use, the furthest first; the last item is the array's serial."""
@@ -103,3 +103,10 @@ class EvictionOrder:
         self._keys = {serial: self._key(serial) for serial in self._keys}
         self._heap = list(self._keys.values())
         heapq.heapify(self._heap)
+
+    def _check(self, members: Set[int], live: Set[int]) -> None:
+        """Raise AssertionError unless it sorts these members, and knows of live arrays only."""
+        assert self._keys == {serial: self._key(serial) for serial in members}
+        assert set(self._keys.values()) <= set(self._heap)
+        assert len(self._heap) <= 2 * len(self._keys) + 64
+        assert self._uses.keys() | self._requests.keys() <= live

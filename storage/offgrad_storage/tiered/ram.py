@@ -1,4 +1,4 @@
-"""The RAM tier of a TieredStore: the state of each array, its transitions, and the budget.
+"""The RAM tier of a TieredStore: the transitions of its arrays, and the budget.
 
 A new array is copied to RAM or passed down to a lower tier. To evict an array, it is put into the
 lower tier; its memory is released when the write is done and the memory is needed. A prefetch reads
@@ -7,72 +7,48 @@ it back into memory of the store, and the next get returns that memory.
 
 from __future__ import annotations
 
-import enum
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
 
 from offgrad_storage.base import Handle
-from offgrad_storage.entry import Entry
+from offgrad_storage.errors import StoreError, as_store_error
 from offgrad_storage.memory.buffer_pool import lease_of
 from offgrad_storage.tiered.eviction_order import EvictionOrder
+from offgrad_storage.tiered.states import (
+    COPYING_IN,
+    DEAD,
+    CopyingIn,
+    Dead,
+    Ending,
+    Evicting,
+    InRam,
+    Lower,
+    New,
+    Prefetching,
+    Starting,
+    TierEntry,
+    TierState,
+    Watch,
+    Writing,
+)
 
 Array = NDArray[Any]
 
-
-class TierState(enum.Enum):
-    """Where an array is."""
-
-    NOT_STORED = "not stored"
-    """Not stored yet, or dead."""
-    COPYING_IN = "copying in"
-    """Memory is claimed in RAM, and the array is being copied there."""
-    RAM = "ram"
-    EVICTING = "evicting"
-    """In RAM, and put into the lower tier: perhaps written already."""
-    LOWER = "lower"
-    PREFETCHING = "prefetching"
-    """In the lower tier, and being read into ``target``."""
-
-
-class TierEntry(Entry):
-    """One array of a TieredStore.
-
-    Attributes:
-        tier_state: the array's state.
-        moving: whether a thread is changing ``tier_state`` with the lock released; until it is
-            done it alone may change the entry, and it wakes the waiting threads.
-        array: the copy in RAM.
-        lower: the handle in the lower tier.
-        failed_lower: a handle in ``tier`` whose write failed.
-        tier: index of the lower tier that has, or last had, the array.
-        target: the array that the next get without ``out`` returns.
-        counted: whether ``target`` belongs to the store and counts in its budget.
-    """
-
-    __slots__ = (
-        "array",
-        "counted",
-        "failed_lower",
-        "lower",
-        "moving",
-        "target",
-        "tier",
-        "tier_state",
-    )
-
-    def __init__(self, serial: int, array: Array, attributes: Mapping[str, object]) -> None:
-        super().__init__(serial, array, attributes)
-        self.tier_state = TierState.NOT_STORED
-        self.moving = False
-        self.array: Array | None = None
-        self.lower: Handle | None = None
-        self.failed_lower: Handle | None = None
-        self.tier = -1
-        self.target: Array | None = None
-        self.counted = False
+_NEXT: dict[type[TierState], tuple[type[TierState], ...]] = {
+    New: (CopyingIn, Lower),
+    CopyingIn: (InRam, Dead),
+    InRam: (Evicting, Dead),
+    Evicting: (Writing, InRam),
+    Writing: (Lower, InRam, Dead),
+    Lower: (Starting, Dead),
+    Starting: (Prefetching, Lower),
+    Prefetching: (Ending, Dead),
+    Ending: (Lower, Prefetching),
+    Dead: (),
+}
 
 
 class RamTier:
@@ -83,198 +59,301 @@ class RamTier:
 
     Args:
         nbytes: bound of ``used_nbytes``.
+        died: the callback of watches. It is a C function, and passes them to ``on_dead`` later.
 
     Attributes:
-        used_nbytes: bytes of RAM in use.
-        resident_nbytes: of these, bytes of arrays that a get can copy.
-        live: arrays with a live handle, by serial.
+        resident_nbytes: bytes of arrays in RAM that a get can copy.
+        logical_nbytes: bytes of the arrays in ``live``.
+        live: stored arrays, by serial; they may have died.
+        moving: arrays in a moving state, by serial.
+        unraised: failures of writes that no put has raised.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, died: Callable[[Any], object]) -> None:
         self.nbytes = nbytes
-        self.used_nbytes = self.resident_nbytes = 0
+        self.resident_nbytes = self.logical_nbytes = 0
         self.order = EvictionOrder()
-        self.live: dict[int, TierEntry] = {}
-        self._evicting: dict[TierEntry, None] = {}
-        self._evicting_nbytes = 0
+        self.live: dict[int, Watch] = {}
+        self.moving: dict[int, TierEntry] = {}
+        self.unraised: list[StoreError] = []
+        self._died = died
+        self._counted_nbytes = 0
+        self._leaving: dict[int, Watch] = {}  # the first eviction first
+        self._leaving_nbytes = 0
         self._released: list[tuple[weakref.ref[Any], int]] = []
 
     # ---- the budget
 
-    def claim(self, entry: TierEntry, purpose: TierState) -> bool:
-        """Count the bytes of ``entry`` if they fit, after finishing evictions; whether they do.
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes of RAM in use."""
+        if not self._released:
+            return self._counted_nbytes
+        return self._counted_nbytes + sum(n for memory, n in self._released if memory() is not None)
 
-        ``purpose`` is its next state: COPYING_IN or PREFETCHING.
-        """
+    def has_room(self, entry: TierEntry) -> bool:
+        """Whether the bytes of ``entry`` fit, after finishing evictions as far as needed."""
         while self.used_nbytes + entry.nbytes > self.nbytes:
-            if not (self._reap() or self._finish_eviction()):
+            if not self._finish_eviction():
                 return False
-        self.used_nbytes += entry.nbytes
-        if purpose is TierState.PREFETCHING:
-            self.begin_prefetch(entry, counted=True)
-        else:
-            entry.tier_state = purpose
         return True
-
-    def release_claim(self, entry: TierEntry) -> None:
-        """Uncount the bytes of ``entry``: it was not allocated, or a get returns it."""
-        self.used_nbytes -= entry.nbytes
 
     def needs_eviction(self, entry: TierEntry) -> bool:
         """Whether ``entry`` would not fit even after all evictions under way."""
-        return self.used_nbytes - self._evicting_nbytes + entry.nbytes > self.nbytes
+        return self.used_nbytes - self._leaving_nbytes + entry.nbytes > self.nbytes
 
     def eviction_candidate(self, beyond: TierEntry) -> TierEntry | None:
         """The array, in RAM or prefetched, to evict for ``beyond``; None if none is used later."""
-        serial = self.order.furthest(beyond.serial)
-        return None if serial is None else self.live[serial]
+        while (serial := self.order.furthest(beyond.serial)) is not None:
+            watch = self.live[serial]
+            entry = watch()
+            if entry is not None:
+                return entry
+            self.on_dead(watch)
+        return None
 
-    def first_evicting(self) -> TierEntry | None:
-        """The array whose eviction began first."""
-        return next(iter(self._evicting), None)
+    def first_leaving(self) -> tuple[Handle | None, bool]:
+        """Of the first eviction: the handle below, and whether a thread is still putting it there;
+        None and False if there is no eviction.
+        """
+        entry = self._first_leaving()
+        if entry is None:
+            return None, False
+        return entry.tier_state.lower, entry.tier_state.is_moving
 
-    # ---- changes of state
+    def _first_leaving(self) -> TierEntry | None:
+        while self._leaving:
+            watch = next(iter(self._leaving.values()))
+            entry = watch()
+            if entry is not None:
+                return entry
+            self.on_dead(watch)
+        return None
 
-    def on_arrived(self, entry: TierEntry, array: Array) -> None:
+    # ---- puts and evictions
+
+    def begin_copy(self, entry: TierEntry) -> None:
+        """Claim memory, for which there is room, for a new array."""
+        self._change(entry, COPYING_IN)
+
+    def on_copied(self, entry: TierEntry, array: Array) -> None:
         """A new array was copied to claimed memory."""
-        self.live[entry.serial] = entry
-        entry.array = array
-        entry.captured = True
-        self.resident_nbytes += entry.nbytes
-        self._keep_in_ram(entry)
+        self._change(entry, InRam(array))
+        self._add_live(entry)
+
+    def on_copy_failed(self, entry: TierEntry) -> None:
+        """A new array was not copied to the memory claimed for it."""
+        self._change(entry, DEAD)
 
     def on_passed_down(self, entry: TierEntry, lower: Handle) -> None:
         """A new array was put directly into a lower tier."""
-        self.live[entry.serial] = entry
-        entry.lower = lower
-        entry.tier_state = TierState.LOWER
+        self._change(entry, Lower(lower))
+        self._add_live(entry)
 
     def begin_eviction(self, entry: TierEntry) -> None:
-        """A thread is about to put the array into a lower tier, or to cancel its prefetch."""
-        self.order.discard(entry.serial)
-        entry.moving = True
-        if entry.tier_state is TierState.RAM:
-            entry.tier_state = TierState.EVICTING
-            self._evicting[entry] = None
-            self._evicting_nbytes += entry.nbytes
-
-    def on_evicted(self, entry: TierEntry, lower: Handle | None) -> None:
-        """EVICTING: the array was put into a lower tier, or stays because that failed."""
-        entry.moving = False
-        entry.lower = lower
-        if lower is None:
-            self._remove_eviction(entry)
-            self._keep_in_ram(entry)
-        if entry.dropped:
-            self.release_all(entry)
-
-    def begin_prefetch(self, entry: TierEntry, counted: bool) -> None:
-        """A thread is about to start a read, into claimed memory if ``counted``."""
-        entry.tier_state, entry.moving, entry.counted = TierState.PREFETCHING, True, counted
-
-    def on_prefetched(self, entry: TierEntry, target: Array | None, started: bool) -> None:
-        """PREFETCHING: the read into ``target`` was started, or failed to start."""
-        entry.moving = False
-        entry.target = target
-        if not started:
-            if target is None:
-                self.release_claim(entry)
-            self._release_target(entry)
-            entry.tier_state = TierState.LOWER
-        elif entry.counted:
-            self.order.add(entry.serial)
-
-    def on_prefetch_cancelled(self, entry: TierEntry) -> None:
-        """PREFETCHING: the read was cancelled."""
-        entry.moving = False
-        self._release_target(entry)
-        entry.tier_state = TierState.LOWER
-        if entry.dropped:
-            self.release_all(entry)
-
-    def take(self, entry: TierEntry, out: Array | None) -> Array | None:
-        """A get takes the array, and ends its prefetch: the array to fill, if known."""
-        self.order.record_use(entry.serial)
-        if out is None:
-            out, entry.target = entry.target, None
-            if entry.counted:
-                self.release_claim(entry)
-                entry.counted = False
+        """A thread is about to put the array below, or to cancel its prefetch."""
+        state = entry.tier_state
+        if isinstance(state, InRam):
+            self._change(entry, Evicting(state.array, state.failure, state.tier))
         else:
-            self._release_target(entry)
-        if entry.tier_state is TierState.PREFETCHING:
-            self.order.discard(entry.serial)
-            entry.tier_state = TierState.LOWER
-        return out
+            self.begin_end(entry)
 
-    def on_dead(self, entry: TierEntry) -> None:
-        """The handle is dead, or the store closed; a thread that moves the array finishes first.
-
-        The garbage collector may be calling: neither waits nor raises.
-        """
-        del self.live[entry.serial]
-        self.order.forget(entry.serial)
-        entry.dropped = True
-        if not entry.moving:
-            self.release_all(entry)
-
-    def release_all(self, entry: TierEntry) -> None:
-        """Release everything of a dead entry."""
-        self.order.forget(entry.serial)
-        self._remove_eviction(entry)
-        entry.tier_state = TierState.NOT_STORED
-        entry.lower = entry.failed_lower = None  # first: it releases the memory
-        self._release_array(entry)
-        self._release_target(entry)
-        entry.captured = True
-
-    def _keep_in_ram(self, entry: TierEntry) -> None:
-        entry.tier_state = TierState.RAM
-        self.order.add(entry.serial)
+    def on_evicted(self, entry: TierEntry, placed: tuple[Handle, int] | None) -> None:
+        """The array was put into a lower tier (handle, index), or stays because that failed."""
+        state = entry.tier_state
+        assert isinstance(state, Evicting)
+        if state.failure is not None:  # it was raised, or the array put elsewhere
+            self.unraised.remove(state.failure)
+        self._change(entry, InRam(state.array) if placed is None else Writing(state.array, *placed))
+        self._end_move(entry)
 
     def _finish_eviction(self) -> bool:
         """Release the memory of the first eviction if its write is done; undo it if it failed."""
-        entry = self.first_evicting()
-        if entry is None or entry.moving or entry.lower is None or not entry.lower.captured:
+        entry = self._first_leaving()
+        if entry is None or not isinstance(state := entry.tier_state, Writing):
             return False
-        self._remove_eviction(entry)
-        if _has_failed(entry.lower):
-            entry.failed_lower, entry.lower = entry.lower, None
-            self._keep_in_ram(entry)
+        captured = state.lower.captured  # looked at first: a failed write may become captured
+        failure = None
+        try:
+            state.lower.check()
+        except StoreError as error:
+            failure = as_store_error(error, "evicting an array", store="TieredStore")
+        if failure is not None:
+            self.unraised.append(failure)
+            self._change(entry, InRam(state.array, failure, state.tier))
+        elif captured:
+            self._change(entry, Lower(state.lower))
+        return captured or failure is not None
+
+    # ---- prefetches and gets
+
+    def begin_prefetch(self, entry: TierEntry, counted: bool) -> None:
+        """A thread is about to start a read, into memory that counts and for which there is room,
+        or into an array of the user.
+        """
+        lower = entry.tier_state.lower
+        assert lower is not None
+        self._change(entry, Starting(lower, counted))
+
+    def on_prefetched(self, entry: TierEntry, target: Array | None, begun: bool) -> None:
+        """The read into ``target`` has begun, or failed to."""
+        state = entry.tier_state
+        assert isinstance(state, Starting)
+        if begun:
+            assert target is not None
+            self._change(entry, Prefetching(state.lower, target, state.is_counted))
         else:
-            entry.tier_state = TierState.LOWER
-            self._release_array(entry)
-        return True
+            self._change(entry, Lower(state.lower))
+            if target is not None and state.is_counted:
+                self._release(_memory_ref(target), entry.nbytes)
+        self._end_move(entry)
 
-    def _remove_eviction(self, entry: TierEntry) -> None:
-        if entry in self._evicting:
-            del self._evicting[entry]
-            self._evicting_nbytes -= entry.nbytes
+    def begin_end(self, entry: TierEntry) -> None:
+        """A thread is about to end a prefetch."""
+        state = entry.tier_state
+        assert isinstance(state, Prefetching)
+        self._change(entry, Ending(state.lower, state.target, state.is_counted))
 
-    # ---- released memory
+    def on_ended(self, entry: TierEntry, ended: bool, taken: bool = False) -> None:
+        """The prefetch has ended, or perhaps not: then a get or cancelling it ends it again.
 
-    def _release_array(self, entry: TierEntry) -> None:
-        if entry.array is not None:
-            self.resident_nbytes -= entry.nbytes
-            self._released.append((_memory_ref(entry.array), entry.nbytes))
-            entry.array = None
-            self._reap()
+        With ``taken`` its array belongs to the caller of a get now.
+        """
+        state = entry.tier_state
+        assert isinstance(state, Ending)
+        if ended:
+            self._change(entry, Lower(state.lower), taken=taken)
+        else:
+            self._change(entry, Prefetching(state.lower, state.target, state.is_counted))
+        self._end_move(entry)
 
-    def _release_target(self, entry: TierEntry) -> None:
-        if entry.counted and entry.target is not None:
-            self._released.append((_memory_ref(entry.target), entry.nbytes))
-        entry.target, entry.counted = None, False
-        self._reap()
+    # ---- the end
 
-    def _reap(self) -> bool:
-        """Uncount released memory without references; return whether there was any."""
-        before = len(self._released)
-        if before:
-            alive = [(memory, nbytes) for memory, nbytes in self._released if memory() is not None]
-            freed = sum(nbytes for _, nbytes in self._released) - sum(n for _, n in alive)
-            self.used_nbytes -= freed
-            self._released = alive
-        return len(self._released) < before
+    def on_dead(self, watch: Watch) -> None:
+        """An array has died with its handle. Neither waits nor raises, nor minds a second call."""
+        if self.live.pop(watch.serial, None) is not None:
+            self.logical_nbytes -= watch.nbytes
+            self.order.forget(watch.serial)
+            self._count(watch, DEAD, None)
+
+    def on_closed(self) -> None:
+        """The store was closed; threads that move arrays finish first."""
+        for watch in list(self.live.values()):
+            entry = watch()
+            if entry is None:
+                self.on_dead(watch)
+            else:
+                del self.live[entry.serial]
+                self.logical_nbytes -= entry.nbytes
+                self.order.forget(entry.serial)
+                entry.requested = None
+                if not entry.tier_state.is_moving:
+                    self._change(entry, DEAD)
+
+    def _end_move(self, entry: TierEntry) -> None:
+        if entry.serial not in self.live:  # the store was closed
+            self._change(entry, DEAD)
+
+    # ---- the states, and the figures that follow from them
+
+    def _watch(self, entry: TierEntry) -> Watch:
+        entry.watch = watch = Watch(entry, self._died)
+        watch.serial, watch.nbytes = entry.serial, entry.nbytes
+        watch.kind, watch.is_counted, watch.memory = New, False, None
+        return watch
+
+    def _add_live(self, entry: TierEntry) -> None:
+        assert entry.watch is not None
+        self.live[entry.serial] = entry.watch
+        self.logical_nbytes += entry.nbytes
+
+    def _change(self, entry: TierEntry, state: TierState, *, taken: bool = False) -> None:
+        """Change the state; with ``taken`` the memory that leaves it does not count any more."""
+        before = entry.tier_state
+        if type(state) not in _NEXT[type(before)]:
+            raise RuntimeError(
+                f"TieredStore, {entry}: it is {before.name}, so it cannot become {state.name}; "
+                "this is an error of the store"
+            )
+        entry.tier_state = state
+        watch = entry.watch or self._watch(entry)
+        memory = state.memory
+        if memory is None:
+            self._count(watch, state, None, taken)
+        elif memory is before.memory:
+            self._count(watch, state, watch.memory)
+        else:
+            self._count(watch, state, _memory_ref(memory))
+        if state.is_moving:
+            self.moving[entry.serial] = entry
+        elif before.is_moving:
+            del self.moving[entry.serial]
+
+    def _count(
+        self,
+        watch: Watch,
+        state: TierState,
+        memory: weakref.ref[Any] | None,
+        taken: bool = False,
+    ) -> None:
+        """Count an array as in ``state``; its memory that leaves, too, unless it was ``taken``."""
+        before, serial, nbytes = watch.kind, watch.serial, watch.nbytes
+        self._counted_nbytes += nbytes * (state.is_counted - watch.is_counted)
+        self.resident_nbytes += nbytes * (state.is_resident - before.is_resident)
+        if state.is_leaving != before.is_leaving:
+            if state.is_leaving:
+                self._leaving[serial] = watch
+                self._leaving_nbytes += nbytes
+            else:
+                del self._leaving[serial]
+                self._leaving_nbytes -= nbytes
+        if state.is_evictable and state.is_counted:
+            self.order.add(serial)
+        elif before.is_evictable:
+            self.order.discard(serial)
+        if watch.memory is not None and watch.memory is not memory and not taken:
+            self._release(watch.memory, nbytes)
+        watch.kind, watch.is_counted, watch.memory = type(state), state.is_counted, memory
+
+    def _release(self, memory: weakref.ref[Any], nbytes: int) -> None:
+        """Count ``memory``, which no state holds any more, until it is gone."""
+        alive = [each for each in self._released if each[0]() is not None]
+        alive.append((memory, nbytes))
+        self._released = alive
+
+    def _check(self) -> None:
+        """Raise AssertionError unless the figures and tables agree with the states."""
+        entries = {entry: entry.tier_state for entry in self.moving.values()}
+        for watch in list(self.live.values()):
+            entry = watch()
+            if entry is None:
+                self.on_dead(watch)
+            else:
+                assert not isinstance(entry.tier_state, New | Dead)
+                entries[entry] = entry.tier_state
+        for entry, state in entries.items():
+            known = entry.watch
+            assert known is not None
+            assert (known.kind, known.is_counted) == (type(state), state.is_counted)
+            assert (known.memory is None) == (state.memory is None)
+
+        def having(attribute: str) -> set[TierEntry]:
+            return {entry for entry, state in entries.items() if getattr(state, attribute)}
+
+        def nbytes(some: set[TierEntry]) -> int:
+            return sum(entry.nbytes for entry in some)
+
+        counted, leaving = having("is_counted"), having("is_leaving")
+        assert self._counted_nbytes == nbytes(counted)
+        assert self.resident_nbytes == nbytes(having("is_resident"))
+        assert self._leaving_nbytes == nbytes(leaving)
+        assert self._leaving.keys() == {entry.serial for entry in leaving}
+        assert set(self.moving.values()) == having("is_moving")
+        assert self.logical_nbytes == sum(watch.nbytes for watch in self.live.values())
+        assert 0 <= self._counted_nbytes <= self.used_nbytes <= self.nbytes
+        members = {entry.serial for entry in having("is_evictable") & counted}
+        assert members <= self.live.keys()
+        self.order._check(members, self.live.keys())
 
 
 def _memory_ref(array: Array) -> weakref.ref[Any]:
@@ -285,11 +364,3 @@ def _memory_ref(array: Array) -> weakref.ref[Any]:
     """
     lease = lease_of(array)
     return weakref.ref(array if lease is None else lease)
-
-
-def _has_failed(lower: Handle) -> bool:
-    """Whether the write of a captured array failed."""
-    entry = lower._entry
-    if isinstance(entry, TierEntry):
-        return entry.array is None and entry.lower is not None and _has_failed(entry.lower)
-    return entry.error is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,9 +17,9 @@ from offgrad_storage.base import (
     StoreStats,
 )
 from offgrad_storage.entry import Entry, check_out, check_plain
-from offgrad_storage.errors import StoreError
+from offgrad_storage.interrupts import masked
 from offgrad_storage.memory.buffer_pool import BufferPool
-from offgrad_storage.tiered.ram import TierEntry
+from offgrad_storage.tiered.states import TierEntry
 from offgrad_storage.tiered.transfers import TierTransfers
 
 Array = NDArray[Any]
@@ -52,6 +51,8 @@ class TieredStore(AbstractArrayStore):
         below: the stores below, the fastest first. The TieredStore owns and closes them.
         allocate: allocates arrays that are read back; None for a separate BufferPool.
         hold: allocates the arrays kept in RAM; None for a separate BufferPool.
+        timeout_seconds: ``close`` gives up after so many seconds of waiting for other threads, and
+            says for what. The stores below have such bounds of their own.
 
     Its methods also raise the MemoryError of ``hold`` and ``allocate``.
     """
@@ -62,11 +63,12 @@ class TieredStore(AbstractArrayStore):
         *below: AbstractArrayStore,
         allocate: Allocate | None = None,
         hold: Allocate | None = None,
+        timeout_seconds: float = 60.0,
     ) -> None:
         check_count("nbytes", nbytes)
         self._allocate = BufferPool().empty if allocate is None else allocate
         hold = BufferPool().empty if hold is None else hold
-        self._transfers = TierTransfers(nbytes, below, self._allocate, hold)
+        self._transfers = TierTransfers(nbytes, below, self._allocate, hold, timeout_seconds)
         self._serial = itertools.count()
 
     @property
@@ -84,41 +86,21 @@ class TieredStore(AbstractArrayStore):
         transfers = self._transfers
         array = np.asarray(array)
         check_plain(array, transfers.name)
-        entry = TierEntry(next(self._serial), array, dict(attributes or {}))
-        handle = _TieredHandle(self, entry)
-        transfers.check_open(entry)
-        transfers.add(entry, array)
-        return handle
+        with masked:
+            entry = TierEntry(next(self._serial), array, dict(attributes or {}))
+            handle = _TieredHandle(self, entry)
+            transfers.check_open(entry)
+            transfers.add(entry, array)
+            return handle
 
     def get(self, handle: Handle, out: Array | None = None) -> Array:
         """Return the stored array: see ``AbstractArrayStore.get``."""
         entry, transfers = self._entry_of(handle), self._transfers
         if out is not None:
             check_out(entry, out)
-        began = time.perf_counter()
         transfers.check_process(entry)
-        with transfers.lock:
-            target, hit = transfers.take(entry, out)
-            held, lower = entry.array, entry.lower
-        if target is None:
-            target = self._allocate(entry.shape, entry.dtype)
-        failure = None
-        if held is not None:
-            np.copyto(target, held)
-        else:
-            assert lower is not None
-            try:
-                lower.get(target)
-            except StoreError as error:
-                failure = transfers.without_tracebacks(error)
-        if failure is not None:
-            raise transfers.as_own_error(failure, entry)
-        seconds = time.perf_counter() - began
-        with transfers.lock:
-            transfers.count(
-                gets=1, prefetch_hits=hit, read_nbytes=entry.nbytes, get_stall_seconds=seconds
-            )
-        return target
+        with masked:
+            return transfers.get(entry, out)
 
     def prefetch(self, handle: Handle, out: Array | None = None) -> None:
         """Start reading: see ``AbstractArrayStore.prefetch``.
@@ -129,13 +111,15 @@ class TieredStore(AbstractArrayStore):
         if out is not None:
             check_out(entry, out, contiguous=True)
         self._transfers.check_process(entry)
-        self._transfers.prefetch(entry, out)
+        with masked:
+            self._transfers.prefetch(entry, out)
 
     def cancel_prefetch(self, handle: Handle) -> None:
         """Discard a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
         entry = self._entry_of(handle)
         self._transfers.check_process(entry)
-        self._transfers.cancel_prefetch(entry)
+        with masked:
+            self._transfers.cancel_prefetch(entry)
 
     @property
     def lossless(self) -> bool:
@@ -167,7 +151,8 @@ class TieredStore(AbstractArrayStore):
 
         Arrays in RAM stay there.
         """
-        self._transfers.flush()
+        with masked:
+            self._transfers.flush()
 
     def stats(self) -> StoreStats:
         """The figures so far; stored, written and pending bytes are summed up over all tiers."""
@@ -175,7 +160,11 @@ class TieredStore(AbstractArrayStore):
         transfers.check_process()
         below = [store.stats() for store in self.below]
         with transfers.lock:
-            figures = transfers.figures | {"stored_nbytes": transfers.ram.resident_nbytes}
+            figures = transfers.figures | {
+                "live_handles": len(transfers.ram.live),
+                "logical_nbytes": transfers.ram.logical_nbytes,
+                "stored_nbytes": transfers.ram.resident_nbytes,
+            }
         for each in below:
             for name in ("stored_nbytes", "written_nbytes", "inflight_nbytes"):
                 figures[name] += getattr(each, name)
@@ -183,7 +172,18 @@ class TieredStore(AbstractArrayStore):
 
     def close(self) -> None:
         """Free everything, and close the stores below: see ``AbstractArrayStore.close``."""
-        self._transfers.close()
+        with masked:
+            self._transfers.close()
+
+    @property
+    def packs_nbytes(self) -> int:
+        """Bytes of memory that packs of small arrays hold in the stores below."""
+        return sum(store.packs_nbytes for store in self.below)
+
+    def trim(self) -> None:
+        """Reduce ``packs_nbytes`` of the stores below: see ``AbstractArrayStore.trim``."""
+        for store in self.below:
+            store.trim()
 
     def _entry_of(self, handle: Handle) -> TierEntry:
         if handle.store is not self:
@@ -194,16 +194,25 @@ class TieredStore(AbstractArrayStore):
         self._transfers.check_open()
 
     def _wait_captured(self, entry: Entry) -> None:
-        lower = _tier_entry(entry).lower
+        state = _tier_entry(entry).tier_state
         # No thread reads from the memory of a fork.
-        if not (self._transfers.is_forked() or entry.captured or lower is None):
-            lower.wait_captured()
+        if not (state.is_captured or self._transfers.is_forked()) and state.lower is not None:
+            state.lower.wait_captured()
+
+    def _wait_written(self, entry: Entry) -> None:
+        state = _tier_entry(entry).tier_state
+        if not (state.is_captured or self._transfers.is_forked()) and state.lower is not None:
+            state.lower.wait_written()
 
     def _check_written(self, entry: Entry) -> None:
         self._transfers.check_written(_tier_entry(entry))
 
-    def _drop(self, entry: Entry) -> None:
-        self._transfers.drop(_tier_entry(entry))
+    def _check(self) -> None:
+        """Raise AssertionError unless the figures agree with the states of the arrays."""
+        self._transfers._check()
+        for store in self.below:
+            if isinstance(store, TieredStore):
+                store._check()
 
     def __repr__(self) -> str:
         transfers = self._transfers
@@ -218,23 +227,26 @@ class _TieredHandle(Handle):
     @property
     def encoded_nbytes(self) -> int:
         """Bytes after encoding in the lower tier; ``nbytes`` while only in RAM."""
-        lower = _tier_entry(self._entry).lower
+        lower = _tier_entry(self._entry).tier_state.lower
         return self.nbytes if lower is None else lower.encoded_nbytes
 
     @property
     def stored_nbytes(self) -> int:
         """Bytes it takes in all tiers; an upper estimate until it is written."""
-        entry = _tier_entry(self._entry)
-        lower = entry.lower
-        resident_nbytes = 0 if entry.array is None else entry.nbytes
-        return resident_nbytes + (0 if lower is None else lower.stored_nbytes)
+        state = _tier_entry(self._entry).tier_state
+        resident_nbytes = self.nbytes if state.is_resident else 0
+        return resident_nbytes + (0 if state.lower is None else state.lower.stored_nbytes)
 
     @property
     def captured(self) -> bool:
         """Whether the array passed to put may be changed or freed."""
-        entry = _tier_entry(self._entry)
-        lower = entry.lower
-        return entry.captured or (lower is not None and lower.captured)
+        return _tier_entry(self._entry).tier_state.is_captured
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the write in the lower tier is queued or under way."""
+        state = _tier_entry(self._entry).tier_state
+        return not state.is_captured and (state.lower is None or state.lower.is_pending)
 
 
 def _tier_entry(entry: Entry) -> TierEntry:

@@ -1,8 +1,11 @@
 """Moves arrays between RAM and the lower tiers of a TieredStore.
 
-``RamTier`` keeps the state of each array; this file does the transitions. The lock is released
-while a lower tier or an allocator is called; the array is ``moving`` meanwhile. A thread waits at
-the lock only for transitions of other threads, which always wake it.
+``RamTier`` keeps the state of each array; this file does the work between two states. The lock is
+released while a lower tier or an allocator is called; the array is in a moving state meanwhile. A
+thread waits at the lock only for moves of other threads, which always wake it.
+
+Call the methods in a masked block. Then KeyboardInterrupt is raised only in the interruptible
+blocks and in waits, and a move that it interrupts ends as one that fails.
 """
 
 from __future__ import annotations
@@ -34,7 +37,18 @@ from offgrad_storage.errors import (
     copy_for_raise,
 )
 from offgrad_storage.executor.finalizer_lock import FinalizerLock
-from offgrad_storage.tiered.ram import RamTier, TierEntry, TierState
+from offgrad_storage.interrupts import interruptible
+from offgrad_storage.tiered.ram import RamTier
+from offgrad_storage.tiered.states import (
+    Ending,
+    Evicting,
+    InRam,
+    Lower,
+    Prefetching,
+    Starting,
+    TierEntry,
+    Watch,
+)
 
 Array = NDArray[Any]
 
@@ -49,6 +63,7 @@ class TierTransfers:
         below: the lower tiers, the fastest first.
         allocate: allocates prefetched arrays.
         hold: allocates the arrays kept in RAM.
+        timeout_seconds: ``close`` waits so long for other threads.
 
     Attributes:
         lock: held for every use of ``ram`` and ``figures``.
@@ -57,81 +72,94 @@ class TierTransfers:
     name = "TieredStore"
 
     def __init__(
-        self, nbytes: int, below: Sequence[AbstractArrayStore], allocate: Allocate, hold: Allocate
+        self,
+        nbytes: int,
+        below: Sequence[AbstractArrayStore],
+        allocate: Allocate,
+        hold: Allocate,
+        timeout_seconds: float,
     ) -> None:
+        if not timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds must be positive, got {timeout_seconds}")
         self.below = below
-        self.ram = RamTier(nbytes)
         self.figures: dict[str, Any] = dataclasses.asdict(StoreStats())
         self.closed = False
         self._allocate = allocate
         self._hold = hold
+        self._timeout_seconds = timeout_seconds
         self._pid = os.getpid()
         self._evicts_early = False
+        self._close_errors: list[StoreError] = []  # kept while close is interrupted
+        self._given_up: set[int] = set()  # serials of arrays that close has not waited for
         # Weak, since in a cycle an unused store would wait for the garbage collector.
-        handle_died = weakref.WeakMethod(self._on_handle_dead)
-        self.lock = FinalizerLock[TierEntry](lambda entry: _call(handle_died(), entry))
+        on_dead = weakref.WeakMethod(self._on_dead)
+        self.lock = FinalizerLock[Watch](lambda watch: _call(on_dead(), watch))
+        self.ram = RamTier(nbytes, self.lock.inbox.append)
 
     # ---- to lower tiers
 
     def add(self, entry: TierEntry, array: Array) -> None:
         """Store the new ``array`` in RAM, or lower if all arrays in RAM are used sooner."""
         began = time.perf_counter()
-        kept = self._make_room(entry, TierState.COPYING_IN)
-        with self.lock:
-            self.count(put_stall_seconds=time.perf_counter() - began)
+        kept = self._make_room(entry, prefetching=False)
+        seconds = time.perf_counter() - began
         if kept:
-            self._copy_to_ram(entry, array)
+            self._copy_to_ram(entry, array, seconds)
             if self._evicts_early:
                 self._evict_early(entry)
         else:
-            lower = self._put_lower(entry, array)
+            placed, failure = self._put_lower(entry, array)
+            if placed is None:
+                assert failure is not None
+                raise failure
             with self.lock:
                 self.check_open(entry)
-                self.ram.on_passed_down(entry, lower)
-                self.count(puts=1, live_handles=1, logical_nbytes=entry.nbytes)
+                self.ram.on_passed_down(entry, placed[0])
+                self._count_put(seconds)
 
-    def _make_room(self, entry: TierEntry, purpose: TierState) -> bool:
+    def _make_room(self, entry: TierEntry, prefetching: bool) -> bool:
         """Claim memory for ``entry``; False if no array in RAM is used later.
 
         For a new array this waits until the evictions it needs are written; for a prefetch it does
         not.
         """
         ram = self.ram
-        prefetching = purpose is TierState.PREFETCHING
         if entry.nbytes > ram.nbytes:
             return False
         while True:
-            victim = evicting = None
+            victim = written = None
             with self.lock:
                 self.check_open(entry)
-                if prefetching and entry.tier_state is not TierState.LOWER:
+                if prefetching and type(entry.tier_state) is not Lower:
                     return False  # another thread prefetches it
-                if ram.claim(entry, purpose):
+                if ram.has_room(entry):
+                    if prefetching:
+                        ram.begin_prefetch(entry, counted=True)
+                    else:
+                        ram.begin_copy(entry)
                     return True
                 if ram.needs_eviction(entry):
                     victim = ram.eviction_candidate(entry)
-                    if victim is None or (prefetching and victim.failed_lower is not None):
+                    if victim is None or (prefetching and _last_failure(victim)[0]):
                         return False
                     ram.begin_eviction(victim)
                 elif prefetching:
                     return False
                 else:
-                    first = ram.first_evicting()
-                    assert first is not None
-                    if first.moving:
+                    written, is_moving = ram.first_leaving()
+                    if is_moving:
                         self.lock.wait()
-                    else:
-                        evicting = first.lower
-            if evicting is not None:
-                evicting.wait_captured()
+            if written is not None:
+                with interruptible:
+                    written.wait_captured()
             if victim is not None:
-                try:
-                    self._evict(victim)
-                except StoreError as error:
-                    if prefetching:
-                        return False  # the next put that needs the memory raises it
-                    error.add_note(f"while making room for {entry}")
-                    raise
+                failure = self._evict(victim)
+                victim = None  # a traceback would keep it alive
+                if failure is not None and prefetching:
+                    return False  # the next put that needs the memory raises it
+                if failure is not None:
+                    failure.add_note(f"while making room for {entry}")
+                    raise failure
 
     def _evict_early(self, entry: TierEntry) -> None:
         """Evict until there is room for another array of the size of ``entry`` ahead of its put."""
@@ -140,118 +168,158 @@ class TierTransfers:
                 if self.closed or not self.ram.needs_eviction(entry):
                     return
                 victim = self.ram.eviction_candidate(entry)
-                if victim is None or victim.failed_lower is not None:
+                if victim is None or _last_failure(victim)[0]:
                     return
                 self.ram.begin_eviction(victim)
-            try:
-                self._evict(victim)
-            except StoreError:
+            if self._evict(victim) is not None:
                 return  # the next put that needs the memory raises it
 
-    def _evict(self, victim: TierEntry) -> None:
-        if victim.tier_state is TierState.PREFETCHING:
+    def _evict(self, victim: TierEntry) -> StoreError | MemoryError | None:
+        """Put ``victim`` into a lower tier, or cancel its prefetch; return the error."""
+        if isinstance(victim.tier_state, Ending):
             self._cancel_read(victim)
-            return
-        lower = None
+            return None
+        placed = failure = None
         try:
-            assert victim.array is not None
-            lower = self._put_lower(victim, victim.array)
-            if not lower.captured:
+            assert victim.tier_state.array is not None
+            placed, failure = self._put_lower(victim, victim.tier_state.array)
+            if placed is not None and not placed[0].captured:
                 self._evicts_early = True
+        except MemoryError as error:
+            failure = error.with_traceback(None)
         finally:
             with self.lock:
-                self.ram.on_evicted(victim, lower)
+                self.ram.on_evicted(victim, placed)
                 self.lock.notify_all()
+        return failure
 
-    def _put_lower(self, entry: TierEntry, array: Array) -> Handle:
-        """Put ``array`` into the first lower tier with space, after the tier where it failed.
+    def _put_lower(
+        self, entry: TierEntry, array: Array
+    ) -> tuple[tuple[Handle, int] | None, StoreError | MemoryError | None]:
+        """Put ``array`` into a lower tier: the first one with space, after that of its last write
+        if that has failed for lack of space.
 
-        Raises:
-            StoreError: of the last tier, if all are full, or of a tier that fails otherwise.
+        Returns:
+            Its handle there, and the index of the tier; or None and the error: of the last tier, if
+            all are full, or of a tier, or the last write, that has failed otherwise.
         """
-        failure = self._take_failure(entry)
-        first = 0 if failure is None else entry.tier + 1
+        failure, first = _last_failure(entry)
         if failure is None or isinstance(failure, _FULL):
-            for tier, store in enumerate(self.below[first:], first):
-                entry.tier = tier
+            for index, store in enumerate(self.below[first:], first):
                 try:
-                    return store.put(array, attributes=entry.attributes)
+                    with interruptible:
+                        return (store.put(array, attributes=entry.attributes), index), None
                 except StoreError as error:
                     failure = self.without_tracebacks(error)
                 if not isinstance(failure, _FULL):
                     break
-        del array  # a stored error would keep it alive
         if failure is None:
             failure = QuotaExceededError(
                 f"{entry.nbytes} bytes do not fit into the {self.ram.nbytes} bytes of RAM, of "
-                f"which {self.ram.used_nbytes} are in use, and there is no tier below",
+                f"which {self.used_nbytes} are in use, and there is no tier below",
                 fix="Raise nbytes, add a tier below, or drop handles first",
             )
-        raise self.as_own_error(failure, entry)
+        return None, self.as_own_error(failure, entry)
 
-    def _take_failure(self, entry: TierEntry) -> StoreError | None:
-        """The error of the last write of ``entry``, if it failed; now reported to its tier."""
-        failed, entry.failed_lower = entry.failed_lower, None
-        if failed is not None:
-            try:
-                failed.get(entry.array)  # raises before it writes
-            except StoreError as error:
-                return self.without_tracebacks(error)
-        return None
-
-    def _copy_to_ram(self, entry: TierEntry, array: Array) -> None:
+    def _copy_to_ram(self, entry: TierEntry, array: Array, seconds: float) -> None:
         held = None
         try:
-            held = self._hold(entry.shape, entry.dtype)
-            np.copyto(held, array)
+            with interruptible:
+                held = self._hold(entry.shape, entry.dtype)
+                np.copyto(held, array)
             with self.lock:
                 self.check_open(entry)
-                self.ram.on_arrived(entry, held)
-                self.count(
-                    puts=1,
-                    live_handles=1,
-                    logical_nbytes=entry.nbytes,
-                    written_nbytes=entry.nbytes,
-                )
+                self.ram.on_copied(entry, held)
+                self._count_put(seconds)
+                self.count(written_nbytes=entry.nbytes)
                 self.lock.notify_all()
         except BaseException:
             held = None
             with self.lock:
-                self.ram.release_claim(entry)
+                self.ram.on_copy_failed(entry)
                 self.lock.notify_all()
             raise
 
     # ---- from lower tiers
 
-    def take(self, entry: TierEntry, out: Array | None) -> tuple[Array | None, bool]:
-        """Begin a get: the array to fill, if known, and whether it is being prefetched."""
-        self.wait_for_transition(entry)
-        hit = entry.tier_state is TierState.PREFETCHING
-        return self.ram.take(entry, out), hit
+    def get(self, entry: TierEntry, out: Array | None) -> Array:
+        """The array, in ``out``, or in the target of a prefetch, or in a new array."""
+        began = time.perf_counter()
+        array, held, lower, hit = self._begin_get(entry, out)
+        filled, failure = False, None
+        try:
+            with interruptible:
+                if array is None:
+                    array = self._allocate(entry.shape, entry.dtype)
+                if lower is not None:
+                    lower.get(array)
+                elif held is not None:
+                    np.copyto(array, held)
+            filled = True
+        except StoreError as error:
+            failure = self.without_tracebacks(error)
+        finally:
+            with self.lock:
+                if hit:
+                    ended = filled or failure is not None
+                    self.ram.on_ended(entry, ended, taken=filled and out is None)
+                    self.lock.notify_all()
+                if filled:
+                    seconds = time.perf_counter() - began
+                    self.count(
+                        gets=1,
+                        prefetch_hits=hit,
+                        read_nbytes=entry.nbytes,
+                        get_stall_seconds=seconds,
+                    )
+        if failure is not None:
+            raise self.as_own_error(failure, entry)
+        assert array is not None
+        return array
+
+    def _begin_get(
+        self, entry: TierEntry, out: Array | None
+    ) -> tuple[Array | None, Array | None, Handle | None, bool]:
+        """Begin to end a prefetch.
+
+        Returns:
+            The array to fill, if known; the copy in RAM, or the handle below; and whether the array
+            is being prefetched.
+        """
+        with self.lock:
+            self._wait_for_move_of_read(entry)
+            self.ram.order.record_use(entry.serial)
+            target, entry.requested = entry.requested, None
+            state = entry.tier_state
+            hit = isinstance(state, Prefetching)
+            if hit:
+                target = state.target
+                self.ram.begin_end(entry)
+            lower = None if state.is_resident else state.lower
+            return target if out is None else out, state.array, lower, hit
 
     def prefetch(self, entry: TierEntry, out: Array | None) -> None:
         """Begin to read into ``out``, or into RAM if it has space, unless that has begun."""
         with self.lock:
-            self.wait_for_transition(entry)
-            elsewhere = entry.tier_state is TierState.PREFETCHING and out is not entry.target
+            self._wait_for_move_of_read(entry)
+            state = entry.tier_state
+            elsewhere = isinstance(state, Prefetching) and out is not state.target
         if elsewhere and out is not None:
             self.cancel_prefetch(entry)
         with self.lock:
-            self.wait_for_transition(entry)
+            self._wait_for_move_of_read(entry)
             self.ram.order.request(entry.serial)
-            if entry.tier_state is TierState.PREFETCHING:
+            if isinstance(entry.tier_state, Prefetching):
                 return
             if out is not None:
-                entry.target = out
-            if entry.tier_state is not TierState.LOWER:
+                entry.requested = out
+            state = entry.tier_state
+            if type(state) is not Lower or not state.lower.store.reads_ahead:
                 return
-            assert entry.lower is not None
-            if not entry.lower.store.reads_ahead:
-                return
-            out = entry.target
+            out, entry.requested = entry.requested, None
             if out is not None:
                 self.ram.begin_prefetch(entry, counted=False)
-        if out is not None or self._make_room(entry, TierState.PREFETCHING):
+        if out is not None or self._make_room(entry, prefetching=True):
             self._begin_read(entry, out)
 
     def cancel_prefetch(self, entry: TierEntry) -> None:
@@ -259,54 +327,62 @@ class TierTransfers:
         with self.lock:
             if self.closed:
                 return
-            self.wait_for_transition(entry)
+            self._wait_for_move_of_read(entry)
             self.ram.order.cancel_request(entry.serial)
-            if entry.tier_state is not TierState.PREFETCHING:
-                entry.target = None
+            entry.requested = None
+            if not isinstance(entry.tier_state, Prefetching):
                 return
-            self.ram.begin_eviction(entry)
+            self.ram.begin_end(entry)
         self._cancel_read(entry)
 
-    def wait_for_transition(self, entry: TierEntry) -> None:
-        """Wait while another thread starts or cancels a read of ``entry``; with the lock held."""
+    def _wait_for_move_of_read(self, entry: TierEntry) -> None:
+        """Wait while another thread starts or ends a read of ``entry``; with the lock held."""
         self.check_open(entry)
-        while entry.moving and entry.tier_state is TierState.PREFETCHING:
+        while isinstance(entry.tier_state, Starting | Ending):
             self.lock.wait()
             self.check_open(entry)
 
     def _begin_read(self, entry: TierEntry, out: Array | None) -> None:
-        lower = entry.lower
+        lower = entry.tier_state.lower
         assert lower is not None
-        target, started, failure = out, False, None
+        target, begun, failure = out, False, None
         try:
-            if target is None:
-                target = self._allocate(entry.shape, entry.dtype)
-            lower.prefetch(target)
-            started = True
-        except StoreError as error:
+            with interruptible:
+                if target is None:
+                    target = self._allocate(entry.shape, entry.dtype)
+                begun = True  # an interrupt may arrive after it has begun: a get will end it
+                lower.prefetch(target)
+        except Exception as error:
+            begun = False
+            if not isinstance(error, StoreError):
+                raise
             failure = self.without_tracebacks(error)
         finally:
             with self.lock:
-                self.ram.on_prefetched(entry, target, started)
+                self.ram.on_prefetched(entry, target, begun)
                 self.lock.notify_all()
         if failure is not None:
             raise self.as_own_error(failure, entry)
 
     def _cancel_read(self, entry: TierEntry) -> None:
-        lower = entry.lower
+        lower = entry.tier_state.lower
         assert lower is not None
+        ended = False
         try:
-            with contextlib.suppress(StoreError):
+            with interruptible, contextlib.suppress(StoreError):
                 lower.store.cancel_prefetch(lower)
+            ended = True
         finally:
             with self.lock:
-                self.ram.on_prefetch_cancelled(entry)
+                self.ram.on_ended(entry, ended)
                 self.lock.notify_all()
 
     def check_written(self, entry: TierEntry) -> None:
         """Raise the error of the write of ``entry``, if it has failed and RAM has no copy."""
+        self.check_process(entry)
         with self.lock:
-            lower = entry.lower if entry.array is None else None
+            state = entry.tier_state
+            lower = None if state.is_resident else state.lower
         if lower is not None:
             failure = None
             try:
@@ -319,20 +395,18 @@ class TierTransfers:
     # ---- flush and close
 
     def flush(self) -> None:
-        """Wait for transfers of other threads, and flush the lower tiers."""
+        """Wait for evictions by other threads, and flush the lower tiers."""
         self.check_open()
         with self.lock:
-            moving = [entry for entry in self.ram.live.values() if entry.moving]
-            while any(entry.moving for entry in moving):
+            moving = self.ram.moving.values()
+            evicting = [entry for entry in moving if isinstance(entry.tier_state, Evicting)]
+            while evicting:
                 self.lock.wait()
                 self.check_open()
+                evicting = [entry for entry in evicting if isinstance(entry.tier_state, Evicting)]
         for store in self.below:
-            store.flush()
-
-    def drop(self, entry: TierEntry) -> None:
-        """The handle of ``entry`` has died. Never waits: the garbage collector may be calling."""
-        if os.getpid() == self._pid:
-            self.lock.defer(entry)
+            with interruptible:
+                store.flush()
 
     def close(self) -> None:
         """Close the lower tiers and release RAM; raise the first error of a tier."""
@@ -341,35 +415,67 @@ class TierTransfers:
         with self.lock:
             self.closed = True
             self.lock.notify_all()
-        errors = []
         for store in self.below:
             try:
-                store.close()
+                with interruptible:
+                    store.close()
             except StoreError as error:
-                errors.append(self.without_tracebacks(error))
+                self._close_errors.append(self.without_tracebacks(error))
         with self.lock:
-            while any(entry.moving for entry in self.ram.live.values()):
-                self.lock.wait()
-            for entry in list(self.ram.live.values()):
-                self.ram.on_dead(entry)
-            self.figures.update(live_handles=0, logical_nbytes=0)
+            self._wait_for_moves()
+            self.ram.on_closed()
+            errors = self._close_errors + self.ram.unraised
+            self._close_errors, self.ram.unraised = [], []
         if errors:
             for other in errors[1:]:
                 errors[0].add_note(f"also: {other}")
             raise errors[0]
 
-    def _on_handle_dead(self, entry: TierEntry) -> None:
-        if entry.serial in self.ram.live:
-            self.ram.on_dead(entry)
-            self.count(live_handles=-1, logical_nbytes=-entry.nbytes)
-            self.lock.notify_all()
+    def _wait_for_moves(self) -> None:
+        """Wait a bounded time for the moves of other threads, which free their arrays then."""
+        until = time.monotonic() + self._timeout_seconds
+        while moving := self.ram.moving.keys() - self._given_up:
+            seconds = until - time.monotonic()
+            if seconds <= 0:
+                self._given_up |= moving
+                names = [
+                    f"{entry} ({entry.tier_state.name})"
+                    for serial, entry in sorted(self.ram.moving.items())
+                    if serial in moving
+                ]
+                error = StoreError(
+                    f"close waited {self._timeout_seconds:g} s for other threads that still move "
+                    f"{', '.join(names)}; their memory is released when they have finished",
+                    store=self.name,
+                    fix="See whether a store below, or an allocator, does not respond",
+                )
+                self._close_errors.append(error)
+                return
+            self.lock.wait(seconds)
+
+    def _on_dead(self, watch: Watch) -> None:
+        self.ram.on_dead(watch)
+
+    def _check(self) -> None:
+        """Raise AssertionError unless the figures agree with the states of the arrays."""
+        with self.lock:
+            self.ram._check()
 
     # ---- figures and errors
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes of RAM in use."""
+        with self.lock:
+            return self.ram.used_nbytes
 
     def count(self, **changes: float) -> None:
         """Add to the figures; with the lock held."""
         for name, change in changes.items():
             self.figures[name] += change
+
+    def _count_put(self, seconds: float) -> None:
+        self.count(puts=1, put_stall_seconds=seconds)
 
     def is_forked(self) -> bool:
         """Whether the store belongs to the parent of this process."""
@@ -408,6 +514,14 @@ class TierTransfers:
         return result
 
 
-def _call(method: Callable[[TierEntry], object] | None, entry: TierEntry) -> None:
+def _last_failure(entry: TierEntry) -> tuple[StoreError | None, int]:
+    """The failure of the last write of ``entry``, if any, and the tier to try next."""
+    state = entry.tier_state
+    if isinstance(state, InRam) and state.failure is not None:
+        return state.failure, state.tier + 1
+    return None, 0
+
+
+def _call(method: Callable[[Watch], object] | None, watch: Watch) -> None:
     if method is not None:
-        method(entry)
+        method(watch)

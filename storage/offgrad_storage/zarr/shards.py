@@ -23,6 +23,7 @@ from offgrad_storage.files.array_file import ArrayFile
 from offgrad_storage.files.direct_file import DirectFile, create
 from offgrad_storage.files.file_backend import FileBackend
 from offgrad_storage.files.spill_directory import SpillFolder
+from offgrad_storage.interrupts import masked
 from offgrad_storage.memory.buffer_pool import round_up
 from offgrad_storage.zarr.codec import ZarrCodec
 from offgrad_storage.zarr.format import create as create_array
@@ -123,7 +124,8 @@ class ShardBackend(FileBackend):
 
     def prepare(self, entry: Entry) -> None:
         """Find the kind of ``entry``, or make its file."""
-        entry.kind = self._find(entry.shape, entry.dtype)
+        with masked:
+            entry.kind = self._find(entry.shape, entry.dtype)
 
     def reserve(self, entry: Entry) -> int:
         """Give ``entry`` an extent in the file of its kind."""
@@ -162,8 +164,8 @@ class ShardBackend(FileBackend):
         for entry in entries:
             kind = entry.kind if entry.pack is None else entry.pack.kind
             assert isinstance(kind, _Kind)
-            written = entry.pack is None or entry.pack.state is State.STORED
-            if written and entry.state is State.STORED and kind in slots:
+            placed = entry if entry.pack is None else entry.pack
+            if placed.state is State.STORED and kind in slots:
                 slots[kind].append(entry)
         group = zarr.open_group(self.path, mode="a", zarr_format=3)
         for kind, stored in slots.items():

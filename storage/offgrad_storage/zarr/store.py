@@ -53,6 +53,11 @@ class ZarrStore(BackendStore):
         direct: bypass the page cache, by O_DIRECT where the file system supports it; False to use
             the cache, and drop written pages from it.
         allocate: allocates arrays that are read back; None for a separate BufferPool.
+        hold: allocates the memory of packs, and copies of arrays whose write failed; None for a
+            separate BufferPool.
+        max_pack_nbytes: bound of the bytes of a pack; 0 for no packs.
+        timeout_seconds: ``close`` gives up after so many seconds in which no read or write has
+            ended.
 
     Attributes:
         path: the folder of the group, for ``zarr.open_group``; without a local folder, the zarr
@@ -78,6 +83,9 @@ class ZarrStore(BackendStore):
         threads: int = 3,
         direct: bool = True,
         allocate: Allocate | None = None,
+        hold: Allocate | None = None,
+        max_pack_nbytes: int = 4 << 20,
+        timeout_seconds: float = 60.0,
     ) -> None:
         check_count("threads", threads, minimum=1)
         check_count("inflight_nbytes", inflight_nbytes)  # before making a folder
@@ -105,6 +113,9 @@ class ZarrStore(BackendStore):
             codec="none" if in_zarr_store else encoder,
             seed=seed,
             allocate=allocate,
+            hold=hold,
+            max_pack_nbytes=max_pack_nbytes,
+            timeout_seconds=timeout_seconds,
         )
 
     def publish(self) -> None:

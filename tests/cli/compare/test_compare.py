@@ -1,7 +1,10 @@
 """``offgrad compare`` as a whole, on sizes that take seconds."""
 
 import json
+import os
+import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +59,11 @@ def test_all_policies_give_the_same_gradients(run: Run, tmp_path: Path) -> None:
         assert len(each["steps"]) == 3
         assert each["peak_tensor_nbytes"] > each["parameter_nbytes"] > 0
         assert each["peak_rss_nbytes"] > 20 << 20
-        assert each["median_step_seconds"] > 0
+        assert 0 < each["step_seconds"]["low"] <= each["step_seconds"]["high"]
+        assert each["step_ratio"]["median"] > 0
+        assert each["step_difference"] == "too few steps"
+        times = [each["steps"][number]["seconds"] for number in (1, 2)]
+        assert each["steps"][each["profile_step"]]["seconds"] == min(times)
         assert each["ledger"]["logical_nbytes"] > 0
         names = [phase["name"] for phase in each["profile"]["phases"]]
         assert names == ["forward", "backward", "after"]
@@ -132,14 +139,95 @@ def test_environment_and_text(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="resource limits are POSIX's")
 def test_a_worker_that_crashes_is_a_row_and_an_error(run: Run, tmp_path: Path) -> None:
-    # Only the worker uses the spill directory, so the parent runs without it.
-    done = run("compare", *TINY, "--policies", "disk", OFFGRAD_SPILL_DIR="/dev/null/none")
+    # No file may be larger than 4 MiB: the worker's writes fail, while the results fit.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    arguments = (*LIMITED, "--memory-limit", "none", "--policies", "disk")
+    done = run("compare", *arguments, PYTHONPATH=path)
     assert done.returncode == 1
     assert "disk: the worker crashed (exit status 1)" in done.stdout
     assert "Traceback" in done.stdout
+    assert done.stderr == "offgrad: no policy finished; the reasons are above\n"
     keep, disk = _figures(tmp_path / "offgrad-compare")["runs"]
     assert (keep["status"], disk["status"]) == ("finished", "crashed")
+
+
+@pytest.mark.slow
+def test_the_status_is_1_if_no_policy_finished(run: Run, tmp_path: Path) -> None:
+    done = run("compare", *LIMITED, "--memory-limit", "2MiB", "--policies", "keep,disk")
+    assert done.returncode == 1
+    assert done.stderr == "offgrad: no policy finished; the reasons are above\n"
+    runs = _figures(tmp_path / "offgrad-compare")["runs"]
+    assert [each["status"] for each in runs] == ["finished", "out of memory", "out of memory"]
+
+
+@pytest.mark.slow
+def test_policies_take_turns(run: Run) -> None:
+    arguments = [each if each != "3" else "6" for each in TINY]
+    done = run("compare", *arguments, "--policies", "keep,pool,disk")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    steps = [re.match(r"(\w+): step (\d)/6", line) for line in lines]
+    turns = [(step[1], int(step[2])) for step in steps if step is not None]
+    rounds = [turns[begin : begin + 3] for begin in range(0, 18, 3)]
+    assert len(turns) == 18
+    for number, each in enumerate(rounds, 1):
+        assert sorted(each) == [("disk", number), ("keep", number), ("pool", number)]
+    orders = {tuple(name for name, _ in each) for each in rounds}
+    assert len(orders) > 1, "the order changes from round to round"
+    assert lines.index("disk: starting") < min(map(lines.index, filter(_is_step, lines)))
+
+
+def _is_step(line: str) -> bool:
+    return ": step " in line
+
+
+SETTINGS = {
+    "OFFGRAD_NUM_THREADS": "abc",
+    "OFFGRAD_KERNELS": "cuda",
+    "OFFGRAD_SPILL_DIR": "/dev/null/none",
+    "OFFGRAD_COMPARE_STEPS": "many",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_bad_settings_get_one_line_and_status_2(run: Run, name: str) -> None:
+    done = run("compare", **{name: SETTINGS[name]})
+    assert done.returncode == 2
+    assert done.stderr.startswith("offgrad: ")
+    assert SETTINGS[name] in done.stderr
+    assert name in done.stderr or "--steps" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_bad_settings_do_not_disturb_the_import(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; import offgrad"],
+        env=os.environ | {name: SETTINGS[name]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_a_rule_that_matches_nothing_is_reported(run: Run, tmp_path: Path) -> None:
+    done = run("compare", *TINY, "--policies", "disk,op=Dropout;keep, disk,module=blocks.?.gelu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "disk,op=Dropout;keep: warning: no tensor saved for backward in this block" in shown
+    _, dropout, gelu = _figures(tmp_path / "offgrad-compare")["runs"]
+    assert len(dropout["warnings"]) == 1
+    assert "has op='Dropout'" in dropout["warnings"][0]
+    assert gelu["warnings"] == []
 
 
 BAD = {
@@ -155,6 +243,8 @@ BAD = {
     "codec": (["--policies", "zarr:foo"], "unknown codec 'foo'"),
     "codec of another": (["--policies", "keep,zarr:lz4"], "unknown codec 'lz4' of a ZarrStore"),
     "option of a policy": (["--policies", "disk,mim=1"], "unknown option 'mim'; did you mean min?"),
+    "op": (["--policies", "disk,op=Gleu"], "no operation has the op 'Gleu'; did you mean"),
+    "slot": (["--policies", "disk,slot=foo"], "no operation has the slot 'foo'"),
     "cast": (["--policies", "cast:flaot16"], "did you mean float16"),
     "twice with options": (["--policies", "disk,min=1, disk,min=1"], "names 'disk,min=1' twice"),
     "twice": (["--policies", "disk,disk"], "names 'disk' twice"),

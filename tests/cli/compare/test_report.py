@@ -1,16 +1,26 @@
 """Tables, plot and files of a comparison, from made-up runs with every kind of row."""
 
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.output import check_output, write_output
 from offgrad.cli.compare.plot import save_comparison
-from offgrad.cli.compare.report import print_tables
-from offgrad.cli.compare.runner import FINISHED, OUT_OF_MEMORY, Run
+from offgrad.cli.compare.report import as_json, print_tables
+from offgrad.cli.compare.results import (
+    FASTER,
+    FINISHED,
+    OUT_OF_MEMORY,
+    SLOWER,
+    UNKNOWN,
+    WITHIN_SPREAD,
+    Run,
+)
 
 
 def _run(
@@ -28,14 +38,13 @@ def _run(
         ],
     }
     step = {"loss": loss, "seconds": 1234.5678, "peak_nbytes": 1023 << 20, "gradients": gradients}
-    return Run(
+    run = Run(
         name,
         name,
         limited=False,
         lossless=lossless,
         status=status,
-        steps=[step, step],
-        profile=profile,
+        steps=[step] * 6,
         peak_rss_nbytes=1023 << 20,
         ledger=dict.fromkeys(
             ("logical_nbytes", "stored_nbytes", "written_nbytes", "stall_seconds"), 2046 << 20
@@ -44,6 +53,16 @@ def _run(
         message="" if status == FINISHED else "held [red]all[/red] of it",
         failed_step=None if status == FINISHED else 0,
     )
+    for number in range(6):
+        run.add_profile(number, profile)
+    return run
+
+
+def _timed(name: str, *seconds: float) -> Run:
+    """Return a finished run with these times of steps, after one that warms up."""
+    run = _run(name)
+    run.steps = [{**run.steps[0], "seconds": each} for each in (100.0, *seconds)]
+    return run
 
 
 def _printed(runs: list[Run]) -> str:
@@ -97,12 +116,77 @@ def test_equality_needs_the_same_bits() -> None:
     assert undefined.equal is True
 
 
-def test_the_first_step_is_not_in_the_median() -> None:
-    run = _run("keep")
-    run.steps = [{**run.steps[0], "seconds": seconds} for seconds in (100.0, 1.0, 3.0, 2.0)]
-    assert run.median_seconds == 2.0
+def test_the_first_step_is_not_in_the_quartiles() -> None:
+    run = _timed("keep", 1.0, 5.0, 3.0, 2.0, 4.0)
+    assert run.seconds == (2.0, 3.0, 4.0)
     run.steps = run.steps[:1]
-    assert run.median_seconds == 100.0
+    assert run.seconds == (100.0, 100.0, 100.0)
+
+
+def test_times_keep_compares_steps_of_the_same_round() -> None:
+    # A load from outside slows three rounds tenfold. Medians of the whole runs would hide that
+    # disk takes half as long again.
+    keep = _timed("keep", 1.0, 1.0, 10.0, 10.0, 10.0, 1.0)
+    disk = _timed("disk", 1.5, 1.5, 15.0, 15.0, 15.0, 1.5)
+    assert disk.times(keep) == (1.5, 1.5, 1.5)
+    assert disk.difference(keep) == SLOWER
+    assert keep.difference(disk) == FASTER
+    assert disk.times(_run("keep", OUT_OF_MEMORY)) is None
+
+
+def test_a_difference_within_the_spread_is_called_one() -> None:
+    keep = _timed("keep", 1.0, 1.0, 1.0, 1.0, 1.0)
+    noisy = _timed("disk", 0.4, 0.5, 0.5, 1.2, 1.3)
+    quick = _timed("zarr", 0.4, 0.5, 0.5, 0.6, 1.3)
+    assert noisy.times(keep) == (0.5, 0.5, 1.2)
+    assert noisy.difference(keep) == WITHIN_SPREAD
+    assert quick.difference(keep) == FASTER
+    text = _printed([keep, noisy, quick])
+    rows = [line.split() for line in text[text.index("Time") : text.index("Memory")].splitlines()]
+    assert ["disk", "0.500", "(0.500-1.200)", "0.50", "(0.50-1.20)", *WITHIN_SPREAD.split()] in [
+        row[:-2] for row in rows
+    ]
+    for name, difference in (("keep", "reference"), ("zarr", FASTER)):
+        assert any(row[:1] == [name] and difference in row for row in rows)
+    figures = as_json(Config(), "text", [keep, noisy, quick], keep)["runs"][1]
+    assert figures["step_ratio"] == {"low": 0.5, "median": 0.5, "high": 1.2}
+    assert figures["step_seconds"] == {"low": 0.5, "median": 0.5, "high": 1.2}
+    assert figures["step_difference"] == WITHIN_SPREAD
+
+
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [
+        ((0.5, 0.5, 0.5, 0.5, 0.5), "0.500 (0.500-0.500)"),
+        ((5.0, 9.0, 9.0, 12.0, 12.0), "9.0 (9.0-12.0)"),
+        ((5.0, 90.0, 90.0, 123.4, 500.0), "90 (90-123)"),
+    ],
+)
+def test_times_have_as_many_digits_as_their_size_asks(times: tuple[float, ...], text: str) -> None:
+    assert text in _printed([_timed("keep", *times)])
+
+
+def test_few_steps_show_no_difference() -> None:
+    keep, disk = _timed("keep", 1.0, 1.0, 1.0), _timed("disk", 2.0, 2.0, 2.0)
+    assert disk.difference(keep) == UNKNOWN
+
+
+@pytest.mark.parametrize("seconds", list(itertools.permutations((5.0, 1.0, 2.0, 7.0))))
+def test_the_plot_shows_a_step_of_median_time(seconds: tuple[float, ...]) -> None:
+    run = _timed("keep", *seconds)
+    shown = run.shown_step
+    assert shown is not None
+    assert run.steps[shown]["seconds"] == 2.0
+    run.add_profile(shown, {"timeline": "of this step"})
+    assert run.profile == {"timeline": "of this step"}
+
+
+def test_the_plot_shows_the_failed_step() -> None:
+    run = _run("keep", OUT_OF_MEMORY)
+    run.failed_step = 6
+    assert run.profile is None
+    run.add_profile(6, {"timeline": "of this step"})
+    assert run.profile == {"timeline": "of this step"}
 
 
 def test_the_plot_has_a_line_for_each_run(tmp_path: Path) -> None:

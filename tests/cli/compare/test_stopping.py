@@ -1,5 +1,6 @@
 """Stopped in any way, ``offgrad compare`` leaves no process, no spilled data and no output."""
 
+import json
 import os
 import signal
 import subprocess
@@ -92,6 +93,50 @@ def test_spilled_data_is_removed_with_the_worker(
         time.sleep(0.05)
     assert list(spill.iterdir()) == []
     assert not (tmp_path / "offgrad-compare").exists()
+
+
+def _workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """Return the comparison's workers, in the order in which they started."""
+    found = psutil.Process(process.pid).children(recursive=True)
+    return sorted(found, key=lambda each: each.create_time())
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_a_row_and_the_others_go_on(start: Offgrad, tmp_path: Path) -> None:
+    steps = [each if each != "100000" else "12" for each in LONG]
+    process = start("compare", *steps, "--policies", "disk,pool")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "pool: step 2/" in line:
+            _, disk, _ = _workers(process)
+            disk.kill()
+            break
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 1, errors
+    assert "disk: the worker crashed (killed by signal 9)" in output
+    assert "pool: step 12/12" in output
+    runs = json.loads((tmp_path / "offgrad-compare" / "compare.json").read_text())["runs"]
+    assert [each["status"] for each in runs] == ["finished", "crashed", "finished"]
+    assert runs[2]["identical_to_reference"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_that_does_not_answer_delays_no_signal(
+    start: Offgrad, tmp_path: Path, signum: int
+) -> None:
+    process = start("compare", *LONG, "--policies", "disk,pool")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "pool: step 2/" in line:
+            break
+    workers = _workers(process)
+    workers[1].suspend()
+    os.kill(process.pid, signum)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signum
+    _wait_gone(workers)
+    assert list((tmp_path / "spill").iterdir()) == []
 
 
 @pytest.mark.slow

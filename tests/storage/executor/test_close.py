@@ -41,7 +41,7 @@ def test_close_writes_everything_that_is_to_be_kept(setups: list[Setup]) -> None
 def test_close_wakes_a_blocked_put(setup: Setup) -> None:
     first = setup.put(1, 900)
     thread, results = in_thread(lambda: setup.put(2, 900))
-    eventually(lambda: setup.store._executor._write_waiters == 1)
+    eventually(lambda: setup.store._executor._table.write_waiters == 1)
     closing, _ = in_thread(setup.store.close)
     thread.join()
     assert isinstance(results[0], StoreClosedError)
@@ -57,7 +57,7 @@ def test_close_waits_for_readers(setup: Setup) -> None:
     reading, results = in_thread(handle.get)
     setup.started("read 0")
     closing, _ = in_thread(setup.store.close)
-    eventually(lambda: setup.store._executor._closed)
+    eventually(lambda: setup.store._executor._table.closed)
     assert not setup.backend.closed
     setup.backend.open.set()
     reading.join()
@@ -74,7 +74,7 @@ def test_a_prefetch_that_close_cancelled_may_be_cancelled_again(setup: Setup) ->
         handle.prefetch(setup.pool.empty(100, np.uint8))
     setup.started("read 0")
     closing, _ = in_thread(setup.store.close)
-    eventually(lambda: setup.store._executor._closed)
+    eventually(lambda: setup.store._executor._table.closed)
     setup.backend.open.set()
     closing.join()
     cancel = setup.store.cancel_prefetch

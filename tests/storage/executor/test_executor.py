@@ -60,7 +60,7 @@ def test_put_blocks_when_the_bytes_in_flight_are_spent(setup: Setup) -> None:
     first = setup.put(1, 600)
     second = setup.put(2, 400)
     thread, results = in_thread(lambda: setup.put(3, 100))
-    eventually(lambda: setup.store._executor._write_waiters == 1)
+    eventually(lambda: setup.store._executor._table.write_waiters == 1)
     assert not results
     assert setup.store.stats().inflight_nbytes == 1000
     setup.backend.permits.release()
@@ -75,7 +75,7 @@ def test_put_blocks_when_the_bytes_in_flight_are_spent(setup: Setup) -> None:
 def test_an_array_larger_than_the_bound_goes_alone(setup: Setup) -> None:
     large = setup.put(1, 5000)
     thread, results = in_thread(lambda: setup.put(2, 1))
-    eventually(lambda: setup.store._executor._write_waiters == 1)
+    eventually(lambda: setup.store._executor._table.write_waiters == 1)
     setup.backend.open.set()
     thread.join()
     assert isinstance(results[0], Handle)
@@ -110,7 +110,7 @@ def test_a_drop_lets_a_blocked_put_go_on(setup: Setup) -> None:
     first, second = setup.put(1, 500), setup.put(2, 500)
     setup.started("write 0")
     thread, results = in_thread(lambda: setup.put(3, 500))
-    eventually(lambda: setup.store._executor._write_waiters == 1)
+    eventually(lambda: setup.store._executor._table.write_waiters == 1)
     del second
     thread.join()
     assert isinstance(results[0], Handle)
@@ -121,7 +121,7 @@ def test_an_awaited_write_goes_first(setup: Setup) -> None:
     handles = [setup.put(number) for number in range(4)]
     setup.started("write 0")
     thread, _ = in_thread(handles[3].wait_captured)
-    eventually(lambda: setup.store._executor._write_waiters == 1)
+    eventually(lambda: setup.store._executor._table.write_waiters == 1)
     setup.backend.permits.release(2)
     thread.join()
     assert setup.backend.log[:2] == ["write 0", "write 3"]
@@ -132,7 +132,7 @@ def test_the_quota_waits_for_writes_that_turn_out_smaller(setups: list[Setup]) -
     setups.append(setup := Setup(quota=150))
     first = setup.put(1)
     thread, results = in_thread(lambda: setup.put(2))
-    eventually(lambda: setup.store._executor._write_waiters == 1)
+    eventually(lambda: setup.store._executor._table.write_waiters == 1)
     setup.backend.open.set()
     thread.join()
     assert isinstance(results[0], Handle)

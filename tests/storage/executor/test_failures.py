@@ -23,25 +23,76 @@ from offgrad_storage.testing import eventually
 from tests.storage.gate import Setup
 
 
-def test_a_failed_write_is_raised_by_every_get_and_then_not_by_close(setup: Setup) -> None:
+def test_a_failed_write_loses_nothing_and_the_next_put_raises_it(setup: Setup) -> None:
     other = setup.put(2)
     setup.backend.permits.release()
     other.wait_captured()
     setup.backend.failures.append(OSError(errno.ENOSPC, "No space left on device"))
     handle = setup.put(1)
+    setup.backend.permits.release()
+    setup.failed(handle)
+    assert not handle.captured
+    assert (handle.get() == 1).all()
+    with pytest.raises(StoreFullError, match=r"array 2 .*writing failed.*No space.*Free"):
+        setup.put(3)
     setup.backend.open.set()
-    handle.wait_captured()
-    assert setup.pool.in_use_nbytes == 0
+    third = setup.put(3)
     for _ in range(2):
         with pytest.raises(
             StoreFullError, match=r"GateStore, array 1 .*writing failed.*No space.*Free"
         ):
-            handle.get()
+            handle.check()
         handle.prefetch()
+        assert (handle.get() == 1).all()
+    assert (third.get() == 3).all()
     assert (other.get() == 2).all()
-    with pytest.raises(StoreFullError):
-        handle.get()
-    setup.store.close()
+    setup.store.close()  # raises nothing: a put did
+
+
+def test_an_array_whose_write_failed_is_copied_by_wait_captured(setup: Setup) -> None:
+    setup.backend.failures.append(OSError(errno.EIO, "Input/output error"))
+    array = np.full(100, 7, np.uint8)
+    handle = setup.store.put(array)
+    setup.backend.open.set()
+    handle.wait_captured()
+    assert handle.captured
+    array[:] = 0
+    assert (handle.get() == 7).all()
+    with pytest.raises(StoreError, match="Input/output"):
+        handle.check()
+
+
+def test_an_array_whose_write_failed_is_written_at_flush(setup: Setup) -> None:
+    setup.backend.failures.append(OSError(errno.EIO, "Input/output error"))
+    handle = setup.put(1)
+    setup.backend.open.set()
+    setup.failed(handle)
+    assert setup.backend.kept == {}
+    setup.store.flush()
+    handle.check()
+    assert handle.captured
+    assert setup.pool.in_use_nbytes == 0
+    assert setup.backend.kept[0] == bytes([1] * 100)
+    assert (setup.put(2).get() == 2).all()  # no error is left
+
+
+def test_arrays_whose_writes_failed_stay_within_the_bytes_in_flight(setup: Setup) -> None:
+    setup.backend.failures += [OSError(errno.EIO, "Input/output error")] * 50
+    setup.backend.open.set()
+    handles, errors = [], 0
+    for number in range(30):
+        try:
+            handles.append(setup.put(number, 300))
+        except StoreError:
+            errors += 1
+        assert setup.pool.in_use_nbytes <= 1000
+    assert errors >= 10
+    for handle in handles:
+        assert len({*handle.get().tolist()}) == 1
+    del handle, handles
+    setup.backend.failures.clear()
+    assert (setup.put(1, 900).get() == 1).all()
+    setup.store.close()  # puts have raised all errors
 
 
 def test_an_unreported_error_of_a_write_is_raised_by_close(setups: list[Setup]) -> None:
@@ -50,7 +101,7 @@ def test_an_unreported_error_of_a_write_is_raised_by_close(setups: list[Setup]) 
     handles = [setup.put(1), setup.put(2)]
     setup.backend.open.set()
     for handle in handles:
-        handle.wait_captured()
+        setup.failed(handle)
     del handle, handles
     with pytest.raises(StoreError, match="drive reports") as caught:
         setup.store.close()
@@ -80,7 +131,7 @@ def test_an_unreported_error_of_a_prefetch_is_raised_by_close(setups: list[Setup
     handle.wait_captured()
     setup.backend.failures.append(RuntimeError("odd"))
     handle.prefetch()
-    eventually(lambda: setup.store._executor._unreported_errors)
+    eventually(lambda: setup.store._executor._table.unreported)
     with pytest.raises(StoreError, match="odd"):
         setup.store.close()
 
@@ -93,7 +144,7 @@ def test_errors_keep_no_arrays_alive(setup: Setup) -> None:
     gc.disable()
     try:
         with pytest.raises(StoreError) as caught:
-            handle.get()
+            handle.check()
         del caught
         assert setup.pool.in_use_nbytes == 0
         reference = weakref.ref(handle)

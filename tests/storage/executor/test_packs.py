@@ -17,10 +17,12 @@ from offgrad_storage import (
     DiskStore,
     Entry,
     Handle,
+    Pack,
     QuotaExceededError,
     StoreError,
     StoreFullError,
 )
+from offgrad_storage.executor import pack_table
 from offgrad_storage.testing import assert_same, eventually, sample
 
 Array = NDArray[Any]
@@ -213,12 +215,12 @@ def test_a_failed_pack_is_freed_with_its_arrays(backend: Counting) -> None:
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
     eventually(lambda: not store.stats().inflight_nbytes)
-    (pack,) = store._executor._failed_packs
-    assert pack.loaded is not None
+    (pack,) = store._executor._table.failures
+    assert pack.source is not None
     handles.clear()
-    eventually(lambda: pack.loaded is None)
+    eventually(lambda: pack.source is None)
     assert store.put(np.ones(3)).get().sum() == 3
-    assert not store._executor._failed_packs
+    assert not store._executor._table.failures
     store.close()
 
 
@@ -227,7 +229,8 @@ def test_failed_packs_let_go_at_close(backend: Counting) -> None:
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
     eventually(lambda: not store.stats().inflight_nbytes)
-    (pack,) = store._executor._failed_packs
+    (pack,) = store._executor._table.failures
+    assert isinstance(pack, Pack)
     with pytest.raises(StoreFullError, match="pack 0 of small arrays"):
         store.close()
     assert pack.source is None
@@ -385,6 +388,7 @@ def test_an_empty_pack_holds_no_room(backend: Counting) -> None:
     with BackendStore(backend) as store:
         for dtype in ("i4", "f4", "u1", "i8"):
             handle = store.put(np.zeros(1000, dtype))
+        assert store.stats().live_handles == 1
         assert backend.used_nbytes == 256 * KIB
         del handle
         eventually(lambda: not backend.used_nbytes)
@@ -394,7 +398,7 @@ def test_open_packs_are_within_the_bytes_in_flight() -> None:
     backend = Counting()
     with BackendStore(backend, inflight_nbytes=KIB * KIB) as store:
         handles = [store.put(np.zeros(5000, f"V{size}")) for size in range(1, 13)]
-        assert sum(pack.nbytes for pack in store._executor._open_packs.values()) <= KIB * KIB
+        assert sum(pack.nbytes for pack in store._executor._packs.open.values()) <= KIB * KIB
         eventually(lambda: len(backend.kept) >= 8)
         for handle in handles:
             assert not handle.get().tobytes().strip(b"\0")
@@ -443,19 +447,16 @@ def test_an_array_being_copied_when_a_store_closes_is_kept(monkeypatch: pytest.M
     handles = [store.put(each) for each in arrays(3)]
     copying, go_on = threading.Event(), threading.Event()
 
-    class Slow:
-        nbytes = 8 * KIB
-        shape, dtype = (8 * KIB,), np.dtype(np.uint8)
+    copy_in = pack_table._copy_in
 
-        def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
-            copying.set()
-            go_on.wait()
-            return arrays(4)[3]
+    def copy_slowly(*arguments: Any) -> None:
+        copying.set()
+        go_on.wait()
+        copy_in(*arguments)
 
-    entry = Entry(3, arrays(4)[3], {})
-    backend.prepare(entry)
-    source: Any = Slow()
-    thread = threading.Thread(target=lambda: store._executor.put_in_pack(entry, source))
+    monkeypatch.setattr(pack_table, "_copy_in", copy_slowly)
+    last: list[Handle] = []
+    thread = threading.Thread(target=lambda: last.append(store.put(arrays(4)[3])))
     thread.start()
     copying.wait()
     closing = threading.Thread(target=store.close)

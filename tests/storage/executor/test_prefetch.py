@@ -39,7 +39,7 @@ def test_awaited_writes_go_before_prefetches(setup: Setup) -> None:
     for handle in stored:
         handle.prefetch()
     thread, _ = in_thread(writes[1].wait_captured)
-    eventually(lambda: setup.store._executor._write_waiters == 1)
+    eventually(lambda: setup.store._executor._table.write_waiters == 1)
     setup.backend.permits.release(2)
     thread.join()
     assert setup.backend.log[2:4] == ["write 2", "write 3"]
@@ -115,8 +115,8 @@ def test_a_thread_that_has_read_holds_nothing(
     notified, late = threading.Event(), threading.Event()
     fetch = IOScheduler._fetch_run
 
-    def descheduled(self: Any, run: list[Any]) -> None:
-        fetch(self, run)
+    def descheduled(self: Any, run: list[Any], job: Any) -> None:
+        fetch(self, run, job)
         notified.set()
         late.wait(60)
 

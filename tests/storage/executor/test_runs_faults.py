@@ -43,6 +43,7 @@ from tests.storage.runs import (
     prefetch_run,
     put_run,
     until,
+    writes,
 )
 
 pytestmark = linux_only
@@ -105,14 +106,15 @@ def test_a_place_that_cannot_be_written_fails_its_array_alone(
         assert max(map(len, calls.of("write"))) == 5
         bad = StoreFullError if code == errno.ENOSPC else StoreError
         expected = [bad if number == 1 + where // MIB else None for number in range(6)]
-        assert outcomes(stored) == expected
+        assert writes(stored) == expected
         prefetch_run(
             calls, [pair for pair, error in zip(stored, expected, strict=True) if not error]
         )
-        assert outcomes(stored) == expected
+        assert writes(stored) == expected
         calls.heal()
-        assert outcomes(stored) == expected
+        assert writes(stored) == expected
         assert_readable(put_run(calls, store, 3))
+        assert writes(stored) == [None] * 6, "a flush did not write what had failed"
 
 
 @pytest.mark.parametrize("kind", KINDS)

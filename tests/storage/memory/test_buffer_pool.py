@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offgrad_storage import BufferPool
+from offgrad_storage import BufferPool, MemoryCounter
 from offgrad_storage.memory.buffer_pool import PAGE, round_up, size_class
 from offgrad_storage.testing.helpers import run_in_fork
 
@@ -132,37 +132,51 @@ def test_padded_never_reaches_into_other_memory() -> None:
     assert inner.nbytes == 4096
 
 
-def test_on_change_is_exact() -> None:
-    changes: list[int] = []
-    pool = BufferPool(on_change=changes.append)
+def test_a_counter_is_exact() -> None:
+    counter = MemoryCounter()
+    pool, other = BufferPool(counter=counter), BufferPool(counter=counter)
+    array, second = pool.empty((3, 5), np.int16), other.empty(10, np.uint8)
+    pool.empty((0,))
+    assert counter.allocated == 40
+    del array
+    assert counter.allocated == second.nbytes == 10
+    assert counter.peak == 40
+    del second
+    assert counter.allocated == 0
+
+
+def test_observers_of_a_counter_get_each_change() -> None:
+    counter = MemoryCounter()
+    seen: list[int] = []
+    counter.observers["test"] = seen.append
+    pool = BufferPool(counter=counter)
     array = pool.empty((3, 5), np.int16)
     pool.empty((0,))
     del array
-    assert changes == [30, -30]
+    counter.settle()
+    assert seen == [30, 0]
 
 
-def test_on_change_may_refuse() -> None:
-    def refuse(change: int) -> None:
-        if change > 100:
-            raise MemoryError("past the limit")
-
-    pool = BufferPool(on_change=refuse)
+def test_a_counter_may_refuse() -> None:
+    counter = MemoryCounter()
+    counter.limit = 100
+    pool = BufferPool(counter=counter)
     array = pool.empty(25)
-    with pytest.raises(MemoryError, match="past the limit"):
+    with pytest.raises(MemoryError, match="limited to 100 bytes: 104 more"):
         pool.empty(26)
-    assert pool.in_use_nbytes == array.nbytes == 100
+    assert pool.in_use_nbytes == counter.allocated == array.nbytes == 100
     assert pool.stats().takes == 1
 
 
 def test_no_memory_takes_nothing_and_trims_first() -> None:
-    changes: list[int] = []
-    pool = BufferPool(on_change=changes.append)
+    counter = MemoryCounter()
+    pool = BufferPool(counter=counter)
     pool.empty(1000, np.uint8)
     assert pool.cached_nbytes == PAGE
     for nbytes in (1 << 60, 1 << 70):
         with pytest.raises(MemoryError, match="the system gives no"):
             pool.empty(nbytes, np.uint8)
-    assert sum(changes) == 0
+    assert counter.allocated == 0
     assert pool.stats().arrays == pool.cached_nbytes == 0
 
 
@@ -211,8 +225,8 @@ def test_the_cache_is_bounded() -> None:
 
 
 def test_views_that_die_in_the_garbage_collector_of_any_thread() -> None:
-    changes: list[int] = []
-    pool = BufferPool(on_change=changes.append)
+    counter = MemoryCounter()
+    pool = BufferPool(counter=counter)
 
     def work() -> None:
         for number in range(400):
@@ -233,7 +247,7 @@ def test_views_that_die_in_the_garbage_collector_of_any_thread() -> None:
     finally:
         gc.set_threshold(*thresholds)
     gc.collect()
-    assert pool.in_use_nbytes == sum(changes) == 0
+    assert pool.in_use_nbytes == counter.allocated == 0
     assert pool.stats().takes == 3200
 
 
@@ -281,7 +295,7 @@ def test_fork_in_the_middle_of_things() -> None:
 def test_living_arrays_at_exit() -> None:
     code = """
     import offgrad_storage, sys
-    pool = offgrad_storage.BufferPool(on_change=lambda change: None)
+    pool = offgrad_storage.BufferPool(counter=offgrad_storage.MemoryCounter())
     cycle = [pool.empty(100)]; cycle.append(cycle)
     sys.kept = pool.empty(100)
     """

@@ -7,9 +7,12 @@ import errno
 import functools
 import gc
 import itertools
+import os
 import random
+import signal
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,9 @@ from offgrad_storage import (
     AbstractArrayStore,
     BufferPool,
     DiskStore,
+    ForkedStoreError,
     Handle,
+    MemoryCounter,
     MissingDataError,
     PoolStore,
     QuotaExceededError,
@@ -42,8 +47,12 @@ from offgrad_storage import (
     TieredStore,
 )
 from offgrad_storage.testing import MakeStore, StoreContract, eventually
+from offgrad_storage.testing.helpers import run_in_fork
+from offgrad_storage.tiered.ram import RamTier
+from offgrad_storage.tiered.states import TierEntry
 
 from tests.storage.gate import Setup, in_thread
+from tests.storage.tiered.waiting import waits
 
 Array = NDArray[Any]
 
@@ -105,16 +114,16 @@ def holds(handle: Handle, value: int) -> bool:
 
 
 def places(*handles: Handle) -> list[str]:
-    return [handle._entry.tier_state.value for handle in handles]  # type: ignore[attr-defined]
+    return [handle._entry.tier_state.name for handle in handles]  # type: ignore[attr-defined]
 
 
 class Meter:
-    """Two pools whose bytes are added up at every change."""
+    """Two pools whose bytes are added up."""
 
     def __init__(self) -> None:
-        self.changes: list[int] = []  # appending is atomic, whichever thread does it
-        self.hold = BufferPool(on_change=self.changes.append)
-        self.rising = BufferPool(on_change=self.changes.append)
+        self.counter = MemoryCounter()
+        self.hold = BufferPool(counter=self.counter)
+        self.rising = BufferPool(counter=self.counter)
         self.callers = BufferPool()
         self.getting = threading.local()
 
@@ -131,7 +140,7 @@ class Meter:
             self.getting.now = False
 
     def most(self) -> int:
-        return max(itertools.accumulate(self.changes, initial=0))
+        return self.counter.peak
 
 
 class BoundMachine(RuleBasedStateMachine):
@@ -204,7 +213,8 @@ class BoundMachine(RuleBasedStateMachine):
     def bounds_hold(self) -> None:
         if hasattr(self, "store"):
             assert self.meter.most() <= self.nbytes
-            assert sum(self.meter.changes) <= self.store._transfers.ram.used_nbytes <= self.nbytes
+            assert self.meter.counter.allocated <= self.store._transfers.used_nbytes <= self.nbytes
+            self.store._check()
             stats = self.store.stats()
             assert stats.live_handles == len(self.model)
             assert stats.logical_nbytes == sum(array.nbytes for _, array in self.model.values())
@@ -215,8 +225,8 @@ class BoundMachine(RuleBasedStateMachine):
                 assert np.array_equal(self.meter.get(handle), expected)
             self.store.close()
             assert self.meter.most() <= self.nbytes
-            assert sum(self.meter.changes) == 0
-            assert self.store._transfers.ram.used_nbytes == 0
+            assert self.meter.counter.allocated == 0
+            assert self.store._transfers.used_nbytes == 0
 
 
 # ---- the bound
@@ -270,7 +280,7 @@ def test_the_bound_holds_with_many_threads(tmp_path: Path) -> None:
     assert meter.most() <= 20_000
     assert store.stats().live_handles == 1
     store.close()
-    assert sum(meter.changes) == store._transfers.ram.used_nbytes == 0
+    assert meter.counter.allocated == store._transfers.used_nbytes == 0
 
 
 # ---- the choice of evicted arrays
@@ -352,12 +362,12 @@ def test_put_waits_only_for_the_write_that_makes_its_room(gated: Gated) -> None:
     gated.gate.backend.permits.release()
     thread.join()
     gated.gate.started("write 1")  # ahead of the next put
-    assert places(*handles) == ["lower", "evicting", "ram"]
+    assert places(*handles) == ["lower", "writing", "ram"]
     assert holds(handles[1], 1)
     gated.gate.backend.permits.release()
     eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
     handles.append(put(gated.store, 4))
-    assert places(*handles) == ["lower", "lower", "evicting", "ram"]
+    assert places(*handles) == ["lower", "lower", "writing", "ram"]
     assert gated.pool.in_use_nbytes == 300
 
 
@@ -365,8 +375,9 @@ def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -
     handles = [put(gated.store, number) for number in range(3)]
     thread, _ = in_thread(lambda: handles.append(put(gated.store, 3)))
     gated.gate.started("write 0")
+    eventually(lambda: waits(thread.ident or 0))
     del handles[0]
-    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 300
+    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 300
     gated.gate.backend.permits.release()
     thread.join()
     assert gated.pool.in_use_nbytes == 300
@@ -374,7 +385,7 @@ def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -
     handles.clear()
     eventually(lambda: gated.pool.in_use_nbytes == 0)
     assert holds(put(gated.store, 4, 300), 4)
-    assert gated.store._transfers.ram.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
+    assert gated.store._transfers.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
 
 
 def test_close_ends_a_put_that_waits(gated: Gated) -> None:
@@ -389,6 +400,7 @@ def test_close_ends_a_put_that_waits(gated: Gated) -> None:
     assert isinstance(results.pop(), StoreError)
     assert gated.pool.in_use_nbytes == 0
     assert all(handle.captured for handle in handles)
+    gated.store._check()
 
 
 # ---- flush
@@ -397,7 +409,7 @@ def test_close_ends_a_put_that_waits(gated: Gated) -> None:
 def test_flush_waits_for_puts_below(gated: Gated) -> None:
     handle = put(gated.store, 1, 400)
     thread, results = in_thread(gated.store.flush)
-    eventually(lambda: gated.gate.store._executor._write_waiters)
+    eventually(lambda: gated.gate.store._executor._table.write_waiters)
     assert not results
     gated.gate.backend.open.set()
     thread.join()
@@ -410,14 +422,14 @@ def test_flush_waits_for_evictions(gated: Gated, monkeypatch: pytest.MonkeyPatch
     handles = [put(gated.store, value, nbytes) for value, nbytes in ((0, 300), (1, 400), (2, 400))]
     below = gated.gate.store
     puts, made = in_thread(lambda: put(gated.store, 3, 300))
-    eventually(lambda: below._executor._write_waiters)  # the first does not fit in flight now
+    eventually(lambda: below._executor._table.write_waiters)  # the first does not fit in flight now
     entry: Any = handles[0]._entry
-    assert entry.moving
+    assert entry.tier_state.is_moving
     seen: list[bool] = []
     flush = below.flush
 
     def look_and_flush() -> None:
-        seen.append(entry.moving)
+        seen.append(entry.tier_state.is_moving)
         flush()
 
     monkeypatch.setattr(below, "flush", look_and_flush)
@@ -523,7 +535,7 @@ def test_a_tier_that_stays_full_leaves_everything_readable(gated: Gated) -> None
     assert all(holds(handle, number) for number, handle in enumerate(handles))
 
 
-def test_a_failed_write_of_an_array_that_went_below_is_raised_by_get(gated: Gated) -> None:
+def test_a_failed_write_of_an_array_that_went_below_is_raised_by_check(gated: Gated) -> None:
     kept = put(gated.store, 0)
     gated.fail(errno.EIO)
     gated.gate.backend.open.set()
@@ -531,7 +543,8 @@ def test_a_failed_write_of_an_array_that_went_below_is_raised_by_get(gated: Gate
     lost.wait_captured()
     for _ in range(2):
         with pytest.raises(StoreError, match=r"^TieredStore, array 1 .*GateStore, array 0 "):
-            lost.get()
+            lost.check()
+    assert holds(lost, 1)
     assert holds(kept, 0)
 
 
@@ -564,7 +577,7 @@ def test_memory_error_of_hold_stores_nothing() -> None:
         first = put(store, 1)
         with pytest.raises(MemoryError, match="capacity"):
             put(store, 2, 5000)
-        assert (store.stats().live_handles, store._transfers.ram.used_nbytes) == (1, 100)
+        assert (store.stats().live_handles, store._transfers.used_nbytes) == (1, 100)
         assert holds(first, 1)
 
 
@@ -585,15 +598,15 @@ def below_and_written(gated: Gated, *values: int) -> list[Handle]:
 
 def test_a_prefetch_takes_memory_until_its_get(gated: Gated) -> None:
     (handle,) = below_and_written(gated, 7)
-    assert gated.store._transfers.ram.used_nbytes == 0
+    assert gated.store._transfers.used_nbytes == 0
     handle.prefetch()
     assert places(handle) == ["prefetching"]
-    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 100
+    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 100
     gated.gate.backend.open.set()
     array = handle.get()
     assert gated.pool.owns(array)
     assert (array == 7).all()
-    assert (gated.store.stats().prefetch_hits, gated.store._transfers.ram.used_nbytes) == (1, 0)
+    assert (gated.store.stats().prefetch_hits, gated.store._transfers.used_nbytes) == (1, 0)
     assert places(handle) == ["lower"]
 
 
@@ -603,9 +616,9 @@ def test_a_cancelled_prefetch_gives_its_room_back(gated: Gated) -> None:
         handle.prefetch()
     gated.gate.started("read 0")
     gated.store.cancel_prefetch(second)
-    assert (gated.pool.in_use_nbytes, gated.store._transfers.ram.used_nbytes) == (100, 100)
+    assert (gated.pool.in_use_nbytes, gated.store._transfers.used_nbytes) == (100, 100)
     del first, handle
-    assert gated.store._transfers.ram.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
+    assert gated.store._transfers.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
     gated.gate.backend.open.set()
     eventually(lambda: gated.pool.in_use_nbytes == 0)
     assert holds(second, 8)
@@ -628,7 +641,7 @@ def test_a_prefetched_array_is_evicted_for_a_sooner_use(gated: Gated) -> None:
         handle.prefetch()
     assert places(*handles) == ["prefetching"] * 3 + ["lower"]
     assert all(holds(handle, value) for value, handle in enumerate(handles, 7))
-    assert gated.store._transfers.ram.used_nbytes == 0
+    assert gated.store._transfers.used_nbytes == 0
 
 
 def test_an_array_in_ram_is_evicted_for_a_prefetch_used_sooner(gated: Gated) -> None:
@@ -637,7 +650,7 @@ def test_an_array_in_ram_is_evicted_for_a_prefetch_used_sooner(gated: Gated) -> 
     gated.gate.backend.open.set()
     gated.store.plan([others[0], handle, others[2], others[1]])
     handle.prefetch()
-    assert places(*others) == ["ram", "evicting", "ram"]
+    assert places(*others) == ["ram", "writing", "ram"]
     eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
     handle.prefetch()
     assert places(handle, *others) == ["prefetching", "ram", "lower", "ram"]
@@ -702,7 +715,7 @@ def test_the_last_target_of_a_prefetch_is_filled(gated: Gated) -> None:
     handle.prefetch()
     first, second = np.empty(100, np.uint8), np.empty(100, np.uint8)
     handle.prefetch(first)
-    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 0
     handle.prefetch(second)
     handle.prefetch()
     assert handle.get() is second
@@ -748,8 +761,8 @@ def test_close_ends_a_put_that_is_blocked_below() -> None:
     handles = [put(gated.store, value, 600) for value in range(2)]
     threads = [in_thread(lambda: put(gated.store, 2, 1200))]
     gated.gate.started("write 0")  # the second does not fit in flight
-    eventually(lambda: gated.gate.store._executor._write_waiters)
-    assert places(*handles) == ["evicting", "evicting"]
+    eventually(lambda: gated.gate.store._executor._table.write_waiters)
+    assert places(*handles) == ["writing", "evicting"]
     closing, _ = in_thread(gated.store.close)
     eventually(lambda: gated.store._transfers.closed)
     gated.gate.backend.open.set()
@@ -780,7 +793,7 @@ def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(gated: Gated) -> 
     with pytest.raises(MissingDataError, match=r"^TieredStore, array 3 .*gone"):
         handle.get()
     assert holds(handle, 7)
-    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 0
 
 
 def test_a_prefetch_into_an_array_in_ram_is_taken_by_get(gated: Gated) -> None:
@@ -813,6 +826,185 @@ def test_close_frees_the_memory_of_living_handles(gated: Gated) -> None:
     gated.gate.backend.open.set()
     handles.append(put(gated.store, 3))
     gated.store.close()
-    assert gated.pool.in_use_nbytes == gated.store._transfers.ram.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 0
     stats = gated.store.stats()
     assert (stats.puts, stats.live_handles, stats.stored_nbytes) == (4, 0, 0)
+
+
+# ---- the states
+
+
+def test_an_illegal_transition_is_refused() -> None:
+    tier = RamTier(100, deque().append)
+    entry = TierEntry(0, np.zeros(100, np.uint8), {})
+    with pytest.raises(RuntimeError, match="it is new, so it cannot become ram"):
+        tier.on_copied(entry, np.zeros(100, np.uint8))
+    tier.begin_copy(entry)
+    with pytest.raises(RuntimeError, match="it is copying in, so it cannot become copying in"):
+        tier.begin_copy(entry)
+    tier._check()
+    assert tier.used_nbytes == 100
+    tier.on_copy_failed(entry)
+    tier._check()
+    assert tier.used_nbytes == 0
+
+
+def test_the_check_notices_a_wrong_figure(gated: Gated) -> None:
+    handle = put(gated.store, 0)
+    gated.store._check()
+    tier = gated.store._transfers.ram
+    tier.resident_nbytes += 1
+    with pytest.raises(AssertionError):
+        gated.store._check()
+    tier.resident_nbytes -= 1
+    tier.order.discard(handle._entry.serial)
+    with pytest.raises(AssertionError):
+        gated.store._check()
+    tier.order.add(handle._entry.serial)
+    gated.store._check()
+
+
+# ---- memory below, and of packs
+
+
+def test_a_put_whose_eviction_finds_no_memory_below_loses_nothing() -> None:
+    lower = BufferPool(capacity=4096)
+    with TieredStore(6000, PoolStore(hold=lower.empty)) as store:
+        first, second = put(store, 1, 5000), put(store, 2, 100)
+        with pytest.raises(MemoryError, match="capacity"):
+            put(store, 3, 5000)
+        store._check()
+        store.plan([second, first])
+        small = put(store, 4, 2000)  # used last
+        assert places(first, second, small) == ["ram", "ram", "lower"]
+        store.plan([small, second, first])
+        small.prefetch()  # `first` finds no memory below
+        assert places(first, second, small) == ["ram", "ram", "lower"]
+        store._check()
+        assert holds(first, 1)
+        assert holds(second, 2)
+        assert holds(small, 4)
+
+
+def test_packs_below_are_counted_and_trimmed(tmp_path: Path) -> None:
+    disk, other = DiskStore(tmp_path), DiskStore(tmp_path)
+    with TieredStore(0, TieredStore(0, disk), PoolStore(), other) as store:
+        handle = put(store, 1, 5000)
+        kept = other.put(np.zeros(5000, np.uint8))
+        assert disk.packs_nbytes >= 5000
+        assert store.packs_nbytes == disk.packs_nbytes + other.packs_nbytes
+        store.trim()
+        assert store.packs_nbytes == 0
+        assert holds(handle, 1)
+        del kept
+
+
+# ---- the end
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_an_unreported_error_of_a_failed_eviction_is_raised_by_close(dead: bool) -> None:
+    gated = Gated(300)
+    handles = below_and_written(gated, 7) + [put(gated.store, value) for value in range(3)]
+    gated.store.plan(handles[:1])
+    handles[0].prefetch()  # evicts the first of the others
+    gated.gate.started("write 1")
+    gated.fail(errno.EIO)
+    gated.gate.backend.open.set()
+    eventually(lambda: gated.gate.store.stats().inflight_nbytes == 0)
+    handles[0].prefetch()  # finds the failure, and raises nothing
+    assert places(*handles) == ["lower", "ram", "ram", "ram"]
+    if dead:
+        del handles[1]
+    with pytest.raises(StoreError, match="injected"):
+        gated.store.close()
+    gated.store.close()
+    gated.store._check()
+
+
+def test_close_waits_a_bounded_time_and_says_for_what() -> None:
+    pool, go_on, began = BufferPool(), threading.Event(), threading.Event()
+
+    def hold(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        began.set()
+        go_on.wait(60)
+        return pool.empty(shape, dtype)
+
+    store = TieredStore(300, PoolStore(), hold=hold, timeout_seconds=0.05)
+    thread, results = in_thread(lambda: put(store, 1))
+    began.wait(60)
+    with pytest.raises(StoreError, match=r"waited 0\.05 s .*array 0 .* \(copying in\)"):
+        store.close()
+    store.close()
+    assert not go_on.is_set()
+    go_on.set()
+    thread.join()
+    assert isinstance(results[0], StoreClosedError)
+    store._check()
+    assert pool.in_use_nbytes == store._transfers.used_nbytes == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_drops_and_closes_an_inherited_store_without_waiting(gated: Gated) -> None:
+    handles = [put(gated.store, value) for value in range(3)]
+    putting, results = in_thread(lambda: put(gated.store, 3))
+    gated.gate.started("write 0")
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold_lock() -> None:
+        with gated.store._transfers.lock:
+            held.set()
+            go_on.wait(60)
+
+    holder, _ = in_thread(hold_lock)
+    held.wait(60)
+
+    def child() -> None:
+        signal.alarm(30)  # ends a child that waits
+        for _ in range(2):
+            with pytest.raises(ForkedStoreError):
+                handles[0].get()
+            with pytest.raises(ForkedStoreError):
+                handles[0].check()
+            handles[0].wait_captured()
+            handles.pop()
+            gated.store.close()
+        handles.clear()
+        gc.collect()
+
+    try:
+        assert run_in_fork(child) == 0
+    finally:
+        go_on.set()
+        holder.join()
+    gated.gate.backend.open.set()
+    putting.join()
+    assert isinstance(results[0], Handle)
+    assert all(holds(handle, value) for value, handle in enumerate(handles))
+
+
+def test_a_dying_handle_frees_its_memory_while_another_thread_holds_the_lock() -> None:
+    pool, held, go_on = BufferPool(), threading.Event(), threading.Event()
+    lower = PoolStore(hold=pool.empty)
+    with TieredStore(100, lower, allocate=pool.empty, hold=pool.empty) as store:
+        small, large = put(store, 1, 50), put(store, 2, 200)
+        prefetched = put(store, 3, 100)
+        store.plan([prefetched])
+
+        def hold_lock() -> None:
+            with store._transfers.lock:
+                held.set()
+                go_on.wait(60)
+
+        holder, results = in_thread(hold_lock)
+        held.wait(60)
+        try:
+            assert pool.in_use_nbytes == 350
+            del small, large, prefetched
+            assert pool.in_use_nbytes == 0
+        finally:
+            go_on.set()
+            holder.join()
+        assert results == [None]
+        store._check()
+        assert store.stats().live_handles == lower.stats().live_handles == 0

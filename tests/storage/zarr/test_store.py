@@ -267,7 +267,7 @@ def test_a_failed_write_is_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     small = store.put(np.ones(10))
     bad.wait_captured()
     with pytest.raises(StoreError, match=r"array 1 .*drive reports"):
-        bad.get()
+        bad.check()
     store.close()
     found = arrays_in(store)
     assert found["float64_200000"].shape == (1, 200_000)

@@ -1,0 +1,236 @@
+"""A program that sends SIGINT at every instant of a training step.
+
+Python raises KeyboardInterrupt at the start of a function, after a call and at the end of a loop's
+body. In each run a trace function sends SIGINT at one of these instants in the package; modes,
+hooks and calls must then be as before.
+"""
+
+import contextlib
+import dis
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from offgrad_storage import interrupts
+
+import offgrad
+from offgrad import nn
+from offgrad.autograd import Function, anomaly, engine, grad_mode, once_differentiable, saved_tensor
+from offgrad.autograd.saved_tensor import PairHooks, pop_hooks, push_hooks
+from offgrad.memory import registry
+from offgrad.nn.hooks.call_stack import calls
+from offgrad.nn.hooks.registry import HookMethods, global_hooks
+from offgrad.ops._random import replay
+from offgrad.utils.checkpoint import checkpoint
+
+FOLDERS = tuple(
+    f"{Path(file).parent}{os.sep}" for file in (offgrad.__file__, interrupts.__file__)
+) + (contextlib.__file__,)
+
+
+@functools.cache
+def _opcodes(code: CodeType) -> bytes:
+    return code.co_code
+
+
+class Interrupter:
+    """Sends SIGINT at one instant.
+
+    Attributes:
+        left: instants until then.
+    """
+
+    def __init__(self, instant: int) -> None:
+        self.left = instant
+        self._last: dict[FrameType, str] = {}
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(FOLDERS):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "call":
+            self._instant(frame)
+        elif event == "opcode":
+            last = self._last.get(frame, "")
+            self._last[frame] = dis.opname[_opcodes(code)[frame.f_lasti]]
+            if last.startswith(("CALL", "JUMP_BACKWARD")):
+                self._instant(frame)
+        elif event == "return":
+            self._last.pop(frame, None)
+        return self
+
+    def _instant(self, frame: FrameType) -> None:
+        self.left -= 1
+        if self.left <= 0 and not _in_finalizer(frame):
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+
+
+def _in_finalizer(frame: FrameType | None) -> bool:
+    """Return whether Python would drop an exception raised here."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename == registry.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def settings() -> Any:
+    """Return all that a step sets for the thread and must restore."""
+    modes, saving, state = grad_mode.state, saved_tensor.state, interrupts._state
+    return {
+        "modes": (modes.grad_mode, modes.inference, modes.grad_enabled),
+        "hooks": (saving.hooks, saving.disabled, saving.checkpointed, saving.target),
+        "calls": calls.innermost,
+        "trackers": (global_hooks.trackers, HookMethods._call_hooks),
+        "passes": engine.state.passes,
+        "observers": list(engine.observers),
+        "anomaly": (anomaly.state.enabled, anomaly._running.node),
+        "draws": (replay._state.recordings, replay._state.replay),
+        "mask": (state.depth, list(state.enclosing), state.is_pending),
+    }
+
+
+def interrupt_everywhere(make_step: Callable[[], Callable[[], Any]], stride: int) -> int:
+    """Run a new step with SIGINT at each instant, or at each of `stride`; return their number."""
+    expected = make_step()()
+    before = settings()
+    instant = 1 - stride
+    while True:
+        instant += stride
+        step = make_step()
+        interrupter = Interrupter(instant)
+        interrupted = False
+        previous = sys.gettrace()
+        try:
+            sys.settrace(interrupter)
+            try:
+                step()
+            finally:
+                sys.settrace(previous)
+        except KeyboardInterrupt:
+            interrupted = True
+        assert settings() == before, f"after the interrupt at instant {instant}"
+        if interrupter.left > 0:
+            return instant
+        assert interrupted, f"the SIGINT at instant {instant} was lost"
+        del step
+        if instant // stride % 7 == 0:
+            assert make_step()() == expected
+
+
+class Scale(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * 3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        assert len(ctx.saved_tensors) == 1
+        return grads[0] * 3
+
+
+def training_step() -> Callable[[], Any]:
+    """Layers, a Function, views and in-place changes, an optimizer with a closure."""
+    offgrad.manual_seed(1)
+    layer = nn.Linear(2, 2)
+    turned = nn.Parameter(offgrad.ones(2, 2).T)
+    optimizer = offgrad.optim.SGD([*layer.parameters(), turned], lr=0.1, momentum=0.9)
+
+    def loss() -> Any:
+        optimizer.zero_grad()
+        h = layer(offgrad.ones(1, 2)) @ turned
+        h[:, :1].mul_(2)
+        result = Scale.apply(h.t_()).sum()
+        result.backward()
+        return result
+
+    def step() -> Any:
+        value = optimizer.step(loss).item()
+        return value, [each.tolist() for each in (*layer.parameters(), turned)]
+
+    return step
+
+
+def step_with_hooks() -> Callable[[], Any]:
+    """Module hooks, tensor hooks, saved-tensor hooks, a nested pass, a recorded pass."""
+    net = nn.Sequential(nn.Tanh())
+    for module in (net, net[0]):
+        module.register_full_backward_hook(lambda module, grad_in, grad_out: None)
+        module.register_full_backward_pre_hook(lambda module, grad_out: None)
+        module.register_forward_hook(lambda module, args, output: None)
+    x = offgrad.ones(2, requires_grad=True)
+
+    def nested(grad: Any) -> None:
+        y = x.detach().requires_grad_()
+        grad_mode.call(True, lambda: (y * 2).sum().backward())
+
+    def step() -> Any:
+        y = x * 1
+        y.register_hook(nested)
+        saved = net(y)
+        (first,) = offgrad.autograd.grad(saved.sum(), x, create_graph=True)
+        assert first is not None
+        first.sum().backward()
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    return step
+
+
+def step_with_checkpoint() -> Callable[[], Any]:
+    """Checkpoints that draw random numbers."""
+    x = offgrad.ones(2, requires_grad=True)
+
+    def function(x: Any) -> Any:
+        return nn.functional.dropout(x.exp(), 0.5)
+
+    def step() -> Any:
+        offgrad.manual_seed(1)
+        checkpoint(function, x, use_reentrant=False).sum().backward()
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    return step
+
+
+def calls_with_hooks() -> Callable[[], Any]:
+    """A module whose calls push saved-tensor hooks and pop them at their end, as policies do."""
+    net = nn.Sequential(nn.Tanh(), nn.Tanh())
+    x = offgrad.ones(2, requires_grad=True)
+
+    def push(module: Any, args: Any) -> None:
+        hooks = PairHooks(lambda tensor: tensor, lambda tensor: tensor)
+        assert calls.innermost is not None
+        calls.innermost.on_exit(lambda: pop_hooks(hooks))
+        push_hooks(hooks)
+
+    for module in (net, net[0]):
+        module.register_forward_pre_hook(push)
+
+    def step() -> Any:
+        net(x).sum().backward()
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    return step
+
+
+STEPS = {
+    each.__name__: each
+    for each in (training_step, step_with_hooks, step_with_checkpoint, calls_with_hooks)
+}
+
+
+def main(name: str, stride: str) -> None:
+    """Interrupt the step of this name; print the number of its instants."""
+    print(interrupt_everywhere(STEPS[name], int(stride)))
