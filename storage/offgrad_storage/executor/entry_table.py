@@ -247,9 +247,9 @@ class EntryTable:
         """Queue the writes that failed once more; return whether there are any."""
         retried = [entry for entry in self.failures if self.source_of(entry) is not None]
         for entry in retried:
-            if self.failures[entry] is None:
+            if self.failures[entry] is None and not self.backend.persistent:
                 self._told.add(entry)
-            elif entry.error is not None:
+            if entry.error is not None:
                 self.report(entry.error)
             entry.error = None
             self._forget_failure(entry)

@@ -278,7 +278,9 @@ class Executor:
                         table.reads[entry] = None
                         self._workers.wake()
                         return
-                self._packs.want(entry, pack)
+                    must_load = self._packs.want_locked(entry, pack)
+                if must_load:
+                    self._packs.load(pack)
                 return
 
     def cancel_prefetch(self, handle: Handle) -> None:

@@ -469,24 +469,26 @@ class PackTable:
             self.loaded.move_to_end(pack)
         return pack.in_memory
 
-    def want(self, entry: Entry, pack: Pack) -> None:
-        """Keep ``pack`` in memory, or read it, for one more prefetch."""
+    def want_locked(self, entry: Entry, pack: Pack) -> bool:
+        """Keep ``pack`` in memory for one more prefetch; return whether ``load`` must follow."""
         table = self.table
-        with table.lock:
-            entry.wants_pack = True
-            pack.interest += 1
-            if self._loaded_nbytes + self._loading_nbytes > _MAX_PREFETCHED_NBYTES:
-                return
-            if pack.in_memory is not None or pack.loading or pack in table.reads:
-                return
-            size = pack.nbytes
-            self._loading_nbytes += size
-            self.claims += 1
-        queued = False
+        entry.wants_pack = True
+        pack.interest += 1
+        if self._loaded_nbytes + self._loading_nbytes > _MAX_PREFETCHED_NBYTES:
+            return False
+        if pack.in_memory is not None or pack.loading or pack in table.reads:
+            return False
+        self._loading_nbytes += pack.nbytes
+        self.claims += 1
+        return True
+
+    def load(self, pack: Pack) -> None:
+        """Have a thread read ``pack``, which a prefetch wants, if there is memory for it."""
+        table, queued = self.table, False
         try:
             memory = None
             with contextlib.suppress(MemoryError), interruptible:
-                memory = self._hold((size,), _UINT8)
+                memory = self._hold((pack.nbytes,), _UINT8)
             with table.lock:
                 unread = not (pack.in_memory is not None or pack.loading or pack in table.reads)
                 if memory is not None and unread and pack.interest and not table.closed:
@@ -497,7 +499,7 @@ class PackTable:
             with table.lock:
                 self.claims -= 1
                 if not queued:
-                    self._loading_nbytes -= size
+                    self._loading_nbytes -= pack.nbytes
 
     def end_prefetch_locked(self, entry: Entry, hit: bool = False) -> None:
         """No prefetch of ``entry`` wants its pack any more; a get counts a hit."""

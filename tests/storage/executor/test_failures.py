@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,26 @@ def test_an_array_whose_write_failed_is_written_at_flush(setup: Setup) -> None:
     assert setup.pool.in_use_nbytes == 0
     assert setup.backend.kept[0] == bytes([1] * 100)
     assert (setup.put(2).get() == 2).all()  # no error is left
+
+
+@pytest.mark.parametrize("fails_again", [False, True])
+def test_close_of_a_kept_store_raises_what_is_missing_only(
+    setups: list[Setup], fails_again: bool
+) -> None:
+    """A put raises the error of a failed write, then flush writes the array, or fails again."""
+    setup = Setup(keeps=True)
+    error = OSError(errno.EIO, "Input/output error")
+    setup.backend.failures.append(error)
+    handle = setup.put(1)
+    setup.backend.open.set()
+    setup.failed(handle)
+    with pytest.raises(StoreError, match="Input/output"):
+        setup.put(2)
+    setup.backend.failures += [error] * fails_again
+    setup.store.flush()
+    assert handle.captured != fails_again
+    with pytest.raises(StoreError, match="Input/output") if fails_again else nullcontext():
+        setup.store.close()
 
 
 def test_arrays_whose_writes_failed_stay_within_the_bytes_in_flight(setup: Setup) -> None:
