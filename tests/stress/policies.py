@@ -47,6 +47,12 @@ class Stores:
         """The open stores, without those that policies gave by name."""
         return list(self._made.values())
 
+    def flush_kept(self) -> None:
+        """Write the open packs of stores in which arrays outlive their handles."""
+        for name in KEPT:
+            if name in self._made:
+                self._made[name].flush()
+
     def close(self, failures: bool = False) -> None:
         """Close all open stores, also those that policies gave by name.
 

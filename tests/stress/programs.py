@@ -187,8 +187,8 @@ class StressRun(Run):
             self.optimizer.step()
         else:
             super()._other(name, tensor, second)
-        if made is not None:
-            self._add(made, None, False)
+        if made is not None:  # a gradient of a sum is one number, expanded
+            self._add(made, None, any(not stride for stride in made.stride()))
 
     def _raise_inside(self, tensor: Any) -> None:
         """Raise in forward, and in a hook of backward."""
