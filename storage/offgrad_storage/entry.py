@@ -161,7 +161,7 @@ class Pack(Entry):
         members: number of its arrays with live handles.
         copying: number of arrays being copied into it.
         loading: whether a thread is reading it.
-        target: memory for its queued read.
+        target: memory for its read, until that begins.
         loaded: its bytes, while cached after reading.
         interest: number of its arrays with a prefetch that no get has used.
     """

@@ -68,7 +68,7 @@ class Job:
     """A read or write under way, in any thread.
 
     Attributes:
-        action: "reading" or "writing".
+        action: such as "reading" or "writing".
         entry: the first, or only, one that it moves; None for a job of the backend.
         thread: the name of its thread.
         began: when, on the monotonic clock.
@@ -201,7 +201,6 @@ class EntryTable:
     def pend_pack(self, pack: Pack) -> None:
         """A pack is sealed: its memory is in flight from now on."""
         self.open_nbytes -= pack.capacity
-        self.packs_inflight_nbytes += pack.capacity
         self._pend(pack)
 
     def begin_write(self, entry: Entry) -> bool:
@@ -255,7 +254,6 @@ class EntryTable:
             self._forget_failure(entry)
             self.move(entry, State.QUEUED)
             self._pend(entry)
-            self.packs_inflight_nbytes += entry.held_nbytes * isinstance(entry, Pack)
             self.writes[entry] = None
         return bool(retried)
 
@@ -464,8 +462,12 @@ class EntryTable:
         )
 
     def _pend(self, entry: Entry) -> None:
+        if entry in self.pending:  # a read has pinned the source of a write that failed
+            return
         self.pending[entry] = None
         self.figures.inflight_nbytes += entry.held_nbytes
+        if isinstance(entry, Pack):
+            self.packs_inflight_nbytes += entry.held_nbytes
 
     def _uncount(self, entry: Entry) -> None:
         self.figures.live_handles -= 1

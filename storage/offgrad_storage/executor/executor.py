@@ -331,6 +331,7 @@ class Executor:
             if copy is None and entry.error is not None:
                 raise table.report(entry.error)
             source = table.begin_read(entry)
+            job = table.begin_job("copying", entry)
         try:
             with interruptible:
                 np.copyto(copy, source)  # type: ignore[arg-type]
@@ -341,6 +342,7 @@ class Executor:
             source = None
             with table.lock:
                 table.end_read(entry, pinned=True)
+                table.end_job(job)
                 if copy is not None:
                     table.replace_source(entry, copy)
 

@@ -471,12 +471,11 @@ class PackTable:
 
     def want_locked(self, entry: Entry, pack: Pack) -> bool:
         """Keep ``pack`` in memory for one more prefetch; return whether ``load`` must follow."""
-        table = self.table
         entry.wants_pack = True
         pack.interest += 1
         if self._loaded_nbytes + self._loading_nbytes > _MAX_PREFETCHED_NBYTES:
             return False
-        if pack.in_memory is not None or pack.loading or pack in table.reads:
+        if _is_coming(pack):
             return False
         self._loading_nbytes += pack.nbytes
         self.claims += 1
@@ -490,8 +489,8 @@ class PackTable:
             with contextlib.suppress(MemoryError), interruptible:
                 memory = self._hold((pack.nbytes,), _UINT8)
             with table.lock:
-                unread = not (pack.in_memory is not None or pack.loading or pack in table.reads)
-                if memory is not None and unread and pack.interest and not table.closed:
+                is_needed = pack.interest and not (_is_coming(pack) or table.closed)
+                if memory is not None and is_needed:
                     pack.target, memory, queued = memory, None, True
                     table.reads[pack] = None
                     table.wake()
@@ -571,6 +570,11 @@ class PackTable:
         for each in [*self.table.reads]:
             if isinstance(each, Pack):
                 self._drop_target_locked(each)
+
+
+def _is_coming(pack: Pack) -> bool:
+    """Whether the bytes of ``pack`` are in memory, being read, or going to be."""
+    return pack.in_memory is not None or pack.loading or pack.target is not None
 
 
 def _copy_in(entry: Entry, memory: Array, array: Array) -> None:

@@ -21,7 +21,7 @@ from offgrad_storage import (
 )
 from offgrad_storage.testing import eventually
 
-from tests.storage.gate import Setup
+from tests.storage.gate import Setup, in_thread
 
 
 def test_a_failed_write_loses_nothing_and_the_next_put_raises_it(setup: Setup) -> None:
@@ -95,6 +95,27 @@ def test_close_of_a_kept_store_raises_what_is_missing_only(
     assert handle.captured != fails_again
     with pytest.raises(StoreError, match="Input/output") if fails_again else nullcontext():
         setup.store.close()
+
+
+def test_a_write_that_fails_twice_during_a_read_is_in_flight_once(setup: Setup) -> None:
+    setup.backend.failures += [OSError(errno.EIO, "Input/output error")] * 2
+    handle = setup.put(1)
+    table = setup.store._executor._table
+    with table.lock:
+        source = table.begin_read(handle._entry)
+    setup.backend.open.set()
+    setup.failed(handle)
+    flushing, _ = in_thread(setup.store.flush)
+    eventually(lambda: not setup.backend.failures)
+    setup.failed(handle)
+    assert source is not None
+    with table.lock:
+        table.end_read(handle._entry, pinned=True)
+    flushing.join()
+    setup.store._check()
+    assert setup.store.stats().inflight_nbytes == 0
+    with pytest.raises(StoreError, match="Input/output"):
+        handle.check()
 
 
 def test_arrays_whose_writes_failed_stay_within_the_bytes_in_flight(setup: Setup) -> None:

@@ -16,7 +16,7 @@ import pytest
 from offgrad_storage import BackendStore, DiskStore, Entry, Handle, PoolStore, StoreError, ZarrStore
 from offgrad_storage.entry import State
 from offgrad_storage.executor.entry_table import EntryTable
-from offgrad_storage.testing import assert_same, sample
+from offgrad_storage.testing import assert_same, eventually, sample
 
 from tests.storage.gate import GateBackend, Setup
 
@@ -121,8 +121,8 @@ def test_sums_agree_after_random_actions_of_several_threads(kind: str, tmp_path:
     store.trim()
     store._check()
     assert store.stats().live_handles == 0
-    if kind != "flaky":  # there, packs whose arrays are dead were freed, too
-        assert store.packs_nbytes == 0 or kind == "zarr-kept"
+    # A prefetch may outlast its handle. A kept store keeps packs after that.
+    eventually(lambda: store.packs_nbytes == 0 or kind == "zarr-kept")
     try:
         store.close()
     except StoreError:
