@@ -43,6 +43,8 @@ class Backend(ABC):
             MB, if the store has threads: the backend gets a ``Pack`` instead. Arrays of one
             ``kind`` share packs. 0 for none.
         used_nbytes: bytes stored now, counted by the executor.
+        is_publishing: whether ``publish`` is under way, during which no I/O thread writes; set by
+            the executor.
     """
 
     persistent: bool = False
@@ -62,6 +64,7 @@ class Backend(ABC):
         self.name = name
         self.quota = quota
         self.used_nbytes = 0
+        self.is_publishing = False
 
     def reserve(self, entry: Entry) -> int:
         """Reserve space for ``entry``; return an upper bound of its bytes. May set its ``place``.

@@ -401,28 +401,49 @@ class Executor:
             self._packs.trim_locked()
 
     def publish(self) -> None:
-        """Have the backend make stored arrays readable for other programs."""
+        """Have the backend make stored arrays readable for others; no array is written then."""
         table = self._table
         with masked:
             self.flush()
             with table.lock:
-                entries = self._tracked()
-                placed = [entry if entry.pack is None else entry.pack for entry in entries]
-                for entry in placed:  # its handle may die meanwhile
-                    entry.busy += 1
-                job = table.begin_job("writing metadata", None)
+                while self.backend.is_publishing:
+                    table.wait()
+                self.backend.is_publishing = True
             try:
-                with interruptible:
-                    self.backend.publish(entries)
-            except Exception as error:
-                failure = table.store_error(error, "writing metadata", None)
-                raise failure from failure.__cause__
+                self._publish()
             finally:
                 with table.lock:
-                    for entry in placed:
-                        entry.busy -= 1
-                        table.leave_if_unused(entry)
-                    table.end_job(job)
+                    self.backend.is_publishing = False
+                    self._workers.wake_all()
+                    table.notify_all()
+
+    def _publish(self) -> None:
+        table = self._table
+        with table.lock:
+            while any(job.action == "writing" for job in table.jobs):
+                table.wait()
+            entries = self._tracked()
+            placed = [entry if entry.pack is None else entry.pack for entry in entries]
+            for entry in placed:  # its handle may die meanwhile
+                entry.busy += 1
+            job = table.begin_job("writing metadata", None)
+        failure = None
+        try:
+            with interruptible:
+                self.backend.publish(entries)
+        except Exception as error:
+            failure = table.store_error(error, "writing metadata", None)
+        finally:
+            with table.lock:
+                for entry in placed:
+                    entry.busy -= 1
+                    table.leave_if_unused(entry)
+                table.end_job(job)
+        if failure is not None:
+            try:
+                raise failure from failure.__cause__
+            finally:
+                del failure  # else the error holds itself by its traceback
 
     def _check(self) -> None:
         """Raise AssertionError unless the sums agree with the tables."""

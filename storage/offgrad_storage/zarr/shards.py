@@ -142,7 +142,7 @@ class ShardBackend(FileBackend):
 
     def release_each(self) -> list[bool]:
         """Remove kinds without arrays, and return free blocks of other files."""
-        if not self.persistent:
+        if not (self.persistent or self.is_publishing):
             for key, kind in list(self._kinds.items()):
                 # Empty arrays exist only in the metadata of their kind.
                 if kind.slot_nbytes and not self.files[kind.file] and kind is not self._last_kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from offgrad_storage import (
     CorruptionError,
+    Handle,
     MissingDataError,
     QuotaExceededError,
     StoreError,
@@ -32,6 +34,9 @@ from offgrad_storage.testing import (
     sample,
 )
 from offgrad_storage.zarr import format as zarr_format
+from offgrad_storage.zarr import shards
+
+from tests.storage.gate import in_thread
 
 Array = NDArray[Any]
 
@@ -205,6 +210,42 @@ def test_large_arrays_have_several_chunks(
 
 
 # Living stores
+
+
+def test_puts_of_other_threads_survive_publishing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of a shard is written behind its arrays, where the next array goes, too."""
+    handles: list[Handle] = []
+    index = zarr_format.shard_index
+
+    def index_slowly(chunks: Any) -> bytes:
+        in_thread(lambda: handles.append(store.put(sample("f4", (600, 600), 1))))
+        with contextlib.suppress(AssertionError):  # the write waits
+            eventually(lambda: handles and handles[0].captured, seconds=0.2)
+        return index(chunks)
+
+    with ZarrStore(tmp_path) as store:
+        first = store.put(sample("f4", (600, 600)))
+        monkeypatch.setattr(shards, "shard_index", index_slowly)
+        store.publish()
+        eventually(lambda: handles)
+        assert_same(handles[0].get(), sample("f4", (600, 600), 1))
+        assert_same(first.get(), sample("f4", (600, 600)))
+        store._check()
+        del first
+        handles.clear()
+
+
+def test_several_threads_may_publish(tmp_path: Path) -> None:
+    with ZarrStore(tmp_path) as store:
+        handles = [store.put(sample("f4", (100 + each,))) for each in range(20)]
+        publishing = [in_thread(store.publish) for _ in range(4)]
+        for thread, _ in publishing:
+            thread.join()
+        assert [results for _, results in publishing] == [[None]] * 4
+        assert len(list(arrays_in(store))) == 20
+        del handles
 
 
 def test_publishing_makes_a_living_store_readable(tmp_path: Path, reader: str) -> None:
