@@ -7,8 +7,8 @@ it back into memory of the store, and the next get returns that memory.
 
 from __future__ import annotations
 
+import queue
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -59,34 +59,34 @@ class RamTier:
 
     Args:
         nbytes: bound of ``used_nbytes``.
-        died: the callback of watches. It is a C function, and passes them to ``on_dead`` later.
 
     Attributes:
         resident_nbytes: bytes of arrays in RAM that a get can copy.
         logical_nbytes: bytes of the arrays in ``live``.
-        live: stored arrays, by serial; they may have died.
+        live: stored arrays, by serial. They may have died: see ``handle_deaths``.
         moving: arrays in a moving state, by serial.
         unraised: failures of writes that no put has raised.
     """
 
-    def __init__(self, nbytes: int, died: Callable[[Any], object]) -> None:
+    def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
         self.resident_nbytes = self.logical_nbytes = 0
         self.order = EvictionOrder()
         self.live: dict[int, Watch] = {}
         self.moving: dict[int, TierEntry] = {}
         self.unraised: list[StoreError] = []
-        self._died = died
         self._counted_nbytes = 0
         self._leaving: dict[int, Watch] = {}  # the first eviction first
         self._leaving_nbytes = 0
         self._released: list[tuple[weakref.ref[Any], int]] = []
+        self._deaths: queue.SimpleQueue[Watch] = queue.SimpleQueue()
 
     # ---- the budget
 
     @property
     def used_nbytes(self) -> int:
         """Bytes of RAM in use."""
+        self.handle_deaths()
         if not self._released:
             return self._counted_nbytes
         return self._counted_nbytes + sum(n for memory, n in self._released if memory() is not None)
@@ -229,6 +229,11 @@ class RamTier:
 
     # ---- the end
 
+    def handle_deaths(self) -> None:
+        """Uncount the arrays that have died. Cheap if there are none."""
+        for _ in range(self._deaths.qsize()):
+            self.on_dead(self._deaths.get_nowait())
+
     def on_dead(self, watch: Watch) -> None:
         """An array has died with its handle. Neither waits nor raises, nor minds a second call."""
         if self.live.pop(watch.serial, None) is not None:
@@ -257,13 +262,14 @@ class RamTier:
     # ---- the states, and the figures that follow from them
 
     def _watch(self, entry: TierEntry) -> Watch:
-        entry.watch = watch = Watch(entry, self._died)
+        entry.watch = watch = Watch(entry, self._deaths.put)
         watch.serial, watch.nbytes = entry.serial, entry.nbytes
         watch.kind, watch.is_counted, watch.memory = New, False, None
         return watch
 
     def _add_live(self, entry: TierEntry) -> None:
         assert entry.watch is not None
+        self.handle_deaths()
         self.live[entry.serial] = entry.watch
         self.logical_nbytes += entry.nbytes
 

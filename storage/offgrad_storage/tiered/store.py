@@ -142,7 +142,7 @@ class TieredStore(AbstractArrayStore):
         """
         serials = [self._entry_of(handle).serial for handle in order]
         self._transfers.check_process()
-        with self._transfers.lock:
+        with masked, self._transfers.lock:
             self._transfers.check_open()
             self._transfers.ram.order.plan(serials)
 
@@ -159,7 +159,8 @@ class TieredStore(AbstractArrayStore):
         transfers = self._transfers
         transfers.check_process()
         below = [store.stats() for store in self.below]
-        with transfers.lock:
+        with masked, transfers.lock:
+            transfers.ram.handle_deaths()
             figures = transfers.figures | {
                 "live_handles": len(transfers.ram.live),
                 "logical_nbytes": transfers.ram.logical_nbytes,
@@ -205,7 +206,8 @@ class TieredStore(AbstractArrayStore):
             state.lower.wait_written()
 
     def _check_written(self, entry: Entry) -> None:
-        self._transfers.check_written(_tier_entry(entry))
+        with masked:
+            self._transfers.check_written(_tier_entry(entry))
 
     def _check(self) -> None:
         """Raise AssertionError unless the figures agree with the states of the arrays."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,8 @@ from offgrad_storage.errors import (
     as_store_error,
     copy_for_raise,
 )
-from offgrad_storage.executor.finalizer_lock import FinalizerLock
-from offgrad_storage.interrupts import interruptible
+from offgrad_storage.executor.waiting import Waiters
+from offgrad_storage.interrupts import interruptible, masked
 from offgrad_storage.tiered.ram import RamTier
 from offgrad_storage.tiered.states import (
     Ending,
@@ -47,7 +47,6 @@ from offgrad_storage.tiered.states import (
     Prefetching,
     Starting,
     TierEntry,
-    Watch,
 )
 
 Array = NDArray[Any]
@@ -91,10 +90,10 @@ class TierTransfers:
         self._evicts_early = False
         self._close_errors: list[StoreError] = []  # kept while close is interrupted
         self._given_up: set[int] = set()  # serials of arrays that close has not waited for
-        # Weak, since in a cycle an unused store would wait for the garbage collector.
-        on_dead = weakref.WeakMethod(self._on_dead)
-        self.lock = FinalizerLock[Watch](lambda watch: _call(on_dead(), watch))
-        self.ram = RamTier(nbytes, self.lock.inbox.append)
+        self.lock = threading.Lock()
+        waiters = Waiters(self.lock.release, self.lock.acquire)
+        self._wait, self._notify_all = waiters.wait, waiters.notify_all
+        self.ram = RamTier(nbytes)
 
     # ---- to lower tiers
 
@@ -148,7 +147,7 @@ class TierTransfers:
                 else:
                     written, is_moving = ram.first_leaving()
                     if is_moving:
-                        self.lock.wait()
+                        self._wait()
             if written is not None:
                 with interruptible:
                     written.wait_captured()
@@ -190,7 +189,7 @@ class TierTransfers:
         finally:
             with self.lock:
                 self.ram.on_evicted(victim, placed)
-                self.lock.notify_all()
+                self._notify_all()
         return failure
 
     def _put_lower(
@@ -232,12 +231,12 @@ class TierTransfers:
                 self.ram.on_copied(entry, held)
                 self._count_put(seconds)
                 self.count(written_nbytes=entry.nbytes)
-                self.lock.notify_all()
+                self._notify_all()
         except BaseException:
             held = None
             with self.lock:
                 self.ram.on_copy_failed(entry)
-                self.lock.notify_all()
+                self._notify_all()
             raise
 
     # ---- from lower tiers
@@ -263,7 +262,7 @@ class TierTransfers:
                 if hit:
                     ended = filled or failure is not None
                     self.ram.on_ended(entry, ended, taken=filled and out is None)
-                    self.lock.notify_all()
+                    self._notify_all()
                 if filled:
                     seconds = time.perf_counter() - began
                     self.count(
@@ -339,7 +338,7 @@ class TierTransfers:
         """Wait while another thread starts or ends a read of ``entry``; with the lock held."""
         self.check_open(entry)
         while isinstance(entry.tier_state, Starting | Ending):
-            self.lock.wait()
+            self._wait()
             self.check_open(entry)
 
     def _begin_read(self, entry: TierEntry, out: Array | None) -> None:
@@ -360,7 +359,7 @@ class TierTransfers:
         finally:
             with self.lock:
                 self.ram.on_prefetched(entry, target, begun)
-                self.lock.notify_all()
+                self._notify_all()
         if failure is not None:
             raise self.as_own_error(failure, entry)
 
@@ -375,7 +374,7 @@ class TierTransfers:
         finally:
             with self.lock:
                 self.ram.on_ended(entry, ended)
-                self.lock.notify_all()
+                self._notify_all()
 
     def check_written(self, entry: TierEntry) -> None:
         """Raise the error of the write of ``entry``, if it has failed and RAM has no copy."""
@@ -401,7 +400,7 @@ class TierTransfers:
             moving = self.ram.moving.values()
             evicting = [entry for entry in moving if isinstance(entry.tier_state, Evicting)]
             while evicting:
-                self.lock.wait()
+                self._wait()
                 self.check_open()
                 evicting = [entry for entry in evicting if isinstance(entry.tier_state, Evicting)]
         for store in self.below:
@@ -414,7 +413,7 @@ class TierTransfers:
             return
         with self.lock:
             self.closed = True
-            self.lock.notify_all()
+            self._notify_all()
         for store in self.below:
             try:
                 with interruptible:
@@ -451,14 +450,11 @@ class TierTransfers:
                 )
                 self._close_errors.append(error)
                 return
-            self.lock.wait(seconds)
-
-    def _on_dead(self, watch: Watch) -> None:
-        self.ram.on_dead(watch)
+            self._wait(seconds)
 
     def _check(self) -> None:
         """Raise AssertionError unless the figures agree with the states of the arrays."""
-        with self.lock:
+        with masked, self.lock:
             self.ram._check()
 
     # ---- figures and errors
@@ -466,7 +462,7 @@ class TierTransfers:
     @property
     def used_nbytes(self) -> int:
         """Bytes of RAM in use."""
-        with self.lock:
+        with masked, self.lock:
             return self.ram.used_nbytes
 
     def count(self, **changes: float) -> None:
@@ -520,8 +516,3 @@ def _last_failure(entry: TierEntry) -> tuple[StoreError | None, int]:
     if isinstance(state, InRam) and state.failure is not None:
         return state.failure, state.tier + 1
     return None, 0
-
-
-def _call(method: Callable[[Watch], object] | None, watch: Watch) -> None:
-    if method is not None:
-        method(watch)

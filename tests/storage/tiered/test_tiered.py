@@ -12,7 +12,6 @@ import random
 import signal
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -821,6 +820,15 @@ def test_an_unclosed_store_dies_at_once() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("nbytes", [0, 1000])
+def test_a_store_that_only_takes_arrays_forgets_the_dead_ones(nbytes: int) -> None:
+    with TieredStore(nbytes, PoolStore()) as store:
+        for value in range(50):
+            put(store, value)
+        assert len(store._transfers.ram.live) <= 2
+        assert store.stats().live_handles == 0
+
+
 def test_close_frees_the_memory_of_living_handles(gated: Gated) -> None:
     handles = [put(gated.store, value) for value in range(3)]
     gated.gate.backend.open.set()
@@ -835,7 +843,7 @@ def test_close_frees_the_memory_of_living_handles(gated: Gated) -> None:
 
 
 def test_an_illegal_transition_is_refused() -> None:
-    tier = RamTier(100, deque().append)
+    tier = RamTier(100)
     entry = TierEntry(0, np.zeros(100, np.uint8), {})
     with pytest.raises(RuntimeError, match="it is new, so it cannot become ram"):
         tier.on_copied(entry, np.zeros(100, np.uint8))
