@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from offgrad_storage import interrupts
-from offgrad_storage.executor.finalizer_lock import FinalizerLock
+from offgrad_storage.executor import waiting
+from offgrad_storage.executor.waiting import Waiters
 from offgrad_storage.interrupts import MaskedLock, interruptible, masked
 
-FILES = (interrupts.__file__, FinalizerLock.__enter__.__code__.co_filename, __file__)
+FILES = (interrupts.__file__, waiting.__file__, __file__)
 
 
 @pytest.fixture(autouse=True)
@@ -200,24 +201,20 @@ def test_sigint_at_every_opcode_leaves_the_lock_free(reentrant: bool) -> None:
     assert interrupt_everywhere(action, check) > 50
 
 
-def test_sigint_at_every_opcode_of_a_finalizer_lock() -> None:
-    handled: list[int] = []
-    lock: FinalizerLock[int] = FinalizerLock(handled.append)
+def test_sigint_at_every_opcode_of_a_wait_leaves_no_waiter_and_the_lock_free() -> None:
+    lock = threading.Lock()
+    waiters = Waiters(lock.release, lock.acquire)
 
     def action() -> None:
-        with lock:
-            lock.defer(1)
-            lock.notify_all()
-            lock.wait(0)
-            lock.defer(2)
+        with masked, lock:
+            waiters.notify_all()
+            waiters.wait(0)
 
     def check(raised: bool) -> None:
-        with lock:
-            pass
-        assert handled.count(1) >= handled.count(2)
-        assert not lock._waiters
+        assert not waiters
+        assert not lock.locked()
 
-    assert interrupt_everywhere(action, check) > 100
+    assert interrupt_everywhere(action, check) > 50
 
 
 def test_waiting_for_a_lock_is_interruptible() -> None:
