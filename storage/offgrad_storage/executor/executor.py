@@ -471,8 +471,6 @@ class Executor:
                 while not self._finished:
                     if self._workers.running or table.jobs or self._packs.copying:
                         self._wait_for_answer(began)
-                    elif self._finishing:
-                        table.wait()
                     else:
                         self._finish_locked()
                 errors, table.unreported = table.unreported, []
@@ -526,6 +524,7 @@ class Executor:
         """No thread and no job is left: publish, close the backend, and release the memory."""
         table = self._table
         self._finishing = True
+        job = table.begin_job("closing", None)  # another thread's close waits for it
         table.lock.release()
         errors = []
         try:
@@ -541,6 +540,7 @@ class Executor:
                 errors.append(table.store_error(error, "closing", None))
         finally:
             table.lock.acquire()
+            table.end_job(job)
             table.unreported += errors
             self._packs.release_locked()
             table.release_all()

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from offgrad_storage import BackendStore, StoreClosedError, StoreError
+from offgrad_storage import BackendStore, Handle, StoreClosedError, StoreError
 from offgrad_storage.testing import eventually
 
 from tests.storage.conftest import RunPython
@@ -75,6 +75,48 @@ def test_a_get_of_a_prefetch_that_never_ends_ends_with_close() -> None:
     assert isinstance(results[0], StoreClosedError)
     backend.open.set()
     eventually(lambda: backend.closed)
+
+
+def test_close_gives_up_on_a_write_of_another_caller() -> None:
+    store, backend = silent(threads=0)
+    writer, results = in_thread(lambda: store.put(np.zeros(100)))
+    eventually(lambda: backend.log)
+    closer, raised = in_thread(store.close)
+    closer.join(60)
+    assert not closer.is_alive()
+    assert "has been writing array 0" in str(raised[0])
+    backend.open.set()
+    writer.join(60)
+    assert isinstance(results[0], Handle)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_close_gives_up_on_a_close_of_another_thread(threads: int) -> None:
+    store, backend = silent(threads)
+    may_close = threading.Event()
+    backend.open.set()
+    store.put(np.zeros(100))
+    began, end = threading.Event(), backend.close
+
+    def close_slowly() -> None:
+        began.set()
+        may_close.wait(60)
+        end()
+
+    backend.close = close_slowly  # type: ignore[method-assign]
+    first, results = in_thread(store.close)
+    began.wait(60)
+    second, raised = in_thread(store.close)
+    second.join(10)
+    hangs = second.is_alive()
+    may_close.set()
+    first.join(60)
+    second.join(60)
+    assert not hangs
+    assert isinstance(raised[0], StoreError)
+    assert "has been closing" in str(raised[0])
+    assert results == [None]
+    assert backend.closed == 1
 
 
 def test_a_slow_drive_that_answers_is_waited_for() -> None:
