@@ -186,7 +186,7 @@ class MaskedLock:
     def __init__(self, *, reentrant: bool = False) -> None:
         self._reentrant = reentrant
         self._renew()
-        _locks.add(self)
+        _locks.add(weakref.ref(self, _locks.discard))
 
     def acquire(self, *, blocking: bool = True) -> bool:
         """Take the lock inside a masked block; return whether it was taken."""
@@ -246,7 +246,8 @@ class MaskedLock:
         self._owners: list[int] = []
 
 
-_locks: weakref.WeakSet[MaskedLock] = weakref.WeakSet()
+# Not a WeakSet, whose callback is a Python function.
+_locks: set[weakref.ref[MaskedLock]] = set()
 
 
 def _after_fork_in_child() -> None:
@@ -256,8 +257,9 @@ def _after_fork_in_child() -> None:
         handler, _state = _state.handler, _State(ident)
         if handler is not None:
             _signal.signal(_SIGINT, handler)
-    for lock in list(_locks):
-        if not lock.is_owned:
+    for reference in _locks.copy():  # in one step: a lock may die meanwhile
+        lock = reference()
+        if lock is not None and not lock.is_owned:
             lock._renew()
 
 
