@@ -38,6 +38,8 @@ class TierState:
         array: the copy in RAM.
         lower: the handle in the lower tier.
         target: the array that a prefetch fills.
+        failure: the error of its last write to a lower tier, until a put raises it; else None.
+        next_tier: index of the lower tier to try first.
     """
 
     __slots__ = ()
@@ -51,6 +53,8 @@ class TierState:
     array: Array | None = None
     lower: Handle | None = None
     target: Array | None = None
+    failure: StoreError | None = None
+    next_tier = 0
 
     @property
     def memory(self) -> Array | None:
@@ -84,21 +88,16 @@ class CopyingIn(New):
 
 
 class InRam(TierState):
-    """In RAM only.
+    """In RAM only."""
 
-    Attributes:
-        failure: the error of its last write to a lower tier, until a put raises it; else None.
-        tier: index of the lower tier of that write.
-    """
-
-    __slots__ = ("array", "failure", "tier")
+    __slots__ = ("array", "failure", "next_tier")
     name = "ram"
     is_counted = is_resident = is_evictable = True
 
-    def __init__(self, array: Array, failure: StoreError | None = None, tier: int = 0) -> None:
+    def __init__(self, array: Array, failure: StoreError | None = None, next_tier: int = 0) -> None:
         self.array: Array = array
         self.failure = failure
-        self.tier = tier
+        self.next_tier = next_tier
 
 
 class Evicting(InRam):
@@ -190,12 +189,25 @@ class Dead(TierState):
 
 NEW, COPYING_IN, DEAD = New(), CopyingIn(), Dead()
 
+_NEXT: dict[type[TierState], tuple[type[TierState], ...]] = {
+    New: (CopyingIn, Lower),
+    CopyingIn: (InRam, Dead),
+    InRam: (Evicting, Dead),
+    Evicting: (Writing, InRam),
+    Writing: (Lower, InRam, Dead),
+    Lower: (Starting, Dead),
+    Starting: (Prefetching, Lower),
+    Prefetching: (Ending, Dead),
+    Ending: (Lower, Prefetching),
+    Dead: (),
+}
+
 
 class TierEntry(Entry):
     """One array of a TieredStore. Its handle, and a thread that moves it, keep it alive.
 
     Attributes:
-        tier_state: its state; only ``RamTier`` sets it.
+        tier_state: its state; only ``RamTier`` changes it.
         requested: the array that the next get without ``out`` fills and returns, from a prefetch
             that started no read.
         watch: watches its death, once it is stored.
@@ -208,6 +220,20 @@ class TierEntry(Entry):
         self.tier_state: TierState = NEW
         self.requested: Array | None = None
         self.watch: Watch | None = None
+
+    def change(self, state: TierState) -> None:
+        """Change the state.
+
+        Raises:
+            RuntimeError: there is no such transition.
+        """
+        before = self.tier_state
+        if type(state) not in _NEXT[type(before)]:
+            raise RuntimeError(
+                f"TieredStore, {self}: it is {before.name}, so it cannot become {state.name}; "
+                "this is an error of the store"
+            )
+        self.tier_state = state
 
 
 class Watch(weakref.ref[TierEntry]):

@@ -20,6 +20,7 @@ from offgrad_storage.entry import Entry, check_out, check_plain
 from offgrad_storage.interrupts import masked
 from offgrad_storage.memory.buffer_pool import BufferPool
 from offgrad_storage.tiered.states import TierEntry
+from offgrad_storage.tiered.tiers import Tiers
 from offgrad_storage.tiered.transfers import TierTransfers
 
 Array = NDArray[Any]
@@ -68,13 +69,14 @@ class TieredStore(AbstractArrayStore):
         check_count("nbytes", nbytes)
         self._allocate = BufferPool().empty if allocate is None else allocate
         hold = BufferPool().empty if hold is None else hold
-        self._transfers = TierTransfers(nbytes, below, self._allocate, hold, timeout_seconds)
+        self._tiers = Tiers(nbytes, below)
+        self._transfers = TierTransfers(self._tiers, self._allocate, hold, timeout_seconds)
         self._serial = itertools.count()
 
     @property
     def below(self) -> Sequence[AbstractArrayStore]:
         """The stores below, the fastest first."""
-        return self._transfers.below
+        return self._tiers.below
 
     def put(self, array: ArrayLike, *, attributes: Mapping[str, object] | None = None) -> Handle:
         """Store ``array``: see ``AbstractArrayStore.put``.
@@ -83,24 +85,23 @@ class TieredStore(AbstractArrayStore):
             QuotaExceededError: neither RAM nor any store below has space.
             StoreFullError: the same, with a full disk below.
         """
-        transfers = self._transfers
         array = np.asarray(array)
-        check_plain(array, transfers.name)
+        check_plain(array, self._tiers.name)
         with masked:
             entry = TierEntry(next(self._serial), array, dict(attributes or {}))
             handle = _TieredHandle(self, entry)
-            transfers.check_open(entry)
-            transfers.add(entry, array)
+            self._tiers.check_open(entry)
+            self._transfers.put(entry, array)
             return handle
 
     def get(self, handle: Handle, out: Array | None = None) -> Array:
         """Return the stored array: see ``AbstractArrayStore.get``."""
-        entry, transfers = self._entry_of(handle), self._transfers
+        entry = self._entry_of(handle)
         if out is not None:
             check_out(entry, out)
-        transfers.check_process(entry)
+        self._tiers.check_process(entry)
         with masked:
-            return transfers.get(entry, out)
+            return self._transfers.get(entry, out)
 
     def prefetch(self, handle: Handle, out: Array | None = None) -> None:
         """Start reading: see ``AbstractArrayStore.prefetch``.
@@ -110,14 +111,14 @@ class TieredStore(AbstractArrayStore):
         entry = self._entry_of(handle)
         if out is not None:
             check_out(entry, out, contiguous=True)
-        self._transfers.check_process(entry)
+        self._tiers.check_process(entry)
         with masked:
             self._transfers.prefetch(entry, out)
 
     def cancel_prefetch(self, handle: Handle) -> None:
         """Discard a prefetch: see ``AbstractArrayStore.cancel_prefetch``."""
         entry = self._entry_of(handle)
-        self._transfers.check_process(entry)
+        self._tiers.check_process(entry)
         with masked:
             self._transfers.cancel_prefetch(entry)
 
@@ -141,10 +142,10 @@ class TieredStore(AbstractArrayStore):
             ValueError: a handle is of another store.
         """
         serials = [self._entry_of(handle).serial for handle in order]
-        self._transfers.check_process()
-        with masked, self._transfers.lock:
-            self._transfers.check_open()
-            self._transfers.ram.order.plan(serials)
+        self._tiers.check_process()
+        with masked, self._tiers.lock:
+            self._tiers.check_open()
+            self._tiers.ram.order.plan(serials)
 
     def flush(self) -> None:
         """Wait until every pending write of the stores below has ended.
@@ -156,16 +157,9 @@ class TieredStore(AbstractArrayStore):
 
     def stats(self) -> StoreStats:
         """The figures so far; stored, written and pending bytes are summed up over all tiers."""
-        transfers = self._transfers
-        transfers.check_process()
+        self._tiers.check_process()
         below = [store.stats() for store in self.below]
-        with masked, transfers.lock:
-            transfers.ram.handle_deaths()
-            figures = transfers.figures | {
-                "live_handles": len(transfers.ram.live),
-                "logical_nbytes": transfers.ram.logical_nbytes,
-                "stored_nbytes": transfers.ram.resident_nbytes,
-            }
+        figures = self._tiers.own_figures()
         for each in below:
             for name in ("stored_nbytes", "written_nbytes", "inflight_nbytes"):
                 figures[name] += getattr(each, name)
@@ -192,17 +186,17 @@ class TieredStore(AbstractArrayStore):
         return _tier_entry(handle._entry)
 
     def _check_open(self) -> None:
-        self._transfers.check_open()
+        self._tiers.check_open()
 
     def _wait_captured(self, entry: Entry) -> None:
         state = _tier_entry(entry).tier_state
         # No thread reads from the memory of a fork.
-        if not (state.is_captured or self._transfers.is_forked()) and state.lower is not None:
+        if not (state.is_captured or self._tiers.is_forked()) and state.lower is not None:
             state.lower.wait_captured()
 
     def _wait_written(self, entry: Entry) -> None:
         state = _tier_entry(entry).tier_state
-        if not (state.is_captured or self._transfers.is_forked()) and state.lower is not None:
+        if not (state.is_captured or self._tiers.is_forked()) and state.lower is not None:
             state.lower.wait_written()
 
     def _check_written(self, entry: Entry) -> None:
@@ -211,14 +205,14 @@ class TieredStore(AbstractArrayStore):
 
     def _check(self) -> None:
         """Raise AssertionError unless the figures agree with the states of the arrays."""
-        self._transfers._check()
+        self._tiers._check()
         for store in self.below:
             if isinstance(store, TieredStore):
                 store._check()
 
     def __repr__(self) -> str:
-        transfers = self._transfers
-        return f"<{transfers.name} of {transfers.ram.nbytes} bytes over {list(self.below)}>"
+        tiers = self._tiers
+        return f"<{tiers.name} of {tiers.ram.budget.nbytes} bytes over {list(self.below)}>"
 
 
 class _TieredHandle(Handle):

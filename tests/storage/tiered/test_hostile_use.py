@@ -183,5 +183,5 @@ def test_hostile_use_leaves_right_bits_and_nothing_behind(seed: int) -> None:
         store.close()
     store._check()
     eventually(lambda: pool.in_use_nbytes == 0)
-    assert store._transfers.used_nbytes == 0
+    assert store._tiers.used_nbytes == 0
     eventually(lambda: threading.active_count() == threads_before)

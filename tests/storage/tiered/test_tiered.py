@@ -47,6 +47,7 @@ from offgrad_storage import (
 )
 from offgrad_storage.testing import MakeStore, StoreContract, eventually
 from offgrad_storage.testing.helpers import run_in_fork
+from offgrad_storage.tiered.invariants import check_invariants
 from offgrad_storage.tiered.ram import RamTier
 from offgrad_storage.tiered.states import TierEntry
 
@@ -212,7 +213,7 @@ class BoundMachine(RuleBasedStateMachine):
     def bounds_hold(self) -> None:
         if hasattr(self, "store"):
             assert self.meter.most() <= self.nbytes
-            assert self.meter.counter.allocated <= self.store._transfers.used_nbytes <= self.nbytes
+            assert self.meter.counter.allocated <= self.store._tiers.used_nbytes <= self.nbytes
             self.store._check()
             stats = self.store.stats()
             assert stats.live_handles == len(self.model)
@@ -225,7 +226,7 @@ class BoundMachine(RuleBasedStateMachine):
             self.store.close()
             assert self.meter.most() <= self.nbytes
             assert self.meter.counter.allocated == 0
-            assert self.store._transfers.used_nbytes == 0
+            assert self.store._tiers.used_nbytes == 0
 
 
 # ---- the bound
@@ -279,7 +280,7 @@ def test_the_bound_holds_with_many_threads(tmp_path: Path) -> None:
     assert meter.most() <= 20_000
     assert store.stats().live_handles == 1
     store.close()
-    assert meter.counter.allocated == store._transfers.used_nbytes == 0
+    assert meter.counter.allocated == store._tiers.used_nbytes == 0
 
 
 # ---- the choice of evicted arrays
@@ -376,7 +377,7 @@ def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -
     gated.gate.started("write 0")
     eventually(lambda: waits(thread.ident or 0))
     del handles[0]
-    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 300
+    assert gated.pool.in_use_nbytes == gated.store._tiers.used_nbytes == 300
     gated.gate.backend.permits.release()
     thread.join()
     assert gated.pool.in_use_nbytes == 300
@@ -384,7 +385,7 @@ def test_memory_of_a_dead_array_counts_while_it_is_being_written(gated: Gated) -
     handles.clear()
     eventually(lambda: gated.pool.in_use_nbytes == 0)
     assert holds(put(gated.store, 4, 300), 4)
-    assert gated.store._transfers.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
+    assert gated.store._tiers.used_nbytes == 0 or gated.pool.in_use_nbytes == 0
 
 
 def test_close_ends_a_put_that_waits(gated: Gated) -> None:
@@ -392,7 +393,7 @@ def test_close_ends_a_put_that_waits(gated: Gated) -> None:
     thread, results = in_thread(lambda: put(gated.store, 3))
     gated.gate.started("write 0")
     closing, _ = in_thread(gated.store.close)
-    eventually(lambda: gated.store._transfers.closed)
+    eventually(lambda: gated.store._tiers.closed)
     gated.gate.backend.open.set()
     thread.join()
     closing.join()
@@ -576,7 +577,7 @@ def test_memory_error_of_hold_stores_nothing() -> None:
         first = put(store, 1)
         with pytest.raises(MemoryError, match="capacity"):
             put(store, 2, 5000)
-        assert (store.stats().live_handles, store._transfers.used_nbytes) == (1, 100)
+        assert (store.stats().live_handles, store._tiers.used_nbytes) == (1, 100)
         assert holds(first, 1)
 
 
@@ -597,15 +598,15 @@ def below_and_written(gated: Gated, *values: int) -> list[Handle]:
 
 def test_a_prefetch_takes_memory_until_its_get(gated: Gated) -> None:
     (handle,) = below_and_written(gated, 7)
-    assert gated.store._transfers.used_nbytes == 0
+    assert gated.store._tiers.used_nbytes == 0
     handle.prefetch()
     assert places(handle) == ["prefetching"]
-    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 100
+    assert gated.pool.in_use_nbytes == gated.store._tiers.used_nbytes == 100
     gated.gate.backend.open.set()
     array = handle.get()
     assert gated.pool.owns(array)
     assert (array == 7).all()
-    assert (gated.store.stats().prefetch_hits, gated.store._transfers.used_nbytes) == (1, 0)
+    assert (gated.store.stats().prefetch_hits, gated.store._tiers.used_nbytes) == (1, 0)
     assert places(handle) == ["lower"]
 
 
@@ -615,9 +616,9 @@ def test_a_cancelled_prefetch_gives_its_room_back(gated: Gated) -> None:
         handle.prefetch()
     gated.gate.started("read 0")
     gated.store.cancel_prefetch(second)
-    assert (gated.pool.in_use_nbytes, gated.store._transfers.used_nbytes) == (100, 100)
+    assert (gated.pool.in_use_nbytes, gated.store._tiers.used_nbytes) == (100, 100)
     del first, handle
-    assert gated.store._transfers.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
+    assert gated.store._tiers.used_nbytes == gated.pool.in_use_nbytes == 100  # being filled
     gated.gate.backend.open.set()
     eventually(lambda: gated.pool.in_use_nbytes == 0)
     assert holds(second, 8)
@@ -640,7 +641,7 @@ def test_a_prefetched_array_is_evicted_for_a_sooner_use(gated: Gated) -> None:
         handle.prefetch()
     assert places(*handles) == ["prefetching"] * 3 + ["lower"]
     assert all(holds(handle, value) for value, handle in enumerate(handles, 7))
-    assert gated.store._transfers.used_nbytes == 0
+    assert gated.store._tiers.used_nbytes == 0
 
 
 def test_an_array_in_ram_is_evicted_for_a_prefetch_used_sooner(gated: Gated) -> None:
@@ -714,7 +715,7 @@ def test_the_last_target_of_a_prefetch_is_filled(gated: Gated) -> None:
     handle.prefetch()
     first, second = np.empty(100, np.uint8), np.empty(100, np.uint8)
     handle.prefetch(first)
-    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._tiers.used_nbytes == 0
     handle.prefetch(second)
     handle.prefetch()
     assert handle.get() is second
@@ -763,7 +764,7 @@ def test_close_ends_a_put_that_is_blocked_below() -> None:
     eventually(lambda: gated.gate.store._executor._table.write_waiters)
     assert places(*handles) == ["writing", "evicting"]
     closing, _ = in_thread(gated.store.close)
-    eventually(lambda: gated.store._transfers.closed)
+    eventually(lambda: gated.store._tiers.closed)
     gated.gate.backend.open.set()
     closing.join()
     for thread, results in threads:
@@ -792,7 +793,7 @@ def test_a_failed_prefetch_is_raised_by_get_and_then_forgotten(gated: Gated) -> 
     with pytest.raises(MissingDataError, match=r"^TieredStore, array 3 .*gone"):
         handle.get()
     assert holds(handle, 7)
-    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._tiers.used_nbytes == 0
 
 
 def test_a_prefetch_into_an_array_in_ram_is_taken_by_get(gated: Gated) -> None:
@@ -825,7 +826,7 @@ def test_a_store_that_only_takes_arrays_forgets_the_dead_ones(nbytes: int) -> No
     with TieredStore(nbytes, PoolStore()) as store:
         for value in range(50):
             put(store, value)
-        assert len(store._transfers.ram.live) <= 2
+        assert len(store._tiers.ram.live) <= 2
         assert store.stats().live_handles == 0
 
 
@@ -834,7 +835,7 @@ def test_close_frees_the_memory_of_living_handles(gated: Gated) -> None:
     gated.gate.backend.open.set()
     handles.append(put(gated.store, 3))
     gated.store.close()
-    assert gated.pool.in_use_nbytes == gated.store._transfers.used_nbytes == 0
+    assert gated.pool.in_use_nbytes == gated.store._tiers.used_nbytes == 0
     stats = gated.store.stats()
     assert (stats.puts, stats.live_handles, stats.stored_nbytes) == (4, 0, 0)
 
@@ -850,21 +851,21 @@ def test_an_illegal_transition_is_refused() -> None:
     tier.begin_copy(entry)
     with pytest.raises(RuntimeError, match="it is copying in, so it cannot become copying in"):
         tier.begin_copy(entry)
-    tier._check()
-    assert tier.used_nbytes == 100
+    check_invariants(tier)
+    assert tier.budget.used_nbytes == 100
     tier.on_copy_failed(entry)
-    tier._check()
-    assert tier.used_nbytes == 0
+    check_invariants(tier)
+    assert tier.budget.used_nbytes == 0
 
 
 def test_the_check_notices_a_wrong_figure(gated: Gated) -> None:
     handle = put(gated.store, 0)
     gated.store._check()
-    tier = gated.store._transfers.ram
-    tier.resident_nbytes += 1
+    tier = gated.store._tiers.ram
+    tier.budget.resident_nbytes += 1
     with pytest.raises(AssertionError):
         gated.store._check()
-    tier.resident_nbytes -= 1
+    tier.budget.resident_nbytes -= 1
     tier.order.discard(handle._entry.serial)
     with pytest.raises(AssertionError):
         gated.store._check()
@@ -949,7 +950,7 @@ def test_close_waits_a_bounded_time_and_says_for_what() -> None:
     thread.join()
     assert isinstance(results[0], StoreClosedError)
     store._check()
-    assert pool.in_use_nbytes == store._transfers.used_nbytes == 0
+    assert pool.in_use_nbytes == store._tiers.used_nbytes == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -960,7 +961,7 @@ def test_a_child_drops_and_closes_an_inherited_store_without_waiting(gated: Gate
     held, go_on = threading.Event(), threading.Event()
 
     def hold_lock() -> None:
-        with gated.store._transfers.lock:
+        with gated.store._tiers.lock:
             held.set()
             go_on.wait(60)
 
@@ -1000,7 +1001,7 @@ def test_a_dying_handle_frees_its_memory_while_another_thread_holds_the_lock() -
         store.plan([prefetched])
 
         def hold_lock() -> None:
-            with store._transfers.lock:
+            with store._tiers.lock:
                 held.set()
                 go_on.wait(60)
 
