@@ -84,7 +84,8 @@ class Job:
 
     def __str__(self) -> str:
         seconds = time.monotonic() - self.began
-        return f"{self.thread} has been {self.action} {self.entry or ''} for {seconds:.0f} seconds"
+        what = self.action if self.entry is None else f"{self.action} {self.entry}"
+        return f"{self.thread} has been {what} for {seconds:.0f} seconds"
 
 
 class EntryTable:
@@ -112,11 +113,13 @@ class EntryTable:
         unreported: errors that no call has raised.
         leave_pack: called with a dead entry that leaves its pack.
         end_prefetch: called with a dead entry whose pack was prefetched.
+        end_abandoned: called when the last job ends after ``close`` has given up.
         wake: has an idle thread look for a job.
     """
 
     leave_pack: Callable[[Entry], object]
     end_prefetch: Callable[[Entry], object]
+    end_abandoned: Callable[[], object]
     wake: Callable[[], object]
 
     def __init__(
@@ -537,6 +540,8 @@ class EntryTable:
         self.last_answer = time.monotonic()
         if not self.jobs:
             self.notify_all()
+            if self.gave_up:
+                self.end_abandoned()
 
     def wait(self, timeout: float = _POLL_SECONDS) -> None:
         """Wait for a change; it may return without one.

@@ -91,6 +91,7 @@ class Executor:
         table.wake = self._workers.wake
         table.leave_pack = packs.leave_locked
         table.end_prefetch = packs.end_prefetch_locked
+        table.end_abandoned = self._end_abandoned_locked
         self._published = self._finishing = self._finished = False
         table.store = weakref.ref(store, self._workers.inbox.put)
         _executors[weakref.ref(store, _end_abandoned)] = self
@@ -504,7 +505,7 @@ class Executor:
         silent = time.monotonic() - since
         if silent < self._timeout_seconds or not table.jobs:
             return
-        table.gave_up = table.abandoned = True  # the last thread closes the backend
+        table.gave_up = table.abandoned = True  # the last thread or job closes the backend
         self._finished = True
         table.notify_all()
         self._unregister()
@@ -548,6 +549,12 @@ class Executor:
             self._unregister()
             table.notify_all()
 
+    def _end_abandoned_locked(self) -> None:
+        """Close the backend, once no thread and no job is left to use it."""
+        table = self._table
+        if table.abandoned and not (self._workers.running or table.jobs or self._finishing):
+            self._finish_locked()
+
     def _unregister(self) -> None:
         for reference, executor in list(_executors.items()):
             if executor is self:
@@ -575,8 +582,7 @@ class Executor:
             job = self._scheduler.next_job()
             if job is None and table.closed and self._is_done_locked():
                 workers.running -= 1
-                if table.abandoned and not workers.running and not self._finishing:
-                    self._finish_locked()
+                self._end_abandoned_locked()
                 table.notify_all()
                 return False
             if job is None:

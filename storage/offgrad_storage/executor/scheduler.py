@@ -60,7 +60,7 @@ class IOScheduler:
             if fetches is not None:
                 return fetches
         if table.free_jobs and not (table.write_waiters and table.writes):
-            job = table.begin_job("freeing space of", None)
+            job = table.begin_job("freeing space", None)
             return functools.partial(self._run_free_job, table.free_jobs.popleft(), job)
         while table.writes and not self._backend.is_publishing:
             run = self._pop_run(table.writes, self._is_written_plain)

@@ -88,6 +88,24 @@ def test_close_gives_up_on_a_write_of_another_caller() -> None:
     backend.open.set()
     writer.join(60)
     assert isinstance(results[0], Handle)
+    assert backend.closed == 1, "by the last one who used it"
+
+
+def test_close_gives_up_on_a_read_of_another_caller() -> None:
+    store, backend = silent()
+    handle = store.put(np.ones(100))
+    backend.permits.release()
+    handle.wait_captured()
+    reader, results = in_thread(handle.get)
+    eventually(lambda: "read 0" in backend.log)
+    closer, raised = in_thread(store.close)
+    closer.join(60)
+    assert "has been reading array 0" in str(raised[0])
+    assert not backend.closed
+    backend.open.set()
+    reader.join(60)
+    assert (np.asarray(results[0]) == 1).all()
+    eventually(lambda: backend.closed == 1)
 
 
 @pytest.mark.parametrize("threads", [0, 1])
