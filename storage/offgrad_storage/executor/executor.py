@@ -30,7 +30,7 @@ from offgrad_storage._checks import check_count
 from offgrad_storage.backend import Backend
 from offgrad_storage.base import Allocate, StoreStats
 from offgrad_storage.codecs import Codec
-from offgrad_storage.entry import Entry, Fetch, Handle, State
+from offgrad_storage.entry import Entry, Fetch, Handle, Pack, State
 from offgrad_storage.errors import QuotaExceededError, StoreError
 from offgrad_storage.executor.encoding import Encoder
 from offgrad_storage.executor.entry_table import EntryTable, process
@@ -388,16 +388,17 @@ class Executor:
                 table.wait_for_write(None)
 
     def trim(self) -> None:
-        """Write the open packs and wait for them; drop packs that no prefetch wants."""
+        """Write all packs and wait for them; drop those in memory that no prefetch wants."""
         table = self._table
         table.check()
         with masked, table.lock:
             table.handle_deaths()
             if table.retry_failed():
                 self._workers.wake()
-            open_packs = [*self._packs.open.values()]
+            packs = [*self._packs.open.values()]
             self._packs.seal_all_locked()
-            while any(each.state is State.ARRIVING or each in table.pending for each in open_packs):
+            packs += [each for each in table.pending if isinstance(each, Pack)]
+            while any(each.state is State.ARRIVING or each in table.pending for each in packs):
                 table.wait_for_write(None)
             self._packs.trim_locked()
 
