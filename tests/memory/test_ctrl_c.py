@@ -14,7 +14,7 @@ from offgrad_storage.memory import counter as memory_counter
 
 from offgrad import memory
 from offgrad.memory import Storage, allocator, limited_counter, registry, storage
-from tests.memory.check_points import interrupt_everywhere
+from tests.interrupts import interrupt_everywhere
 from tests.processes import start_python
 
 MODULES = [allocator, blocks, buffer_pool, limited_counter, memory_counter, registry, storage]

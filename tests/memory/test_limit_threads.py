@@ -16,7 +16,7 @@ from offgrad import memory
 from offgrad.memory import OutOfMemoryError, limited_counter
 from offgrad.policies import Budget
 from offgrad.session.saved_array import Array
-from tests.memory.check_points import interrupt_everywhere
+from tests.interrupts import interrupt_everywhere
 from tests.session.backends import SECONDS, MemoryBackend, memory_store
 from tests.session.graphs import normal
 from tests.session.helpers import alive, everything, in_threads, unary_chain, wait_until

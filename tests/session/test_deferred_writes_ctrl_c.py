@@ -7,7 +7,7 @@ import pytest
 from offgrad import memory
 from offgrad.memory import registry, storage
 from offgrad.session import deferred_writes
-from tests.memory.check_points import interrupt_everywhere
+from tests.interrupts import interrupt_everywhere
 from tests.session.backends import RecordingStore
 from tests.session.graphs import bits, data, gradient, normal
 from tests.session.helpers import alive, everything

@@ -23,7 +23,7 @@ from offgrad.session import (
     saved_array,
     session,
 )
-from tests.memory.check_points import interrupt_everywhere
+from tests.interrupts import interrupt_everywhere
 from tests.session.graphs import Bits, bits, normal
 from tests.session.helpers import alive, wait_until
 from tests.session.steps import forward

@@ -16,7 +16,7 @@ from offgrad_storage import BufferPool, MemoryCounter
 from offgrad_storage.memory import blocks, buffer_pool, counter
 from offgrad_storage.testing.helpers import run_in_fork
 
-from tests.memory.check_points import interrupt_everywhere
+from tests.interrupts import interrupt_everywhere
 
 
 class Owner:
