@@ -4,9 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from offgrad_storage import interrupts
@@ -14,7 +12,9 @@ from offgrad_storage.executor import waiting
 from offgrad_storage.executor.waiting import Waiters
 from offgrad_storage.interrupts import MaskedLock, interruptible, masked
 
-FILES = (interrupts.__file__, waiting.__file__, __file__)
+from tests.interrupts import interrupt_everywhere
+
+MODULES = (interrupts, waiting, sys.modules[__name__])
 
 
 @pytest.fixture(autouse=True)
@@ -29,46 +29,6 @@ def default_handler() -> Iterator[None]:
 
 def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
-
-
-class _Tracer:
-    """Sends SIGINT at one opcode of the files of masked sections."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename not in FILES:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            self.left -= 1
-            if not self.left:
-                sys.settrace(None)
-                interrupt()
-        return self
-
-
-def interrupt_everywhere(action: Callable[[], object], check: Callable[[bool], object]) -> int:
-    """Run `action` with SIGINT at each of its opcodes; return the number of interrupts."""
-    opcode = interrupts_raised = 0
-    while True:
-        opcode += 1
-        raised = False
-        tracer = _Tracer(opcode)
-        try:
-            sys.settrace(tracer)
-            try:
-                action()
-            finally:
-                sys.settrace(None)
-        except KeyboardInterrupt:
-            raised = True
-        check(raised)
-        if tracer.left > 0:
-            return interrupts_raised
-        assert raised, f"the SIGINT at opcode {opcode} was lost"
-        interrupts_raised += 1
 
 
 def test_sigint_waits_for_the_end_of_the_block() -> None:
@@ -176,11 +136,11 @@ def test_sigint_at_every_opcode_of_nested_blocks() -> None:
             finally:
                 counts["ended"] += 1
 
-    def check(raised: bool) -> None:
+    def check() -> None:
         assert counts["begun"] == counts["ended"]
         assert interrupts._state.depth == 0
 
-    assert interrupt_everywhere(action, check) > 50
+    assert interrupt_everywhere(MODULES, action, check, kind="opcodes") > 50
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -193,12 +153,12 @@ def test_sigint_at_every_opcode_leaves_the_lock_free(reentrant: bool) -> None:
                 with lock:
                     pass
 
-    def check(raised: bool) -> None:
+    def check() -> None:
         assert not lock.is_owned
         assert lock.acquire(blocking=False)
         lock.release()
 
-    assert interrupt_everywhere(action, check) > 50
+    assert interrupt_everywhere(MODULES, action, check, kind="opcodes") > 50
 
 
 def test_sigint_at_every_opcode_of_a_wait_leaves_no_waiter_and_the_lock_free() -> None:
@@ -210,11 +170,11 @@ def test_sigint_at_every_opcode_of_a_wait_leaves_no_waiter_and_the_lock_free() -
             waiters.notify_all()
             waiters.wait(0)
 
-    def check(raised: bool) -> None:
+    def check() -> None:
         assert not waiters
         assert not lock.locked()
 
-    assert interrupt_everywhere(action, check) > 50
+    assert interrupt_everywhere(MODULES, action, check, kind="opcodes") > 50
 
 
 def test_waiting_for_a_lock_is_interruptible() -> None:

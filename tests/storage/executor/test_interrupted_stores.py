@@ -1,17 +1,16 @@
 """SIGINT at the lines and opcodes of a store's operations: the store works on, and nothing is left.
 
-By default a few points of each operation, spread evenly; OFFGRAD_INTERRUPTS sets how many.
+By default a few points of each operation, chosen at random; OFFGRAD_INTERRUPTS sets how many.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,10 @@ from offgrad_storage import (
 )
 from offgrad_storage.testing import assert_same, eventually, sample
 
+from tests.interrupts import Code, Interrupt, PointKind, count_points
+
 POINTS = int(os.environ.get("OFFGRAD_INTERRUPTS", "8"))
-ROOT = str(Path(offgrad_storage.__file__).parent)
+CODE = Code(offgrad_storage)
 MIB = 1 << 20
 
 MAKE: dict[str, Callable[..., BackendStore]] = {
@@ -41,25 +42,6 @@ MAKE: dict[str, Callable[..., BackendStore]] = {
     "pool": lambda path, **options: PoolStore(**options),
     "pool-codec": lambda path, **options: PoolStore(codec="zstd", **options),
 }
-
-
-class Interrupter:
-    """Sends SIGINT at one line, or opcode, of the package."""
-
-    def __init__(self, at: int, opcodes: bool) -> None:
-        self.seen = 0
-        self._at = at
-        self._event = "opcode" if opcodes else "line"
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(ROOT):
-            return None
-        frame.f_trace_opcodes = self._event == "opcode"
-        if event == self._event:
-            self.seen += 1
-            if self.seen == self._at:
-                signal.raise_signal(signal.SIGINT)
-        return self
 
 
 def io_threads() -> set[threading.Thread]:
@@ -76,20 +58,6 @@ def default_handler() -> Iterator[None]:
     assert not interrupts._state.enclosing
     signal.signal(signal.SIGINT, before)
     eventually(lambda: io_threads() <= threads)
-
-
-def run(action: Callable[[], object], at: int, opcodes: bool) -> int:
-    """Interrupt ``action`` at one point; return how many points it passed."""
-    interrupter = Interrupter(at, opcodes)
-    try:
-        sys.settrace(interrupter)
-        try:
-            action()
-        finally:
-            sys.settrace(None)
-    except KeyboardInterrupt:
-        pass
-    return interrupter.seen
 
 
 class User:
@@ -161,23 +129,27 @@ class User:
 ACTIONS = [name for name in vars(User) if not name.startswith("_")]
 
 
-def points(action: Callable[[], object], opcodes: bool) -> list[int]:
-    count = run(action, 0, opcodes)
-    return sorted({1 + number * count // POINTS for number in range(POINTS)})
+def sample_points(action: Callable[[], object], points: PointKind) -> list[int]:
+    """Return the numbers of points of an action, chosen at random: it repeats itself evenly."""
+    count = count_points(action, CODE, points)
+    return sorted(random.Random(0).sample(range(1, count + 1), min(count, POINTS)))
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("opcodes", [False, True], ids=["lines", "opcodes"])
+@pytest.mark.parametrize("points", ["lines", "opcodes"])
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.parametrize("kind", MAKE)
-def test_an_interrupted_store_works_on(kind: str, name: str, opcodes: bool, tmp_path: Path) -> None:
+def test_an_interrupted_store_works_on(
+    kind: str, name: str, points: PointKind, tmp_path: Path
+) -> None:
     if name == "publish" and not kind.startswith("zarr"):
         pytest.skip("only a ZarrStore publishes")
     pool = BufferPool()
     store = MAKE[kind](tmp_path, allocate=pool.empty)
-    for point in points(getattr(User(store), name), opcodes):
+    getattr(User(store), name)()  # the first run comes to more points
+    for point in sample_points(getattr(User(store), name), points):
         user = User(store)
-        run(getattr(user, name), point, opcodes)
+        Interrupt(point, CODE, points).run(getattr(user, name))
         store._check()
         user.get()
         del user.handles[1:]
@@ -195,16 +167,18 @@ def test_an_interrupted_store_works_on(kind: str, name: str, opcodes: bool, tmp_
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("opcodes", [False, True], ids=["lines", "opcodes"])
+@pytest.mark.parametrize("points", ["lines", "opcodes"])
 @pytest.mark.parametrize("kind", MAKE)
-def test_an_interrupted_close_can_be_continued(kind: str, opcodes: bool, tmp_path: Path) -> None:
+def test_an_interrupted_close_can_be_continued(
+    kind: str, points: PointKind, tmp_path: Path
+) -> None:
     store = MAKE[kind](tmp_path)
     user = User(store)
-    chosen = points(store.close, opcodes)
+    chosen = sample_points(store.close, points)
     for point in chosen[:: max(1, len(chosen) // 20)]:
         store = MAKE[kind](tmp_path)
         user = User(store)
-        run(store.close, point, opcodes)
+        Interrupt(point, CODE, points).run(store.close)
         store.close()
         del user
         with MAKE[kind](tmp_path) as fresh:
@@ -219,8 +193,8 @@ def test_an_interrupted_store_is_made_or_leaves_nothing(kind: str, tmp_path: Pat
     def make() -> None:
         MAKE[kind](tmp_path).close()
 
-    chosen = points(make, opcodes=False)
+    chosen = sample_points(make, "lines")
     for point in chosen[:: max(1, len(chosen) // 20)]:
-        run(make, point, opcodes=False)
+        Interrupt(point, CODE, "lines").run(make)
         with MAKE[kind](tmp_path) as fresh:
             User(fresh).get()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import itertools
 import random
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from offgrad_storage.memory import blocks, extents
 from offgrad_storage.memory.buffer_pool import PAGE, size_class
 from offgrad_storage.testing.helpers import run_in_fork
 
+from tests.interrupts import Code, Points
 from tests.storage.faults import Unsupported, address_space, isolated, limit, linux_only, take_all
 
 Bytes = NDArray[np.uint8]
@@ -330,27 +329,9 @@ def test_memory_that_is_locked_can_be_trimmed() -> None:
 # ---- in the middle of things
 
 
-class Interrupted:
-    """Calls ``work`` at every line of the code that cuts memory, as a signal or finalizer may."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self.work = work
-        self.hits = 0
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupted | None:
-        if frame.f_code.co_filename not in (blocks.__file__, extents.__file__):
-            return None
-        if event == "line":
-            self.hits += 1
-            self.work()
-        return self
-
-
-@pytest.fixture
-def _traced() -> Iterator[None]:
-    before = sys.gettrace()
-    yield
-    sys.settrace(before)
+def in_the_middle(work: Callable[[], object]) -> Points:
+    """Call ``work`` at each line of the code that cuts memory, as a signal or finalizer may."""
+    return Points(lambda frame: work(), Code(blocks, extents), "lines")
 
 
 def in_pieces(kept: Kept) -> None:
@@ -362,27 +343,26 @@ def in_pieces(kept: Kept) -> None:
     kept.pool.trim(10 * PAGE)
 
 
-@pytest.mark.usefixtures("_traced")
 def test_finalizers_may_take_and_trim_in_the_middle_of_it() -> None:
     kept = Kept(BufferPool())
     in_pieces(kept)
     choose = random.Random(0)
+    hits = itertools.count()
 
     def work() -> None:
+        next(hits)
         kept.take(PAGE * choose.randint(1, 9))
         if choose.random() < 0.5:
             kept.drop(choose.randrange(1000))
         kept.pool.trim(choose.choice([0, PAGE, 5 * PAGE]))
 
-    interrupted = Interrupted(work)
     for number in range(30):
-        sys.settrace(interrupted)
-        kept.take(PAGE * (1 + number % 9))
-        kept.pool.trim(PAGE)
-        sys.settrace(None)
+        with in_the_middle(work):
+            kept.take(PAGE * (1 + number % 9))
+            kept.pool.trim(PAGE)
         kept.drop(number)
         kept.drop(2 * number)
-    assert interrupted.hits > 300
+    assert next(hits) > 300
     kept.assert_right()
     kept.assert_counted()
     kept.arrays.clear()
@@ -393,7 +373,6 @@ def test_finalizers_may_take_and_trim_in_the_middle_of_it() -> None:
 
 @pytest.mark.slow
 @linux_only
-@pytest.mark.usefixtures("_traced")
 def test_a_child_forked_in_the_middle_of_it_has_a_pool_that_works() -> None:
     kept = Kept(BufferPool())
     in_pieces(kept)
@@ -408,10 +387,9 @@ def test_a_child_forked_in_the_middle_of_it_has_a_pool_that_works() -> None:
         in_pieces(kept)
         kept.assert_right()
 
-    sys.settrace(interrupted := Interrupted(lambda: codes.append(run_in_fork(use))))
-    kept.take(9 * PAGE)
-    kept.pool.trim(PAGE)
-    sys.settrace(None)
-    assert len(codes) == interrupted.hits > 30
+    with in_the_middle(lambda: codes.append(run_in_fork(use))):
+        kept.take(9 * PAGE)
+        kept.pool.trim(PAGE)
+    assert len(codes) > 30
     assert not any(codes)
     use()

@@ -9,7 +9,6 @@ import gc
 import itertools
 import os
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import offgrad_storage
 import pytest
 from numpy.typing import NDArray
 from offgrad_storage import (
@@ -30,10 +30,12 @@ from offgrad_storage import (
     PoolStore,
     StoreError,
     TieredStore,
+    memory,
+    tiered,
 )
 from offgrad_storage.testing import eventually
-from offgrad_storage.tiered import transfers
 
+from tests.interrupts import Code, Interrupt, PointKind, Points
 from tests.storage.gate import Setup, in_thread
 from tests.storage.tiered.dict_backend import DictBackend
 from tests.storage.tiered.waiting import MAIN, waits
@@ -41,15 +43,14 @@ from tests.storage.tiered.waiting import MAIN, waits
 Array = NDArray[Any]
 Place = tuple[str, str, int]
 
-TIERED = str(Path(transfers.__file__).parent)
-PACKAGE = str(Path(TIERED).parent)
-# Buffer pools rely on Python handling signals at calls and jumps back only, not at every opcode.
-MEMORY = str(Path(PACKAGE, "memory"))
+CODE = {
+    "lines": Code(tiered),
+    # Buffer pools rely on Python handling signals at calls and jumps back only.
+    "opcodes": Code(offgrad_storage, but=[memory]),
+}
 # OFFGRAD_STRESS=1 tries all lines.
 LINE_STEP, OPCODE_STEP = (1, 97) if os.environ.get("OFFGRAD_STRESS") else (7, 397)
 KINDS = ["pool", "disk", "slow", "failing"]
-
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -174,100 +175,66 @@ class World:
         assert np.array_equal(handle.get(np.empty_like(expected)), expected)
 
 
-class Tracer:
-    """Calls ``visit`` at each line of the files of TieredStore, or each opcode of all stores."""
-
-    def __init__(self, visit: Callable[[Place], object], opcodes: bool) -> None:
-        self.visit = visit
-        self.under = PACKAGE if opcodes else TIERED
-        self.event = "opcode" if opcodes else "line"
-        self.opcodes = opcodes
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        if not code.co_filename.startswith(self.under) or code.co_filename.startswith(MEMORY):
-            return None
-        if self.opcodes:
-            frame.f_trace_opcodes = True
-        if event == self.event:
-            at = frame.f_lasti if self.opcodes else frame.f_lineno
-            self.visit((code.co_filename, code.co_name, at))
-        return self
-
-    def run(self, work: Callable[[], object]) -> None:
-        sys.settrace(self)
-        try:
-            work()
-        finally:
-            sys.settrace(None)
+def place_of(frame: FrameType, points: PointKind) -> Place:
+    code = frame.f_code
+    at = frame.f_lasti if points == "opcodes" else frame.f_lineno
+    return code.co_filename, code.co_name, at
 
 
-def visited(kind: str, directory: Path, opcodes: bool) -> Counter[Place]:
+def visited(kind: str, directory: Path, points: PointKind) -> Counter[Place]:
     """How often a run of all operations visits each place."""
     counts: Counter[Place] = Counter()
     world = World(kind, directory)
-
-    def visit(place: Place) -> None:
-        counts[place] += 1
-
-    Tracer(visit, opcodes).run(world.use)
+    with Points(lambda frame: counts.update([place_of(frame, points)]), CODE[points], points):
+        world.use()
     world.assert_works()
     return counts
 
 
 def interrupt_at(
-    place: Place, occurrence: int, kind: str, directory: Path, opcodes: bool
-) -> bool | None:
-    """Whether SIGINT at the place raised KeyboardInterrupt; None if the run did not come there."""
-    left = [occurrence]
+    place: Place, occurrence: int, kind: str, directory: Path, points: PointKind
+) -> bool:
+    """Send SIGINT at the place; return whether the run came there."""
+    visits = itertools.count(1)
 
-    def visit(here: Place) -> None:
-        if here == place:
-            left[0] -= 1
-            if not left[0]:
-                sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
+    def is_due(frame: FrameType) -> bool:
+        return place_of(frame, points) == place and next(visits) == occurrence
 
     world = World(kind, directory)
-    raised = False
-    try:
-        Tracer(visit, opcodes).run(world.use)
-    except KeyboardInterrupt:
-        raised = True
+    interrupt = Interrupt(is_due, CODE[points], points)
+    interrupt.run(world.use)
+    assert not interrupt.is_dropped
     world.assert_works()
-    return None if left[0] > 0 else raised
+    return bool(interrupt.where)
 
 
-def sweep(kind: str, directory: Path, opcodes: bool, step: int) -> Counter[bool | None]:
+def sweep(kind: str, directory: Path, points: PointKind, step: int) -> int:
+    """Send SIGINT at each `step`-th place, in its first and last visit; return how often."""
     threads = threading.active_count()
-    counts = visited(kind, directory, opcodes)
+    counts = visited(kind, directory, points)
     todo = [(place, each) for place in sorted(counts) for each in {1, counts[place]}]
-    outcomes: Counter[bool | None] = Counter()
+    interrupts = 0
     for place, occurrence in todo[::step]:
         try:
-            outcomes[interrupt_at(place, occurrence, kind, directory, opcodes)] += 1
+            interrupts += interrupt_at(place, occurrence, kind, directory, points)
         except BaseException as error:
             error.add_note(f"after SIGINT at {place}, visit {occurrence}")
             raise
     World(kind, directory).use()
     eventually(lambda: threading.active_count() == threads)
-    return outcomes
+    return interrupts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_sigint_at_lines_leaves_a_store_that_works(kind: str, tmp_path: Path) -> None:
-    outcomes = sweep(kind, tmp_path, opcodes=False, step=LINE_STEP)
-    assert outcomes[True] > 300 // LINE_STEP, outcomes
-    assert not outcomes[False], outcomes
+    assert sweep(kind, tmp_path, "lines", LINE_STEP) > 300 // LINE_STEP
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_sigint_at_sampled_opcodes_leaves_a_store_that_works(kind: str, tmp_path: Path) -> None:
-    outcomes = sweep(kind, tmp_path, opcodes=True, step=OPCODE_STEP)
-    assert outcomes[True] > 3000 // OPCODE_STEP, outcomes
-    assert not outcomes[False], outcomes
+    assert sweep(kind, tmp_path, "opcodes", OPCODE_STEP) > 3000 // OPCODE_STEP
 
 
 # ---- while it waits
