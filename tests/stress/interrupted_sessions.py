@@ -12,9 +12,10 @@ import offgrad
 from offgrad import memory, nn, optim
 from offgrad.nn import functional as F
 from offgrad.utils.checkpoint import checkpoint
+from tests.interrupts import Interrupt
 from tests.session.graphs import Bits, bits, data
 from tests.stress.counters import Baseline, Difference, check_idle, held_locks, require, soon
-from tests.stress.interrupts import InterruptAt, dropped_exceptions
+from tests.stress.interrupts import LIBRARY, dropped_exceptions
 from tests.stress.policies import LOSSY, POLICIES, Stores, session
 from tests.stress.stores import STORES
 
@@ -119,16 +120,11 @@ def attempt(case: str, number: int, counts: Counter[str]) -> bool:
     with dropped_exceptions() as dropped:
         training = Training(case)
         under_test = session_of(case, training)
-        interrupt, raised = InterruptAt(number), False
-        try:
-            with interrupt:
-                training.step(under_test)
-        except KeyboardInterrupt:
-            raised = True
-        if not interrupt.reached:
+        interrupt = Interrupt(number, LIBRARY)
+        interrupt.run(functools.partial(training.step, under_test))
+        if not interrupt.where:
             return False
         try:
-            require(raised or dropped["KeyboardInterrupt"], "the signal was lost")
             del training
             baseline.check_settings()
             check_interrupted(case, under_test, right)
@@ -137,7 +133,7 @@ def attempt(case: str, number: int, counts: Counter[str]) -> bool:
         except Difference as error:
             raise Difference(f"SIGINT at {interrupt.where}: {error}") from error
     counts["signals at points"] += 1
-    counts["dropped by Python in a finalizer"] += dropped.pop("KeyboardInterrupt", 0)
+    counts["dropped by Python in a finalizer"] += interrupt.is_dropped
     require(not dropped, lambda: f"SIGINT at {interrupt.where}: dropped by Python: {dict(dropped)}")
     return True
 

@@ -1,5 +1,6 @@
 """SIGINT at every point of each operation of each store; afterwards the store works."""
 
+import functools
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from offgrad_storage import (
     ZarrStore,
 )
 
+from tests.interrupts import Interrupt
 from tests.stress.counters import (
     Baseline,
     Difference,
@@ -25,7 +27,7 @@ from tests.stress.counters import (
     require,
     stores_below,
 )
-from tests.stress.interrupts import InterruptAt, dropped_exceptions
+from tests.stress.interrupts import LIBRARY, dropped_exceptions
 from tests.stress.stores import KEPT, STORES
 
 Array = NDArray[Any]
@@ -162,34 +164,25 @@ def attempt(case: str, number: int, counts: Counter[str]) -> bool:
     kind, _, name = case.partition("; ")
     operation = OPERATIONS[name]
     with tempfile.TemporaryDirectory() as folder, dropped_exceptions() as dropped:
-        interrupt = _interrupt(kind, operation, number, Path(folder), dropped)
-    if not interrupt.reached:
+        interrupt = _interrupt(kind, operation, number, Path(folder))
+    if not interrupt.where:
         return False
     counts["signals at points"] += 1
-    counts["dropped by Python in a finalizer"] += dropped.pop("KeyboardInterrupt", 0)
+    counts["dropped by Python in a finalizer"] += interrupt.is_dropped
     require(not dropped, lambda: f"{interrupt.where}: dropped by Python: {dict(dropped)}")
     return True
 
 
-def _interrupt(
-    kind: str, operation: Operation, number: int, folder: Path, dropped: Counter[str]
-) -> InterruptAt:
+def _interrupt(kind: str, operation: Operation, number: int, folder: Path) -> Interrupt:
     pool = BufferPool()
     baseline = Baseline(str(folder))
     store = STORES[kind](folder, pool.empty)
     setting = Setting(store, operation.flush)
     if operation.prepare is not None:
         operation.prepare(setting)
-    interrupt, raised = InterruptAt(number), False
+    interrupt = Interrupt(number, LIBRARY)
+    interrupt.run(functools.partial(operation.run, setting))
     try:
-        with interrupt:
-            operation.run(setting)
-    except KeyboardInterrupt:
-        raised = True
-    if not interrupt.reached:
-        raised = True
-    try:
-        require(raised or dropped["KeyboardInterrupt"], "the signal was lost")
         if operation.run is not OPERATIONS["close"].run and "close" not in _name_of(operation):
             _check_works(setting, kind)
         stored = setting.arrays

@@ -13,11 +13,12 @@ import numpy as np
 
 import offgrad
 from offgrad.utils import checkpoint  # noqa: F401 (programs use it by its qualified name)
+from tests.interrupts import Interrupt
 from tests.parity.programs import SEVERAL
 from tests.parity.test_random_programs import copying
 from tests.stress.counters import Baseline, Difference, check_idle, require
 from tests.stress.interrupted_sessions import check_session
-from tests.stress.interrupts import InterruptAt, dropped_exceptions
+from tests.stress.interrupts import LIBRARY, dropped_exceptions
 from tests.stress.perturbations import Perturbation, fork, in_threads
 from tests.stress.policies import LOSSY, POLICIES, Stores, session
 from tests.stress.programs import Outcome, Program, StressRun, difference, outcome
@@ -57,7 +58,7 @@ def attempt(case: str, number: int, counts: Counter[str]) -> bool:
     with dropped_exceptions() as dropped:
         try:
             trial = _Trial(case, program, perturbation, random, counts)
-            trial.run(dropped)
+            trial.run()
             counts["programs"] += 1
             ends = number % CLOSES_EVERY == 0 or trial.drive.faults > 0
             del trial
@@ -66,9 +67,8 @@ def attempt(case: str, number: int, counts: Counter[str]) -> bool:
             for name, store in _stores().items():
                 check_idle(store, keeps=_stores().keeps(name))
             _baseline().check(stores_closed=ends)
-        except Difference as error:
+        except AssertionError as error:
             raise Difference(f"{error}\n{perturbation}\n{program}") from error
-    counts["dropped by Python in a finalizer"] += dropped.pop("KeyboardInterrupt", 0)
     require(not dropped, lambda: f"dropped by Python: {dict(dropped)}\n{perturbation}\n{program}")
     return True
 
@@ -91,7 +91,7 @@ class _Trial:
         self._counts = counts
         self.drive = Drive(random, perturbation.delay)
 
-    def run(self, dropped: Counter[str]) -> None:
+    def run(self) -> None:
         """Run the program without a session, and under the policy in each perturbed way."""
         self._right = outcome(StressRun(offgrad, self._program))
         if torch is not None:
@@ -100,7 +100,7 @@ class _Trial:
             self._right = outcome(StressRun(offgrad, self._program, self._open))
         under_test = self._shared()
         if self._perturbation.interrupt_at:
-            self._run_interrupted(under_test, dropped)
+            self._run_interrupted(under_test)
         with self.drive.serving(_stores().own), self._perturbation.interpreter():
             in_threads(self._perturbation.threads, lambda number: self._run(under_test, number))
         self._counts["runs"] += self._perturbation.threads
@@ -144,18 +144,11 @@ class _Trial:
             own = lambda model: offgrad.offload("disk,min=1", directory=directory)
             self._require_right(outcome(StressRun(offgrad, self._program, own)))
 
-    def _run_interrupted(self, under_test: "_Shared", dropped: Counter[str]) -> None:
-        raised = False
-        before = dropped["KeyboardInterrupt"]
-        with InterruptAt(self._perturbation.interrupt_at) as interrupt:
-            try:
-                outcome(StressRun(offgrad, self._program, under_test.open))
-            except KeyboardInterrupt:
-                raised = True
-        self._counts["signals at points"] += interrupt.reached
-        if interrupt.reached:
-            lost = not raised and dropped["KeyboardInterrupt"] == before
-            require(not lost, lambda: f"the SIGINT at {interrupt.where} was lost")
+    def _run_interrupted(self, under_test: "_Shared") -> None:
+        interrupt = Interrupt(self._perturbation.interrupt_at, LIBRARY)
+        interrupt.run(lambda: outcome(StressRun(offgrad, self._program, under_test.open)))
+        self._counts["signals at points"] += bool(interrupt.where)
+        self._counts["dropped by Python in a finalizer"] += interrupt.is_dropped
         _baseline().check_settings()
 
     def _run_with_faults(self, under_test: "_Shared") -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+from tests.interrupts import place
 from tests.stress.counters import Baseline, Difference, require
 from tests.stress.interrupted_sessions import CASES as CASES
 from tests.stress.interrupted_sessions import (
@@ -17,7 +18,7 @@ from tests.stress.interrupted_sessions import (
     session_of,
     stores,
 )
-from tests.stress.interrupts import dropped_exceptions, place
+from tests.stress.interrupts import dropped_exceptions
 
 MAX_DELAY = 0.05
 """Seconds: a step takes less."""
