@@ -273,6 +273,7 @@ def interrupt_everywhere(
         for number in range(1, 100_000):
             interrupt = Interrupt(number * every, code, kind)
             interrupt.run(action)
+            assert not interrupt.is_dropped, f"Python dropped the SIGINT at {interrupt.where}"
             try:
                 check()
             except BaseException as error:
