@@ -6,30 +6,38 @@ with one BLAS thread per worker, they are fast, and their bits do not depend on 
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
+
+from offgrad_storage.interrupts import MaskedLock
+
+from offgrad.memory.forks import forkables
 
 
 class _Limiter:
-    """Counts users of single-threaded BLAS: the first one sets it, the last one restores it."""
+    """Knows the users of single-threaded BLAS: the first one sets it, the last one restores it.
+
+    Attributes:
+        lock: held while the settings change.
+    """
 
     def __init__(self, libraries: list[Any] | None = None) -> None:
-        self._lock = threading.Lock()
+        self.lock = MaskedLock()
         self._libraries = libraries
-        self._users = 0
+        self._users: list[int] = []  # the threads, one as often as it entered
         self._before: list[int] = []
+        forkables.add(self)
 
     def enter(self) -> list[tuple[Any, int]]:
         """Set one thread; return the argument of `leave`, which the same thread calls."""
-        with self._lock:
+        with self.lock:
             if self._libraries is None:
                 self._libraries = _blas_libraries()
-            if self._users == 0:
+            if not self._users:
                 self._before = [library.get_num_threads() for library in self._libraries]
-            self._users += 1
+            self._users.append(get_ident())
             changed = [(library, library.get_num_threads()) for library in self._libraries]
             for library, _ in changed:
                 _set_num_threads(library, 1)
@@ -37,18 +45,19 @@ class _Limiter:
             return [pair for pair in changed if _is_per_thread(pair[0])]
 
     def leave(self, entered: list[tuple[Any, int]]) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
+        with self.lock:
+            self._users.remove(get_ident())
+            if not self._users:
                 self._restore()
             for library, count in entered:
                 _set_num_threads(library, count)
 
-    def in_child(self) -> _Limiter:
-        """The limiter of a forked child, in which the users, other threads, do not exist."""
-        if self._users:
+    def forget_other_threads(self) -> None:
+        """In a forked child: other threads use BLAS no more."""
+        users = [each for each in self._users if each == get_ident()]
+        if self._users and not users:
             self._restore()
-        return _Limiter(self._libraries)
+        self._users = users
 
     def _restore(self) -> None:
         for library, count in zip(self._libraries or [], self._before, strict=True):
@@ -86,18 +95,8 @@ def single_threaded_blas() -> Iterator[None]:
 
     The setting is global: a matmul of another thread runs on one thread meanwhile, too.
     """
-    limiter = _limiter
-    entered = limiter.enter()
+    entered = _limiter.enter()
     try:
         yield
     finally:
-        limiter.leave(entered)
-
-
-def _reset_in_child() -> None:
-    global _limiter
-    _limiter = _limiter.in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_in_child)
+        _limiter.leave(entered)

@@ -20,13 +20,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import threading
+import sys
 import types
 import warnings
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
+from offgrad_storage.interrupts import MaskedLock, interruptible
+
+from offgrad.memory.forks import Lock, forkables
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,10 +39,38 @@ FAST = frozenset({"reassoc", "contract", "nsz", "arcp", "afn"})
 EXACT = frozenset({"contract"})
 BACKENDS = ("numba", "numpy")
 
-_lock = threading.RLock()
+
+_lock = MaskedLock(reentrant=True)
 _backend: str | None = None
 _helpers: dict[Callable[..., Any], Callable[..., Any]] = {}
 _registered = 0
+
+
+class _AcrossForks:
+    """A lock that a fork takes, so that no import and no compilation is half done in the child."""
+
+    def __init__(self, lock: Callable[[], Lock]) -> None:
+        self._lock = lock
+
+    @property
+    def lock(self) -> Lock:
+        """The lock."""
+        return self._lock()
+
+    def forget_other_threads(self) -> None:
+        """Nothing: the thread that forked holds the lock."""
+
+
+def _numba_lock() -> Lock:
+    """Return the lock that Numba holds while it compiles."""
+    module = sys.modules.get("numba.core.compiler_lock")
+    lock: Lock = _lock if module is None else module.global_compiler_lock._lock
+    return lock
+
+
+_across_forks = (_AcrossForks(_numba_lock), _AcrossForks(lambda: _lock))
+for _each in _across_forks:
+    forkables.add(_each)
 
 
 def backend() -> str:
@@ -64,7 +95,7 @@ def set_backend(name: str) -> None:
         raise ValueError(
             f"kernels run on {' or '.join(BACKENDS)}, got {name!r}: set OFFGRAD_KERNELS accordingly"
         )
-    with _lock:
+    with _lock, interruptible:
         if name == "numba" and not _numba_imports():
             name = "numpy"
         _backend = name
@@ -113,7 +144,7 @@ class Kernel(Generic[P, R]):
         return compiled(*args, **kwargs)
 
     def _compile(self) -> Callable[P, R]:
-        with _lock:
+        with _lock, interruptible:
             if self._compiled is None:
                 _register_helpers()
                 self._compiled = _njit(_named_after_helpers(self.function))

@@ -6,7 +6,8 @@ same bits on any number of threads.
 
 The calling thread takes its share and never waits for a worker that is busy elsewhere, so any
 number of threads may call at once and nothing can deadlock. A `parallel_for` inside another runs
-serially. A forked child starts with an empty pool.
+serially. A forked child starts with an empty pool; if the fork came inside a `parallel_for`, whose
+helpers the child lacks, that call raises RuntimeError in the child.
 
 For the reasons against Numba's threads and OpenMP see `_jit`.
 """
@@ -17,6 +18,10 @@ import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+
+from offgrad_storage.interrupts import MaskedLock
+
+from offgrad.memory.forks import forkables
 
 BLOCK = 128 * 1024
 """Minimum of elements in a range: distributing smaller ones costs more than it gains."""
@@ -38,6 +43,7 @@ class _Job:
         self._lock = threading.Lock()
         self._helpers = 0
         self._closed = False
+        self._process = os.getpid()
         self._no_helpers = threading.Event()
         self.error: BaseException | None = None
 
@@ -74,6 +80,11 @@ class _Job:
 
         A worker that starts the job later finds it closed. Ctrl-C waits, too: workers still write.
         """
+        if os.getpid() != self._process:  # a worker may have held the lock, and left ranges undone
+            raise RuntimeError(
+                "the process was forked inside a kernel on several threads, which do not exist in "
+                "the child: fork between operations, not in finalizers or signal handlers"
+            )
         with self._lock:
             self._closed = True
             waiting = self._helpers > 0
@@ -94,14 +105,25 @@ class _ThreadState(threading.local):
 
 
 class _Pool:
+    """The worker threads.
+
+    Attributes:
+        lock: held while threads start.
+    """
+
     def __init__(self) -> None:
+        self.lock = MaskedLock()
+        self.forget_other_threads()
+        forkables.add(self)
+
+    def forget_other_threads(self) -> None:
+        """In a forked child: no worker exists."""
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._workers = 0
-        self._lock = threading.Lock()
 
     def offer(self, job: _Job, helpers: int) -> None:
         if self._workers < helpers:
-            with self._lock:
+            with self.lock:
                 while self._workers < helpers:
                     name = f"{THREAD_NAME}-{self._workers}"
                     threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -194,14 +216,3 @@ def parallel_for(body: Body, count: int, cost: int = 1) -> None:
         job.close()
     if job.error is not None:
         raise job.error
-
-
-def _reset_in_child() -> None:
-    # Threads do not survive a fork, and may have held locks.
-    global _pool, _thread
-    _pool = _Pool()
-    _thread = _ThreadState()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_in_child)

@@ -23,6 +23,7 @@ from offgrad.autograd.handles import RemovableHandle
 from offgrad.autograd.saved_tensor import KEEP, Save, SavedTensor, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
+from offgrad.memory.forks import forkables
 from offgrad.memory.registry import WeakRegistry
 from offgrad.nn import Module
 from offgrad.nn.hooks.call_stack import calls
@@ -33,7 +34,6 @@ from offgrad.nn.hooks.registry import (
 )
 from offgrad.policies import ByModule, Keep, Policy, Recompute, Spill, Store, as_policy
 from offgrad.policies.rule_matches import rule_matches
-from offgrad.session import forks
 from offgrad.session.budgets import Budgets
 from offgrad.session.dedup import DedupIndex
 from offgrad.session.deferred_writes import DeferredWrites
@@ -131,7 +131,7 @@ class OffloadSession:
         self._passes = BackwardPasses(self._lock, self._budgets, window_nbytes)
         self._deferred_writes = DeferredWrites(self._lock)
         memory.register_reclaimable(self)
-        forks.sessions.add(self)
+        forkables.add(self)
 
     def __enter__(self) -> "OffloadSession":
         if self._scope is not None:
