@@ -1,13 +1,15 @@
 """Records changes of tensor memory and backward passes, with their times."""
 
-import threading
 import time
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from offgrad_storage.interrupts import MaskedLock, masked
 
 from offgrad import memory
+from offgrad.memory.forks import forkables
 
 _MAX_POINTS = 100_000
 """For one segment; all segments together keep at most four times as many."""
@@ -24,7 +26,7 @@ class Points:
     def __init__(self, max_points: int = _MAX_POINTS) -> None:
         self._pairs: list[complex] = []
         self._max_points = max_points
-        self._downsampling = threading.Lock()
+        self._downsampling = MaskedLock()
 
     def add(self, nbytes: int) -> None:
         """Record that `nbytes` are allocated now."""
@@ -45,15 +47,16 @@ class Points:
     def downsample(self, max_points: int) -> None:
         """Keep about `max_points` pairs, extremes included."""
         # Other callers, perhaps from a garbage collection in this very call, only append meanwhile.
-        if not self._downsampling.acquire(blocking=False):
-            return
-        try:
-            count = len(self._pairs)
-            pairs = np.array(self._pairs[:count], np.complex128)
-            # One atomic assignment; pairs appended meanwhile stay behind it.
-            self._pairs[:count] = pairs[extremes(pairs.imag, max(1, max_points // 2))].tolist()
-        finally:
-            self._downsampling.release()
+        with masked:
+            if not self._downsampling.acquire(blocking=False):
+                return
+            try:
+                count = len(self._pairs)
+                pairs = np.array(self._pairs[:count], np.complex128)
+                # One atomic assignment; pairs appended meanwhile stay behind it.
+                self._pairs[:count] = pairs[extremes(pairs.imag, max(1, max_points // 2))].tolist()
+            finally:
+                self._downsampling.release()
 
 
 def extremes(values: NDArray[Any], bins: int) -> NDArray[np.intp]:
@@ -68,11 +71,15 @@ def extremes(values: NDArray[Any], bins: int) -> NDArray[np.intp]:
     whole = size // length * length
     table = values[:whole].reshape(-1, length)
     starts = np.arange(0, whole, length)
-    chosen = [[0, size - 1], starts + table.argmin(axis=1), starts + table.argmax(axis=1)]
+    # Not np.unique, which imports a module: in a child forked meanwhile it would hang.
+    is_chosen = np.zeros(size, np.bool_)
+    is_chosen[[0, size - 1]] = True
+    is_chosen[starts + table.argmin(axis=1)] = True
+    is_chosen[starts + table.argmax(axis=1)] = True
     if whole < size:
         rest = values[whole:]
-        chosen.append(whole + np.array([rest.argmin(), rest.argmax()]))
-    return np.unique(np.concatenate(chosen))
+        is_chosen[[whole + rest.argmin(), whole + rest.argmax()]] = True
+    return np.flatnonzero(is_chosen)
 
 
 class Segment:
@@ -85,17 +92,24 @@ class Segment:
 
 
 class Recorder:
-    """Records memory changes by segment, so that the peak of each one is exact."""
+    """Records memory changes by segment, so that the peak of each one is exact.
+
+    A forked child goes on with its copy.
+
+    Attributes:
+        lock: held while a pass begins or ends.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running_passes = 0
+        self.lock = MaskedLock()
+        self._passes: list[int] = []  # the threads that run one
         self.began = time.perf_counter()
         self.segments = [Segment(is_backward=False)]
         self._current = self.segments[-1].points
         self.ended: float | None = None
         # Of the backward pass for which the sum was largest.
         self.saved_by_module: dict[str, int] = {}
+        forkables.add(self)
 
     def on_memory_change(self, nbytes: int) -> None:
         """Record that `nbytes` are allocated now."""
@@ -104,22 +118,33 @@ class Recorder:
     def on_backward(self, begins: bool) -> None:
         """Record that a backward pass begins or has ended."""
         saved = memory.saved_by_module() if begins else {}
-        with self._lock:
+        thread = get_ident()
+        with self.lock:
             if sum(saved.values()) > sum(self.saved_by_module.values()):
                 self.saved_by_module = saved
             # Passes may be nested and run in several threads. One that began before the recording
             # is seen only to end.
-            self._running_passes = max(0, self._running_passes + (1 if begins else -1))
-            is_backward = self._running_passes > 0
-            if is_backward != self.segments[-1].is_backward:
-                self._begin_segment(is_backward)
+            if begins:
+                self._passes.append(thread)
+            elif thread in self._passes:
+                self._passes.remove(thread)
+            self._note_passes()
+
+    def forget_other_threads(self) -> None:
+        """In a forked child: their passes do not run."""
+        self._passes = [each for each in self._passes if each == get_ident()]
+        self._note_passes()
 
     def end(self) -> None:
         """Record the last point."""
         self._current.add(memory.allocated())
         self.ended = time.perf_counter()
 
-    def _begin_segment(self, is_backward: bool) -> None:
+    def _note_passes(self) -> None:
+        """Begin a segment if the first pass began, or the last one ended."""
+        is_backward = bool(self._passes)
+        if is_backward == self.segments[-1].is_backward:
+            return
         self._current.add(memory.allocated())
         total = sum(len(segment.points) for segment in self.segments)
         if total > 4 * _MAX_POINTS:
