@@ -1,10 +1,11 @@
 """Hooks on the gradients of several tensors together."""
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
+
+from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd import engine
 from offgrad.autograd.handles import RemovableHandle
@@ -57,7 +58,7 @@ def register_multi_grad_hook(
     lookups = [_node_lookup(tensor, node) for tensor, (node, _) in zip(tensors, edges, strict=True)]
     del edges
     key = object()
-    lock = threading.Lock()
+    lock = MaskedLock()
 
     def on_gradient(index: int, grad: "Tensor") -> None:
         backward_pass = engine.state.passes[-1]

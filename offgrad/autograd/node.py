@@ -15,6 +15,7 @@ from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.autograd.views import is_stale, refresh
+from offgrad.memory import forks
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -25,15 +26,14 @@ Grads: TypeAlias = tuple["Tensor | None", ...]
 Hooks: TypeAlias = dict[int, Callable[..., Any]]
 
 _sequence = itertools.count(1)
-# Two threads must not create two nodes, with two locks, for one leaf. Re-entrant: a garbage
-# collection may run a user's finalizer while it is held.
-_accumulator_lock = MaskedLock(reentrant=True)
+# Two threads must not create two nodes for one leaf, nor two locks for one node. Re-entrant: a
+# garbage collection may run a user's finalizer while it is held.
+_creation_lock = MaskedLock(reentrant=True)
 
 
 # Attributes of every node, as opposed to the plain values that an operation saves.
 _NODE_ATTRIBUTES = {
     "sequence_nr",
-    "lock",
     "next_functions",
     "needs_input_grad",
     "output_metadata",
@@ -67,12 +67,12 @@ class Node:
     _tensor_hooks: dict[int, Hooks] | None = None
     _retaining: "dict[int, ReferenceType[Tensor]] | None" = None
     _metadata: dict[str, Any] | None = None
+    # The fork after which the lock is known to have no holder that does not exist.
+    _lock_checked_at = 0
 
     def __init__(self) -> None:
         self.sequence_nr = next(_sequence)
-        # Held while the node computes, since threads may share parts of a graph; not held while
-        # user-defined hooks and Functions run. Re-entrant: unpack hooks may run backward.
-        self.lock = RLock()
+        self._lock = RLock()
 
     def name(self) -> str:
         """Return the name PyTorch prints, such as ``MulBackward0``."""
@@ -80,6 +80,28 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
+
+    @property
+    def lock(self) -> RLock:
+        """Held while the node computes, since threads may share parts of a graph.
+
+        It is not held while user-defined hooks and Functions run. Re-entrant: unpack hooks may run
+        backward.
+        """
+        if self._lock_checked_at != forks.count:
+            self._check_lock()
+        return self._lock
+
+    def _check_lock(self) -> None:
+        """In a forked child: replace the lock if a thread held it that does not exist here."""
+        with _creation_lock:
+            if self._lock_checked_at == forks.count:
+                return
+            if self._lock.acquire(blocking=False):
+                self._lock.release()
+            else:
+                self._lock = RLock()
+            self._lock_checked_at = forks.count
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -289,7 +311,7 @@ def accumulator(leaf: "Tensor") -> AccumulateGrad:
     """Return the node that accumulates into `leaf`; the same node while any graph holds it."""
     node = None if leaf._accumulator is None else leaf._accumulator()
     if node is None:
-        with _accumulator_lock:
+        with _creation_lock:
             node = None if leaf._accumulator is None else leaf._accumulator()
             if node is None:
                 node = AccumulateGrad(leaf)
