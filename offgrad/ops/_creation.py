@@ -14,6 +14,7 @@ from offgrad.ops._core.dtypes import (
     cast,
     category,
     check_tensor,
+    converted_array,
     element,
     get_default_dtype,
     result_type,
@@ -57,7 +58,7 @@ def _array_of(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     else:
         return array_of_numbers(data, dtype)
     check_numeric(array, "tensor()")
-    return array if dtype is None else array.astype(dtype, copy=False)
+    return array if dtype is None else converted_array(array, np.dtype(dtype))
 
 
 def tensor(

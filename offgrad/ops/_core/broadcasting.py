@@ -11,7 +11,7 @@ from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.dtypes import (
     TensorLike,
     as_tensor_of,
-    cast,
+    cast_gradient,
     check_broadcastable,
     check_operand,
     result_type,
@@ -88,7 +88,7 @@ class Broadcasting(Op):
             return summed
         return tuple(
             [
-                None if grad is None else cast(grad, dtype)
+                None if grad is None else cast_gradient(grad, dtype)
                 for grad, dtype in zip(summed, self.dtypes, strict=True)
             ]
         )

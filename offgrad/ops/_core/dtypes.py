@@ -1,5 +1,8 @@
 """Conversion of arguments to tensors, and PyTorch's type promotion."""
 
+import sys
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,6 +26,8 @@ Scalar: TypeAlias = "bool | int | float | complex"
 TensorLike: TypeAlias = "Tensor | bool | int | float | complex"
 
 _default_dtype = np.dtype(np.float32)
+_PACKAGE = str(Path(__file__).parents[2])
+_has_warned_of_complex = False
 
 
 def get_default_dtype() -> np.dtype[Any]:
@@ -123,6 +128,8 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
         return Cast.apply(value, dtype=dtype)
     if isinstance(value, int) and dtype.kind in "iu":
         value = _wrap_around(value, dtype)
+    elif isinstance(value, complex) and dtype.kind not in "cb":
+        value = real_part(np.asarray(value)).item()
     number = wrap(np.asarray(check_operand(value, where), dtype))
     number._is_wrapped_number = True
     return number
@@ -218,6 +225,38 @@ def check_tensor(value: Any, where: str) -> "Tensor":
     return value  # type: ignore[return-value]
 
 
+def real_part(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the real part of a complex array, a view.
+
+    Warn that the imaginary part is lost, once in the process, as PyTorch does.
+    """
+    global _has_warned_of_complex
+    if not _has_warned_of_complex and array.size:
+        _has_warned_of_complex = True
+        warnings.warn(
+            "Casting complex values to real discards the imaginary part; use .real if you mean it",
+            UserWarning,
+            stacklevel=_users_level(),
+        )
+    return array.real
+
+
+def _users_level() -> int:
+    """Return the ``stacklevel`` of a warning by the caller that shows the program's line."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def converted_array(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return `array` as `dtype`; itself if it has that dtype."""
+    if array.dtype.kind == "c" and dtype.kind not in "cb":
+        return real_part(array).astype(dtype)
+    return array.astype(dtype, copy=False)
+
+
 class Cast(Op):
     """Conversion to another dtype; complex to real drops the imaginary part, in both directions."""
 
@@ -225,16 +264,19 @@ class Cast(Op):
 
     torch_name = "ToCopyBackward0"
 
-    def forward(self, x: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def forward(
+        self, x: NDArray[Any], dtype: np.dtype[Any], is_gradient: bool = False
+    ) -> NDArray[Any]:
         self.dtype = x.dtype
         if x.dtype.kind == "c" and dtype.kind not in "cb":
-            x = x.real
+            # The gradient of a real number is real.
+            x = x.real if is_gradient else real_part(x)
         out = memory.empty(x.shape, dtype)
         np.copyto(out, x, casting="unsafe")
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        return cast(grad, self.dtype)
+        return cast_gradient(grad, self.dtype)
 
 
 def cast(input: "Tensor", dtype: Any) -> "Tensor":
@@ -243,6 +285,15 @@ def cast(input: "Tensor", dtype: Any) -> "Tensor":
     if input._array.dtype == dtype:
         return input
     return Cast.apply(input, dtype=dtype)
+
+
+def cast_gradient(grad: "Tensor", dtype: np.dtype[Any]) -> "Tensor":
+    """Return `grad` as the gradient of a tensor of `dtype`: of a real one, without the imaginary
+    part.
+    """
+    if grad._array.dtype == dtype:
+        return grad
+    return Cast.apply(grad, dtype=dtype, is_gradient=True)
 
 
 def check_ordered(tensor: TensorBase, where: str) -> None:

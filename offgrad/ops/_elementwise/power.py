@@ -17,6 +17,7 @@ from offgrad.ops._core.dtypes import (
     TensorLike,
     as_tensor_of,
     cast,
+    cast_gradient,
     category,
     check_tensor,
     result_type,
@@ -91,14 +92,14 @@ class PowScalar(Op):
     def backward(self, grad: "Tensor") -> Any:
         """d(x^n) = n x^(n-1) dx."""
         if self.exponent == 0:
-            return cast(grad.new_zeros(grad.shape), self.dtype)
+            return cast_gradient(grad.new_zeros(grad.shape), self.dtype)
         if self.exponent == 1:
-            return cast(grad, self.dtype)
+            return cast_gradient(grad, self.dtype)
         x = self.saved("self")
         slope = (
             x * self.exponent if self.exponent == 2 else x ** (self.exponent - 1) * self.exponent
         )
-        return cast(grad * conj(slope), self.dtype)
+        return cast_gradient(grad * conj(slope), self.dtype)
 
 
 class NumberPow(Op):
@@ -123,8 +124,8 @@ class NumberPow(Op):
             log_base = as_tensor_of(np.log(base), base.dtype, "pow")
         if self.self == 0:
             exponent = self.saved("exponent")
-            return cast(_to_exponent(grad, base, log_base, exponent, result), self.dtype)
-        return cast(grad * conj(result * log_base), self.dtype)
+            return cast_gradient(_to_exponent(grad, base, log_base, exponent, result), self.dtype)
+        return cast_gradient(grad * conj(result * log_base), self.dtype)
 
 
 def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":

@@ -16,7 +16,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.kernels import parallel_for
-from offgrad.ops._core.dtypes import cast
+from offgrad.ops._core.dtypes import cast_gradient
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -122,7 +122,8 @@ class FftR2C(Op):
         """
         norm = INVERSE_NORM[self.norm]
         if not self.onesided:
-            return cast(FftC2C.apply(grad, dim=self.dim, norm=norm, inverse=True), self.dtype)
+            full = FftC2C.apply(grad, dim=self.dim, norm=norm, inverse=True)
+            return cast_gradient(full, self.dtype)
         return FftC2R.apply(
             grad, dim=self.dim, norm=norm, length=self.length, paired=self.paired / 2
         )
