@@ -20,6 +20,8 @@ from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.autograd.views import is_stale, refresh
 from offgrad.ops._core.dtypes import check_tensor, element
 from offgrad.ops._indexing.advanced import as_tuple, parse
+from offgrad.ops._shape.permuting import expand_to
+from offgrad.ops._shape.reshaping import reshape_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -554,11 +556,11 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def expand_as(self, other: "Tensor") -> "Tensor":
         """Return a view broadcast to the shape of `other`."""
-        return ops.expand(self, check_tensor(other, "expand_as").shape)
+        return expand_to(self, check_tensor(other, "expand_as").shape, "expand_as")
 
     def reshape_as(self, other: "Tensor") -> "Tensor":
         """Return the elements in the shape of `other`."""
-        return ops.reshape(self, check_tensor(other, "reshape_as").shape)
+        return reshape_to(self, check_tensor(other, "reshape_as").shape, "reshape_as")
 
     # In place
 
@@ -570,7 +572,7 @@ class Tensor(OperationMethods, InPlaceMethods):
             target = ops.getitem(self, index)
             if not isinstance(value, TensorBase):
                 value = ops.tensor(element(value, self._array.dtype, "setitem"))
-            ops.copy_(target, value)
+            ops.copy_(target, value, name="setitem")
         else:
             ops.inplace(ops.index_put, self, index, value)
 

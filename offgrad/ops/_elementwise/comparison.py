@@ -235,6 +235,9 @@ def allclose(
     equal_nan: bool = False,
 ) -> bool:
     """Return whether `isclose` holds everywhere."""
+    check_broadcastable(
+        "allclose", check_tensor(input, "allclose"), check_tensor(other, "allclose")
+    )
     return bool(isclose(input, other, rtol, atol, equal_nan)._array.all())
 
 

@@ -200,8 +200,12 @@ def gather(input: "Tensor", dim: int, index: "Tensor", *, sparse_grad: bool = Fa
     """
     if sparse_grad:
         raise NotImplementedError("gather: sparse gradients are not supported")
-    axis = normalize_dim(dim, check_tensor(input, "gather")._array.ndim, "gather")
-    _check_index(input, axis, index, "gather", input)
+    return _gather(input, dim, index, "gather")
+
+
+def _gather(input: "Tensor", dim: int, index: "Tensor", where: str) -> "Tensor":
+    axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
+    _check_index(input, axis, index, where, input)
     return Gather.apply(input, index, dim=axis)
 
 
@@ -211,7 +215,8 @@ def take_along_dim(input: "Tensor", indices: "Tensor", dim: int | None = None) -
     if check_tensor(indices, "take_along_dim")._array.dtype != np.int64:
         raise RuntimeError(f"take_along_dim: indices must be int64, got a {describe(indices)}")
     if dim is None:
-        return gather(x.reshape(-1), 0, _from_front(indices, x._array.size).reshape(-1))
+        flat = _from_front(indices, x._array.size).reshape(-1)
+        return _gather(x.reshape(-1), 0, flat, "take_along_dim")
     axis = normalize_dim(dim, x._array.ndim, "take_along_dim")
     if x._array.ndim != indices._array.ndim:
         raise shape_error("take_along_dim", "both need the same number of dimensions", x, indices)
@@ -228,7 +233,7 @@ def take_along_dim(input: "Tensor", indices: "Tensor", dim: int | None = None) -
             x = x.expand(common)
         else:
             indices = indices.expand(common)
-    return gather(x, axis, _from_front(indices, x._array.shape[axis]))
+    return _gather(x, axis, _from_front(indices, x._array.shape[axis]), "take_along_dim")
 
 
 def _from_front(index: "Tensor", size: int) -> "Tensor":

@@ -161,13 +161,16 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     Raises:
         RuntimeError: if the inner sizes or the dtypes differ.
     """
-    check_factors("matmul", input, other)
-    a, b = input, other
+    return _product(input, other, "matmul")
+
+
+def _product(a: "Tensor", b: "Tensor", where: str) -> "Tensor":
+    check_factors(where, a, b)
     if not a._array.ndim or not b._array.ndim:
-        raise shape_error("matmul", "both need at least one dimension", a, b)
+        raise shape_error(where, "both need at least one dimension", a, b)
     row, column = a._array.ndim == 1, b._array.ndim == 1
     if a._array.shape[-1] != b._array.shape[0 if column else -2]:
-        raise shape_error("matmul", "the inner sizes must be equal", a, b)
+        raise shape_error(where, "the inner sizes must be equal", a, b)
     if row and column:
         return Dot.apply(a, b)
     if column:
@@ -180,7 +183,7 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     try:
         np.broadcast_shapes(left._array.shape[:-2], b._array.shape[:-2])
     except ValueError:
-        raise shape_error("matmul", "the batch sizes must broadcast", a, b) from None
+        raise shape_error(where, "the batch sizes must broadcast", a, b) from None
     result: Tensor
     if b._array.ndim > 2:
         result = Bmm.apply(left, b)
@@ -207,7 +210,7 @@ def _of_dims(where: str, rule: str, a: "Tensor", b: "Tensor", *ndims: int) -> No
 def mm(input: "Tensor", mat2: "Tensor") -> "Tensor":
     """Return the product of two matrices."""
     _of_dims("mm", "two matrices are needed; use matmul() for batches", input, mat2, 2, 2)
-    return matmul(input, mat2)
+    return _product(input, mat2, "mm")
 
 
 def bmm(input: "Tensor", mat2: "Tensor") -> "Tensor":
@@ -216,19 +219,19 @@ def bmm(input: "Tensor", mat2: "Tensor") -> "Tensor":
     _of_dims("bmm", rule, input, mat2, 3, 3)
     if input._array.shape[0] != mat2._array.shape[0]:
         raise shape_error("bmm", rule, input, mat2)
-    return matmul(input, mat2)
+    return _product(input, mat2, "bmm")
 
 
 def mv(input: "Tensor", vec: "Tensor") -> "Tensor":
     """Return the product of a matrix and a vector."""
     _of_dims("mv", "a matrix and a vector are needed", input, vec, 2, 1)
-    return matmul(input, vec)
+    return _product(input, vec, "mv")
 
 
 def dot(input: "Tensor", tensor: "Tensor") -> "Tensor":
     """Return the sum of the products of two vectors, neither conjugated."""
     _of_dims("dot", "two vectors are needed", input, tensor, 1, 1)
-    return matmul(input, tensor)
+    return _product(input, tensor, "dot")
 
 
 def vdot(input: "Tensor", other: "Tensor") -> "Tensor":

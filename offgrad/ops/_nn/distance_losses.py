@@ -58,7 +58,14 @@ def pairwise_distance(
     x1: "Tensor", x2: "Tensor", p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> "Tensor":
     """Return the p-norm of ``x1 - x2 + eps`` along the last dimension."""
-    return (check_tensor(x1, "pairwise_distance") - x2 + eps).norm(p, -1, keepdim=keepdim)
+    return _distance(x1, x2, p, eps, keepdim, "pairwise_distance")
+
+
+def _distance(
+    x1: "Tensor", x2: "Tensor", p: float, eps: float, keepdim: bool, name: str
+) -> "Tensor":
+    check_broadcastable(name, check_tensor(x1, name), check_tensor(x2, name))
+    return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
 
 
 def hinge_embedding_loss(
@@ -66,7 +73,10 @@ def hinge_embedding_loss(
 ) -> "Tensor":
     """Return ``input`` where the target is 1, and ``max(0, margin - input)`` where it is -1."""
     check_reduction(reduction, "hinge_embedding_loss")
-    zero = check_tensor(input, "hinge_embedding_loss").new_zeros(())
+    for each in (input, target):
+        check_tensor(each, "hinge_embedding_loss")
+    check_broadcastable("hinge_embedding_loss", input, target)
+    zero = input.new_zeros(())
     dissimilar = where(target != 1, clamp(margin - input, min=0), zero)
     return reduce(dissimilar + where(target != -1, input, zero), reduction)
 
@@ -113,6 +123,7 @@ def cosine_embedding_loss(
             "cosine_embedding_loss: vectors [N, D] with targets [N], or [D] with [], are needed, "
             f"got a {describe(input1)} with a {describe(target)}"
         )
+    check_broadcastable("cosine_embedding_loss", input1, input2)
     # As in PyTorch an addition keeps the lengths above 0: a limit would change the gradient.
     product = (input1 * input2).sum(ndim)
     squares = [(each * each).sum(ndim) + 1e-12 for each in (input1, input2)]
@@ -142,10 +153,11 @@ def triplet_margin_loss(
     check_reduction(reduction, "triplet_margin_loss")
     if margin <= 0:
         raise ValueError(f"triplet_margin_loss: the margin must be positive, got {margin}")
-    to_positive = pairwise_distance(anchor, positive, p, eps)
-    to_negative = pairwise_distance(anchor, negative, p, eps)
+    name = "triplet_margin_loss"
+    to_positive = _distance(anchor, positive, p, eps, False, name)
+    to_negative = _distance(anchor, negative, p, eps, False, name)
     if swap:
-        to_negative = to_negative.minimum(pairwise_distance(positive, negative, p, eps))
+        to_negative = to_negative.minimum(_distance(positive, negative, p, eps, False, name))
     return reduce(clamp(to_positive - to_negative + margin, min=0), reduction)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import (
+    check_broadcastable,
     check_tensor,
     real_floating,
     result_type,
@@ -182,6 +183,7 @@ def _broadcast(input: "Tensor", target: "Tensor", where: str) -> "tuple[Tensor, 
         a, b = a.to(dtype), b.to(dtype)
     if a._array.shape == b._array.shape:
         return a, b
+    check_broadcastable(where, a, b)
     warnings.warn(
         f"{where}: input and target are broadcast, which is rarely meant: got a {describe(input)} "
         f"and a {describe(target)}",
@@ -333,6 +335,7 @@ def kl_div(
     for each in (check_tensor(input, "kl_div"), check_tensor(target, "kl_div")):
         if each._array.dtype.kind == "c":
             raise RuntimeError(f"kl_div is defined for real numbers, got a {describe(each)}")
+    check_broadcastable("kl_div", input, target)
     if log_target:
         losses = exp(target) * (target - input)
     else:
@@ -364,6 +367,9 @@ def poisson_nll_loss(
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
     check_reduction(reduction, "poisson_nll_loss")
+    for each in (input, target):
+        check_tensor(each, "poisson_nll_loss")
+    check_broadcastable("poisson_nll_loss", input, target)
     if log_input:
         losses = exp(input) - target * input
     else:

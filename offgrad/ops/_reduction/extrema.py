@@ -147,6 +147,8 @@ def amin(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
 
 def aminmax(input: "Tensor", *, dim: int | None = None, keepdim: bool = False) -> Range:
     """Return ``(min, max)`` along `dim`, of all elements by default; ties share the gradient."""
+    normalize_dims(dim, check_tensor(input, "aminmax")._array.ndim, "aminmax")
+    check_ordered(input, "aminmax")
     return Range(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 

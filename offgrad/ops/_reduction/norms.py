@@ -12,7 +12,7 @@ from offgrad.ops._core.dims import (
     Dim,
     normalize_dims,
 )
-from offgrad.ops._core.dtypes import cast, category, check_tensor
+from offgrad.ops._core.dtypes import cast, category, check_broadcastable, check_tensor
 from offgrad.ops._reduction.extrema import not_empty
 from offgrad.ops._reduction.statistics import real_dtype
 from offgrad.ops._reduction.sums import (
@@ -118,4 +118,5 @@ def norm(
 
 def dist(input: "Tensor", other: "Tensor", p: float = 2) -> "Tensor":
     """Return the p-norm of ``input - other``."""
-    return norm(input - check_tensor(other, "dist"), p)
+    check_broadcastable("dist", check_tensor(input, "dist"), check_tensor(other, "dist"))
+    return norm(input - other, p)

@@ -240,6 +240,7 @@ def nanmean(
         raise RuntimeError(
             f"nanmean is defined for floating point tensors, got {input._array.dtype.name}"
         )
+    normalize_dims(dim, input._array.ndim, "nanmean")
     numbers = sum(wrap(~np.isnan(input._array)), dim, keepdim)
     return nansum(input, dim, keepdim, dtype=dtype) / numbers
 

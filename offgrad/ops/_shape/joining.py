@@ -113,22 +113,26 @@ def _listed(tensors: Any, where: str) -> "list[Tensor]":
 
 def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors joined along `dim`; their other sizes must be equal."""
-    tensors = _listed(tensors, "cat")
+    return _cat(tensors, dim, "cat")
+
+
+def _cat(tensors: "Sequence[Tensor]", dim: int, where: str) -> "Tensor":
+    tensors = _listed(tensors, where)
     dtype = result_type(*tensors)
     if len(tensors) > 1:
         # In PyTorch an empty vector can be joined with any tensor.
         tensors = [each for each in tensors if each._array.shape != (0,)] or tensors[:1]
     first = tensors[0]._array.shape
     if not first:
-        raise RuntimeError("cat: tensors without dimensions cannot be joined; use stack()")
-    axis = normalize_dim(dim, len(first), "cat")
+        raise RuntimeError(f"{where}: tensors without dimensions cannot be joined; use stack()")
+    axis = normalize_dim(dim, len(first), where)
     for index, each in enumerate(tensors):
         shape = each._array.shape
         if len(shape) != len(first) or any(
             m != n for at, (m, n) in enumerate(zip(shape, first, strict=True)) if at != axis
         ):
             raise RuntimeError(
-                f"cat: sizes must be equal except along dim {axis}, but tensor {index} is a "
+                f"{where}: sizes must be equal except along dim {axis}, but tensor {index} is a "
                 f"{describe(each)} and tensor 0 a {describe(tensors[0])}"
             )
     return Cat.apply(*(each.to(dtype) for each in tensors), dim=axis)
@@ -160,13 +164,17 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
 
 def hstack(tensors: "Sequence[Tensor]") -> "Tensor":
     """Return tensors joined side by side: along dimension 1, vectors along 0."""
-    pieces = atleast_1d(_listed(tensors, "hstack"))
-    return cat(pieces, 0 if pieces[0].ndim == 1 else 1)
+    return _hstack(tensors, "hstack")
+
+
+def _hstack(tensors: "Sequence[Tensor]", where: str) -> "Tensor":
+    pieces = atleast_1d(_listed(tensors, where))
+    return _cat(pieces, 0 if pieces[0].ndim == 1 else 1, where)
 
 
 def vstack(tensors: "Sequence[Tensor]") -> "Tensor":
     """Return tensors joined below each other; vectors are rows."""
-    return cat(atleast_2d(_listed(tensors, "vstack")), 0)
+    return _cat(atleast_2d(_listed(tensors, "vstack")), 0, "vstack")
 
 
 def row_stack(tensors: "Sequence[Tensor]") -> "Tensor":
@@ -176,15 +184,14 @@ def row_stack(tensors: "Sequence[Tensor]") -> "Tensor":
 
 def dstack(tensors: "Sequence[Tensor]") -> "Tensor":
     """Return tensors joined along dimension 2, added where it is missing."""
-    return cat(atleast_3d(_listed(tensors, "dstack")), 2)
+    return _cat(atleast_3d(_listed(tensors, "dstack")), 2, "dstack")
 
 
 def column_stack(tensors: "Sequence[Tensor]") -> "Tensor":
     """Return tensors joined side by side; vectors are columns."""
     columns = _listed(tensors, "column_stack")
-    return hstack(
-        [each if each.ndim > 1 else reshape(each, each._array.size, 1) for each in columns]
-    )
+    matrices = [each if each.ndim > 1 else reshape(each, each._array.size, 1) for each in columns]
+    return _hstack(matrices, "column_stack")
 
 
 def block_diag(*tensors: "Tensor") -> "Tensor":

@@ -162,8 +162,12 @@ def t(input: "Tensor") -> "Tensor":
 
 def expand(input: "Tensor", *shape: Any) -> "Tensor":
     """Return a view that repeats dimensions of size 1; -1 keeps a size."""
-    input_shape = check_tensor(input, "expand")._array.shape
-    requested = sizes(shape, "expand")
+    return expand_to(input, sizes(shape, "expand"), "expand")
+
+
+def expand_to(input: "Tensor", requested: Sequence[int], where: str) -> "Tensor":
+    """Return `expand` of `input` for the operation `where`, which errors name."""
+    input_shape = check_tensor(input, where)._array.shape
     target = list(requested)
     num_new = len(target) - len(input_shape)
     for axis, size in enumerate(target):
@@ -172,12 +176,12 @@ def expand(input: "Tensor", *shape: Any) -> "Tensor":
             target[axis] = old_size
         elif num_new < 0 or size < 0 or (old_size not in (None, 1) and old_size != size):
             raise RuntimeError(
-                "expand: only dimensions of size 1 (and new ones in front) can be expanded, got "
+                f"{where}: only dimensions of size 1 (and new ones in front) can be expanded, got "
                 f"size {list(requested)} for a {describe(input)}"
             )
     if num_new < 0:
         raise RuntimeError(
-            f"expand: the number of dimensions cannot shrink, got size {target} for a "
+            f"{where}: the number of dimensions cannot shrink, got size {target} for a "
             f"{describe(input)}"
         )
     return Expand.apply(input, shape=tuple(target))
@@ -185,7 +189,7 @@ def expand(input: "Tensor", *shape: Any) -> "Tensor":
 
 def broadcast_to(input: "Tensor", shape: Sequence[int]) -> "Tensor":
     """Return a view broadcast to `shape`."""
-    return expand(input, shape)
+    return expand_to(input, sizes((shape,), "broadcast_to"), "broadcast_to")
 
 
 def broadcast_tensors(*tensors: "Tensor") -> "tuple[Tensor, ...]":

@@ -168,10 +168,13 @@ def repeat(input: "Tensor", *repeats: Any) -> "Tensor":
     Raises:
         RuntimeError: if there are fewer numbers than dimensions, or a negative one.
     """
-    counts = sizes(repeats, "repeat", "repeats")
-    if len(counts) < check_tensor(input, "repeat")._array.ndim or min(counts, default=0) < 0:
+    return _repeat(input, sizes(repeats, "repeat", "repeats"), "repeat")
+
+
+def _repeat(input: "Tensor", counts: tuple[int, ...], where: str) -> "Tensor":
+    if len(counts) < check_tensor(input, where)._array.ndim or min(counts, default=0) < 0:
         raise RuntimeError(
-            "repeat: each dimension needs a number that is not negative, got "
+            f"{where}: each dimension needs a number that is not negative, got "
             f"{list(counts)} for a {describe(input)}"
         )
     return Repeat.apply(input, repeats=counts)
@@ -181,7 +184,7 @@ def tile(input: "Tensor", *dims: Any) -> "Tensor":
     """Return copies of `input` side by side, as `repeat`; missing numbers in front are 1."""
     counts = sizes(dims, "tile", "dims")
     ndim = check_tensor(input, "tile")._array.ndim
-    return repeat(input, (1,) * (ndim - len(counts)) + counts)
+    return _repeat(input, (1,) * (ndim - len(counts)) + counts, "tile")
 
 
 def _check_output_size(output_size: int | None, size: int) -> None:

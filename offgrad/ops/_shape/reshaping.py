@@ -157,7 +157,12 @@ def _try_view(input: "Tensor", shape: tuple[int, ...]) -> "Tensor | None":
 
 def reshape(input: "Tensor", *shape: Any) -> "Tensor":
     """Return the elements in another shape: a view where possible, else a copy."""
-    target = _resolve(sizes(shape, "reshape"), check_tensor(input, "reshape"), "reshape")
+    return reshape_to(input, sizes(shape, "reshape"), "reshape")
+
+
+def reshape_to(input: "Tensor", shape: tuple[int, ...], where: str) -> "Tensor":
+    """Return `reshape` of `input` for the operation `where`, which errors name."""
+    target = _resolve(shape, check_tensor(input, where), where)
     result = _try_view(input, target)
     return UnsafeView.apply(input, shape=target) if result is None else result
 
