@@ -39,9 +39,9 @@ class Optimizer:
         self.defaults = defaults
         self.state: dict[Tensor, dict[str, Any]] = {}
         self.param_groups: list[dict[str, Any]] = []
-        known_ids: set[int] = set()
+        self._learn_params()
         for group in groups:
-            self._add_group(group, known_ids)
+            Optimizer.add_param_group(self, group)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add a group of parameters, ``group["params"]``, with its own options.
@@ -50,13 +50,11 @@ class Optimizer:
             TypeError: if a parameter is no tensor.
             ValueError: if a parameter is no leaf, or already in a group.
         """
-        known_ids = {id(each) for other in self.param_groups for each in other["params"]}
-        self._add_group(group, known_ids)
-
-    def _add_group(self, group: dict[str, Any], known_ids: set[int]) -> None:
-        """Add a group; `known_ids` are those of all parameters so far, and get the new ones."""
+        if self._num_known_groups != len(self.param_groups):
+            self._learn_params()  # the program changed the list
         params = group["params"]
         new_params = [params] if isinstance(params, TensorBase) else list(params)
+        new_ids: set[int] = set()
         for each in new_params:
             if not isinstance(each, TensorBase):
                 raise TypeError(f"an optimizer takes tensors, got {type(each).__name__}")
@@ -65,10 +63,22 @@ class Optimizer:
                     f"an optimizer takes leaf tensors, got a {describe(each)} that was computed; "
                     "detach it"
                 )
-            if id(each) in known_ids:
+            if id(each) in self._known_ids:
+                self._learn_params()  # the program may have removed it from its group
+            if id(each) in self._known_ids or id(each) in new_ids:
                 raise ValueError(f"a parameter belongs to one group, got a {describe(each)} twice")
-            known_ids.add(id(each))
+            new_ids.add(id(each))
         self.param_groups.append({**self.defaults, **group, "params": new_params})
+        self._known_ids |= new_ids
+        self._num_known_groups += 1
+
+    def _learn_params(self) -> None:
+        """Collect the ids of all parameters, so that adding a group checks the new ones alone."""
+        self._known_ids = {id(each) for group in self.param_groups for each in group["params"]}
+        self._num_known_groups = len(self.param_groups)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_known_ids": set(), "_num_known_groups": -1}  # copies have new ids
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or fill them with zeros."""
