@@ -22,7 +22,11 @@ class Figures:
         kept_nbytes: the part of the logical bytes that the policy kept in memory.
         writes: arrays put into stores.
         encoded_nbytes: bytes of the written arrays as the stores' codecs encode them; without a
-            codec, bytes of the arrays. Arrays freed before their write do not count.
+            codec, bytes of the arrays. Arrays freed before their write do not count. A lower limit,
+            as `stored_nbytes` and `written_nbytes`: the size is known once the array is written,
+            and gone when it is freed. It is looked up at later saves and unpacks of the same row,
+            before each backward pass, and when the ledger is read; an array that is written and
+            freed between two of these is missing. `writes` is exact.
         stored_nbytes: bytes that the written arrays take in the stores: the encoded bytes, rounded
             up to the blocks of the store.
         written_nbytes: the part of the stored bytes in stores other than a PoolStore.

@@ -21,7 +21,9 @@ _MIN_WAIT_SECONDS = 1e-4  # a store that answers sooner did not wait
 class RowCounter(LedgerRow):
     """Counts one row.
 
-    The size of an array in its store is known once it is written, so it is looked up later.
+    The size of an array in its store is known once it is written, so it is looked up later. It is
+    lost if the array is freed first: its death runs no Python code that could look (ADR 14), and
+    waiting for each write would undo write-behind.
     """
 
     __slots__ = ("_pending",)
