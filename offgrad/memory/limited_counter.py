@@ -3,6 +3,9 @@
 It waits as long as an owner of memory outside any tensor, such as a session with pending writes, is
 freeing some, or is used by another thread. It does not wait for a thread that waits here as well
 and holds a lock that this one needs: one of the two then fails.
+
+It polls, because nothing could notify it: the death of memory runs no Python code (ADR 14), so that
+only the next use of the counter, the poll itself, notices the freed bytes.
 """
 
 import math
