@@ -9,17 +9,18 @@ in-place change the arrays are written, so that backward gets the saved values.
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from threading import get_ident
 from typing import Any
 from weakref import ref
 
 from offgrad_storage import AbstractArrayStore, Handle
+from offgrad_storage.interrupts import MaskedLock, masked
 
 from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.memory.registry import WeakRegistry
-from offgrad.session.saved_array import SavedArray, StorageRange
+from offgrad.session.saved_array import Array, SavedArray, StorageRange
 from offgrad.session.states import Deferred, Stored
 
 _MIN_TO_PRUNE = 64
@@ -38,8 +39,10 @@ class SharedStorage:
 
     Attributes:
         storage: a weak reference to the program's storage.
+        uid: of the storage.
         version: of the storage, when the arrays were saved.
         arrays: the saved arrays.
+        process: that saved them; in a fork the stores are the parent's.
     """
 
     __slots__ = (
@@ -48,12 +51,14 @@ class SharedStorage:
         "_successor",
         "_writes",
         "arrays",
+        "process",
         "storage",
+        "uid",
         "version",
     )
 
     def __init__(self, storage: Storage, writes: "DeferredWrites") -> None:
-        self.version = storage.version
+        self.uid, self.version, self.process = storage.uid, storage.version, os.getpid()
         self.arrays: WeakRegistry[SavedArray] = WeakRegistry()
         self._successor = storage.make_successor()
         self._is_adopted = False
@@ -91,7 +96,10 @@ class SharedStorage:
 
 
 class DeferredWrites:
-    """All deferred writes of one session. For use with its lock held.
+    """All deferred writes of one session.
+
+    Stores take an array without the session's lock, since that may wait. Two threads may put the
+    same array: the first handle counts.
 
     Attributes:
         released: references to storages that the program has dropped.
@@ -100,16 +108,17 @@ class DeferredWrites:
 
     Args:
         lock: the session's.
+        wrote: called with the lock held for each write that has begun.
     """
 
-    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+    def __init__(self, lock: MaskedLock, wrote: Callable[[Handle], None]) -> None:
         self.released: deque[_StorageRef] = deque()
         self.on_release: Callable[[Any], object] = self.released.append
         self._lock = lock
+        self._wrote = wrote
         self._by_storage: dict[int, ref[SharedStorage]] = {}
         self._max_storages = _MIN_TO_PRUNE
-        self._writing = False
-        self._process = os.getpid()
+        self._putting: set[int] = set()  # threads
 
     def defer(
         self,
@@ -118,7 +127,7 @@ class DeferredWrites:
         store: AbstractArrayStore,
         attributes: Mapping[str, object],
     ) -> None:
-        """Write `part` for `saved` once the program has dropped its storage."""
+        """Write `part` for `saved` once the program has dropped its storage; with the lock held."""
         storage = part.storage
         known = self._by_storage.get(storage.uid)
         shared = None if known is None else known()
@@ -133,50 +142,73 @@ class DeferredWrites:
         if begin is not None:
             saved.note_copy(storage, begin)
 
-    def write_released(self) -> Iterator[tuple[Storage, Handle]]:
-        """Begin the writes of released memory; yield the memory and handle of each.
+    @property
+    def is_putting(self) -> bool:
+        """Whether another thread is putting an array in its store."""
+        return bool(self._putting - {get_ident()})
+
+    def write_released(self) -> None:
+        """Begin the writes of released memory. Without the lock.
 
         If a store has no memory for a write, the rest stays released.
 
         Raises:
             StoreError: of the store; arrays that are not written stay released.
         """
-        # A store that needs memory calls back here; in a fork the store is the parent's.
-        if self._writing or os.getpid() != self._process:
+        if get_ident() in self._putting:  # the store needs memory, and calls back for it
             return
         while self.released:
-            reference = self.released[0].shared
-            shared = None if reference is None else reference()
-            storage = None if shared is None else shared.adopt()
-            if shared is not None and storage is not None:
-                for saved in shared.arrays:
-                    try:
-                        handle = self._write(saved)
-                    except memory.OutOfMemoryError:
-                        return
-                    if handle is not None:
-                        yield storage, handle
-            self.released.popleft()
+            try:
+                reference = self.released.popleft()
+            except IndexError:  # another thread took it
+                return
+            try:
+                shared = None if reference.shared is None else reference.shared()
+                if shared is not None and shared.process == os.getpid():
+                    with self._lock:
+                        storage = shared.adopt()
+                    for saved in shared.arrays:
+                        self._write(saved, storage)
+            except memory.OutOfMemoryError:
+                self.released.appendleft(reference)
+                return
+            except BaseException:
+                self.released.appendleft(reference)
+                raise
 
     def write_now(self, shared: SharedStorage) -> None:
-        """Write all arrays of `shared` and wait, so that its memory may change.
+        """Write all arrays of `shared` and wait, so that its memory may change. Without the lock.
 
         Raises:
             StoreError: of the store; arrays that are not written stay deferred.
         """
-        if os.getpid() != self._process:
-            shared.copy()  # the store is the parent's, whose threads may hold the lock
+        if shared.process != os.getpid():
+            shared.copy()
             return
+        with masked:  # stores' waits admit interrupts
+            with self._lock:
+                self._by_storage.pop(shared.uid, None)  # later saves share the changed memory
+                storage, arrays = shared.storage() or shared.adopt(), list(shared.arrays)
+            for saved in arrays:
+                self._write(saved, storage)
+            for saved in arrays:
+                saved.wait_captured()  # also for a write that another thread began
+
+    def copy(self, saved: SavedArray) -> Array | None:
+        """Return a copy of an array whose bytes have gaps; None if it is written by now.
+
+        Without the lock: another thread that changes the memory has the array written first.
+        """
+        deferred = saved.deferred
+        if deferred is None:
+            return None
+        data = memory.copy(deferred.data)
         with self._lock:
-            storage = shared.storage() or shared.adopt()
-            if storage is not None:
-                self._by_storage.pop(storage.uid, None)  # later saves share the changed memory
-            for saved in shared.arrays:
-                handle = self._write(saved)
-                if handle is not None:
-                    if storage is not None:  # if this wait is interrupted, the next change waits
-                        storage.add_pending_write(handle)
-                    handle.wait_captured()
+            return data if saved.deferred is deferred else None
+
+    def forget_other_threads(self) -> None:
+        """In a forked child: end the work of other threads, which do not exist there."""
+        self._putting.intersection_update((get_ident(),))
 
     def _prune(self) -> None:
         """Forget storages without saved arrays, once there are many."""
@@ -186,12 +218,13 @@ class DeferredWrites:
             }
             self._max_storages = max(_MIN_TO_PRUNE, 2 * len(self._by_storage))
 
-    def _write(self, saved: SavedArray) -> Handle | None:
-        """Begin to write `saved`; return None if it is written already."""
-        deferred, was_writing = saved.deferred, self._writing
+    def _write(self, saved: SavedArray, storage: Storage | None) -> None:
+        """Begin to write `saved`, which is in `storage`, unless it is written."""
+        deferred, thread = saved.deferred, get_ident()
         if deferred is None:
-            return None
-        self._writing = True
+            return
+        is_nested = thread in self._putting
+        self._putting.add(thread)
         began = time.perf_counter()
         try:
             # The store gets a view of its own, or a copy if the bytes have gaps.
@@ -199,8 +232,15 @@ class DeferredWrites:
             data = deferred.data.view() if is_dense else memory.copy(deferred.data)
             handle = deferred.store.put(data, attributes=deferred.attributes)
         finally:
-            self._writing = was_writing
-            saved.ledger.waited_to_write(saved.row, time.perf_counter() - began)
-        saved.enter(Stored(handle))
-        saved.ledger.wrote(saved)
-        return handle
+            if not is_nested:
+                self._putting.discard(thread)
+            with self._lock:
+                saved.ledger.waited_to_write(saved.row, time.perf_counter() - began)
+        with self._lock:
+            if saved.deferred is not deferred:  # another thread was first
+                return
+            saved.enter(Stored(handle))
+            if storage is not None and not handle.captured:  # its next change waits
+                storage.add_pending_write(handle)
+            saved.ledger.wrote(saved)
+            self._wrote(handle)

@@ -12,17 +12,20 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 from weakref import ref
 
 from offgrad_storage import AbstractArrayStore, StoreError
 from offgrad_storage.interrupts import MaskedLock, interruptible
 
+from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.policies import Spill
 from offgrad.session.cached_storage import CachedArray, CachedStorage, Room, StoreWrite
 from offgrad.session.saved_array import Array, SavedArray
 from offgrad.session.states import Evicting, InMemory, Stored
+
+R = TypeVar("R")
 
 _MAX_EAGER_NBYTES = 32 << 20
 
@@ -197,6 +200,16 @@ class MemoryBudget:
                 return False
         return True
 
+    def copy(self, data: Array) -> Array | None:
+        """Return a copy of `data` that has room; None if there cannot be."""
+        if not self.make_room(data.nbytes):
+            return None
+        self._held_nbytes += data.nbytes  # other threads must not take the room meanwhile
+        try:
+            return self._without_lock(partial(memory.copy, data))
+        finally:
+            self._held_nbytes -= data.nbytes
+
     def fits(self, saved: SavedArray, nbytes: int) -> bool:
         """Return whether there is room to prefetch `saved`, of which memory has `nbytes`.
 
@@ -347,10 +360,10 @@ class MemoryBudget:
         self._count_freed()
         return self._held_nbytes - self._evicting_nbytes + self._packs_room_nbytes
 
-    def _without_lock(self, action: Callable[[], None]) -> None:
+    def _without_lock(self, action: Callable[[], R]) -> R:
         self.lock.release()
         try:
-            action()
+            return action()
         finally:
             self.lock.reacquire()
 

@@ -13,10 +13,11 @@ from weakref import ref
 from offgrad_storage import AbstractArrayStore, Handle, StoreError
 from offgrad_storage.interrupts import MaskedLock, masked
 
+from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.session.budgets import Budgets
 from offgrad.session.memory_budget import MemoryBudget
-from offgrad.session.prefetcher import Prefetcher
+from offgrad.session.prefetcher import Prefetched, Prefetcher
 from offgrad.session.saved_array import SavedArray
 
 
@@ -100,18 +101,60 @@ class BackwardPasses:
                 reference.budgets.append(budget)
                 budget.plan([saved for saved in order if saved.budget is budget])
             planned()
-            try:
-                prefetcher.fill_window()
-            except BaseException:
-                self._finish(reference, prefetcher)
-                raise
+            first = prefetcher.advance()
+        try:
+            self._read_ahead(prefetcher, first)
+        except BaseException:
+            self._finish(reference, prefetcher)
+            raise
         return partial(self._finish, reference, prefetcher)
 
     def consume(self, saved: SavedArray, storage: Storage, was_recomputed: bool) -> None:
-        """Tell all passes that `saved` was used, and let them read ahead."""
-        for prefetcher in self.live():
-            prefetcher.consume(saved, storage, was_recomputed)
-            prefetcher.fill_window()
+        """Tell all passes that `saved` was used, and let them read ahead. Without the lock."""
+        wanted: list[tuple[Prefetcher, Prefetched]] = []
+        with self._lock:
+            for prefetcher in self.live():
+                prefetcher.consume(saved, storage, was_recomputed)
+                first = prefetcher.advance()
+                if first is not None:
+                    wanted.append((prefetcher, first))
+        for prefetcher, first in wanted:
+            self._read_ahead(prefetcher, first)
+
+    def _read_ahead(self, prefetcher: Prefetcher, wanted: Prefetched | None) -> None:
+        """Begin to read `wanted` and the next arrays: without the lock, since that may wait."""
+        while wanted is not None and self._read(prefetcher, wanted):
+            with self._lock:
+                wanted = prefetcher.advance()
+
+    def _read(self, prefetcher: Prefetcher, wanted: Prefetched) -> bool:
+        """Begin to read one array; return False if there is no memory for it."""
+        handle = wanted.handle
+        if handle is None:  # another thread has used it
+            return False
+        try:
+            buffer = memory.empty(handle.shape, handle.dtype)
+        except BaseException as error:
+            with self._lock:
+                prefetcher.give_up(wanted, retry=True)
+            if isinstance(error, memory.OutOfMemoryError):
+                return False
+            raise
+        if wanted.handle is None:  # `shrink` was called to make that room
+            return False
+        try:
+            handle.prefetch(buffer)
+        except StoreError:  # the read that uses the array raises it again
+            with self._lock:
+                prefetcher.give_up(wanted, retry=False)
+            return True
+        except BaseException:
+            self.cancelled.append(handle)
+            raise
+        with self._lock:
+            if not prefetcher.begin_read(wanted, buffer):
+                self.cancelled.append(handle)
+        return True
 
     def end_dead(self) -> None:
         """End the passes that died with their frame."""
@@ -122,15 +165,14 @@ class BackwardPasses:
             dead.end(self.cancelled.append)
 
     def shrink(self) -> None:
-        """Drop all prefetches."""
+        """Drop all prefetches; the caller cancels them, without the lock."""
         for prefetcher in self.live():
             prefetcher.shrink()
-        self.cancel_prefetches()
 
     def cancel_prefetches(self) -> None:
         """Cancel prefetches that are not wanted any more; an interrupt leaves some to the next.
 
-        Call it with or without the lock.
+        Call it without the lock: the store waits for a read that has begun.
         """
         while self.cancelled:
             try:

@@ -5,11 +5,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from weakref import ref
 
-from offgrad_storage import Handle, StoreError
+from offgrad_storage import Handle
 
 from offgrad import memory
 from offgrad.memory import Storage
-from offgrad.session.saved_array import SavedArray
+from offgrad.session.saved_array import Array, SavedArray
 
 
 class _SavedRef(ref[SavedArray]):
@@ -20,8 +20,18 @@ class _SavedRef(ref[SavedArray]):
     key: int
 
 
-class _Prefetched:
-    """A saved array that is in memory, or on its way there, for its next uses."""
+class Prefetched:
+    """A saved array that is in memory, or on its way there, for its next uses.
+
+    Attributes:
+        saved: the array.
+        nbytes: its size.
+        pinned: the memory it is in.
+        handle: while it is read, or about to be. It holds the buffer, even if the saved array dies
+            unused.
+        is_recomputed: whether the array is recomputed, rather than read or found in memory.
+        uses: the number of uses to come.
+    """
 
     __slots__ = ("handle", "is_recomputed", "nbytes", "pinned", "saved", "uses")
 
@@ -29,9 +39,8 @@ class _Prefetched:
         self.saved = saved
         self.nbytes = nbytes
         self.pinned: Storage | None = None
-        # While a store may be reading: it holds the buffer, even if the saved array dies unused.
         self.handle: Handle | None = None
-        self.is_recomputed = False  # rather than read or found in memory
+        self.is_recomputed = False
         self.uses = 1
 
 
@@ -58,7 +67,7 @@ class Prefetcher:
     """The prefetches of one backward pass: in the order of use, within a window.
 
     An array that is in memory when its turn comes is pinned there until its use. The methods are
-    called with the session's lock held.
+    called with the session's lock held, so they begin no read: `BackwardPasses` does.
 
     Attributes:
         window_nbytes: the most that is in memory ahead of its use, and the most that recomputed
@@ -83,7 +92,7 @@ class Prefetcher:
         self._to_recompute: set[int] = set()
         # Weak: an array is freed with the last saved tensor that uses it.
         self._upcoming = deque(ref(saved) for saved in self._with_inputs(uses))
-        self._prefetched: dict[int, _Prefetched] = {}
+        self._prefetched: dict[int, Prefetched] = {}
         self._dead: deque[_SavedRef] = deque()  # prefetched arrays that died unused
         self.reading: dict[int, ref[SavedArray]] = {}
         self._reading_nbytes = 0
@@ -115,28 +124,29 @@ class Prefetcher:
     def _prefetched_nbytes(self) -> int:
         return self._reading_nbytes + self._pins.nbytes
 
-    def _add(self, saved: SavedArray, storage: Storage | None) -> None:
-        """Note that `saved` is prefetched: pinned in `storage`, being read, or to be recomputed."""
+    def _add(self, saved: SavedArray) -> Prefetched:
+        """Note that `saved` is prefetched, or to be recomputed."""
         dead = self._prefetched.get(id(saved))
         if dead is not None:  # had the same id
             self._drop(dead)
         reference = _SavedRef(saved, self._dead.append)
         reference.key = id(saved)
-        prefetched = self._prefetched[id(saved)] = _Prefetched(reference, saved.nbytes)
-        if storage is not None:
-            self._pin(prefetched, storage)
-        elif saved.stored is not None and saved.stored.buffer is not None:
-            prefetched.handle = saved.stored.handle
-            self.reading[id(saved)] = reference
-            self._reading_nbytes += saved.nbytes
+        prefetched = self._prefetched[id(saved)] = Prefetched(reference, saved.nbytes)
+        return prefetched
 
-    def _pin(self, prefetched: _Prefetched, storage: Storage) -> None:
+    def _read(self, prefetched: Prefetched, handle: Handle) -> None:
+        """Count the memory into which `prefetched` is read."""
+        prefetched.handle = handle
+        self.reading[prefetched.saved.key] = prefetched.saved
+        self._reading_nbytes += prefetched.nbytes
+
+    def _pin(self, prefetched: Prefetched, storage: Storage) -> None:
         """Hold `storage`, in which `prefetched` is now."""
         self._release(prefetched)
         prefetched.pinned = storage
         (self._recomputed_pins if prefetched.is_recomputed else self._pins).add(storage)
 
-    def _release(self, prefetched: _Prefetched) -> Handle | None:
+    def _release(self, prefetched: Prefetched) -> Handle | None:
         """Hold no memory for `prefetched` any more; return its handle if it is being read."""
         storage, prefetched.pinned = prefetched.pinned, None
         handle, prefetched.handle = prefetched.handle, None
@@ -147,7 +157,7 @@ class Prefetcher:
             self.reading.pop(prefetched.saved.key, None)
         return handle
 
-    def _drop(self, prefetched: _Prefetched) -> None:
+    def _drop(self, prefetched: Prefetched) -> None:
         """Drop the prefetch, if there is one."""
         handle = self._release(prefetched)
         if handle is not None:
@@ -155,50 +165,62 @@ class Prefetcher:
             if saved is None or saved.take_buffer() is not None:
                 self._cancel(handle)
 
-    def fill_window(self) -> None:
-        """Begin the next prefetches, as far as the window and the memory limit allow."""
+    def advance(self) -> Prefetched | None:
+        """Pin the next arrays, as far as the window and the memory limit allow.
+
+        Returns:
+            The first that must be read, counted as if it were. The caller gives it memory and calls
+            `begin_read`, or else `give_up`. None: the window is full, or the order at its end.
+        """
         while self._dead:
             reference = self._dead.popleft()
             dead = self._prefetched.get(reference.key)
             if dead is not None and dead.saved is reference:
                 self._drop(self._prefetched.pop(reference.key))
         while self._upcoming:
+            wanted: Prefetched | None = None
             saved = self._upcoming[0]()
             if saved is not None and not saved.stays_in_memory and not self._share(saved):
                 found = saved.find_in_memory()
                 if found is None and saved.recomputation is not None:
-                    self._add(saved, None)  # recomputed on use
+                    self._add(saved)  # recomputed on use
                     self._upcoming.popleft()
                     continue
                 nbytes = saved.nbytes if found is None else found[0].root.nbytes
                 held_nbytes = self._prefetched_nbytes
                 if held_nbytes and held_nbytes + nbytes > self.window_nbytes:
-                    return
+                    return None
                 if not self._fits(saved, nbytes):
                     if found is None:
-                        return
-                    found = None  # not pinned: if it is freed before its use, it is read
-                elif found is None and saved.handle.store.reads_ahead:
+                        return None
+                    # Not pinned: if it is freed before its use, it is read.
+                elif found is not None:
+                    self._pin(self._add(saved), found[0])
+                elif saved.handle.store.reads_ahead:
                     if not memory.fits(nbytes):
-                        return
-                    try:
-                        buffer = memory.empty(saved.shape, saved.dtype)
-                    except memory.OutOfMemoryError:
-                        return
-                    if self._upcoming[0]() is not saved:  # `shrink` was called to make that room
-                        return
-                    try:
-                        saved.prefetch(buffer)
-                    except StoreError:
-                        pass  # the read that uses the array raises it again
-                    except BaseException:
-                        self._cancel(saved.handle)
-                        raise
-                    if saved.stored is not None and saved.stored.buffer is not None:
-                        self._add(saved, None)
-                if found is not None:
-                    self._add(saved, found[0])
+                        return None
+                    wanted = self._add(saved)
+                    self._read(wanted, saved.handle)
             self._upcoming.popleft()
+            if wanted is not None:
+                return wanted
+        return None
+
+    def begin_read(self, prefetched: Prefetched, buffer: Array) -> bool:
+        """Note that the store fills `buffer`; return False if the array is not wanted any more."""
+        saved = prefetched.saved()
+        if prefetched.handle is None or saved is None or saved.stored is None:
+            return False
+        saved.stored.buffer = buffer
+        return True
+
+    def give_up(self, prefetched: Prefetched, *, retry: bool) -> None:
+        """The read has not begun: prefetch the array later, or have its use read it."""
+        if self._prefetched.get(prefetched.saved.key) is prefetched:
+            del self._prefetched[prefetched.saved.key]
+            self._release(prefetched)
+            if retry:
+                self._upcoming.extendleft([prefetched.saved] * prefetched.uses)
 
     def _share(self, saved: SavedArray) -> bool:
         """Count a further use of an array that is prefetched already; return whether it is."""
@@ -221,10 +243,11 @@ class Prefetcher:
                 self._upcoming.popleft()
             return
         prefetched.uses -= 1
+        # Dropped: where another thread read it, or it was found in memory, the buffer is left.
         if not prefetched.uses:
-            self._release(self._prefetched.pop(id(saved)))
+            self._drop(self._prefetched.pop(id(saved)))
         elif prefetched.pinned is not storage:
-            self._release(prefetched)
+            self._drop(prefetched)
             prefetched.is_recomputed = saved.recomputation is not None
             if not prefetched.is_recomputed or self._has_room_for(saved, storage):
                 self._pin(prefetched, storage)

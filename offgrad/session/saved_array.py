@@ -212,7 +212,10 @@ class SavedArray:
         self._copy = None
 
     def find_in_memory(self) -> tuple[Storage, Array] | None:
-        """Return a storage that still holds the bytes, and these; None if there is none."""
+        """Return a storage that still holds the bytes, and these; None if there is none.
+
+        The bytes of a deferred array may have gaps: `DeferredWrites.copy` returns these.
+        """
         if self.deferred is not None:
             self.deferred.shared.adopt()
         if self._copy is not None:
@@ -221,19 +224,7 @@ class SavedArray:
             if storage is not None and storage.version == version:
                 flat = storage.root.reshape(-1).view("u1")
                 return storage, flat[offset : offset + self.nbytes]
-        deferred = self.deferred
-        if deferred is None:
-            return None
-        found = deferred.copy()
-        self.note_copy(found[0], 0)
-        return found
-
-    def prefetch(self, buffer: Array) -> None:
-        """Begin to read into `buffer` in the background."""
-        stored = self.stored
-        assert stored is not None
-        stored.handle.prefetch(buffer)
-        stored.buffer = buffer
+        return None
 
     def take_buffer(self) -> Array | None:
         """Return the memory that a prefetch is filling, for `read` or `cancel_prefetch`."""

@@ -129,7 +129,7 @@ class OffloadSession:
         self._budgets = Budgets(self._lock, self._open, lambda: self._passes.prefetched_nbytes())
         window_nbytes = memory.parse_nbytes(prefetch_nbytes)
         self._passes = BackwardPasses(self._lock, self._budgets, window_nbytes)
-        self._deferred_writes = DeferredWrites(self._lock)
+        self._deferred_writes = DeferredWrites(self._lock, self._note_pending)
         memory.register_reclaimable(self)
         forkables.add(self)
 
@@ -221,8 +221,9 @@ class OffloadSession:
 
         with masked:  # stores' waits admit interrupts
             # Dedup
-            with self._lock:
+            if self._passes.dead or self._deferred_writes.released:
                 self._catch_up()
+            with self._lock:
                 ranges = self._dedup.ranges_of(part.storage)
                 match = ranges.find(part, placement, lossless=is_lossless)
                 saved = None if is_kept else match.saved
@@ -293,9 +294,8 @@ class OffloadSession:
         storage = part.storage if part.can_be_shared else None
         with self._lock:
             budget = saved.budget = self._budgets.of(placement)
-            if storage is None and budget.make_room(data.nbytes):
-                data = memory.copy(data)
-                storage, begin = Storage(data), 0
+            if storage is None and (copied := budget.copy(data)) is not None:
+                data, storage, begin = copied, Storage(copied), 0
             if storage is not None:
                 saved.note_copy(storage, begin)
                 if budget.add(saved, storage, data, attributes):
@@ -319,7 +319,10 @@ class OffloadSession:
             storage, begin = Storage(data), 0
         handle = self._open(placement).put(data, attributes=attributes)
         saved.enter(Stored(handle))
-        self._wait_before_changes(storage, handle)
+        if not handle.captured:
+            storage.add_pending_write(handle)
+            with self._lock:
+                self._note_pending(handle)
         if placement.lossless:
             saved.note_copy(storage, begin)
 
@@ -336,35 +339,24 @@ class OffloadSession:
             self._open_stores.setdefault(key[2], WeakRegistry()).add(store)
         return store
 
-    def _wait_before_changes(self, storage: Storage, handle: Handle) -> None:
-        """Make in-place changes of `storage` wait until `handle` has been written."""
+    def _note_pending(self, handle: Handle) -> None:
+        """Have `reclaim` wait for a write of memory that may change. With the lock held."""
         if not handle.captured:
-            storage.add_pending_write(handle)
-            with self._lock:
-                if len(self._pending) >= self._max_pending:
-                    left = [each for each in self._pending if (one := each()) and one.is_pending]
-                    self._pending, self._max_pending = left, max(_MIN_TO_PRUNE, 2 * len(left))
-                self._pending.append(ref(handle))
+            if len(self._pending) >= self._max_pending:
+                left = [each for each in self._pending if (one := each()) and one.is_pending]
+                self._pending, self._max_pending = left, max(_MIN_TO_PRUNE, 2 * len(left))
+            self._pending.append(ref(handle))
 
     def _catch_up(self) -> None:
-        """End passes that died with their frame, and write released memory. With the lock held.
+        """End passes that died with their frame, and write released memory. Without the lock.
 
         Raises:
             StoreError: of the store; the arrays stay in memory.
         """
         if self._passes.dead:
-            self._passes.end_dead()
-        self._write_released()
-
-    def _write_released(self) -> None:
-        """Begin the deferred writes of memory that the program has dropped. With the lock held.
-
-        Raises:
-            StoreError: of the store; the arrays stay in memory.
-        """
-        if self._deferred_writes.released:
-            for storage, handle in self._deferred_writes.write_released():
-                self._wait_before_changes(storage, handle)
+            with self._lock:
+                self._passes.end_dead()
+        self._deferred_writes.write_released()
 
     # Memory
 
@@ -385,17 +377,26 @@ class OffloadSession:
         with masked:
             if not self._lock.acquire(blocking=False):
                 return True
-            held_nbytes = self._held_nbytes()
+            failure: Exception | None = None
             try:
-                with suppress(StoreError):
-                    self._catch_up()
-                handles = [each() for each in self._pending]
-                pending = [each for each in handles if each is not None and each.is_pending]
+                held_nbytes = self._held_nbytes()
                 self._passes.shrink()
-                failure = self._budgets.reclaim()
-                is_freeing = self._held_nbytes() < held_nbytes or self._budgets.are_evicting
             finally:
                 self._lock.release()
+            self._passes.cancel_prefetches()
+            try:
+                self._catch_up()
+            except StoreError as error:
+                failure = error.with_traceback(None)  # its frames would hold memory
+            with self._lock:
+                failure = self._budgets.reclaim() or failure
+                handles = [each() for each in self._pending]
+                pending = [each for each in handles if each is not None and each.is_pending]
+                is_freeing = (
+                    self._held_nbytes() < held_nbytes
+                    or self._budgets.are_evicting
+                    or self._deferred_writes.is_putting
+                )
             for handle in pending:
                 handle.wait_captured()
             try:
@@ -420,7 +421,7 @@ class OffloadSession:
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
         """Learn the order of unpacking, and begin to prefetch; return a function for the end."""
         with masked:
-            with self._lock, suppress(StoreError):
+            with suppress(StoreError):
                 self._catch_up()
             self._passes.cancel_prefetches()
             uses = [each.saved for each in packed]
@@ -439,22 +440,32 @@ class OffloadSession:
                 buffer = saved.take_buffer() if found is None else None
                 if found is not None:
                     self._ledger.found(saved)
-            recomputation = saved.recomputation if found is None else None
+            is_recomputed = False
             if found is None:
-                if recomputation is not None:
-                    data = self._recompute(saved, recomputation)
-                else:
-                    data = self._read(saved, buffer)
-                    if saved.budget is not None:
-                        saved.budget.trim_packs()
+                is_recomputed = saved.recomputation is not None
+                data = self._bring_back(saved, buffer)
                 found = Storage(data), data
                 saved.note_copy(found[0], 0)
             storage, data = found
             tensor = wrap(layout.view(data), storage)
-            with self._lock:
-                self._passes.consume(saved, storage, recomputation is not None)
+            self._passes.consume(saved, storage, is_recomputed)
             self._passes.cancel_prefetches()
             return tensor
+
+    def _bring_back(self, saved: SavedArray, buffer: Array | None) -> Array:
+        """Return an array that is not in memory as it was saved."""
+        if saved.recomputation is not None:
+            return self._recompute(saved, saved.recomputation)
+        if saved.deferred is not None:  # with gaps
+            copied = self._deferred_writes.copy(saved)
+            if copied is not None:
+                with self._lock:
+                    self._ledger.found(saved)
+                return copied
+        data = self._read(saved, buffer)
+        if saved.budget is not None:
+            saved.budget.trim_packs()
+        return data
 
     def _recompute(self, saved: SavedArray, recomputation: Recomputation) -> Array:
         with interruptible:
@@ -484,5 +495,6 @@ class OffloadSession:
             self._hook.remove()
             self._hook = None
         self._passes.forget_other_threads()
+        self._deferred_writes.forget_other_threads()
         self._pending.clear()  # stores of the parent do not write here
         self._budgets.forget_other_threads()

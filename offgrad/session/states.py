@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from offgrad_storage import AbstractArrayStore, Handle
 
-from offgrad import memory
-from offgrad.memory import Storage
-
 if TYPE_CHECKING:
     from offgrad.session.cached_storage import CachedStorage
     from offgrad.session.deferred_writes import SharedStorage
@@ -45,11 +42,6 @@ class Deferred(NamedTuple):
     begin: int | None
     store: AbstractArrayStore
     attributes: Mapping[str, object]
-
-    def copy(self) -> tuple[Storage, "Array"]:
-        """Return a copy of the elements."""
-        data = memory.copy(self.data)
-        return Storage(data), data
 
 
 class Stored:
