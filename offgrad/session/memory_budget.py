@@ -273,13 +273,13 @@ class MemoryBudget:
 
     def clear(self, cached: CachedStorage) -> None:
         """Evict `cached` and wait for its writes: see `CachedStorage.clear`."""
-        if cached.eviction is not None:
-            self._wait_for(cached.eviction)
-        if cached.arrays and cached.eviction is None:
-            self.evict(cached)
-        if cached.eviction is not None:
-            self._wait_for(cached.eviction)
-        self._raise_failure(cached)
+        # Another thread may meanwhile see a write fail, and evict the arrays again.
+        while cached.eviction is not None or cached.arrays:
+            if cached.eviction is None:
+                self.evict(cached)
+            else:
+                self._wait_for(cached.eviction)
+                self._raise_failure(cached)
 
     def touch(self, cached: CachedStorage) -> None:
         """Saved again: move it to the most-recently-used end."""

@@ -1,6 +1,7 @@
 """Budgets on stores that fail: which op raises, which tensors stay, and that none is lost."""
 
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ import offgrad
 from offgrad import memory
 from offgrad.memory import OutOfMemoryError
 from offgrad.policies import Last, Offload
-from tests.session.backends import MemoryBackend, memory_store
+from tests.session.backends import SECONDS, MemoryBackend, memory_store
 from tests.session.bound import KIB64, MANY, budget
 from tests.session.graphs import bits, normal
 from tests.session.helpers import alive, settle, unary_chain, wait_until
@@ -205,6 +206,52 @@ def test_a_change_in_place_whose_write_fails_does_not_happen() -> None:
         del loss
 
 
+class Delayed(BackendStore):
+    """Holds one thread up after its wait for a write.
+
+    Attributes:
+        thread: the thread.
+        is_waiting: set when it begins to wait.
+        goes_on: set to let it go on.
+    """
+
+    def __init__(self, backend: Failing) -> None:
+        super().__init__(backend, threads=1, allocate=memory.empty)
+        self.thread: threading.Thread | None = None
+        self.is_waiting, self.goes_on = threading.Event(), threading.Event()
+
+    def _wait_written(self, entry: Entry) -> None:
+        is_delayed = threading.current_thread() is self.thread
+        if is_delayed:
+            self.is_waiting.set()
+        super()._wait_written(entry)
+        if is_delayed:
+            self.goes_on.wait(SECONDS)
+
+
+def test_a_change_in_place_whose_failed_write_another_thread_reports_is_written_again() -> None:
+    w, start, z = normal(1, 64, 64), normal(2, 64, 64, grad=False), normal(3, 64, 64)
+    value = start.numpy().copy()
+    backend = Failing(*range(100))
+    backend.gate.clear()
+    with Delayed(backend) as store:
+        session = budget(16384, store)
+        with session:
+            loss = (start * w).sum()
+        store.thread = threading.Thread(target=lambda: start.mul_(2))
+        store.thread.start()
+        assert store.is_waiting.wait(SECONDS)
+        backend.gate.set()
+        assert fails(session, z, 2) is StoreError
+        backend.serials = ()
+        store.goes_on.set()
+        store.thread.join()
+        assert start.numpy().tobytes() == (value * 2).tobytes()
+        loss.backward()
+        assert w.grad.numpy().tobytes() == value.tobytes()
+        del loss
+
+
 def test_after_a_failed_write_of_one_part_the_other_parts_stay_stored() -> None:
     start = normal(1, 64, 64, grad=False)
     w, v = normal(2, 32, 64), normal(3, 32, 64)
@@ -239,9 +286,12 @@ def test_a_graph_dropped_while_its_write_is_about_to_fail_leaves_nothing() -> No
 
 def test_the_ledger_counts_no_bytes_for_a_failed_write() -> None:
     x = normal(1, 32, 32)
-    with failing(Failing(0)) as store:
+    backend = Failing(0)
+    with failing(backend) as store:
+        backend.gate.clear()  # the second put would raise the error of the first write
         with offgrad.offload(Last(0, Offload(store, min_nbytes=0))) as session:
             loss = unary_chain(x, 2)
+        backend.gate.set()
         settle(store)
         loss.backward()
         ledger = session.ledger
