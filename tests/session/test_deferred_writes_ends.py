@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offgrad_storage import PoolStore
+from offgrad_storage import PoolStore, StoreClosedError
 
 import offgrad
 from offgrad import memory, nn
@@ -140,8 +140,41 @@ def test_out_of_memory_with_a_closed_store_is_out_of_memory(store: RecordingStor
     store.close()
     with memory.limit(memory.allocated()), pytest.raises(OutOfMemoryError) as caught:
         offgrad.zeros(300, 300)
-    caught.value.__traceback__ = None
+    assert isinstance(caught.value.__cause__, StoreClosedError)
+    caught.value.__cause__ = caught.value.__traceback__ = None
     assert bits(*gradient(loss, w)) == expected
+
+
+@pytest.mark.slow
+def test_a_forked_child_writes_the_inputs_that_it_drops(run_python: Any) -> None:
+    result = run_python(
+        """
+        import os
+        import offgrad
+
+        def step():
+            w, x = offgrad.randn(256, 256, requires_grad=True), offgrad.randn(256, 256)
+            value, before = x.clone(), session.ledger.writes
+            with session:
+                loss = (x * w).sum()
+                del x
+                w.sin()
+            assert session.ledger.writes == before + 1
+            loss.backward()
+            assert w.grad.equal(value)
+
+        session = offgrad.offload("disk")
+        step()
+        child = os.fork()
+        if not child:
+            step()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        step()
+        """
+    )
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow

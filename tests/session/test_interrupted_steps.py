@@ -19,6 +19,8 @@ from offgrad.session import (
     deferred_writes,
     ledger_rows,
     memory_budget,
+    passes,
+    placement,
     prefetcher,
     saved_array,
     session,
@@ -42,8 +44,8 @@ POLICIES: dict[str, Any] = {
 }
 
 MODULES = (
-    cached_storage, deferred_writes, dedup, ledger_rows, memory_budget, prefetcher, saved_array,
-    session,
+    cached_storage, deferred_writes, dedup, ledger_rows, memory_budget, passes, placement,
+    prefetcher, saved_array, session,
 )  # fmt: skip
 
 
