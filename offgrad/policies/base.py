@@ -226,7 +226,7 @@ class Recompute(Policy):
         return f"recompute from at most {self.max_ops} ops, from {smallest}"
 
 
-Placement: TypeAlias = Keep | Store | Spill | Recompute
+Placement: TypeAlias = Store | Spill | Keep | Recompute
 
 
 @dataclass(frozen=True)

@@ -109,15 +109,24 @@ class BackwardPasses:
             raise
         return partial(self._finish, reference, prefetcher)
 
-    def consume(self, saved: SavedArray, storage: Storage, was_recomputed: bool) -> None:
-        """Tell all passes that `saved` was used, and let them read ahead. Without the lock."""
+    def consume(self, saved: SavedArray, storage: Storage, *, was_found: bool) -> None:
+        """Tell all passes that `saved` was used, and let them read ahead. Without the lock.
+
+        Args:
+            saved: the array.
+            storage: where its bytes are now.
+            was_found: whether they were there before, neither read nor recomputed.
+        """
         wanted: list[tuple[Prefetcher, Prefetched]] = []
-        with self._lock:
+        self._lock.acquire()
+        try:
             for prefetcher in self.live():
-                prefetcher.consume(saved, storage, was_recomputed)
+                prefetcher.consume(saved, storage, was_found=was_found)
                 first = prefetcher.advance()
                 if first is not None:
                     wanted.append((prefetcher, first))
+        finally:
+            self._lock.release()
         for prefetcher, first in wanted:
             self._read_ahead(prefetcher, first)
 

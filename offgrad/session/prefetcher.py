@@ -230,11 +230,13 @@ class Prefetcher:
         prefetched.uses += 1
         return True
 
-    def consume(self, saved: SavedArray, storage: Storage, is_recomputed: bool) -> None:
-        """Count one use of `saved`, whose bytes are now in `storage`."""
-        if saved.recomputation is not None and id(saved) in self._to_recompute:
+    def consume(self, saved: SavedArray, storage: Storage, *, was_found: bool) -> None:
+        """Count one use of `saved`, whose bytes are now in `storage`, where `unpack` found them or
+        put them.
+        """
+        if id(saved) in self._to_recompute and saved.recomputation is not None:
             self._to_recompute.remove(id(saved))
-            if not is_recomputed:
+            if was_found:
                 for each in saved.recomputation.saved_inputs():
                     self._skip(each)
         prefetched = self._prefetched.get(id(saved))

@@ -78,6 +78,8 @@ class StorageRange(NamedTuple):
         data: the elements in memory order, each once.
         layout: how the array lies over a C-ordered copy of `data`.
         is_dense: whether `data` is C-contiguous: its bytes have no gaps.
+        can_be_shared: whether a store or budget can take the bytes from the storage, without a
+            copy.
     """
 
     array: Array
@@ -86,21 +88,21 @@ class StorageRange(NamedTuple):
     data: Array
     layout: Layout
     is_dense: bool
+    can_be_shared: bool
 
     @classmethod
     def of(cls, array: Array, storage: Storage) -> "StorageRange":
         """Return the part of `storage` that `array` covers."""
-        return cls(array, storage, address(array) - address(storage.root), *compact(array))
+        root = storage.root
+        data, layout, is_dense = compact(array)
+        can_be_shared = is_dense and root.flags.c_contiguous and not storage.external
+        begin = address(array) - address(root)
+        return cls(array, storage, begin, data, layout, is_dense, can_be_shared)
 
     @property
     def layout_in_storage(self) -> Layout:
         """How the array lies over a copy of the whole storage."""
         return Layout(self.array.shape, self.array.dtype, self.array.strides, self.begin)
-
-    @property
-    def can_be_shared(self) -> bool:
-        """Whether a store or budget can take the bytes from the storage itself, without a copy."""
-        return self.is_dense and self.storage.root.flags.c_contiguous and not self.storage.external
 
 
 class SavedArray:
@@ -216,8 +218,8 @@ class SavedArray:
 
         The bytes of a deferred array may have gaps: `DeferredWrites.copy` returns these.
         """
-        if self.deferred is not None:
-            self.deferred.shared.adopt()
+        if isinstance(self.state, Deferred):
+            self.state.shared.adopt()
         if self._copy is not None:
             reference, version, offset = self._copy
             storage = reference()

@@ -5,52 +5,40 @@ writes or recomputes it, once for all tensors that share its bytes. When a backw
 `plan` learns the order of use, and prefetches run ahead of it. `unpack` gives the tensors back.
 """
 
-import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
-from offgrad_storage import AbstractArrayStore, Handle, StoreError
+from offgrad_storage import StoreError
 from offgrad_storage.interrupts import MaskedLock, interruptible, masked
 
 from offgrad import memory
-from offgrad.autograd.handles import RemovableHandle
-from offgrad.autograd.saved_tensor import KEEP, Save, SavedTensor, pop_hooks, push_hooks
+from offgrad.autograd.saved_tensor import KEEP, Save, SavedTensor
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
 from offgrad.memory.forks import forkables
-from offgrad.memory.registry import WeakRegistry
 from offgrad.nn import Module
 from offgrad.nn.hooks.call_stack import calls
-from offgrad.nn.hooks.registry import (
-    register_module_forward_pre_hook,
-    track_calls,
-    untrack_calls,
-)
-from offgrad.policies import ByModule, Keep, Policy, Recompute, Spill, Store, as_policy
+from offgrad.policies import Keep, Policy, Recompute, Spill, Store, as_policy
 from offgrad.policies.rule_matches import rule_matches
+from offgrad.session.blocks import Blocks
 from offgrad.session.budgets import Budgets
 from offgrad.session.dedup import DedupIndex
 from offgrad.session.deferred_writes import DeferredWrites
 from offgrad.session.ledger import Ledger
 from offgrad.session.ledger_rows import LedgerCounter
-from offgrad.session.named_stores import MAX_PACK_NBYTES, open_store
+from offgrad.session.open_stores import OpenStores
 from offgrad.session.passes import BackwardPasses
+from offgrad.session.pending_writes import PendingWrites
 from offgrad.session.placement import decide, save_context, store_attributes
 from offgrad.session.recompute import Recomputation, recomputation_for
 from offgrad.session.saved_array import Array, PackedTensor, SavedArray, StorageRange
-from offgrad.session.scope import SessionHooks, active_hooks, module_scope
-from offgrad.session.states import InMemory, Recomputed, Stored
+from offgrad.session.states import Deferred, InMemory, Recomputed, Stored
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
-
-_MIN_TO_PRUNE = 64
 
 
 class OffloadSession:
@@ -106,46 +94,29 @@ class OffloadSession:
         """
         self.policy = as_policy(policy)
         self._model = model
-        self._scope = module_scope(self.policy, module, model)
-        # Outside the modules in scope; None: the session has no effect there.
-        if self._scope is None:
-            self._policy_outside: Policy | None = self.policy
-        else:
-            self._policy_outside = (
-                self.policy.otherwise if isinstance(self.policy, ByModule) else None
-            )
         self._rules = rule_matches(self.policy)
-        self._entered: Counter[int] = Counter()  # by thread
-        self._hook: RemovableHandle | None = None
-        self._directory = directory
+        self._blocks = Blocks(self.policy, module, model)
+        # Held briefly: no store is called, and no memory allocated, with it held.
         self._lock = MaskedLock(reentrant=True)
-        self._steps = 0
+        self._stores = OpenStores(directory)
         self._ledger = LedgerCounter()
         self._dedup = DedupIndex()
-        self._pending: list[ref[Handle]] = []  # writes of memory that may change
-        self._max_pending = _MIN_TO_PRUNE
-        self._stores: dict[tuple[Store, int, int], AbstractArrayStore] = {}
-        self._open_stores: dict[int, WeakRegistry[AbstractArrayStore]] = {}  # by process
-        self._budgets = Budgets(self._lock, self._open, lambda: self._passes.prefetched_nbytes())
+        self._pending = PendingWrites()
+        self._deferred_writes = DeferredWrites(self._lock, self._pending.add)
+        self._budgets = Budgets(
+            self._lock, self._stores.of, lambda: self._passes.prefetched_nbytes()
+        )
         window_nbytes = memory.parse_nbytes(prefetch_nbytes)
         self._passes = BackwardPasses(self._lock, self._budgets, window_nbytes)
-        self._deferred_writes = DeferredWrites(self._lock, self._note_pending)
         memory.register_reclaimable(self)
         forkables.add(self)
 
     def __enter__(self) -> "OffloadSession":
-        if self._scope is not None:
-            self._scope.check()
+        self._blocks.check()
         entered = False
         try:
             with self._lock:
-                if self._policy_outside is not None:
-                    push_hooks(SessionHooks(self, self._policy_outside))
-                track_calls()
-                self._steps += 1
-                self._entered[get_ident()] += 1
-                if self._scope is not None and self._hook is None:
-                    self._hook = register_module_forward_pre_hook(self._enter_call)
+                self._blocks.enter(self)
                 entered = True
         except BaseException:  # an interrupt after the block
             if entered:
@@ -160,28 +131,9 @@ class OffloadSession:
         traceback: TracebackType | None,
     ) -> None:
         with self._lock:
-            thread = get_ident()
-            if not self._entered:
-                raise RuntimeError(f"{self} was exited more often than it was entered; use `with`")
-            if thread not in self._entered:  # entered by another thread
-                thread = next(iter(self._entered))
-            self._entered[thread] -= 1
-            self._entered += Counter()  # drops zeros
-            if not self._entered and self._hook is not None:
-                self._hook.remove()
-                self._hook = None
-            for hooks in [each for each in active_hooks(self) if each.call is None][:1]:
-                pop_hooks(hooks)
-            untrack_calls()
-        if self._rules is not None and kind is None and not self._entered:
+            self._blocks.exit(self)
+        if self._rules is not None and kind is None and not self._blocks.are_running:
             self._rules.warn(stacklevel=3)
-
-    def _enter_call(self, module: Module, args: Any) -> None:
-        """Apply inside the call that begins, if its module is in scope: a forward pre-hook."""
-        call = calls.innermost
-        if call is not None and self._scope is not None:
-            with masked:
-                self._scope.enter(self, call)
 
     def __repr__(self) -> str:
         return f"<OffloadSession {self.policy}>"
@@ -208,30 +160,32 @@ class OffloadSession:
         ops = 0 if recomputation is None else recomputation.ops
         call = calls.innermost
         module = "" if call is None else call.name(self._model)
-        context = save_context(save, module, self._steps - 1, ops)
+        context = save_context(save, module, self._blocks.entered - 1, ops)
         if self._rules is not None:
             self._rules.note(context)
 
         # Decision
         placement = decide(policy, context)
         is_kept = isinstance(placement, Keep) or not part.data.nbytes
-        is_lossless = placement.lossless
-        if isinstance(placement, Recompute) and recomputation is not None:
-            is_lossless = recomputation.lossless
+        recomputed = recomputation if isinstance(placement, Recompute) else None
+        is_lossless = placement.lossless if recomputed is None else recomputed.lossless
 
         with masked:  # stores' waits admit interrupts
             # Dedup
             if self._passes.dead or self._deferred_writes.released:
                 self._catch_up()
-            with self._lock:
+            self._lock.acquire()
+            try:
                 ranges = self._dedup.ranges_of(part.storage)
                 match = ranges.find(part, placement, lossless=is_lossless)
                 saved = None if is_kept else match.saved
                 if saved is not None and isinstance(saved.state, InMemory):
                     saved.state.cached.budget.touch(saved.state.cached)
-
+            finally:
+                self._lock.release()
             if self._passes.cancelled:
                 self._passes.cancel_prefetches()
+
             row = (context.op, context.slot, context.module)
             new: SavedArray | None = None
             began: float | None = None
@@ -243,8 +197,8 @@ class OffloadSession:
                     saved = new = SavedArray(part.data, row, self._ledger, is_lossless)
                     attributes = store_attributes(context)
                     can_defer = save.is_data and is_lossless and not part.storage.external
-                    if isinstance(placement, Recompute) and recomputation is not None:
-                        self._recompute_later(saved, part, recomputation)
+                    if recomputed is not None:
+                        self._recompute_later(saved, part, recomputed)
                     elif isinstance(placement, Store) and can_defer:
                         self._defer(saved, part, placement, attributes)
                     elif isinstance(placement, Spill):
@@ -259,8 +213,13 @@ class OffloadSession:
                 # Ledger
                 seconds = 0.0 if began is None else time.perf_counter() - began
                 unique_nbytes = 0 if match.is_known else part.data.nbytes
-                with self._lock:
+                self._lock.reacquire()  # not interrupted, unlike `acquire`
+                try:
+                    if new is not None and isinstance(new.state, Stored):
+                        self._pending.add(new.state.handle)
                     self._ledger.saved(row, context.nbytes, unique_nbytes, is_kept, new, seconds)
+                finally:
+                    self._lock.release()
 
     def _recompute_later(
         self, saved: SavedArray, part: StorageRange, recomputation: Recomputation
@@ -278,7 +237,7 @@ class OffloadSession:
         attributes: Mapping[str, object],
     ) -> None:
         """Write `part` when nothing outside the graph references its storage any more."""
-        store = self._open(placement)
+        store = self._stores.of(placement)
         with self._lock:
             self._deferred_writes.defer(saved, part, store, attributes)
 
@@ -317,35 +276,12 @@ class OffloadSession:
         if not part.can_be_shared:
             data = memory.copy(data)
             storage, begin = Storage(data), 0
-        handle = self._open(placement).put(data, attributes=attributes)
+        handle = self._stores.of(placement).put(data, attributes=attributes)
         saved.enter(Stored(handle))
         if not handle.captured:
             storage.add_pending_write(handle)
-            with self._lock:
-                self._note_pending(handle)
-        if placement.lossless:
+        if saved.lossless:
             saved.note_copy(storage, begin)
-
-    def _open(self, placement: Store, max_pack_nbytes: int = MAX_PACK_NBYTES) -> AbstractArrayStore:
-        """Return the store of `placement`; of one that it names, a forked child opens its own."""
-        key = (placement, max_pack_nbytes, os.getpid())
-        store = self._stores.get(key)
-        if store is None:
-            if not isinstance(placement.store, str):
-                store = placement.store  # not cached: it would live as long as the session
-            else:
-                named = (placement.store, self._directory, placement.codec, max_pack_nbytes)
-                self._stores[key] = store = open_store(*named)
-            self._open_stores.setdefault(key[2], WeakRegistry()).add(store)
-        return store
-
-    def _note_pending(self, handle: Handle) -> None:
-        """Have `reclaim` wait for a write of memory that may change. With the lock held."""
-        if not handle.captured:
-            if len(self._pending) >= self._max_pending:
-                left = [each for each in self._pending if (one := each()) and one.is_pending]
-                self._pending, self._max_pending = left, max(_MIN_TO_PRUNE, 2 * len(left))
-            self._pending.append(ref(handle))
 
     def _catch_up(self) -> None:
         """End passes that died with their frame, and write released memory. Without the lock.
@@ -390,8 +326,7 @@ class OffloadSession:
                 failure = error.with_traceback(None)  # its frames would hold memory
             with self._lock:
                 failure = self._budgets.reclaim() or failure
-                handles = [each() for each in self._pending]
-                pending = [each for each in handles if each is not None and each.is_pending]
+                pending = self._pending.handles()
                 is_freeing = (
                     self._held_nbytes() < held_nbytes
                     or self._budgets.are_evicting
@@ -404,10 +339,7 @@ class OffloadSession:
                     raise failure
             finally:
                 del failure  # this frame would hold the exception that holds it
-            # A write holds its memory, also if its handle has died.
-            stores = self._open_stores.get(os.getpid(), ())
-            is_writing = any(each.stats().inflight_nbytes for each in stores)
-            return bool(pending) or is_freeing or is_writing
+            return bool(pending) or is_freeing or self._stores.are_writing
 
     def held_by_purpose(self) -> Mapping[str, int]:
         """Return the bytes held besides tensors, by purpose."""
@@ -435,28 +367,32 @@ class OffloadSession:
         """Return the saved tensor: from memory if it is there, else recomputed or read."""
         saved, layout = packed
         with masked:  # stores' waits, recomputation and user code admit interrupts
-            with self._lock:
+            self._lock.acquire()
+            try:
                 found = saved.find_in_memory()
                 buffer = saved.take_buffer() if found is None else None
                 if found is not None:
                     self._ledger.found(saved)
-            is_recomputed = False
+            finally:
+                self._lock.release()
             if found is None:
-                is_recomputed = saved.recomputation is not None
                 data = self._bring_back(saved, buffer)
-                found = Storage(data), data
-                saved.note_copy(found[0], 0)
-            storage, data = found
+                storage = Storage(data)
+                saved.note_copy(storage, 0)
+            else:
+                storage, data = found
             tensor = wrap(layout.view(data), storage)
-            self._passes.consume(saved, storage, is_recomputed)
-            self._passes.cancel_prefetches()
+            self._passes.consume(saved, storage, was_found=found is not None)
+            if self._passes.cancelled:
+                self._passes.cancel_prefetches()
             return tensor
 
     def _bring_back(self, saved: SavedArray, buffer: Array | None) -> Array:
         """Return an array that is not in memory as it was saved."""
-        if saved.recomputation is not None:
-            return self._recompute(saved, saved.recomputation)
-        if saved.deferred is not None:  # with gaps
+        state = saved.state
+        if isinstance(state, Recomputed):
+            return self._recompute(saved, state.recomputation)
+        if isinstance(state, Deferred):  # with gaps
             copied = self._deferred_writes.copy(saved)
             if copied is not None:
                 with self._lock:
@@ -483,17 +419,16 @@ class OffloadSession:
                 self._passes.cancelled.append(saved.handle)
             raise
         seconds = time.perf_counter() - began
-        with self._lock:
+        self._lock.reacquire()
+        try:
             self._ledger.read(saved, seconds, prefetched=buffer is not None)
+        finally:
+            self._lock.release()
         return data
 
     def forget_other_threads(self) -> None:
         """In a forked child: end the work of other threads, which do not exist there."""
-        thread = get_ident()
-        self._entered = Counter({thread: self._entered[thread]}) + Counter()
-        if not self._entered and self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        self._blocks.forget_other_threads()
         self._passes.forget_other_threads()
         self._deferred_writes.forget_other_threads()
         self._pending.clear()  # stores of the parent do not write here

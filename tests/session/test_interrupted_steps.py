@@ -77,7 +77,7 @@ def check_idle(under_test: Any) -> None:
     """Assert that a session without graphs holds nothing."""
     assert under_test.lock.owner is None
     assert not under_test._passes.live()
-    assert not sum(under_test._entered.values())
+    assert not under_test._blocks.are_running
     assert not sum(under_test.held_by_purpose().values())
     # A store may still be writing an array that is dead.
     wait_until(lambda: not any(map(held_nbytes, under_test._budgets)), "a budget holds")

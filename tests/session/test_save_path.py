@@ -24,4 +24,4 @@ def test_files_and_returns_on_the_path() -> None:
     assert found is not None, result.stdout
     files, returns = map(int, found.groups())
     assert 8 < files <= 16, result.stdout
-    assert returns <= 15, result.stdout
+    assert returns <= 12, result.stdout

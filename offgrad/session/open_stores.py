@@ -1,0 +1,41 @@
+"""The stores of one session: each is opened when a placement needs it first."""
+
+import os
+
+from offgrad_storage import AbstractArrayStore
+
+from offgrad.memory.registry import WeakRegistry
+from offgrad.policies import Store
+from offgrad.session.named_stores import MAX_PACK_NBYTES, open_store
+
+
+class OpenStores:
+    """The stores of one session; in a forked child, those that it opened itself.
+
+    Args:
+        directory: where stores that the policy names write.
+    """
+
+    def __init__(self, directory: str | None) -> None:
+        self._directory = directory
+        self._named: dict[tuple[Store, int, int], AbstractArrayStore] = {}
+        self._by_process: dict[int, WeakRegistry[AbstractArrayStore]] = {}
+
+    def of(self, placement: Store, max_pack_nbytes: int = MAX_PACK_NBYTES) -> AbstractArrayStore:
+        """Return the store of `placement`, with packs of at most `max_pack_nbytes`."""
+        key = (placement, max_pack_nbytes, os.getpid())
+        store = self._named.get(key)
+        if store is None:
+            if not isinstance(placement.store, str):
+                store = placement.store  # not cached: it would live as long as the session
+            else:
+                named = (placement.store, self._directory, placement.codec, max_pack_nbytes)
+                self._named[key] = store = open_store(*named)
+            self._by_process.setdefault(key[2], WeakRegistry()).add(store)
+        return store
+
+    @property
+    def are_writing(self) -> bool:
+        """Whether a store holds memory for a write, also of an array that is dead."""
+        stores = self._by_process.get(os.getpid(), ())
+        return any(each.stats().inflight_nbytes for each in stores)
