@@ -45,8 +45,10 @@ class _Input(Protocol):
     def lossless(self) -> bool:
         """Whether it has the same bits as in forward."""
 
-    def pin(self) -> None:
-        """Pin the current value: later reads return it even after an in-place change."""
+    def pin(self) -> bool:
+        """Pin the value it had when it was found: later reads return it even after an in-place
+        change. Return False if it has changed already.
+        """
 
     def array(self, unpack: Unpack) -> Array | None:
         """Return the array."""
@@ -61,8 +63,8 @@ class _NoInput:
     ops = 0
     lossless = True
 
-    def pin(self) -> None:
-        pass
+    def pin(self) -> bool:
+        return True
 
     def array(self, unpack: Unpack) -> None:
         return None
@@ -77,6 +79,7 @@ class _HeldInput(_NoInput):
     def __init__(self, tensor: "Tensor") -> None:
         self._array = tensor._array
         self._storage: Storage | None = tensor._storage
+        self._version = tensor._storage.version
         self._is_pinned = False
 
     @classmethod
@@ -89,10 +92,14 @@ class _HeldInput(_NoInput):
             found = _held_inputs[key] = cls(tensor)
         return found
 
-    def pin(self) -> None:
-        if self._storage is not None and not self._is_pinned:
+    def pin(self) -> bool:
+        storage = self._storage
+        if storage is None:
+            return True
+        if not self._is_pinned:
             self._is_pinned = True
-            self._storage.add_pending_write(self)
+            storage.add_pending_write(self)
+        return storage.version == self._version
 
     def array(self, unpack: Unpack) -> Any:
         return self._array
@@ -152,10 +159,9 @@ class Recomputation:
         self.ops = 1 + sum(each.ops for each in inputs)
         self.lossless = all(each.lossless for each in inputs)
 
-    def pin(self) -> None:
-        """Pin the inputs: from now on the array is computed as it would be now."""
-        for each in self._inputs:
-            each.pin()
+    def pin(self) -> bool:
+        """Pin the inputs; return False if one has changed since this recomputation was found."""
+        return all(each.pin() for each in self._inputs)
 
     def array(self, unpack: Unpack) -> Any:
         """Compute the array: the same bits as in forward."""

@@ -198,7 +198,9 @@ class OffloadSession:
                     attributes = store_attributes(context)
                     can_defer = save.is_data and is_lossless and not part.storage.external
                     if recomputed is not None:
-                        self._recompute_later(saved, part, recomputed)
+                        if not self._recompute_later(saved, part, recomputed):
+                            is_kept, new = True, None
+                            return KEEP
                     elif isinstance(placement, Store) and can_defer:
                         self._defer(saved, part, placement, attributes)
                     elif isinstance(placement, Spill):
@@ -223,11 +225,14 @@ class OffloadSession:
 
     def _recompute_later(
         self, saved: SavedArray, part: StorageRange, recomputation: Recomputation
-    ) -> None:
+    ) -> bool:
+        """Recompute `part` on each use; return False if another thread has changed an input."""
+        if not recomputation.pin():
+            return False
         saved.enter(Recomputed(recomputation))
-        recomputation.pin()
         if recomputation.lossless:
             saved.note_copy(part.storage, part.begin)
+        return True
 
     def _defer(
         self,

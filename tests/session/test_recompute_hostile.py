@@ -20,6 +20,7 @@ from offgrad.policies import (
     When,
 )
 from tests.session.graphs import bits, normal
+from tests.session.helpers import in_threads
 
 MIB = 1 << 20
 
@@ -208,3 +209,38 @@ def test_recomputed_tensors_count_toward_the_budget() -> None:
     down.register_hook(record_held)
     loss.backward()
     assert max(held) <= 600 << 10
+
+
+class ChangesInput:
+    """Recomputes; meanwhile another thread changes the input in place."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.places = 0
+
+    def place(self, context: SaveContext) -> Recompute | None:
+        """Change the input, and recompute."""
+        if not context.recompute_ops:
+            return None
+        self.places += 1
+        in_threads(self._change)
+        return Recompute()
+
+    @offgrad.no_grad()
+    def _change(self) -> None:
+        self.tensor.add_(1)
+
+
+def test_an_input_that_another_thread_changes_before_it_is_pinned() -> None:
+    w = normal(1, 8, 8)
+    (w * 2).square().sum().backward()
+    expected, w.grad = bits(w.grad), None
+    policy = ChangesInput(w)
+    session = offgrad.offload(policy)
+    with session:
+        y = w * 2
+        loss = y.square().sum()
+    loss.backward()
+    assert bits(w.grad) == expected
+    assert policy.places == 1
+    assert session.ledger.kept_nbytes == y.nbytes
