@@ -13,13 +13,14 @@ from weakref import ref
 
 import numpy as np
 from offgrad_storage import AbstractArrayStore, Handle, StoreError
+from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.memory import Storage
 from offgrad.session.saved_array import Array, SavedArray, address
 from offgrad.session.states import InMemory, Stored
 
 if TYPE_CHECKING:
-    from offgrad.session.memory_budget import Eviction, MemoryBudget
+    from offgrad.session.memory_budget import MemoryBudget
 
 
 class CachedArray(NamedTuple):
@@ -94,6 +95,32 @@ class Room(ref[Array]):
     cached: "ref[CachedStorage]"
     nbytes: int
     uid: int
+
+
+class Eviction:
+    """Memory that is being written, still held by its arrays or by the store alone.
+
+    Attributes:
+        cached: a weak reference to the cached storage.
+        nbytes: the size of the memory.
+        putting: held by the thread that puts the arrays in the store, until all are put.
+        is_put: whether they are.
+        writes: of these arrays, not yet seen done.
+    """
+
+    __slots__ = ("cached", "is_put", "nbytes", "putting", "writes")
+
+    def __init__(self, cached: "CachedStorage") -> None:
+        self.cached = ref(cached)
+        self.nbytes = cached.room.nbytes
+        self.putting = MaskedLock()
+        self.is_put = False
+        self.writes = cached.writes
+
+    def look(self) -> None:
+        """Drop writes that are done, or have failed, up to the first pending one."""
+        while self.writes and not self.writes[0].is_pending:
+            self.writes.popleft()
 
 
 class CachedStorage:

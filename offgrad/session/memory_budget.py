@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 from weakref import ref
 
 from offgrad_storage import AbstractArrayStore, StoreError
@@ -21,42 +21,14 @@ from offgrad_storage.interrupts import MaskedLock, interruptible
 from offgrad import memory
 from offgrad.memory import Storage
 from offgrad.policies import Spill
-from offgrad.session.cached_storage import CachedArray, CachedStorage, Room, StoreWrite
+from offgrad.session.cached_storage import CachedArray, CachedStorage, Eviction, Room, StoreWrite
+from offgrad.session.eviction_order import EvictionOrder
 from offgrad.session.saved_array import Array, SavedArray
 from offgrad.session.states import Evicting, InMemory, Stored
 
 R = TypeVar("R")
 
 _MAX_EAGER_NBYTES = 32 << 20
-
-
-class Eviction:
-    """Memory that is being written, still held by its arrays or by the store alone.
-
-    Attributes:
-        cached: a weak reference to the cached storage.
-        nbytes: the size of the memory.
-        putting: held by the thread that puts the arrays in the store, until all are put.
-        is_put: whether they are.
-        writes: of these arrays, not yet seen done.
-    """
-
-    __slots__ = ("cached", "is_put", "nbytes", "putting", "writes")
-
-    def __init__(self, cached: CachedStorage) -> None:
-        self.cached = ref(cached)
-        self.nbytes = cached.room.nbytes
-        self.putting = MaskedLock()
-        self.is_put = False
-        self.writes = cached.writes
-
-    def look(self) -> None:
-        """Drop writes that are done, or have failed, up to the first pending one."""
-        while self.writes and not self.writes[0].is_pending:
-            self.writes.popleft()
-
-
-_Queue: TypeAlias = OrderedDict[int, Room]
 
 
 class _Putting(threading.local):
@@ -104,9 +76,7 @@ class MemoryBudget:
         self._used_store: AbstractArrayStore | None = None
         self._by_storage: dict[int, Room] = {}
         self._rooms: dict[int, Room] = {}
-        # Furthest next use first; all of `_unplanned` is used after all of `_planned`.
-        self._unplanned: _Queue = OrderedDict()
-        self._planned: _Queue = OrderedDict()
+        self._order = EvictionOrder()
         self._evictions: OrderedDict[int, Eviction] = OrderedDict()
         self._held_nbytes = 0
         self._evicting_nbytes = 0
@@ -159,7 +129,8 @@ class MemoryBudget:
             cached = CachedStorage(storage, self, self._freed)
             self._held_nbytes += cached.room.nbytes
             self._rooms[id(cached.room)] = cached.room
-            self._enqueue(cached)
+            self._by_storage[storage.uid] = cached.room
+            self._order.add(cached.room)
         cached.arrays.append(CachedArray(ref(saved), data, attributes))
         saved.enter(InMemory(cached))
         storage.add_pending_write(saved)
@@ -225,20 +196,14 @@ class MemoryBudget:
         """Learn the order in which a backward pass will use the arrays."""
         self._passes += 1
         self.reap()
-        for saved in reversed(order):  # so the first use of each counts
-            state = saved.state
-            if isinstance(state, InMemory):
-                self._dequeue(state.cached.room)
-                self._planned[id(state.cached.room)] = state.cached.room
+        states = [saved.state for saved in reversed(order)]  # so the first use of each counts
+        self._order.plan(each.cached.room for each in states if isinstance(each, InMemory))
 
     def finish(self) -> None:
         """End a pass: arrays that it did not use are no longer planned."""
         self._passes -= 1
         if not self._passes:
-            while self._planned:
-                key, room = self._planned.popitem()
-                self._unplanned[key] = room
-                self._unplanned.move_to_end(key, last=False)
+            self._order.forget_plan()
         self.reap()
 
     def evict(self, cached: CachedStorage) -> None:
@@ -248,7 +213,7 @@ class MemoryBudget:
             StoreError: of the store; arrays that are not written stay.
         """
         cached.failure = None
-        self._dequeue(cached.room)
+        self._order.remove(cached.room)
         eviction = cached.eviction = Eviction(cached)
         eviction.putting.acquire()
         self._evictions[id(eviction)] = eviction
@@ -283,8 +248,7 @@ class MemoryBudget:
 
     def touch(self, cached: CachedStorage) -> None:
         """Saved again: move it to the most-recently-used end."""
-        if id(cached.room) in self._unplanned:
-            self._unplanned.move_to_end(id(cached.room))
+        self._order.touch(cached.room)
 
     def reap(self) -> None:
         """Free memory whose writes are done, and count memory that was freed."""
@@ -333,19 +297,11 @@ class MemoryBudget:
         room = self._by_storage.get(storage.uid)
         return None if room is None else room.cached()
 
-    def _enqueue(self, cached: CachedStorage) -> None:
-        self._by_storage[cached.storage.uid] = cached.room
-        self._unplanned[id(cached.room)] = cached.room
-
-    def _dequeue(self, room: Room) -> None:
-        self._unplanned.pop(id(room), None)
-        self._planned.pop(id(room), None)
-
     def _count_freed(self) -> None:
         while self._freed:
             room = self._freed.popleft()
             self._held_nbytes -= room.nbytes
-            self._dequeue(room)
+            self._order.remove(room)
             del self._rooms[id(room)]
             if self._by_storage.get(room.uid) is room:
                 del self._by_storage[room.uid]
@@ -374,17 +330,13 @@ class MemoryBudget:
         """
         if self in _putting.budgets:  # the store needs memory, and calls back for room
             return False
-        for queue in (self._unplanned, self._planned):
-            while queue:
-                key, room = next(iter(queue.items()))
-                cached = room.cached()
-                if cached is not None:
-                    if not retry:
-                        self._raise_failure(cached)
-                    self.evict(cached)
-                    return True
-                del queue[key]
-        return False
+        cached = self._order.next()
+        if cached is None:
+            return False
+        if not retry:
+            self._raise_failure(cached)
+        self.evict(cached)
+        return True
 
     def _put(self, cached: CachedStorage, array: CachedArray, saved: SavedArray) -> None:
         """Put one dirty array in the store, without the lock; on an error it stays dirty."""
@@ -452,8 +404,7 @@ class MemoryBudget:
         cached.room.nbytes = eviction.nbytes
         if self._find(cached.storage) is None:
             self._by_storage[cached.storage.uid] = cached.room
-        self._unplanned[id(cached.room)] = cached.room
-        self._unplanned.move_to_end(id(cached.room), last=False)
+        self._order.add(cached.room, first=True)
 
     def _raise_failure(self, cached: CachedStorage) -> None:
         failure, cached.failure = cached.failure, None

@@ -66,7 +66,7 @@ def test_a_budget_forgets_the_order_of_a_pass_that_died() -> None:
         del finish
         loss.backward()
         assert of_session._passes == 0
-        assert not of_session._planned
+        assert not of_session._order._planned
 
 
 @pytest.mark.parametrize("dies", ["at once", "in a cycle"])
