@@ -111,7 +111,8 @@ class RuleMatches:
 
     def _hint(self, name: str, patterns: tuple[str, ...]) -> str:
         is_op = name in ("op", "made_by")
-        seen = {operation(each) if is_op else each for each in self._seen[name]} - {""}
+        names = self._seen[name].copy()  # other threads may be adding theirs
+        seen = {operation(each) if is_op else each for each in names} - {""}
         candidates = {simplified(each) if is_op else each: each for each in sorted(seen)}
         if is_op:
             candidates = {simplified(each): each for each in known_ops()} | candidates

@@ -153,7 +153,7 @@ class BackwardPasses:
             return False
         try:
             handle.prefetch(buffer)
-        except StoreError:  # the read that uses the array raises it again
+        except (StoreError, MemoryError):  # the read that uses the array raises it again
             with self._lock:
                 prefetcher.give_up(wanted, retry=False)
             return True

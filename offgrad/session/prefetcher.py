@@ -172,13 +172,9 @@ class Prefetcher:
             The first that must be read, counted as if it were. The caller gives it memory and calls
             `begin_read`, or else `give_up`. None: the window is full, or the order at its end.
         """
-        while self._dead:
-            reference = self._dead.popleft()
-            dead = self._prefetched.get(reference.key)
-            if dead is not None and dead.saved is reference:
-                self._drop(self._prefetched.pop(reference.key))
-        while self._upcoming:
-            wanted: Prefetched | None = None
+        self._drop_dead()
+        wanted: Prefetched | None = None
+        while self._upcoming and wanted is None:
             saved = self._upcoming[0]()
             if saved is not None and not saved.stays_in_memory and not self._share(saved):
                 found = saved.find_in_memory()
@@ -202,9 +198,15 @@ class Prefetcher:
                     wanted = self._add(saved)
                     self._read(wanted, saved.handle)
             self._upcoming.popleft()
-            if wanted is not None:
-                return wanted
-        return None
+        return wanted
+
+    def _drop_dead(self) -> None:
+        """Drop prefetches of arrays that died unused."""
+        while self._dead:
+            reference = self._dead.popleft()
+            dead = self._prefetched.get(reference.key)
+            if dead is not None and dead.saved is reference:
+                self._drop(self._prefetched.pop(reference.key))
 
     def begin_read(self, prefetched: Prefetched, buffer: Array) -> bool:
         """Note that the store fills `buffer`; return False if the array is not wanted any more."""

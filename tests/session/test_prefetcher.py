@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offgrad_storage import PoolStore
+from numpy.typing import NDArray
+from offgrad_storage import Handle, PoolStore
 
 from offgrad import memory
 from offgrad.autograd import Function, grad
@@ -182,3 +183,26 @@ def test_a_store_without_threads_gets_no_prefetch_buffers() -> None:
         loss.backward()
         # Gradients in and out, x.grad, the unpacked tensor and temporaries of tanh.
         assert memory.max_allocated() - held <= 8 * 256 * 256 * 4
+
+
+class WithoutMemory(RecordingStore):
+    """Has no memory for prefetches, as a store may that allocates there."""
+
+    def prefetch(self, handle: Handle, out: NDArray[Any] | None = None) -> None:
+        """Fail."""
+        self.events.append(("prefetch", -1))
+        raise MemoryError("no memory to prefetch")
+
+
+def test_a_prefetch_without_memory_is_a_read_without_prefetch() -> None:
+    x, z = normal(1, 128, 128), normal(1, 128, 128)
+    unary_chain(z, 4).backward()
+    with WithoutMemory() as store:
+        with everything(store) as session:
+            loss = unary_chain(x, 4)
+        loss.backward()
+        assert ("prefetch", -1) in store.events
+        assert session.ledger.reads == session.ledger.writes == 4
+        assert session.ledger.hits == 0
+        assert not sum(session.held_by_purpose().values())
+    assert bits(x.grad) == bits(z.grad)
