@@ -264,6 +264,8 @@ class OffloadSession:
                 saved.note_copy(storage, begin)
                 if budget.add(saved, storage, data, attributes):
                     return
+        if not saved.lossless:
+            saved.forget_copies()
         handle = budget.store.put(data, attributes=attributes)
         handle.wait_captured()  # until then the budget has no room for it
         handle.check()

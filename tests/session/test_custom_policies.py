@@ -7,8 +7,8 @@ from weakref import ref
 from offgrad_storage import Handle, PoolStore
 
 import offgrad
-from offgrad.policies import Offload, Placement, Policy, SaveContext, Store, When
-from tests.session.graphs import normal
+from offgrad.policies import Offload, Placement, Policy, SaveContext, Spill, Store, When
+from tests.session.graphs import Bits, bits, normal
 
 
 def test_operations_of_a_policy_are_not_recorded() -> None:
@@ -80,3 +80,24 @@ def test_stores_that_compare_equal_are_not_mixed_up() -> None:
         loss = x.exp().tanh().sum()
     assert (first.stats().live_handles, second.stats().live_handles) == (1, 1)
     loss.backward()
+
+
+def test_a_tensor_rounded_for_lack_of_room_is_so_whether_or_not_the_program_holds_it() -> None:
+    class Rounds(Policy):
+        def place(self, context: SaveContext) -> Placement | None:
+            return Spill(Store(store), nbytes=1000)
+
+    found: list[Bits] = []
+    with PoolStore(codec="int8") as store:
+        for is_held in (True, False):
+            x = normal(1, 64, 64)
+            with offgrad.offload(Rounds()):
+                y: Any = x.tanh()
+                loss = y.sum()
+            if not is_held:
+                del y
+            loss.backward()
+            found.append(bits(x.grad))
+    x = normal(1, 64, 64)
+    x.tanh().sum().backward()
+    assert found[0] == found[1] != bits(x.grad)
