@@ -1,19 +1,21 @@
 """The memory budgets of a session: one for each `Spill` that its policy answers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from offgrad_storage import AbstractArrayStore, StoreError
 from offgrad_storage.interrupts import MaskedLock
 
+from offgrad.memory import Storage
 from offgrad.policies import Spill, Store
 from offgrad.session.memory_budget import MemoryBudget
 from offgrad.session.named_stores import max_pack_nbytes
-from offgrad.session.saved_array import SavedArray
+from offgrad.session.saved_array import SavedArray, StorageRange
+from offgrad.session.states import Stored
 
 
 class Budgets:
-    """All budgets of one session. For use with its lock held.
+    """All budgets of one session. For use with its lock held, except as noted.
 
     Args:
         lock: the session's.
@@ -46,6 +48,33 @@ class Budgets:
             budget = MemoryBudget(spill, opened, self._lock, self._prefetched_nbytes, pack_nbytes)
             self._budgets[spill] = budget
         return budget
+
+    def hold(
+        self, saved: SavedArray, part: StorageRange, spill: Spill, attributes: Mapping[str, object]
+    ) -> None:
+        """Hold `part` within the budget of `spill`; if that has no room for it, write it.
+
+        For use without the lock.
+
+        Raises:
+            StoreError: an array that had to be written cannot be.
+        """
+        data, begin = part.data, part.begin
+        storage = part.storage if part.can_be_shared else None
+        with self._lock:
+            budget = saved.budget = self.of(spill)
+            if storage is None and (copied := budget.copy(data)) is not None:
+                data, storage, begin = copied, Storage(copied), 0
+            if storage is not None:
+                saved.note_copy(storage, begin)
+                if budget.add(saved, storage, data, attributes):
+                    return
+        if not saved.lossless:
+            saved.forget_copies()
+        handle = budget.store.put(data, attributes=attributes)
+        handle.wait_captured()  # until then the budget has no room for it
+        handle.check()
+        saved.enter(Stored(handle))
 
     @property
     def held_nbytes(self) -> int:

@@ -168,6 +168,15 @@ class CachedStorage:
         with self.budget.lock:
             self.budget.clear(self)
 
+    def raise_failure(self) -> None:
+        """Raise, once, why one of the last writes failed."""
+        failure, self.failure = self.failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # this frame would hold the exception that holds it
+
     def end_writes(self) -> None:
         """Once all writes are done, drop the written arrays; those that failed become dirty."""
         evicted: list[tuple[CachedArray, SavedArray, Stored, StoreError | None]] = []

@@ -96,9 +96,9 @@ class SharedStorage:
 
 
 class DeferredWrites:
-    """All deferred writes of one session.
+    """All deferred writes of one session. For use without its lock.
 
-    Stores take an array without the session's lock, since that may wait. Two threads may put the
+    Stores take an array without the lock, since that may wait. Two threads may put the
     same array: the first handle counts.
 
     Attributes:
@@ -127,20 +127,21 @@ class DeferredWrites:
         store: AbstractArrayStore,
         attributes: Mapping[str, object],
     ) -> None:
-        """Write `part` for `saved` once the program has dropped its storage; with the lock held."""
+        """Write `part` for `saved` once the program has dropped its storage."""
         storage = part.storage
-        known = self._by_storage.get(storage.uid)
-        shared = None if known is None else known()
-        if shared is None or shared.version != storage.version:
-            shared = SharedStorage(storage, self)
-            storage.add_pending_write(shared)
-            self._prune()
-            self._by_storage[storage.uid] = ref(shared)
-        shared.arrays.add(saved)
         begin = part.begin if part.can_be_shared else None
-        saved.enter(Deferred(shared, part.data, begin, store, attributes))
-        if begin is not None:
-            saved.note_copy(storage, begin)
+        with self._lock:
+            known = self._by_storage.get(storage.uid)
+            shared = None if known is None else known()
+            if shared is None or shared.version != storage.version:
+                shared = SharedStorage(storage, self)
+                storage.add_pending_write(shared)
+                self._prune()
+                self._by_storage[storage.uid] = ref(shared)
+            shared.arrays.add(saved)
+            saved.enter(Deferred(shared, part.data, begin, store, attributes))
+            if begin is not None:
+                saved.note_copy(storage, begin)
 
     @property
     def is_putting(self) -> bool:
@@ -148,7 +149,7 @@ class DeferredWrites:
         return bool(self._putting - {get_ident()})
 
     def write_released(self) -> None:
-        """Begin the writes of released memory. Without the lock.
+        """Begin the writes of released memory.
 
         If a store has no memory for a write, the rest stays released.
 
@@ -177,7 +178,7 @@ class DeferredWrites:
                 raise
 
     def write_now(self, shared: SharedStorage) -> None:
-        """Write all arrays of `shared` and wait, so that its memory may change. Without the lock.
+        """Write all arrays of `shared` and wait, so that its memory may change.
 
         Raises:
             StoreError: of the store; arrays that are not written stay deferred.
@@ -197,7 +198,7 @@ class DeferredWrites:
     def copy(self, saved: SavedArray) -> Array | None:
         """Return a copy of an array whose bytes have gaps; None if it is written by now.
 
-        Without the lock: another thread that changes the memory has the array written first.
+        Another thread that changes the memory meanwhile has the array written first.
         """
         deferred = saved.deferred
         if deferred is None:

@@ -244,7 +244,7 @@ class MemoryBudget:
                 self.evict(cached)
             else:
                 self._wait_for(cached.eviction)
-                self._raise_failure(cached)
+                cached.raise_failure()
 
     def touch(self, cached: CachedStorage) -> None:
         """Saved again: move it to the most-recently-used end."""
@@ -334,7 +334,7 @@ class MemoryBudget:
         if cached is None:
             return False
         if not retry:
-            self._raise_failure(cached)
+            cached.raise_failure()
         self.evict(cached)
         return True
 
@@ -405,11 +405,3 @@ class MemoryBudget:
         if self._find(cached.storage) is None:
             self._by_storage[cached.storage.uid] = cached.room
         self._order.add(cached.room, first=True)
-
-    def _raise_failure(self, cached: CachedStorage) -> None:
-        failure, cached.failure = cached.failure, None
-        try:
-            if failure is not None:
-                raise failure
-        finally:
-            del failure  # this frame would hold the exception that holds it

@@ -202,10 +202,11 @@ class OffloadSession:
                             is_kept, new = True, None
                             return KEEP
                     elif isinstance(placement, Store) and can_defer:
-                        self._defer(saved, part, placement, attributes)
+                        store = self._stores.of(placement)
+                        self._deferred_writes.defer(saved, part, store, attributes)
                     elif isinstance(placement, Spill):
                         began = time.perf_counter()
-                        self._hold(saved, part, placement, attributes)
+                        self._budgets.hold(saved, part, placement, attributes)
                     elif isinstance(placement, Store):
                         began = time.perf_counter()
                         self._write(saved, part, placement, attributes)
@@ -233,43 +234,6 @@ class OffloadSession:
         if recomputation.lossless:
             saved.note_copy(part.storage, part.begin)
         return True
-
-    def _defer(
-        self,
-        saved: SavedArray,
-        part: StorageRange,
-        placement: Store,
-        attributes: Mapping[str, object],
-    ) -> None:
-        """Write `part` when nothing outside the graph references its storage any more."""
-        store = self._stores.of(placement)
-        with self._lock:
-            self._deferred_writes.defer(saved, part, store, attributes)
-
-    def _hold(
-        self,
-        saved: SavedArray,
-        part: StorageRange,
-        placement: Spill,
-        attributes: Mapping[str, object],
-    ) -> None:
-        """Keep `part` within a budget; if that has no room for it, write it."""
-        data, begin = part.data, part.begin
-        storage = part.storage if part.can_be_shared else None
-        with self._lock:
-            budget = saved.budget = self._budgets.of(placement)
-            if storage is None and (copied := budget.copy(data)) is not None:
-                data, storage, begin = copied, Storage(copied), 0
-            if storage is not None:
-                saved.note_copy(storage, begin)
-                if budget.add(saved, storage, data, attributes):
-                    return
-        if not saved.lossless:
-            saved.forget_copies()
-        handle = budget.store.put(data, attributes=attributes)
-        handle.wait_captured()  # until then the budget has no room for it
-        handle.check()
-        saved.enter(Stored(handle))
 
     def _write(
         self,
