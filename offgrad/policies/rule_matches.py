@@ -64,7 +64,6 @@ class RuleMatches:
         """Compare the rules with a tensor that is being saved."""
         if self._is_done:
             return
-        self._has_saves = True
         for name, seen in self._seen.items():
             seen.add(getattr(context, name))
         for index, rule in enumerate(self._rules):
@@ -73,6 +72,7 @@ class RuleMatches:
                 self._held.update((index, name) for name in held)
                 if len(held) == len(CONDITIONS):
                     self._matched.add(index)
+        self._has_saves = True  # last: Ctrl-C may come before
 
     def warn(self, stacklevel: int) -> None:
         """After the first block in which a tensor was saved, warn of rules that matched none.

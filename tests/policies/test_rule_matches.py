@@ -158,3 +158,20 @@ def test_the_warning_can_be_an_error_without_harm() -> None:
     assert x.grad is not None
     with session:
         x.cos()
+
+
+def test_a_block_that_ends_before_the_first_save_is_compared() -> None:
+    """As Ctrl-C does, and another thread."""
+    matches = rule_matches(When("disk", op="Gelu"))
+    assert matches is not None
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    context: Any = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        matches.note(context)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        matches.warn(stacklevel=1)
