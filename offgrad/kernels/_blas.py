@@ -17,22 +17,20 @@ from offgrad.memory.forks import forkables
 
 
 class _Limiter:
-    """Knows the users of single-threaded BLAS: the first one sets it, the last one restores it.
+    """Knows the users of single-threaded BLAS: the first one sets it, the last one restores it."""
 
-    Attributes:
-        lock: held while the settings change.
-    """
+    lock = None  # a fork does not wait for users
 
     def __init__(self, libraries: list[Any] | None = None) -> None:
-        self.lock = MaskedLock()
+        self._lock = MaskedLock()
         self._libraries = libraries
         self._users: list[int] = []  # the threads, one as often as it entered
-        self._before: list[int] = []
+        self._before: list[int] = []  # the numbers of threads to restore
         forkables.add(self)
 
     def enter(self) -> list[tuple[Any, int]]:
         """Set one thread; return the argument of `leave`, which the same thread calls."""
-        with self.lock:
+        with self._lock:
             if self._libraries is None:
                 self._libraries = _blas_libraries()
             if not self._users:
@@ -45,7 +43,7 @@ class _Limiter:
             return [pair for pair in changed if _is_per_thread(pair[0])]
 
     def leave(self, entered: list[tuple[Any, int]]) -> None:
-        with self.lock:
+        with self._lock:
             self._users.remove(get_ident())
             if not self._users:
                 self._restore()
@@ -53,16 +51,16 @@ class _Limiter:
                 _set_num_threads(library, count)
 
     def forget_other_threads(self) -> None:
-        """In a forked child: other threads use BLAS no more."""
-        users = [each for each in self._users if each == get_ident()]
-        if self._users and not users:
+        """In a forked child: other threads use BLAS no more, and may have restored it by half."""
+        self._users = [each for each in self._users if each == get_ident()]
+        if not self._users:
             self._restore()
-        self._users = users
 
     def _restore(self) -> None:
-        for library, count in zip(self._libraries or [], self._before, strict=True):
+        for library, count in zip(self._libraries or [], self._before, strict=False):
             if not _is_per_thread(library):
                 _set_num_threads(library, count)
+        self._before = []
 
 
 def _blas_libraries() -> list[Any]:

@@ -1,7 +1,7 @@
 """Forks of a process with threads: no change of registered state is half done in the child.
 
-The forking thread first takes the locks of all owners of state. Locks of other threads would stay
-taken in the child; state without a registered owner has a MaskedLock, which is free there.
+The forking thread first takes the locks of owners of state, or the owner mends its state in the
+child. Locks of other threads would stay taken there; MaskedLocks are free.
 
 Attributes:
     count: the number of forks between this process and the first.
@@ -33,8 +33,11 @@ class Forkable(Protocol):
     """An owner of state that threads share, such as a session."""
 
     @property
-    def lock(self) -> Lock:
-        """The lock of its state. It is held briefly."""
+    def lock(self) -> Lock | None:
+        """The lock that a fork takes; None if `forget_other_threads` mends the state.
+
+        A fork polls for it, and would wait long for a lock that threads pass on without a pause.
+        """
 
     def forget_other_threads(self) -> None:
         """In a forked child: end the work of other threads, which do not exist there."""
@@ -52,6 +55,8 @@ def _before_fork() -> None:
     # Sessions register after kernels, and their threads may run kernels while they hold the lock.
     for owner in reversed(list(forkables)):
         lock = owner.lock
+        if lock is None:
+            continue
         while not (taken := lock.acquire(blocking=False)):
             if time.monotonic() > deadline:
                 break

@@ -95,17 +95,17 @@ class Recorder:
     """Records memory changes by segment, so that the peak of each one is exact.
 
     A forked child goes on with its copy.
-
-    Attributes:
-        lock: held while a pass begins or ends.
     """
 
+    lock = None  # a fork does not wait for passes to begin or end
+
     def __init__(self) -> None:
-        self.lock = MaskedLock()
+        self._lock = MaskedLock()
         self._passes: list[int] = []  # the threads that run one
         self.began = time.perf_counter()
         self.segments = [Segment(is_backward=False)]
         self._current = self.segments[-1].points
+        self._num_points = 0  # of the segments before the current one
         self.ended: float | None = None
         # Of the backward pass for which the sum was largest.
         self.saved_by_module: dict[str, int] = {}
@@ -119,7 +119,7 @@ class Recorder:
         """Record that a backward pass begins or has ended."""
         saved = memory.saved_by_module() if begins else {}
         thread = get_ident()
-        with self.lock:
+        with self._lock:
             if sum(saved.values()) > sum(self.saved_by_module.values()):
                 self.saved_by_module = saved
             # Passes may be nested and run in several threads. One that began before the recording
@@ -131,7 +131,9 @@ class Recorder:
             self._note_passes()
 
     def forget_other_threads(self) -> None:
-        """In a forked child: their passes do not run."""
+        """In a forked child: their passes do not run, and may have begun a segment by half."""
+        self._current = self.segments[-1].points
+        self._num_points = sum(len(segment.points) for segment in self.segments[:-1])
         self._passes = [each for each in self._passes if each == get_ident()]
         self._note_passes()
 
@@ -146,9 +148,11 @@ class Recorder:
         if is_backward == self.segments[-1].is_backward:
             return
         self._current.add(memory.allocated())
-        total = sum(len(segment.points) for segment in self.segments)
-        if total > 4 * _MAX_POINTS:
+        # Not a sum over all segments: other passes wait for the lock.
+        self._num_points += len(self._current)
+        if self._num_points > 4 * _MAX_POINTS:
             for segment in self.segments:
                 segment.points.downsample(len(segment.points) // 2)
+            self._num_points = sum(len(segment.points) for segment in self.segments)
         self.segments.append(Segment(is_backward))
         self._current = self.segments[-1].points

@@ -1,6 +1,10 @@
 """The recorder: downsampling keeps the extremes."""
 
+import gc
+import sys
 import threading
+from types import FrameType
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -43,6 +47,34 @@ def test_downsampling_keeps_extremes() -> None:
     assert len(nbytes) < 1100
     assert (nbytes.max(), nbytes.min()) == (5_000_000, 1)
     assert (nbytes[0], nbytes[-1]) == (values[0], values[-1])
+
+
+def test_a_pass_does_not_read_the_segments_before_it() -> None:
+    def lines_of_the_last_pass(passes: int) -> int:
+        recorder = Recorder()
+        for _ in range(passes):
+            recorder.on_backward(True)
+            recorder.on_backward(False)
+        lines = 0
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal lines
+            lines += 1
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            recorder.on_backward(True)
+        finally:
+            sys.settrace(before)
+        return lines
+
+    gc.disable()
+    try:
+        assert lines_of_the_last_pass(1000) < 2 * lines_of_the_last_pass(50)
+    finally:
+        gc.enable()
 
 
 def test_threads_lose_no_extreme() -> None:
