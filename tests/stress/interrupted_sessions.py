@@ -147,7 +147,7 @@ def check_interrupted(case: str, interrupted: Any, right: Bits) -> None:
     training = Training(case)
     require(training.step(session_of(case, training)) == right, "a new session gives other bits")
     del training
-    stores().flush_kept()
+    stores().trim_kept()
     check_session(interrupted)
     for name, store in stores().items():
         check_idle(store, keeps=stores().keeps(name))

@@ -47,11 +47,11 @@ class Stores:
         """The open stores, without those that policies gave by name."""
         return list(self._made.values())
 
-    def flush_kept(self) -> None:
-        """Write the open packs of stores in which arrays outlive their handles."""
+    def trim_kept(self) -> None:
+        """Write the packs of stores in which arrays outlive their handles, and drop cached ones."""
         for name in KEPT:
             if name in self._made:
-                self._made[name].flush()
+                self._made[name].trim()
 
     def close(self, failures: bool = False) -> None:
         """Close all open stores, also those that policies gave by name.

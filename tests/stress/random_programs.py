@@ -104,7 +104,7 @@ class _Trial:
         with self.drive.serving(_stores().own), self._perturbation.interpreter():
             in_threads(self._perturbation.threads, lambda number: self._run(under_test, number))
         self._counts["runs"] += self._perturbation.threads
-        _stores().flush_kept()
+        _stores().trim_kept()
         check_session(under_test.session)
         if self._perturbation.failures:
             self._run_with_faults(under_test)
