@@ -115,10 +115,16 @@ def rewrite_history(target: "Tensor", edge: "Edge") -> None:
         base, view_chain = base_of(target), target._view_chain
         if base is target:
             set_history(target, *edge)
-        else:
-            assert view_chain is not None
-            set_history(base, CopySlices.record(base, edge, view_chain), 0)
+            base._generation += 1
+            return
+        assert view_chain is not None
+        set_history(base, CopySlices.record(base, edge, view_chain), 0)
         base._generation += 1
+    outputs = [] if edge[0] is None else [each for each in edge[0].saves() if each.is_output]
+    if outputs:  # they are the view itself: their gradients go by way of its base
+        view_edge = gradient_edge(target)
+        for saved in outputs:
+            saved.reach_by(view_edge)
 
 
 class _Slices(Op):

@@ -181,7 +181,10 @@ class SavedTensor:
     module = ""
     # Whether hooks were asked, and left it in memory.
     kept_by_policy = False
-    _is_output = False
+    # Whether it is an output of its node.
+    is_output = False
+    # Of an output written into a view: the node of the view's history, and the output number.
+    _view_edge: "tuple[ref[Node], int] | None" = None
     _released = False
     _unpacker: Unpacker | None = None
     _packed: Any = None
@@ -222,7 +225,7 @@ class SavedTensor:
                 "clone(), or no_grad() instead of inference_mode()"
             )
         if is_output:
-            self._is_output = True
+            self.is_output = True
         elif tensor._storage is state.target:
             tensor = wrap(copy(tensor._array))
             self._version = 0
@@ -319,7 +322,7 @@ class SavedTensor:
         return f"{'a freed node' if node is None else node.name()}.{self._slot}{where}"
 
     def _keep(self, tensor: "Tensor") -> None:
-        self._tensor = wrap(tensor._array, tensor._storage) if self._is_output else tensor
+        self._tensor = wrap(tensor._array, tensor._storage) if self.is_output else tensor
         self._uid = tensor._storage.uid
         if track_saver(self, tensor._array.nbytes):
             self.module = current_module()
@@ -327,7 +330,7 @@ class SavedTensor:
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor", is_own: bool = False) -> bool:
         """Have `hooks` pack the tensor; return False if they leave it to be kept."""
-        save = Save(tensor, self._node(), self._slot, self._is_output, is_own)
+        save = Save(tensor, self._node(), self._slot, self.is_output, is_own)
         version = save.storage.version
         # Operations of hooks, policies and stores are not recorded: else they would be packed, too.
         modes = grad_mode.state
@@ -356,7 +359,7 @@ class SavedTensor:
     def _edge_is_current(self, tensor: "Tensor") -> bool:
         """Return whether the kept tensor still has the edge it was saved with."""
         node = self._edge[0]
-        if self._is_output:
+        if self.is_output:
             return False
         if node is None or tensor._grad_fn is None:
             return (node is None) == (not tensor._requires_grad)
@@ -392,8 +395,23 @@ class SavedTensor:
         ):
             raise self._changed(tensor, storage.version, storage.changed_by)
 
+    def reach_by(self, view_edge: "Edge") -> None:
+        """Have gradients of this output, which was written into a view, flow along `view_edge`.
+
+        They do so while the view has this history, and go to the node itself afterwards.
+        """
+        node, output_nr = view_edge
+        if node is not None:
+            self._view_edge = ref(node), output_nr
+
+    def _output_edge(self) -> "Edge":
+        node = None if self._view_edge is None else self._view_edge[0]()
+        if self._view_edge is None or node is None:
+            return self._node(), self._edge[1]
+        return node, self._view_edge[1]
+
     def _rebuild(self, tensor: "Tensor") -> "Tensor":
-        node, output_nr = (self._node(), self._edge[1]) if self._is_output else self._edge
+        node, output_nr = self._output_edge() if self.is_output else self._edge
         rebuilt = wrap(tensor._array, tensor._storage)
         if node is not None:
             node.attach(rebuilt, output_nr)

@@ -186,6 +186,25 @@ def test_hooks_change_the_gradient_at_their_place(lib: Any) -> None:
     assert x.grad.tolist() == [31, 31]
 
 
+@pytest.mark.parametrize("view_dies", [False, True])
+def test_hooks_see_the_gradient_of_a_result_written_into_a_view(lib: Any, view_dies: bool) -> None:
+    """exp_ saves its result, which is the view: y = e^x, and a hook that halves."""
+    x = leaf(lib, 0.0, 1.0)
+    base = x * 1
+    view = base[None]
+    view.exp_()
+    base.register_hook(lambda grad: grad / 2)
+    y = base.sum()
+    if view_dies:
+        del view
+    (grad,) = lib.autograd.grad(y, x, create_graph=True)
+    (second,) = lib.autograd.grad(grad.sum(), x)
+    e = np.exp([0, 1])
+    assert np.allclose(grad.detach().numpy(), e / 2)
+    # Without the view, the result is that of the operation, in front of the hook.
+    assert np.allclose(second.numpy(), e / 2 if view_dies else e / 4)
+
+
 def test_a_removed_hook_stays_removed(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * 1
