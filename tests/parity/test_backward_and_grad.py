@@ -714,3 +714,17 @@ def test_a_real_leaf_of_a_complex_computation_has_a_real_gradient(lib: Any) -> N
     (x * z).real.sum().backward()
     assert x.grad.dtype == lib.float64
     assert x.grad.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("power", [0, 1, 2, 3])
+def test_derivatives_of_a_power_end_where_pytorch_ends_them(lib: Any, power: int) -> None:
+    """One order after the last that is not 0: that derivative is 0, and has no history."""
+    x = leaf(lib, 2.0, -3.0)
+    y, expected, factor = x**power, [], 1
+    for order in range(1, power + 2):
+        factor *= power - order + 1
+        (y,) = lib.autograd.grad(y.sum(), x, create_graph=True)
+        expected = [factor * each ** max(power - order, 0) for each in (2.0, -3.0)]
+        assert y.tolist() == expected
+        assert y.requires_grad == (order <= power)
+    assert expected == [0, 0]

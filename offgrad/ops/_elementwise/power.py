@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad.autograd import grad_mode
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.broadcasting import (
@@ -73,7 +74,7 @@ def _to_exponent(
 
 
 class PowScalar(Op):
-    """x ** exponent for a number; keeps x unless the exponent is 0 or 1."""
+    """x ** exponent for a number; keeps x unless the exponent is 0."""
 
     is_recomputable = True
 
@@ -81,7 +82,7 @@ class PowScalar(Op):
 
     def forward(self, x: Array, exponent: Any, dtype: np.dtype[Any]) -> Array:
         self.exponent, self.dtype = exponent, x.dtype
-        self.save(self=None if exponent in (0, 1) else x)
+        self.save(self=None if exponent == 0 else x)
         x = converted(x, dtype)
         if exponent == 2:
             return compute(np.multiply, x, x)
@@ -90,15 +91,18 @@ class PowScalar(Op):
         return compute(np.power, x, np.asarray(exponent, dtype))
 
     def backward(self, grad: "Tensor") -> Any:
-        """d(x^n) = n x^(n-1) dx."""
-        if self.exponent == 0:
+        """d(x^n) = n x^(n-1) dx, with powers down to x^0 if it is recorded.
+
+        So the derivative after the last constant one is 0, as in PyTorch, and not without history.
+        """
+        n = self.exponent
+        if n == 0:
             return cast_gradient(grad.new_zeros(grad.shape), self.dtype)
-        if self.exponent == 1:
+        is_recorded = grad_mode.state.grad_enabled
+        if n == 1 and not is_recorded:
             return cast_gradient(grad, self.dtype)
         x = self.saved("self")
-        slope = (
-            x * self.exponent if self.exponent == 2 else x ** (self.exponent - 1) * self.exponent
-        )
+        slope = x * n if n == 2 and not is_recorded else x ** (n - 1) * n
         return cast_gradient(grad * conj(slope), self.dtype)
 
 
