@@ -75,22 +75,28 @@ class _Mode:
         return super().__new__(cls)
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        self._previous: list[tuple[bool, bool]] = []
+        self._previous: list[tuple[bool, bool, bool]] = []
 
     def _set(self) -> None:
         raise NotImplementedError
 
     def __enter__(self) -> None:
-        self._previous.append((state.grad_mode, state.inference))
-        self._set()
+        self._previous.append((state.grad_mode, state.inference, state.grad_enabled))
+        try:
+            self._set()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
     ) -> None:
-        state.set(*self._previous.pop())
+        # Plain statements, between which Python raises no KeyboardInterrupt.
+        state.grad_mode, state.inference, state.grad_enabled = self._previous[-1]
+        del self._previous[-1]
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if inspect.isgeneratorfunction(function):
@@ -168,7 +174,7 @@ class set_grad_enabled(_GradMode):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate `function`; restore the mode from before this object was created."""
-        state.set(*self._previous.pop())
+        self.__exit__()
         return super().__call__(function)
 
 

@@ -130,8 +130,16 @@ class OffloadSession:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._lock:
-            self._blocks.exit(self)
+        is_ended = False
+        try:
+            with self._lock:
+                self._blocks.exit(self)
+                is_ended = True
+        except KeyboardInterrupt:
+            if not is_ended:  # it came before the lock masked it
+                with self._lock:
+                    self._blocks.exit(self)
+            raise
         if self._rules is not None and kind is None and not self._blocks.are_running:
             self._rules.warn(stacklevel=3)
 

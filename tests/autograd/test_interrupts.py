@@ -3,7 +3,8 @@
 import contextlib
 import itertools
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import offgrad_storage
@@ -18,7 +19,15 @@ from offgrad.nn.hooks.call_stack import calls
 from offgrad.nn.hooks.registry import HookMethods, global_hooks
 from offgrad.ops._random import replay
 from offgrad.utils.checkpoint import checkpoint
-from tests.interrupts import interrupt_everywhere
+from tests.interrupts import Code, Interrupt, interrupt_everywhere
+
+
+@pytest.fixture
+def sigint_raises() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
 
 EVERY = 1 if os.environ.get("OFFGRAD_STRESS") else 23
 """Of the points tried; all take minutes."""
@@ -164,3 +173,35 @@ def test_every_instant(name: str) -> None:
 
     modules = (offgrad, offgrad_storage, contextlib)
     assert interrupt_everywhere(modules, lambda: step(), check, EVERY) > 10
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        offgrad.no_grad,
+        offgrad.inference_mode,
+        lambda: offgrad.offload("pool"),
+        lambda: offgrad.offload({"1": "pool"}, model=nn.Sequential(nn.Tanh(), nn.Tanh())),
+    ],
+    ids=["no_grad", "inference_mode", "session", "session by module"],
+)
+def test_only_the_first_instruction_of_an_exit_leaves_a_block_open(
+    block: Callable[[], Any], sigint_raises: None
+) -> None:
+    before, code, left_open = settings(), Code(offgrad, offgrad_storage), []
+    for point in itertools.count(1):
+        manager = block()
+
+        def action(manager: Any = manager) -> None:
+            with manager:
+                pass
+
+        interrupt = Interrupt(point, code)
+        interrupt.run(action)
+        if not interrupt.where:
+            break
+        if settings() != before:
+            left_open.append(interrupt.where.split()[1])
+            manager.__exit__(None, None, None)
+        assert settings() == before, interrupt.where
+    assert left_open == [f"{type(manager).__exit__.__qualname__}+2"]
