@@ -160,8 +160,8 @@ class AbstractArrayStore(ABC):
     def trim(self) -> None:  # noqa: B027 (optional)
         """Reduce ``packs_nbytes`` as far as possible.
 
-        Writes packs that are not full, waits for that, and drops packs cached after reading that no
-        prefetch wants. May be called within ``allocate`` and ``hold``.
+        Writes packs that are not full, waits for that and for reads of packs, and drops packs
+        cached after reading that no prefetch wants. May be called within ``allocate`` and ``hold``.
         """
 
     @property

@@ -160,14 +160,13 @@ class Pack(Entry):
         capacity: bytes of its memory while it is filled and written; at least ``nbytes``.
         members: number of its arrays with live handles.
         copying: number of arrays being copied into it.
-        loading: whether a thread is reading it.
         target: memory for its read, until that begins.
         loaded: its bytes, while cached after reading.
         interest: number of its arrays with a prefetch that no get has used.
     """
 
     __slots__ = (
-        "capacity", "copying", "interest", "loaded", "loading", "members", "target", "used",
+        "capacity", "copying", "interest", "loaded", "members", "target", "used",
     )  # fmt: skip
 
     def __init__(self, serial: int, kind: Hashable, array: Array) -> None:
@@ -179,7 +178,6 @@ class Pack(Entry):
         self.capacity = array.nbytes
         self.members = 0
         self.copying = 0
-        self.loading = False
         self.target: Array | None = None
         self.loaded: Array | None = None
         self.interest = 0

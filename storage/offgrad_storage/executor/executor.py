@@ -388,17 +388,19 @@ class Executor:
                 table.wait_for_write(None)
 
     def trim(self) -> None:
-        """Write all packs and wait for them; drop those in memory that no prefetch wants."""
+        """Write all packs, wait for reads of packs, and drop those that no prefetch wants."""
         table = self._table
         table.check()
         with masked, table.lock:
             table.handle_deaths()
             if table.retry_failed():
                 self._workers.wake()
-            packs = [*self._packs.open.values()]
+            written, read = [*self._packs.open.values()], [*self._packs.loading]
             self._packs.seal_all_locked()
-            packs += [each for each in table.pending if isinstance(each, Pack)]
-            while any(each.state is State.ARRIVING or each in table.pending for each in packs):
+            written += [each for each in table.pending if isinstance(each, Pack)]
+            while any(
+                each.state is State.ARRIVING or each in table.pending for each in written
+            ) or any(each in self._packs.loading for each in read):
                 table.wait_for_write(None)
             self._packs.trim_locked()
 

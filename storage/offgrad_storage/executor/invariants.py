@@ -63,7 +63,8 @@ def check_invariants(executor: Executor) -> None:
         _same("open packs", table.open_nbytes, spare + filling)
         _same("packs being read", packs._loading_nbytes, queued)
         assert not any(entry.busy or entry.pins for entry in [*arrays, *known_packs])
-        assert not any(pack.copying or pack.loading for pack in known_packs)
+        assert not packs.loading
+        assert not any(pack.copying for pack in known_packs)
         assert not table.leaving, "nothing keeps a dead entry"
 
 

@@ -51,6 +51,7 @@ class PackTable:
         below: arrays of fewer bytes go into packs.
         open: the pack of each kind that is being filled, the oldest first.
         spares: memory for the next packs of each kind, for I/O threads.
+        loading: packs that a thread is reading.
         loaded: packs cached after reading, the least recently used first.
         copying: arrays being copied into packs.
         claims: calls of ``hold`` under way, or about to end.
@@ -67,6 +68,7 @@ class PackTable:
         self.below = min(table.backend.packs_below, max_pack_nbytes)
         self.open: dict[Hashable, Pack] = {}
         self.spares: dict[Hashable, deque[Array]] = {}
+        self.loading: dict[Pack, None] = {}
         self.loaded: OrderedDict[Pack, None] = OrderedDict()
         self.copying = self.claims = 0
         self._loading_nbytes = self._loaded_nbytes = 0
@@ -384,7 +386,7 @@ class PackTable:
     def prefetch(self, pack: Pack) -> None:
         """In an I/O thread: read ``pack`` into its target; a get reads again after an error."""
         with self.table.lock:
-            if pack.loading or pack.target is None:
+            if pack in self.loading or pack.target is None:
                 return
             memory = self._begin_load_locked(pack)
         with contextlib.suppress(Exception):
@@ -403,7 +405,7 @@ class PackTable:
                 if memory is not None:
                     self.claims -= 1
                     self._loading_nbytes -= pack.nbytes
-                while pack.loading and pack.in_memory is None:
+                while pack in self.loading and pack.in_memory is None:
                     table.wait()
                 data = self.in_memory_locked(pack)
                 if data is not None:
@@ -435,7 +437,7 @@ class PackTable:
         else:
             memory, pack.target = pack.target, None
         assert memory is not None
-        pack.loading = True
+        self.loading[pack] = None
         pack.busy += 1
         return memory
 
@@ -449,7 +451,7 @@ class PackTable:
         finally:
             with table.lock:
                 self._loading_nbytes -= pack.nbytes
-                pack.loading = False
+                del self.loading[pack]
                 pack.busy -= 1
                 if loaded is not None and pack.state is State.STORED and not table.closed:
                     pack.loaded = loaded
@@ -475,11 +477,15 @@ class PackTable:
         pack.interest += 1
         if self._loaded_nbytes + self._loading_nbytes > _MAX_PREFETCHED_NBYTES:
             return False
-        if _is_coming(pack):
+        if self._is_coming(pack):
             return False
         self._loading_nbytes += pack.nbytes
         self.claims += 1
         return True
+
+    def _is_coming(self, pack: Pack) -> bool:
+        """Whether the bytes of ``pack`` are in memory, being read, or going to be."""
+        return pack.in_memory is not None or pack in self.loading or pack.target is not None
 
     def load(self, pack: Pack) -> None:
         """Have a thread read ``pack``, which a prefetch wants, if there is memory for it."""
@@ -489,7 +495,7 @@ class PackTable:
             with contextlib.suppress(MemoryError), interruptible:
                 memory = self._hold((pack.nbytes,), _UINT8)
             with table.lock:
-                is_needed = pack.interest and not (_is_coming(pack) or table.closed)
+                is_needed = pack.interest and not (self._is_coming(pack) or table.closed)
                 if memory is not None and is_needed:
                     pack.target, memory, queued = memory, None, True
                     table.reads[pack] = None
@@ -570,11 +576,6 @@ class PackTable:
         for each in [*self.table.reads]:
             if isinstance(each, Pack):
                 self._drop_target_locked(each)
-
-
-def _is_coming(pack: Pack) -> bool:
-    """Whether the bytes of ``pack`` are in memory, being read, or going to be."""
-    return pack.in_memory is not None or pack.loading or pack.target is not None
 
 
 def _copy_in(entry: Entry, memory: Array, array: Array) -> None:
