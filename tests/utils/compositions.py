@@ -149,7 +149,9 @@ def in_a_module_of_a_session(blocks: nn.Sequential, x: Any, open_session: Open) 
     wrapped = nn.Sequential(Checkpointed(blocks[0]), blocks[1], Checkpointed(blocks[2]))
     policy = session.policy
     with offgrad.offload(
-        {"0": policy, "2.part": policy, "**": "keep"}, model=wrapped, directory=session._directory
+        {"0": policy, "2.part": policy, "**": "keep"},
+        model=wrapped,
+        directory=session._stores._directory,
     ):
         return wrapped(x)
 
