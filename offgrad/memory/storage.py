@@ -133,10 +133,12 @@ class Storage:
         """Wait for pending writes and increment the version, before `operation` changes the memory
         in place.
         """
-        if self.pending_writes:
+        while self.pending_writes:
             self._wait_for_writes()
         self.version += 1
         self.changed_by = operation
+        if self.pending_writes:  # of a save by another thread since
+            self._wait_for_writes()
 
     def _wait_for_writes(self) -> None:
         # If one fails or is interrupted, the next attempt waits for all of them again.

@@ -485,16 +485,27 @@ class Executor:
             raise errors[0]
 
     def begin_close(self) -> None:
-        """Refuse new work, cancel writes unless the store is persistent, and end the threads."""
+        """Refuse new work, cancel writes unless the store is persistent, and end the threads.
+
+        Raises:
+            StoreError: another thread has held the lock for too long.
+        """
         table = self._table
-        with masked, table.lock:
-            if not table.closed:
-                table.handle_deaths()
-                table.closed = True
-                if not self.backend.persistent:
-                    table.cancel_all()
-                self._workers.wake_all()
-                table.notify_all()
+        with masked:
+            if not table.lock.acquire(timeout=min(self._timeout_seconds, threading.TIMEOUT_MAX)):
+                raise self._silence(
+                    self._timeout_seconds, "another thread waits for it in a call of the backend"
+                )
+            try:
+                if not table.closed:
+                    table.handle_deaths()
+                    table.closed = True
+                    if not self.backend.persistent:
+                        table.cancel_all()
+                    self._workers.wake_all()
+                    table.notify_all()
+            finally:
+                table.lock.release()
 
     def _wait_for_answer(self, began: float) -> None:
         """Wait for a change.
@@ -516,8 +527,11 @@ class Executor:
         waiting = [str(entry) for entry in table.writes]
         if waiting:
             jobs += f"; {len(waiting)} writes wait for it, first of {waiting[0]}"
-        raise StoreError(
-            f"the drive has not answered for {silent:.0f} seconds while the store was closed: "
+        raise self._silence(silent, jobs)
+
+    def _silence(self, seconds: float, jobs: str) -> StoreError:
+        return StoreError(
+            f"the drive has not answered for {seconds:.0f} seconds while the store was closed: "
             f"{jobs}",
             store=self.backend.name,
             fix="Check the drive, or raise timeout_seconds of the store if it is only slow. The "
@@ -636,11 +650,16 @@ def _end_abandoned(reference: object = None) -> None:
 
 
 def _close_at_exit() -> None:
-    executors = list(_executors.values())
-    for executor in executors:
-        if not executor._table.is_forked():
+    closing = []
+    for executor in list(_executors.values()):
+        if executor._table.is_forked():
+            continue
+        try:
             executor.begin_close()
-    for executor in executors:
+            closing.append(executor)
+        except StoreError as error:
+            print(f"offgrad_storage: at exit: {error}", file=sys.stderr)
+    for executor in closing:
         try:
             executor.close()
         except StoreError as error:

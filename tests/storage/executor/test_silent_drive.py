@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from offgrad_storage import BackendStore, Handle, StoreClosedError, StoreError
+from offgrad_storage import BackendStore, Entry, Handle, StoreClosedError, StoreError
 from offgrad_storage.testing import eventually
 
 from tests.storage.conftest import RunPython
@@ -137,6 +137,41 @@ def test_close_gives_up_on_a_close_of_another_thread(threads: int) -> None:
     assert backend.closed == 1
 
 
+def test_close_gives_up_on_a_reservation_that_does_not_end() -> None:
+    store, backend = silent()
+    backend.open.set()
+    began, may_end, reserve = threading.Event(), threading.Event(), backend.reserve
+
+    def reserve_slowly(entry: Entry) -> int:
+        began.set()
+        may_end.wait(60)
+        return reserve(entry)
+
+    backend.reserve = reserve_slowly  # type: ignore[method-assign]
+    writer, results = in_thread(lambda: store.put(np.ones(100)))
+    began.wait(60)
+    closer, raised = in_thread(store.close)
+    closer.join(10)
+    hangs = closer.is_alive()
+    may_end.set()
+    closer.join(60)
+    writer.join(60)
+    assert not hangs
+    assert "waits for it in a call of the backend" in str(raised[0])
+    (handle,) = results
+    assert isinstance(handle, Handle)
+    assert (handle.get() == 1).all(), "the store was not closed"
+    store.close()
+    assert backend.closed == 1
+
+
+def test_a_timeout_may_be_infinite() -> None:
+    backend = GateBackend()
+    backend.open.set()
+    BackendStore(backend, timeout_seconds=float("inf")).close()
+    assert backend.closed == 1
+
+
 def test_a_slow_drive_that_answers_is_waited_for() -> None:
     store, backend = silent(keeps=True)
     handles = [store.put(np.full(100, number, np.uint8)) for number in range(4)]
@@ -162,15 +197,17 @@ def test_the_exit_of_the_interpreter_gives_up(run_python: RunPython) -> None:
         handles = [store.put(np.zeros(100)) for store in stores]
         while not all(store._executor.backend.log for store in stores):
             pass
-        sys.kept = stores, handles
+        locked = BackendStore(GateBackend(), timeout_seconds=0.3)
+        locked._executor._table.lock.acquire()  # as a call of the backend that does not end
+        sys.kept = stores, handles, locked
         """
     )
     assert ran.returncode == 0
     lines = ran.stderr.strip().splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
     for line in lines:
         assert "offgrad_storage: at exit: GateStore: the drive has not answered" in line
-        assert "writing array 0" in line
+    assert sum("writing array 0" in line for line in lines) == 3
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
