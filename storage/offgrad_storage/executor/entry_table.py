@@ -464,6 +464,11 @@ class EntryTable:
             not isinstance(entry, Pack) for entry in self.pending
         )
 
+    def tracked(self) -> list[Entry]:
+        """The entries of live handles, and in a persistent store of dead ones, by serial."""
+        found = self.kept | {entry.serial: entry for entry in self.live.values()}
+        return [found[serial] for serial in sorted(found)]
+
     def _pend(self, entry: Entry) -> None:
         if entry in self.pending:  # a read has pinned the source of a write that failed
             return
