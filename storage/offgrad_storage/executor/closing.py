@@ -66,7 +66,7 @@ class Closing:
             self.begin_close()
             with table.lock:
                 while not self.finished:
-                    if self._workers.running or table.jobs or self._packs.copying:
+                    if self._workers.running or table.jobs or self._packs.open.copying:
                         self._wait_for_answer(began)
                     else:
                         self._finish_locked()
@@ -166,9 +166,9 @@ class Closing:
         table = self._table
         if not self._backend.persistent:
             return True
-        if self._packs.copying or table.has_pending_arrays():
+        if self._packs.open.copying or table.has_pending_arrays():
             return False
-        self._packs.seal_all_locked()
+        self._packs.open.seal_all_locked()
         self._workers.wake_all()
         return not table.pending
 

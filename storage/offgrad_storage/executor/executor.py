@@ -82,14 +82,14 @@ class Executor:
         self._table = table = EntryTable(backend, inflight_nbytes, self._workers.inbox)
         self._packs = packs = PackTable(table, hold, max_pack_nbytes, self._start_thread)
         if not threads:
-            packs.below = 0
+            packs.open.below = 0
         self._scheduler = IOScheduler(table, packs, self._encoder)
-        self._prefetches = Prefetches(table, packs, self._workers, self._start_thread)
+        self._prefetches = Prefetches(table, packs.cache, self._workers, self._start_thread)
         self._publisher = Publisher(table, self._workers, self.flush)
         self._closing = Closing(table, packs, self._workers, timeout_seconds)
         table.wake = self._workers.wake
         table.leave_pack = packs.leave_locked
-        table.end_prefetch = packs.end_prefetch_locked
+        table.end_prefetch = packs.cache.end_prefetch_locked
         table.end_abandoned = self._closing.end_abandoned_locked
         self._closing.watch(store)
 
@@ -98,6 +98,7 @@ class Executor:
     def write(self, handle: Handle, array: Array) -> None:
         """Take ``array`` as the value of a new handle; wait while too much is in flight."""
         entry, table, threads = handle._entry, self._table, self._workers.max_threads
+        packs = self._packs.open
         with masked:
             if table.closed or table.forks != process.forks:
                 table.check(entry)
@@ -110,16 +111,16 @@ class Executor:
                     data = self._encoder.encode(entry, array)
             if self.backend.prepare is not None:
                 self._prepare(entry, self.backend.prepare)
-            if threads and self._packs.below and array.nbytes:
+            if threads and packs.below and array.nbytes:
                 if self._encodes and self._encoder.applies(array):
-                    self._packs.provide(entry)
-                elif array.nbytes < self._packs.below and self._packs.put(handle, array):
+                    packs.provide(entry)
+                elif array.nbytes < packs.below and packs.put(handle, array):
                     return
             with table.lock:
                 table.handle_deaths()
                 table.check(entry)
                 if threads and not table.fits_in_flight(entry.nbytes):
-                    self._packs.wait_for_room_locked(entry, entry.nbytes)
+                    packs.wait_for_room_locked(entry, entry.nbytes)
                 over_quota = False
                 try:
                     table.reserve(entry)
@@ -128,7 +129,7 @@ class Executor:
                         raise
                     over_quota = True
                 if over_quota:  # outside of the handler of the first error
-                    self._packs.reserve_locked(entry)
+                    packs.reserve_locked(entry)
                 table.add(handle, entry)
                 table.hold_source(handle, entry, array)
                 if threads:
@@ -272,7 +273,7 @@ class Executor:
 
     def flush(self) -> None:
         """Complete pending writes, and wait for them."""
-        table = self._table
+        table, packs = self._table, self._packs.open
         table.check()
         with masked, table.lock:
             table.handle_deaths()
@@ -280,27 +281,27 @@ class Executor:
                 self._workers.wake()
             while True:
                 if not table.has_pending_arrays():  # each may move to an open pack
-                    self._packs.seal_all_locked()
-                if not (table.pending or self._packs.copying):
+                    packs.seal_all_locked()
+                if not (table.pending or packs.copying):
                     return
                 table.wait_for_write(None)
 
     def trim(self) -> None:
         """Write all packs, wait for reads of packs, and drop those that no prefetch wants."""
-        table = self._table
+        table, packs, cache = self._table, self._packs.open, self._packs.cache
         table.check()
         with masked, table.lock:
             table.handle_deaths()
             if table.retry_failed():
                 self._workers.wake()
-            written, read = [*self._packs.open.values()], [*self._packs.loading]
-            self._packs.seal_all_locked()
+            written, read = [*packs.by_kind.values()], [*cache.loading]
+            packs.seal_all_locked()
             written += [each for each in table.pending if isinstance(each, Pack)]
             while any(
                 each.state is State.ARRIVING or each in table.pending for each in written
-            ) or any(each in self._packs.loading for each in read):
+            ) or any(each in cache.loading for each in read):
                 table.wait_for_write(None)
-            self._packs.trim_locked()
+            cache.trim_locked()
 
     def publish(self) -> None:
         """Have the backend make stored arrays readable for others; no array is written then."""

@@ -16,12 +16,14 @@ _IN_FLIGHT = (State.QUEUED, State.WRITING)
 def check_invariants(executor: Executor) -> None:
     """Raise AssertionError unless all sums and states agree; with the table's lock held."""
     table, packs = executor._table, executor._packs
+    open_packs, cache = packs.open, packs.cache
     figures, persistent = table.figures, table.backend.persistent
     live = [*table.live.values()]
     arrays = dict.fromkeys([*live, *table.leaving, *table.pending, *table.kept.values()])
     entries = {entry for entry in arrays if not isinstance(entry, Pack)}
     known_packs: set[Pack] = {entry.pack for entry in entries if entry.pack is not None}
-    known_packs |= {entry for entry in arrays if isinstance(entry, Pack)} | {*packs.open.values()}
+    known_packs |= {entry for entry in arrays if isinstance(entry, Pack)}
+    known_packs |= {*open_packs.by_kind.values()}
 
     _same("live_handles", figures.live_handles, len(live))
     _same("logical_nbytes", figures.logical_nbytes, sum(entry.nbytes for entry in live))
@@ -52,18 +54,18 @@ def check_invariants(executor: Executor) -> None:
         wanted = sum(entry.wants_pack for entry in entries if entry.pack is pack)
         _same(f"interest in {pack}", pack.interest, wanted)
 
-    spare = sum(each.nbytes for spares in packs.spares.values() for each in spares)
-    filling = sum(pack.capacity for pack in packs.open.values())
-    loaded = sum(pack.nbytes for pack in packs.loaded)
+    spare = sum(each.nbytes for spares in open_packs.spares.values() for each in spares)
+    filling = sum(pack.capacity for pack in open_packs.by_kind.values())
+    loaded = sum(pack.nbytes for pack in cache.loaded)
     queued = sum(each.nbytes for each in table.reads if isinstance(each, Pack))
-    _same("loaded packs", packs._loaded_nbytes, loaded)
+    _same("loaded packs", cache.loaded_nbytes, loaded)
     assert table.open_nbytes >= spare + filling
-    assert packs._loading_nbytes >= queued
-    if not (table.jobs or packs.copying or packs.claims):
+    assert cache.loading_nbytes >= queued
+    if not (table.jobs or open_packs.copying or open_packs.claims or cache.claims):
         _same("open packs", table.open_nbytes, spare + filling)
-        _same("packs being read", packs._loading_nbytes, queued)
+        _same("packs being read", cache.loading_nbytes, queued)
         assert not any(entry.busy or entry.pins for entry in [*arrays, *known_packs])
-        assert not packs.loading
+        assert not cache.loading
         assert not any(pack.copying for pack in known_packs)
         assert not table.leaving, "nothing keeps a dead entry"
 

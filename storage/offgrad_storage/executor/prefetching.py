@@ -16,7 +16,7 @@ from offgrad_storage.base import Allocate
 from offgrad_storage.entry import Entry, Fetch, Handle
 from offgrad_storage.errors import StoreError
 from offgrad_storage.executor.entry_table import EntryTable
-from offgrad_storage.executor.pack_table import PackTable
+from offgrad_storage.executor.pack_cache import PackCache
 from offgrad_storage.executor.workers import Workers
 from offgrad_storage.interrupts import interruptible, masked
 
@@ -28,7 +28,7 @@ class Prefetches:
 
     Args:
         table: the entries of the store.
-        packs: its packs.
+        cache: its packs in memory.
         workers: its threads.
         start_thread: makes sure that an I/O thread runs; with the lock held.
     """
@@ -36,12 +36,12 @@ class Prefetches:
     def __init__(
         self,
         table: EntryTable,
-        packs: PackTable,
+        cache: PackCache,
         workers: Workers,
         start_thread: Callable[[Entry], object],
     ) -> None:
         self._table = table
-        self._packs = packs
+        self._cache = cache
         self._workers = workers
         self._start_thread = start_thread
 
@@ -78,9 +78,9 @@ class Prefetches:
                         table.reads[entry] = None
                         self._workers.wake()
                         return
-                    must_load = self._packs.want_locked(entry, pack)
+                    must_load = self._cache.want_locked(entry, pack)
                 if must_load:
-                    self._packs.load(pack)
+                    self._cache.load(pack)
                 return
 
     def take(self, handle: Handle, out: Array | None, since: float) -> tuple[Array | None, bool]:
@@ -135,7 +135,7 @@ class Prefetches:
         if fetch is None:
             return None
         if fetch.packed:
-            self._packs.end_prefetch_locked(entry, hit)
+            self._cache.end_prefetch_locked(entry, hit)
         elif table.reads.pop(entry, self) is not None:
             while not fetch.done:
                 table.wait()

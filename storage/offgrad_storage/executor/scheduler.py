@@ -68,7 +68,7 @@ class IOScheduler:
             if run:
                 return functools.partial(self._write_run, run, table.begin_job("writing", run[0]))
         if not table.pending:
-            self._packs.drop_spares_locked()
+            self._packs.open.drop_spares_locked()
         return None
 
     def _next_read(self) -> Callable[[], object] | None:
@@ -129,7 +129,7 @@ class IOScheduler:
             table.check(entry)
             source = table.begin_read(entry)
             pack = entry.pack if source is None else None
-            loaded = None if pack is None else self._packs.in_memory_locked(pack)
+            loaded = None if pack is None else self._packs.cache.in_memory_locked(pack)
             job = table.begin_job("reading", entry)
         pinned = source is not None
         failure: StoreError | None = None
@@ -167,7 +167,7 @@ class IOScheduler:
         encoded = self._encoder.is_encoded(entry)
         data = self._buffers.empty(entry.payload_nbytes, np.uint8) if encoded else out
         if pack is not None:
-            self._packs.read(entry, pack, data, loaded)
+            self._packs.cache.read(entry, pack, data, loaded)
         else:
             with interruptible:
                 self._backend.read(entry, data)
@@ -243,8 +243,8 @@ class IOScheduler:
             # notification of waiting threads.
             data = self._encoder.encode(entry, _source_of(entry))
             began, action = time.perf_counter(), "writing"
-            if 0 < data.nbytes < self._packs.below and not isinstance(entry, Pack):
-                pack = self._packs.put_encoded(entry, data)
+            if 0 < data.nbytes < self._packs.open.below and not isinstance(entry, Pack):
+                pack = self._packs.open.put_encoded(entry, data)
             if pack is None:
                 stored_nbytes = self._write(entry, data)
         except Exception as error:
@@ -254,13 +254,13 @@ class IOScheduler:
             table.figures.write_seconds += time.perf_counter() - began
             if pack is not None:
                 table.free_place(entry)
-                self._packs.point_to_locked(entry, pack)
+                self._packs.open.point_to_locked(entry, pack)
             elif failure is None:
                 table.record_written(entry, stored_nbytes)
             table.end_write(entry, failure)
 
     def _prefetch_pack(self, pack: Pack, job: Any) -> None:
-        self._packs.prefetch(pack)
+        self._packs.cache.prefetch(pack)
         table = self._table
         with table.lock:
             pack.busy -= 1

@@ -167,7 +167,7 @@ def test_trim_writes_open_packs_and_drops_loaded_ones(tmp_path: Path) -> None:
         store.trim()
         assert store.packs_nbytes == pool.in_use_nbytes == 0
         handles[0].prefetch()
-        eventually(lambda: store._executor._packs.loaded)
+        eventually(lambda: store._executor._packs.cache.loaded)
         held = store.packs_nbytes
         store.trim()
         assert store.packs_nbytes == held > 0, "a prefetch wants it"

@@ -22,7 +22,7 @@ from offgrad_storage import (
     StoreError,
     StoreFullError,
 )
-from offgrad_storage.executor import pack_table
+from offgrad_storage.executor import open_packs
 from offgrad_storage.testing import assert_same, eventually, sample
 
 Array = NDArray[Any]
@@ -398,7 +398,8 @@ def test_open_packs_are_within_the_bytes_in_flight() -> None:
     backend = Counting()
     with BackendStore(backend, inflight_nbytes=KIB * KIB) as store:
         handles = [store.put(np.zeros(5000, f"V{size}")) for size in range(1, 13)]
-        assert sum(pack.nbytes for pack in store._executor._packs.open.values()) <= KIB * KIB
+        filling = store._executor._packs.open.by_kind.values()
+        assert sum(pack.nbytes for pack in filling) <= KIB * KIB
         eventually(lambda: len(backend.kept) >= 8)
         for handle in handles:
             assert not handle.get().tobytes().strip(b"\0")
@@ -447,14 +448,14 @@ def test_an_array_being_copied_when_a_store_closes_is_kept(monkeypatch: pytest.M
     handles = [store.put(each) for each in arrays(3)]
     copying, go_on = threading.Event(), threading.Event()
 
-    copy_in = pack_table._copy_in
+    copy_in = open_packs._copy_in
 
     def copy_slowly(*arguments: Any) -> None:
         copying.set()
         go_on.wait()
         copy_in(*arguments)
 
-    monkeypatch.setattr(pack_table, "_copy_in", copy_slowly)
+    monkeypatch.setattr(open_packs, "_copy_in", copy_slowly)
     last: list[Handle] = []
     thread = threading.Thread(target=lambda: last.append(store.put(arrays(4)[3])))
     thread.start()
