@@ -66,11 +66,11 @@ class Closing:
             self.begin_close()
             with table.lock:
                 while not self.finished:
-                    if self._workers.running or table.jobs or self._packs.open.copying:
+                    if self._workers.running or table.jobs.under_way or self._packs.open.copying:
                         self._wait_for_answer(began)
                     else:
                         self._finish_locked()
-                errors, table.unreported = table.unreported, []
+                errors, table.errors.unreported = table.errors.unreported, []
             self._workers.join(1.0)
         if errors:
             for other in errors[1:]:
@@ -108,15 +108,14 @@ class Closing:
         """
         table = self._table
         table.wait()
-        since = max([began, table.last_answer, *(job.began for job in table.jobs)])
-        silent = time.monotonic() - since
-        if silent < self._timeout_seconds or not table.jobs:
+        silent = table.jobs.silent_seconds(began)
+        if silent < self._timeout_seconds or not table.jobs.under_way:
             return
-        table.gave_up = table.abandoned = True  # the last thread or job closes the backend
+        table.jobs.gave_up = table.abandoned = True  # the last thread or job closes the backend
         self.finished = True
         table.notify_all()
         self._unregister()
-        jobs = ", ".join(map(str, table.jobs))
+        jobs = ", ".join(map(str, table.jobs.under_way))
         waiting = [str(entry) for entry in table.writes]
         if waiting:
             jobs += f"; {len(waiting)} writes wait for it, first of {waiting[0]}"
@@ -135,7 +134,7 @@ class Closing:
         """No thread and no job is left: publish, close the backend, and release the memory."""
         table, backend = self._table, self._backend
         self._finishing = True
-        job = table.begin_job("closing", None)  # another thread's close waits for it
+        job = table.jobs.begin("closing", None)  # another thread's close waits for it
         table.lock.release()
         errors = []
         try:
@@ -144,15 +143,15 @@ class Closing:
                 try:
                     backend.publish(table.tracked())
                 except Exception as error:
-                    errors.append(table.store_error(error, "writing metadata", None))
+                    errors.append(table.errors.wrap(error, "writing metadata", None))
             try:
                 backend.close()
             except Exception as error:
-                errors.append(table.store_error(error, "closing", None))
+                errors.append(table.errors.wrap(error, "closing", None))
         finally:
             table.lock.acquire()
-            table.end_job(job)
-            table.unreported += errors
+            table.jobs.end(job)
+            table.errors.unreported += errors
             self._packs.release_locked()
             table.release_all()
             self.finished = True
@@ -175,7 +174,8 @@ class Closing:
     def end_abandoned_locked(self) -> None:
         """Close the backend, once no thread and no job is left to use it."""
         table = self._table
-        if table.abandoned and not (self._workers.running or table.jobs or self._finishing):
+        is_used = self._workers.running or table.jobs.under_way
+        if table.abandoned and not (is_used or self._finishing):
             self._finish_locked()
 
     # ---- the end of a store that nobody closed
@@ -196,7 +196,7 @@ class Closing:
             self.close()
         except StoreError as error:
             # A failed write matters only where the data would have outlived the process.
-            if self._backend.persistent or self._table.gave_up:
+            if self._backend.persistent or self._table.jobs.gave_up:
                 _print_at_exit(error)
 
     def is_forked(self) -> bool:

@@ -7,7 +7,6 @@ thread wakes up and frees the space. The next operation of the store handles it 
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -22,13 +21,10 @@ from offgrad_storage._checks import check_count
 from offgrad_storage.backend import Backend
 from offgrad_storage.base import StoreStats
 from offgrad_storage.entry import Entry, Handle, Pack, State
-from offgrad_storage.errors import (
-    ForkedStoreError,
-    StoreClosedError,
-    StoreError,
-    as_store_error,
-    copy_for_raise,
-)
+from offgrad_storage.errors import StoreError
+from offgrad_storage.executor.forks import process
+from offgrad_storage.executor.jobs import Jobs
+from offgrad_storage.executor.reporting import Errors
 from offgrad_storage.executor.waiting import Waiters
 
 Array = NDArray[Any]
@@ -50,44 +46,6 @@ _NEXT: dict[State, tuple[State, ...]] = {
 }  # fmt: skip
 
 
-class _Process:
-    """Counts the forks between this process and the first: cheaper to compare than its number."""
-
-    forks = 0
-
-    def count_fork(self) -> None:
-        self.forks += 1
-
-
-process = _Process()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=process.count_fork)
-
-
-class Job:
-    """A read or write under way, in any thread.
-
-    Attributes:
-        action: such as "reading" or "writing".
-        entry: the first, or only, one that it moves; None for a job of the backend.
-        thread: the name of its thread.
-        began: when, on the monotonic clock.
-    """
-
-    __slots__ = ("action", "began", "entry", "thread")
-
-    def __init__(self, action: str, entry: Entry | None) -> None:
-        self.action = action
-        self.entry = entry
-        self.thread = threading.current_thread().name
-        self.began = time.monotonic()
-
-    def __str__(self) -> str:
-        seconds = time.monotonic() - self.began
-        what = self.action if self.entry is None else f"{self.action} {self.entry}"
-        return f"{self.thread} has been {what} for {seconds:.0f} seconds"
-
-
 class EntryTable:
     """All entries of a store, the queues of those that wait for a thread, and the figures.
 
@@ -106,20 +64,18 @@ class EntryTable:
         kept: in a persistent store, the entries of dead handles by serial, if the backend tracks
             entries.
         pending: entries and packs whose source counts in flight.
-        failures: those in the state FAILED; with the error until a call has raised it.
         writes, reads: those that wait for an I/O thread; ``reads`` holds prefetches.
         free_jobs: the slow parts of freeing.
         open_nbytes: memory of packs that are not pending yet.
-        unreported: errors that no call has raised.
+        jobs: the reads and writes under way.
+        errors: the errors of the store, and its writes that failed.
         leave_pack: called with a dead entry that leaves its pack.
         end_prefetch: called with a dead entry whose pack was prefetched.
-        end_abandoned: called when the last job ends after ``close`` has given up.
         wake: has an idle thread look for a job.
     """
 
     leave_pack: Callable[[Entry], object]
     end_prefetch: Callable[[Entry], object]
-    end_abandoned: Callable[[], object]
     wake: Callable[[], object]
 
     def __init__(
@@ -134,25 +90,20 @@ class EntryTable:
         self.leaving: dict[Entry, None] = {}
         self.kept: dict[int, Entry] = {}
         self.pending: dict[Entry, None] = {}
-        self.failures: dict[Entry, StoreError | None] = {}
         self.writes: OrderedDict[Entry, None] = OrderedDict()
         self.reads: OrderedDict[Entry, None] = OrderedDict()
         self.free_jobs: deque[Callable[[], object]] = deque()
-        self.jobs: dict[Job, None] = {}
-        self.unreported: list[StoreError] = []
-        self.open_nbytes = self.packs_inflight_nbytes = self.failed_nbytes = 0
-        self._told: set[Entry] = set()  # retried after a call has raised their error
+        self.errors = Errors(backend)
+        self.open_nbytes = self.packs_inflight_nbytes = 0
         self.write_waiters = 0
-        self.last_answer = 0.0  # when the last job ended, on the monotonic clock
         self.closed = self.abandoned = False
-        self.gave_up = False  # on a drive that does not answer
         self.store: object = None  # a weak reference to the store
         self.forks = process.forks
-        self._pid = os.getpid()
         self._inbox = inbox
         self._watch = inbox.put
         self._waiters = Waiters(self.lock.release, self.lock.acquire)
         self.notify_all = self._waiters.notify_all
+        self.jobs = Jobs(self.notify_all)
 
     # ---- transitions
 
@@ -175,7 +126,7 @@ class EntryTable:
         try:
             stored_nbytes = self.backend.reserve(entry)
         except OSError as error:
-            raise self.store_error(error, "making room", entry) from error
+            raise self.errors.wrap(error, "making room", entry) from error
         self.set_stored_nbytes(entry, stored_nbytes)
 
     def add(self, handle: Handle, entry: Entry) -> None:
@@ -222,7 +173,7 @@ class EntryTable:
         try:
             self.backend.shrink(entry, stored_nbytes)
         except Exception as error:  # the array itself is stored
-            self.unreported.append(self.store_error(error, "freeing space", entry))
+            self.errors.unreported.append(self.errors.wrap(error, "freeing space", entry))
         self.set_stored_nbytes(entry, stored_nbytes)
         if not isinstance(entry, Pack):
             self.figures.written_nbytes += stored_nbytes
@@ -230,31 +181,22 @@ class EntryTable:
     def end_write(self, entry: Entry, error: StoreError | None) -> None:
         """The write has ended: to STORED, PACKED if it has a pack, or FAILED."""
         entry.busy -= 1
-        if error is None:
-            if entry.state is State.WRITING:
+        error_of_put = self.errors.end_write(entry, error)
+        if entry.state is State.WRITING:
+            if error is None:
                 self.move(entry, State.STORED if entry.pack is None else State.PACKED)
-        else:
-            entry.error = error
-            is_told = entry in self._told
-            if not (is_told or isinstance(error, StoreClosedError)):
-                self.unreported.append(error)
-            if entry.state is State.WRITING:
-                self._keep_failed(entry, None if is_told else error)
-        self._told.discard(entry)
+            else:
+                self._keep_failed(entry, error_of_put)
         self.release_source(entry)
         self.leave_if_unused(entry)
         self.notify_all()
 
     def retry_failed(self) -> bool:
         """Queue the writes that failed once more; return whether there are any."""
-        retried = [entry for entry in self.failures if self.source_of(entry) is not None]
+        failed = self.errors.failed_writes
+        retried = [entry for entry in failed if self.source_of(entry) is not None]
         for entry in retried:
-            if self.failures[entry] is None and not self.backend.persistent:
-                self._told.add(entry)
-            if entry.error is not None:
-                self.report(entry.error)
-            entry.error = None
-            self._forget_failure(entry)
+            self.errors.retry(entry)
             self.move(entry, State.QUEUED)
             self._pend(entry)
             self.writes[entry] = None
@@ -293,7 +235,7 @@ class EntryTable:
         if entry.state in (State.QUEUED, State.WRITING, State.FAILED):
             source = self.source_of(entry)
             if source is None:
-                raise self.closed_error(entry)  # its handle is dead: no get sees this
+                raise self.errors.closed(entry)  # its handle is dead: no get sees this
             entry.pins += 1
             return source
         entry.busy += 1
@@ -318,11 +260,10 @@ class EntryTable:
     def end_pack(self, pack: Pack) -> None:
         """The last array of ``pack`` has left it."""
         self.writes.pop(pack, None)
-        self._told.discard(pack)
         self.reads.pop(pack, None)
-        error = self._forget_failure(pack)
+        error = self.errors.forget_failed(pack)
         if error is not None:  # nothing was lost
-            self.report(error)
+            self.errors.report(error)
         self._start_leaving(pack)
 
     def cancel_all(self) -> None:
@@ -331,8 +272,8 @@ class EntryTable:
             self.move(entry, State.CANCELLED)
             self.release_source(entry)
         self.writes.clear()
-        for entry in [*self.failures]:
-            self._forget_failure(entry)
+        for entry in [*self.errors.failed_writes]:
+            self.errors.forget_failed(entry)
             self.move(entry, State.CANCELLED)
             self._drop_source(entry)
         for entry in self.reads:
@@ -345,15 +286,14 @@ class EntryTable:
 
     def release_all(self) -> None:
         """The store is closed, and no job is under way: let go of all memory."""
-        for entry in [*self.live.values(), *self.leaving, *self.failures]:
+        for entry in [*self.live.values(), *self.leaving, *self.errors.failed_writes]:
             self._drop_source(entry)
             handle = entry.handle()
             if handle is not None:
                 handle._source = handle._fetch = None
         self.live.clear()
         self.leaving.clear()
-        self.failures.clear()
-        self.failed_nbytes = 0
+        self.errors.clear_failed()
         self.figures.live_handles = self.figures.logical_nbytes = 0
         if not self.backend.persistent:
             self.backend.used_nbytes = self.figures.stored_nbytes = 0
@@ -404,8 +344,7 @@ class EntryTable:
                 self.kept[entry.serial] = entry
             return
         self.writes.pop(entry, None)
-        self._told.discard(entry)
-        self._forget_failure(entry)
+        self.errors.forget_failed(entry)
         self._start_leaving(entry)
 
     def _start_leaving(self, entry: Entry) -> None:
@@ -430,7 +369,7 @@ class EntryTable:
         try:
             free_job = self.backend.free(entry)
         except Exception as error:
-            self.unreported.append(self.store_error(error, "freeing space", entry))
+            self.errors.unreported.append(self.errors.wrap(error, "freeing space", entry))
             return
         if free_job is not None:
             self.free_jobs.append(free_job)
@@ -440,7 +379,7 @@ class EntryTable:
 
     def fits_in_flight(self, nbytes: int) -> bool:
         """Whether ``nbytes`` more may be held in memory; anything may if nothing is held."""
-        held = self.figures.inflight_nbytes + self.open_nbytes + self.failed_nbytes
+        held = self.figures.inflight_nbytes + self.open_nbytes + self.errors.failed_nbytes
         return not held or held + nbytes <= self.max_inflight_nbytes
 
     def set_stored_nbytes(self, entry: Entry, stored_nbytes: int) -> None:
@@ -508,15 +447,7 @@ class EntryTable:
                 return  # the inbox tells
             handle._source, entry.source = entry.source, None
         self.move(entry, State.FAILED)
-        self.failures[entry] = error
-        self.failed_nbytes += entry.held_nbytes
-
-    def _forget_failure(self, entry: Entry) -> StoreError | None:
-        """Forget the failed write of ``entry``; return its error if no call has raised it."""
-        if entry not in self.failures:
-            return None
-        self.failed_nbytes -= entry.held_nbytes
-        return self.failures.pop(entry)
+        self.errors.add_failed(entry, error)
 
     def replace_source(self, entry: Entry, copy: Array) -> bool:
         """FAILED: keep a copy of the store's own; False if a write is pending again."""
@@ -533,21 +464,6 @@ class EntryTable:
 
     # ---- waiting
 
-    def begin_job(self, action: str, entry: Entry | None) -> Job:
-        """A thread is about to read or write."""
-        job = Job(action, entry)
-        self.jobs[job] = None
-        return job
-
-    def end_job(self, job: Job) -> None:
-        """The read or write has ended."""
-        del self.jobs[job]
-        self.last_answer = time.monotonic()
-        if not self.jobs:
-            self.notify_all()
-            if self.gave_up:
-                self.end_abandoned()
-
     def wait(self, timeout: float = _POLL_SECONDS) -> None:
         """Wait for a change; it may return without one.
 
@@ -556,8 +472,8 @@ class EntryTable:
         """
         self._waiters.wait(timeout)
         self.handle_deaths()
-        if self.gave_up:
-            raise self.closed_error(None)
+        if self.jobs.gave_up:
+            raise self.errors.closed(None)
 
     def wait_for_write(self, entry: Entry | None) -> None:
         """Wait until a write ends, or something else changes.
@@ -572,10 +488,10 @@ class EntryTable:
         finally:
             self.write_waiters -= 1
             self.figures.put_stall_seconds += time.perf_counter() - began
-        if self.gave_up or (self.closed and (entry is None or entry.state is State.ARRIVING)):
-            raise self.closed_error(entry)
+        if self.jobs.gave_up or (self.closed and (entry is None or entry.state is State.ARRIVING)):
+            raise self.errors.closed(entry)
 
-    # ---- errors; these need no lock
+    # ---- checks; these need no lock
 
     def is_forked(self) -> bool:
         """Whether the store belongs to the parent of this process."""
@@ -585,47 +501,9 @@ class EntryTable:
         """Raise unless the store may be used, by this process."""
         self.check_process(entry)
         if self.closed:
-            raise self.closed_error(entry)
+            raise self.errors.closed(entry)
 
     def check_process(self, entry: Entry | None) -> None:
         """Raise if this process is a fork; call it before taking the lock."""
         if self.is_forked():
-            raise ForkedStoreError(
-                f"the store belongs to process {self._pid}, this is its fork {os.getpid()}",
-                store=self.backend.name,
-                handle=str(entry or ""),
-                fix="Make another store in the child, or use this one in the parent only",
-            )
-
-    def closed_error(self, entry: Entry | None) -> StoreClosedError:
-        """The error of a call after ``close``."""
-        return StoreClosedError(
-            "the store is closed",
-            store=self.backend.name,
-            handle=str(entry or ""),
-            fix="Close a store after the last use of its handles",
-        )
-
-    def store_error(self, error: BaseException, action: str, entry: Entry | None) -> StoreError:
-        """``error`` as one of this store."""
-        handle = "" if entry is None else str(entry)
-        return as_store_error(error, action, store=self.backend.name, handle=handle)
-
-    def report(self, error: StoreError) -> StoreError:
-        """A copy of ``error`` to raise; neither ``close`` nor a put need raise it any more."""
-        if error in self.unreported:
-            self.unreported.remove(error)
-        for entry, failure in self.failures.items():
-            if failure is error:
-                self.failures[entry] = None
-        return copy_for_raise(error)
-
-    def raise_failures(self, entry: Entry) -> None:
-        """Raise the error of an earlier write that failed, once, from the put of ``entry``."""
-        errors = [error for error in self.failures.values() if error is not None]
-        if errors:
-            self.failures = dict.fromkeys(self.failures)
-            if not self.backend.persistent:  # else the data will be missing: close raises it, too
-                for error in errors:
-                    self.report(error)
-            raise errors[0].for_array(str(entry)) from errors[0].__cause__
+            raise self.errors.forked(entry)

@@ -30,7 +30,8 @@ from offgrad_storage.entry import Entry, Handle, Pack, State
 from offgrad_storage.errors import QuotaExceededError, StoreError
 from offgrad_storage.executor.closing import Closing
 from offgrad_storage.executor.encoding import Encoder
-from offgrad_storage.executor.entry_table import EntryTable, process
+from offgrad_storage.executor.entry_table import EntryTable
+from offgrad_storage.executor.forks import process
 from offgrad_storage.executor.invariants import check_invariants
 from offgrad_storage.executor.pack_table import PackTable
 from offgrad_storage.executor.prefetching import Prefetches
@@ -90,7 +91,7 @@ class Executor:
         table.wake = self._workers.wake
         table.leave_pack = packs.leave_locked
         table.end_prefetch = packs.cache.end_prefetch_locked
-        table.end_abandoned = self._closing.end_abandoned_locked
+        table.jobs.end_abandoned = self._closing.end_abandoned_locked
         self._closing.watch(store)
 
     # ---- operations of the store
@@ -102,9 +103,9 @@ class Executor:
         with masked:
             if table.closed or table.forks != process.forks:
                 table.check(entry)
-            if table.failures:
+            if table.errors.failed_writes:
                 with table.lock:
-                    table.raise_failures(entry)
+                    table.errors.raise_failures(entry)
             data = array
             if self._encodes and not threads:
                 with interruptible:
@@ -137,13 +138,13 @@ class Executor:
                     self._wake_for_write(entry)
                     return
                 table.begin_write(entry)
-                job = table.begin_job("writing", entry)
+                job = table.jobs.begin("writing", entry)
             failure = None
             try:
                 failure = self._scheduler.write_now(entry, data)
             finally:
                 with table.lock:
-                    table.end_job(job)
+                    table.jobs.end(job)
             if failure is not None:
                 try:
                     raise failure
@@ -155,13 +156,13 @@ class Executor:
             with interruptible:
                 self._scheduler.retry_after_release(lambda: prepare(entry))
         except OSError as error:
-            raise self._table.store_error(error, "making room", entry) from error
+            raise self._table.errors.wrap(error, "making room", entry) from error
 
     def _start_thread(self, entry: Entry) -> None:
         try:
             self._workers.start_thread()
         except RuntimeError as error:
-            raise self._table.store_error(error, "starting an I/O thread", entry) from error
+            raise self._table.errors.wrap(error, "starting an I/O thread", entry) from error
 
     def _wake_for_write(self, entry: Entry) -> None:
         """Wake a thread for the queued ``entry``; undo its put if there is no thread."""
@@ -229,9 +230,9 @@ class Executor:
             if entry.state is not State.FAILED:
                 return
             if copy is None and entry.error is not None:
-                raise table.report(entry.error)
+                raise table.errors.report(entry.error)
             source = table.begin_read(entry)
-            job = table.begin_job("copying", entry)
+            job = table.jobs.begin("copying", entry)
         try:
             with interruptible:
                 np.copyto(copy, source)  # type: ignore[arg-type]
@@ -242,7 +243,7 @@ class Executor:
             source = None
             with table.lock:
                 table.end_read(entry, pinned=True)
-                table.end_job(job)
+                table.jobs.end(job)
                 if copy is not None:
                     table.replace_source(entry, copy)
 
@@ -252,7 +253,7 @@ class Executor:
             self._table.check_process(entry)
             with masked, self._table.lock:
                 if entry.error is not None:
-                    raise self._table.report(entry.error)
+                    raise self._table.errors.report(entry.error)
 
     def stats(self) -> StoreStats:
         """The figures so far."""

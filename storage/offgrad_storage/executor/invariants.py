@@ -29,12 +29,12 @@ def check_invariants(executor: Executor) -> None:
     _same("logical_nbytes", figures.logical_nbytes, sum(entry.nbytes for entry in live))
     _same("inflight_nbytes", figures.inflight_nbytes, _held(table.pending))
     _same("packs in flight", table.packs_inflight_nbytes, _held(table.pending, Pack))
-    _same("failed bytes", table.failed_nbytes, _held(table.failures))
+    _same("failed bytes", table.errors.failed_nbytes, _held(table.errors.failed_writes))
     for entry in table.pending:
         is_written = entry.state in _IN_FLIGHT or (entry.state is State.LEAVING and entry.busy)
         is_copied = isinstance(entry, Pack) and entry.copying
         assert is_written or is_copied or entry.pins, f"{entry} is in flight for nothing"
-    assert all(entry.state is State.FAILED for entry in table.failures)
+    assert all(entry.state is State.FAILED for entry in table.errors.failed_writes)
     assert all(entry.state is State.QUEUED for entry in table.writes)
     assert all(entry.state is State.LEAVING for entry in table.leaving)
     assert all(entry in table.pending for entry in table.writes)
@@ -44,12 +44,12 @@ def check_invariants(executor: Executor) -> None:
         used = sum(entry.stored_nbytes for entry in [*placed, *known_packs])
         # An encoded array is copied into a pack before it points to it: a job knows that pack.
         assert table.backend.used_nbytes >= used
-        if not table.jobs:
+        if not table.jobs.under_way:
             _same("used_nbytes", table.backend.used_nbytes, used)
         _same("stored_nbytes", figures.stored_nbytes, sum(each.stored_nbytes for each in entries))
         for pack in known_packs:
             packed = sum(entry.pack is pack for entry in entries)
-            assert packed <= pack.members <= packed + pack.copying + len(table.jobs), pack
+            assert packed <= pack.members <= packed + pack.copying + len(table.jobs.under_way), pack
     for pack in known_packs:
         wanted = sum(entry.wants_pack for entry in entries if entry.pack is pack)
         _same(f"interest in {pack}", pack.interest, wanted)
@@ -61,7 +61,7 @@ def check_invariants(executor: Executor) -> None:
     _same("loaded packs", cache.loaded_nbytes, loaded)
     assert table.open_nbytes >= spare + filling
     assert cache.loading_nbytes >= queued
-    if not (table.jobs or open_packs.copying or open_packs.claims or cache.claims):
+    if not (table.jobs.under_way or open_packs.copying or open_packs.claims or cache.claims):
         _same("open packs", table.open_nbytes, spare + filling)
         _same("packs being read", cache.loading_nbytes, queued)
         assert not any(entry.busy or entry.pins for entry in [*arrays, *known_packs])

@@ -148,10 +148,10 @@ class OpenPacks:
         """
         table, nbytes = self._table, data.nbytes
         with table.lock:
-            if any(table.failures.values()):  # another pack may fail as well
+            if any(table.errors.failed_writes.values()):  # another pack may fail as well
                 return None
             if table.closed and not table.backend.persistent:
-                raise table.closed_error(entry)
+                raise table.errors.closed(entry)
             pack = self._with_room_locked(entry.kind, nbytes)
             spares = self.spares.get(entry.kind)
             while pack is None and spares:
@@ -196,11 +196,11 @@ class OpenPacks:
                 if self.by_kind or any(self.spares.values()):
                     self._seal_oldest_locked()
                     continue
-                if table.failures:
+                if table.errors.failed_writes:
                     if retried or not table.retry_failed():
-                        error = next(iter(table.failures)).error
+                        error = next(iter(table.errors.failed_writes)).error
                         assert error is not None
-                        table.report(error)
+                        table.errors.report(error)
                         raise error.for_array(str(entry)) from error.__cause__
                     retried = True
                     table.wake()
@@ -220,7 +220,7 @@ class OpenPacks:
                 if table.find_deaths():
                     continue
                 self.seal_all_locked()
-                if not (table.writes or table.free_jobs or table.jobs):
+                if not (table.writes or table.free_jobs or table.jobs.under_way):
                     raise
             table.wait_for_write(entry)
             table.check(entry)

@@ -47,8 +47,9 @@ class PackTable:
     def nbytes(self) -> int:
         """Bytes of memory that packs hold now. Takes no lock."""
         table, cache = self._table, self.cache
-        failed = sum(each.capacity for each in [*table.failures] if isinstance(each, Pack))
-        written = table.open_nbytes + table.packs_inflight_nbytes + failed
+        failed = [each for each in [*table.errors.failed_writes] if isinstance(each, Pack)]
+        written = table.open_nbytes + table.packs_inflight_nbytes
+        written += sum(pack.capacity for pack in failed)
         return written + cache.loaded_nbytes + cache.loading_nbytes
 
     def leave_locked(self, entry: Entry) -> None:

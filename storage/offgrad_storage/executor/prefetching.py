@@ -99,7 +99,7 @@ class Prefetches:
             if fetch.packed:
                 return (array if out is None else None), False
             if fetch.error is not None:
-                raise table.report(fetch.error)
+                raise table.errors.report(fetch.error)
             if not (fetch.is_own or out is None or out is array):
                 return None, False
             table.figures.prefetch_hits += fetch.done
@@ -120,8 +120,9 @@ class Prefetches:
             if fetch is None:
                 return
             fetch.array = None
-            if fetch.error in table.unreported:  # a later get meets the error of reading again
-                table.unreported.remove(fetch.error)
+            unreported = table.errors.unreported
+            if fetch.error in unreported:  # a later get meets the error of reading again
+                unreported.remove(fetch.error)
 
     def _end_locked(self, handle: Handle, hit: bool = True) -> Fetch | None:
         """End the prefetch of a handle, once no thread reads for it.

@@ -47,25 +47,25 @@ class Publisher:
     def _publish(self) -> None:
         table = self._table
         with table.lock:
-            while any(job.action == "writing" for job in table.jobs):
+            while any(job.action == "writing" for job in table.jobs.under_way):
                 table.wait()
             entries = table.tracked()
             placed = [entry if entry.pack is None else entry.pack for entry in entries]
             for entry in placed:  # its handle may die meanwhile
                 entry.busy += 1
-            job = table.begin_job("writing metadata", None)
+            job = table.jobs.begin("writing metadata", None)
         failure = None
         try:
             with interruptible:
                 self._backend.publish(entries)
         except Exception as error:
-            failure = table.store_error(error, "writing metadata", None)
+            failure = table.errors.wrap(error, "writing metadata", None)
         finally:
             with table.lock:
                 for entry in placed:
                     entry.busy -= 1
                     table.leave_if_unused(entry)
-                table.end_job(job)
+                table.jobs.end(job)
         if failure is not None:
             try:
                 raise failure from failure.__cause__

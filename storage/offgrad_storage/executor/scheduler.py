@@ -60,13 +60,13 @@ class IOScheduler:
             if fetches is not None:
                 return fetches
         if table.free_jobs and not (table.write_waiters and table.writes):
-            job = table.begin_job("freeing space", None)
+            job = table.jobs.begin("freeing space", None)
             return functools.partial(self._run_free_job, table.free_jobs.popleft(), job)
         while table.writes and not self._backend.is_publishing:
             run = self._pop_run(table.writes, self._is_written_plain)
             run = [entry for entry in run if table.begin_write(entry)]
             if run:
-                return functools.partial(self._write_run, run, table.begin_job("writing", run[0]))
+                return functools.partial(self._write_run, run, table.jobs.begin("writing", run[0]))
         if not table.pending:
             self._packs.open.drop_spares_locked()
         return None
@@ -77,7 +77,7 @@ class IOScheduler:
         first = run[0]
         if isinstance(first, Pack):
             first.busy += 1
-            return functools.partial(self._prefetch_pack, first, table.begin_job("reading", first))
+            return functools.partial(self._prefetch_pack, first, table.jobs.begin("reading", first))
         fetches: list[tuple[Entry, Fetch]] = []
         for entry in run:
             handle = entry.handle()
@@ -87,7 +87,7 @@ class IOScheduler:
                 fetches.append((entry, fetch))
         if not fetches:
             return None
-        return functools.partial(self._fetch_run, fetches, table.begin_job("reading", first))
+        return functools.partial(self._fetch_run, fetches, table.jobs.begin("reading", first))
 
     def _pop_run(
         self, waiting: OrderedDict[Entry, None], plain: Callable[[Entry], bool]
@@ -130,7 +130,7 @@ class IOScheduler:
             source = table.begin_read(entry)
             pack = entry.pack if source is None else None
             loaded = None if pack is None else self._packs.cache.in_memory_locked(pack)
-            job = table.begin_job("reading", entry)
+            job = table.jobs.begin("reading", entry)
         pinned = source is not None
         failure: StoreError | None = None
         done = False
@@ -138,12 +138,12 @@ class IOScheduler:
             self._fill(entry, out, source, pack, loaded)
             done = True
         except Exception as error:
-            failure = table.store_error(error, "reading", entry)
+            failure = table.errors.wrap(error, "reading", entry)
         finally:
             source = loaded = None
             with table.lock:
                 table.end_read(entry, pinned)
-                table.end_job(job)
+                table.jobs.end(job)
                 if since is not None and done:
                     table.count_get(entry, since)
         if failure is not None:
@@ -184,7 +184,7 @@ class IOScheduler:
             with interruptible:
                 written_nbytes = self._write(entry, data)
         except Exception as error:
-            failure = table.store_error(error, "writing", entry)
+            failure = table.errors.wrap(error, "writing", entry)
         finally:
             with table.lock:
                 table.figures.write_seconds += time.perf_counter() - began
@@ -218,7 +218,7 @@ class IOScheduler:
             for entry in run:
                 self._write_one(entry)
         with self._table.lock:
-            self._table.end_job(job)
+            self._table.jobs.end(job)
 
     def _write_together(self, run: list[Entry]) -> bool:
         table = self._table
@@ -248,7 +248,7 @@ class IOScheduler:
             if pack is None:
                 stored_nbytes = self._write(entry, data)
         except Exception as error:
-            failure = table.store_error(error, action, entry)
+            failure = table.errors.wrap(error, action, entry)
         data = None  # type: ignore[assignment]
         with table.lock:
             table.figures.write_seconds += time.perf_counter() - began
@@ -265,14 +265,14 @@ class IOScheduler:
         with table.lock:
             pack.busy -= 1
             table.leave_if_unused(pack)
-            table.end_job(job)
+            table.jobs.end(job)
 
     def _fetch_run(self, run: list[tuple[Entry, Fetch]], job: Any) -> None:
         if len(run) == 1 or not self._fetch_together(run):
             for entry, fetch in run:
                 self._fetch(entry, fetch)
         with self._table.lock:
-            self._table.end_job(job)
+            self._table.jobs.end(job)
 
     def _fetch_together(self, run: list[tuple[Entry, Fetch]]) -> bool:
         table = self._table
@@ -295,7 +295,7 @@ class IOScheduler:
         try:
             self.read(entry, _target_of(fetch))
         except Exception as error:
-            fetch.error = table.store_error(error, "prefetching", entry)
+            fetch.error = table.errors.wrap(error, "prefetching", entry)
         with table.lock:
             table.figures.read_seconds += time.perf_counter() - began
             self._end_fetch(entry, fetch)
@@ -308,7 +308,7 @@ class IOScheduler:
         if handle is None or handle._fetch is not fetch:
             fetch.array = None
         elif fetch.error is not None and not isinstance(fetch.error, StoreClosedError):
-            table.unreported.append(fetch.error)
+            table.errors.unreported.append(fetch.error)
         table.leave_if_unused(entry)
         table.notify_all()
 
@@ -318,11 +318,11 @@ class IOScheduler:
         try:
             free_job()
         except Exception as error:
-            failure = table.store_error(error, "freeing space", None)
+            failure = table.errors.wrap(error, "freeing space", None)
         with table.lock:
             if failure is not None:
-                table.unreported.append(failure)
-            table.end_job(job)
+                table.errors.unreported.append(failure)
+            table.jobs.end(job)
             table.notify_all()
 
 

@@ -173,7 +173,7 @@ def test_an_unreported_error_of_a_prefetch_is_raised_by_close(setups: list[Setup
     handle.wait_captured()
     setup.backend.failures.append(RuntimeError("odd"))
     handle.prefetch()
-    eventually(lambda: setup.store._executor._table.unreported)
+    eventually(lambda: setup.store._executor._table.errors.unreported)
     with pytest.raises(StoreError, match="odd"):
         setup.store.close()
 

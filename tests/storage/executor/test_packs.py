@@ -215,12 +215,12 @@ def test_a_failed_pack_is_freed_with_its_arrays(backend: Counting) -> None:
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
     eventually(lambda: not store.stats().inflight_nbytes)
-    (pack,) = store._executor._table.failures
+    (pack,) = store._executor._table.errors.failed_writes
     assert pack.source is not None
     handles.clear()
     eventually(lambda: pack.source is None)
     assert store.put(np.ones(3)).get().sum() == 3
-    assert not store._executor._table.failures
+    assert not store._executor._table.errors.failed_writes
     store.close()
 
 
@@ -229,7 +229,7 @@ def test_failed_packs_let_go_at_close(backend: Counting) -> None:
     backend.failure = OSError(28, "No space left on device")
     handles = [store.put(each) for each in arrays(33)]
     eventually(lambda: not store.stats().inflight_nbytes)
-    (pack,) = store._executor._table.failures
+    (pack,) = store._executor._table.errors.failed_writes
     assert isinstance(pack, Pack)
     with pytest.raises(StoreFullError, match="pack 0 of small arrays"):
         store.close()
