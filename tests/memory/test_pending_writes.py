@@ -35,7 +35,7 @@ class SavedLate(Storage):
     late: Write | None = None
 
     @property
-    def version(self) -> int:  # type: ignore[override]
+    def version(self) -> int:
         if self.late is not None and not self.pending_writes:
             self.add_pending_write(self.late)
         return self._version
