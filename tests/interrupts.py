@@ -64,6 +64,9 @@ class _Instructions:
 _instructions = functools.cache(_Instructions)
 
 
+_NO_SWITCH_SECONDS = 1000.0
+
+
 class Code:
     """The code of some modules, and of packages with all that is in them, as a set of frames.
 
@@ -97,6 +100,9 @@ def _paths(modules: Collection[ModuleType]) -> tuple[str, ...]:
 class Points:
     """Calls a function at each point of some code that this thread comes to inside the block.
 
+    Other threads run only where this one waits, as they would between points without a tracer,
+    which is Python code itself.
+
     Args:
         visit: the function; it is given the frame.
         code: the code.
@@ -109,7 +115,8 @@ class Points:
         self._visit, self._code, self._kind = visit, code, kind
 
     def __enter__(self) -> None:
-        self._before = sys.gettrace(), sys.getprofile()
+        self._before = sys.gettrace(), sys.getprofile(), sys.getswitchinterval()
+        sys.setswitchinterval(_NO_SWITCH_SECONDS)
         if self._kind == "checks":
             sys.setprofile(self._on_c_call)
         if self._kind != "lines":
@@ -117,9 +124,10 @@ class Points:
         sys.settrace(self._on_call)
 
     def __exit__(self, *error: object) -> None:
-        trace, profile = self._before
+        trace, profile, interval = self._before
         sys.settrace(trace)
         sys.setprofile(profile)
+        sys.setswitchinterval(interval)
 
     def _on_c_call(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call" and argument.__name__ in _WAITS and frame in self._code:

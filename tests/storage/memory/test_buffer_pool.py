@@ -9,6 +9,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -306,3 +308,31 @@ def test_living_arrays_at_exit() -> None:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_threads_that_a_debugger_steps_through_share_no_memory() -> None:
+    pool = BufferPool()
+    shared: list[int] = []
+
+    def step(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != BufferPool.empty.__code__.co_filename:
+            return None
+        time.sleep(0)  # another thread runs between any two lines
+        return step
+
+    def use(number: int) -> None:
+        sys.settrace(step)
+        for _ in range(300):
+            array = pool.empty(PAGE, np.uint8)
+            array[:] = number
+            time.sleep(0)
+            shared.extend(array[array != number])
+            del array
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not shared
+    assert pool.in_use_nbytes == 0
