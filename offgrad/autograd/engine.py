@@ -9,7 +9,17 @@ import numpy as np
 from offgrad_storage.interrupts import interruptible, masked
 
 from offgrad.autograd import anomaly, grad_mode, saved_tensor
-from offgrad.autograd.node import AccumulateGrad, Edge, GradientEdge, Grads, Node
+from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
+from offgrad.autograd.node import (
+    AccumulateGrad,
+    Edge,
+    Gradient,
+    GradientEdge,
+    Gradients,
+    Grads,
+    Node,
+    as_tensors,
+)
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.tensor_base import TensorBase, describe
 
@@ -84,16 +94,29 @@ def run(
         cleanup.callback(settings.restore)
         cleanup.callback(setattr, state, "passes", state.passes)
         state.passes = (*state.passes, backward_pass)
-        _announce_order(order, cleanup)
+        any_packed = _announce_order(order, cleanup)
         grad_mode.state.set(create_graph, grad_mode.state.inference)
         settings_of_nodes = _Settings()
+        captured_nodes = {node for node, _ in captured}
+        outputs: Gradients = ()
+        pop, add = buffers.grads.pop, buffers.add
         with interruptible:
             for node, execute in order:
-                inputs = buffers.pop(node)
+                inputs = pop(node, None)
                 if inputs is None and not (execute and node.runs_without_grad):
                     continue
-                outputs = _run_with_hooks(node, inputs, captured, execute)
-                settings_of_nodes.restore()
+                if (
+                    create_graph
+                    or anomaly.state.enabled
+                    or node in captured_nodes
+                    or node.has_hooks
+                ):
+                    outputs = _run_with_hooks(node, inputs, captured, execute)
+                    settings_of_nodes.restore()
+                else:
+                    outputs = node.run_unrecorded(inputs or [None] * len(node.output_metadata))
+                    if any_packed or node.runs_user_code:
+                        settings_of_nodes.restore()
                 # No local may hold a gradient while the next node computes.
                 del inputs
                 if not execute:
@@ -101,11 +124,11 @@ def run(
                 if not retain_graph:
                     node.release()
                 if anomaly.state.enabled:
-                    anomaly.check(node, outputs)
+                    anomaly.check(node, as_tensors(outputs))
                 for index, (target, output_nr) in enumerate(node.next_functions):
                     output = outputs[index]
                     if target is not None and output is not None:
-                        buffers.add(target, output_nr, output, node, index)
+                        add(target, output_nr, output, node, index)
                 output, outputs = None, ()
     return [captured[edge] for edge in targets or ()]
 
@@ -176,18 +199,23 @@ def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bo
     return order
 
 
-def _announce_order(order: Order, cleanup: ExitStack) -> None:
+def _announce_order(order: Order, cleanup: ExitStack) -> bool:
     """Pass to each `Unpacker` the packed tensors of this pass, in the order of their use.
 
     The functions that the unpackers return are added to `cleanup`.
+
+    Returns:
+        Whether there are any.
     """
     plans: dict[int, tuple[Unpacker, list[Any]]] = {}
     for node, execute in order:
         if execute:
             for saved in node.saves():
-                _add_to_plans(saved, plans)
+                if saved._unpacker is not None:
+                    _add_to_plans(saved, plans)
     for unpacker, sequence in plans.values():
         cleanup.callback(unpacker.plan(sequence))
+    return bool(plans)
 
 
 def _add_to_plans(saved: SavedTensor, plans: dict[int, tuple[Unpacker, list[Any]]]) -> None:
@@ -204,12 +232,14 @@ def _add_to_plans(saved: SavedTensor, plans: dict[int, tuple[Unpacker, list[Any]
 
 def _run_with_hooks(
     node: Node,
-    inputs: "list[Tensor | None] | None",
+    inputs: "list[Gradient] | None",
     captured: "dict[Edge, Tensor | None]",
     execute: bool,
 ) -> Grads:
     """Run the hooks of `node` and, with `execute`, the node itself."""
-    grads: list[Tensor | None] = inputs or [None] * len(node.output_metadata)
+    grads = list(as_tensors(inputs or [None] * len(node.output_metadata)))
+    if inputs is not None:
+        inputs.clear()
     for output_nr, grad in enumerate(grads):
         if grad is None:
             continue
@@ -307,40 +337,62 @@ class _InputBuffers:
 
     def __init__(self, nodes: set[Node], create_graph: bool) -> None:
         self._nodes = nodes
-        self._grads: dict[Node, list[Tensor | None]] = {}
+        self.grads: dict[Node, list[Gradient]] = {}
         # Edges whose sum was computed here: no other code holds it, so it may change in place.
         self._owned: set[Edge] = set()
         self._create_graph = create_graph
 
-    def pop(self, node: Node) -> "list[Tensor | None] | None":
-        return self._grads.pop(node, None)
-
     def add(
-        self, node: Node, output_nr: int, grad: "Tensor", source: Node | None = None, index: int = 0
+        self, node: Node, output_nr: int, grad: Any, source: Node | None = None, index: int = 0
     ) -> None:
         if node not in self._nodes:
             return
-        shape, dtype = node.output_metadata[output_nr]
-        if grad._array.shape != shape and _broadcasts_to(shape, grad._array.shape):
-            grad = grad.sum_to_size(shape)
-        if grad._array.shape != shape:
-            producer = source.name() if source else "the first gradient"
-            raise RuntimeError(
-                f"a gradient must have the shape of its tensor: {producer} returned at index "
-                f"{index} a {describe(grad)}, expected shape {list(shape)}"
-            )
-        if grad._array.dtype != dtype:
-            grad = grad.to(dtype)
-        grads = self._grads.get(node)
+        metadata = node.output_metadata
+        shape, dtype = metadata[output_nr]
+        array = grad._array if isinstance(grad, TensorBase) else grad
+        if type(array) is not np.ndarray:  # arithmetic of arrays without dimensions
+            array = grad = np.asarray(array)
+        if array.shape != shape or array.dtype != dtype:
+            (tensor,) = as_tensors([grad])
+            assert tensor is not None
+            grad = _fitted(tensor, shape, dtype, source, index)
+        grads = self.grads.get(node)
         if grads is None:
-            grads = self._grads[node] = [None] * len(node.output_metadata)
+            if len(metadata) == 1:
+                self.grads[node] = [grad]
+                return
+            grads = self.grads[node] = [None] * len(metadata)
         sum_so_far = grads[output_nr]
         if sum_so_far is None:
             grads[output_nr] = grad
         elif (node, output_nr) in self._owned:
-            with np.errstate(all="ignore"):
-                np.add(sum_so_far._array, grad._array, out=sum_so_far._array)
+            total = sum_so_far._array if isinstance(sum_so_far, TensorBase) else sum_so_far
+            previous = ignore_float_errors()
+            try:
+                np.add(total, grad._array if isinstance(grad, TensorBase) else grad, out=total)
+            finally:
+                restore_float_errors(previous)
         else:
-            grads[output_nr] = sum_so_far + grad
+            first, second = as_tensors((sum_so_far, grad))
+            grads[output_nr] = first + second  # type: ignore[operator]
             if not self._create_graph:
                 self._owned.add((node, output_nr))
+
+
+def _fitted(
+    grad: "Tensor", shape: tuple[int, ...], dtype: Any, source: Node | None, index: int
+) -> "Tensor":
+    """Return the gradient of a tensor of `shape` and `dtype`, summed and converted if need be.
+
+    Raises:
+        RuntimeError: if it has another shape.
+    """
+    if grad._array.shape != shape and _broadcasts_to(shape, grad._array.shape):
+        grad = grad.sum_to_size(shape)
+    if grad._array.shape != shape:
+        producer = source.name() if source else "the first gradient"
+        raise RuntimeError(
+            f"a gradient must have the shape of its tensor: {producer} returned at index "
+            f"{index} a {describe(grad)}, expected shape {list(shape)}"
+        )
+    return grad.to(dtype) if grad._array.dtype != dtype else grad

@@ -1,16 +1,18 @@
 """Nodes: the vertices of the autograd graph."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ReferenceType, ref
 
 import numpy as np
+from numpy.typing import NDArray
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd import grad_mode
+from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 Edge: TypeAlias = tuple["Node | None", int]
 Grads: TypeAlias = tuple["Tensor | None", ...]
+# Gradients that nothing records may be plain arrays.
+Gradient: TypeAlias = "Tensor | NDArray[Any] | None"
+Gradients: TypeAlias = Sequence[Gradient]
 Hooks: TypeAlias = dict[int, Callable[..., Any]]
 
 _sequence = itertools.count(1)
@@ -59,6 +64,10 @@ class Node:
     output_metadata: tuple[tuple[tuple[int, ...], Any], ...] = ()
     # Whether the node runs even if no gradient reached it, as those of user-defined Functions do.
     runs_without_grad = False
+    # Whether the node or its outputs may have hooks.
+    has_hooks = False
+    # Whether `run` may run code of the user, besides hooks.
+    runs_user_code = True
     # How to re-run the forward of a cheap operation; set only under hooks that need it.
     replay: "Replay | None" = None
     _saved: Mapping[str, SavedTensor] = MappingProxyType({})
@@ -71,6 +80,10 @@ class Node:
     _lock_checked_at = 0
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Take the next sequence number."""
         self.sequence_nr = next(_sequence)
         self._lock = RLock()
 
@@ -119,6 +132,10 @@ class Node:
         """Return the gradients of the inputs, given those of the outputs."""
         raise NotImplementedError
 
+    def run_unrecorded(self, grads: Gradients) -> Gradients:
+        """Run as `run` does, in a pass that records nothing."""
+        return self.run(as_tensors(grads))
+
     def saves(self) -> Iterable[SavedTensor]:
         """Return the tensors that `run` will unpack, in the order they were saved."""
         return self._saved.values()
@@ -137,12 +154,14 @@ class Node:
         """
         if self._post_hooks is None:
             self._post_hooks = {}
+            self.has_hooks = True
         return add_hook(self._post_hooks, hook)
 
     def register_prehook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(grad_outputs)`` before the node runs; it may return new grad_outputs."""
         if self._pre_hooks is None:
             self._pre_hooks = {}
+            self.has_hooks = True
         return add_hook(self._pre_hooks, hook)
 
     def hooks_of_output(self, output_nr: int, *, create: bool = False) -> Hooks | None:
@@ -151,12 +170,14 @@ class Node:
             return self._tensor_hooks.get(output_nr) if self._tensor_hooks else None
         if self._tensor_hooks is None:
             self._tensor_hooks = {}
+            self.has_hooks = True
         return self._tensor_hooks.setdefault(output_nr, {})
 
     def retain_grad(self, tensor: "Tensor") -> None:
         """Write the gradient of output `tensor` to its ``.grad`` in each backward pass."""
         if self._retaining is None:
             self._retaining = {}
+            self.has_hooks = True
         self._retaining[tensor._output_nr] = ref(tensor)
 
     def retains_grad(self, tensor: "Tensor") -> bool:
@@ -206,6 +227,8 @@ class AccumulateGrad(Node):
 
     The leaf references its node weakly and the node its leaf strongly, so there is no cycle.
     """
+
+    has_hooks = True  # the leaf may have some
 
     def __init__(self, variable: "Tensor") -> None:
         super().__init__()
@@ -261,9 +284,19 @@ class AccumulateGrad(Node):
             leaf.grad = leaf.grad + grad
         else:
             leaf.grad._storage.write(self.name())
-            with np.errstate(all="ignore"):
+            previous = ignore_float_errors()
+            try:
                 np.add(leaf.grad._array, grad._array, out=leaf.grad._array)
+            finally:
+                restore_float_errors(previous)
         leaf.grad._storage.role = "gradients"
+
+
+def as_tensors(grads: Gradients) -> Grads:
+    """Return gradients as tensors."""
+    return tuple(
+        [each if each is None or isinstance(each, TensorBase) else wrap(each) for each in grads]
+    )
 
 
 class GradientEdge(NamedTuple):

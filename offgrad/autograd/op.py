@@ -9,15 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad.autograd import anomaly, grad_mode, saved_tensor
+from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.node import (
     Edge,
+    Gradients,
     Grads,
     Node,
-    gradient_edge,
+    accumulator,
+    as_tensors,
 )
 from offgrad.autograd.replay import replay_of
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import is_differentiable, wrap
+from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
 from offgrad.autograd.views import (
     CUSTOM,
     OUTSIDE,
@@ -26,11 +29,15 @@ from offgrad.autograd.views import (
     view_chain,
     view_of,
 )
+from offgrad.memory import POOL_THRESHOLD, forks
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 Array: TypeAlias = NDArray[Any]
+
+_modes, _new = grad_mode.state, object.__new__
+_NO_EDGE: Edge = (None, 0)
 
 registry: list[type["Op"]] = []
 """Every op class; a test checks that each has a specification."""
@@ -47,11 +54,16 @@ class Op(Node):
     `forward` calls ``self.save(slot=array)`` for arrays that backward needs, inputs, outputs or
     new arrays, and sets plain attributes for other values; ``needs_input_grad`` says which
     gradients backward will compute. `backward` reads ``self.saved(slot)`` and is written in
-    differentiable operations, so that gradients of gradients need no second formula.
+    differentiable operations, so that gradients of gradients need no second formula. Where it uses
+    operators alone, which arrays have as well, it sets ``backward_takes_arrays``: a pass that
+    records nothing then runs it on small arrays, without the cost of an operation for each of its
+    steps.
     """
 
     _saved: dict[str, SavedTensor]
     _saves: Mapping[str, Array | None] = MappingProxyType({})
+    # Whether `backward` is running on arrays.
+    _on_arrays = False
 
     # Whether outputs share the memory of the first input. Then forward must return NumPy views that
     # depend only on its parameters, because it is re-run on other arrays.
@@ -64,6 +76,10 @@ class Op(Node):
     # depend only on the inputs and parameters. A policy may then re-run it instead of holding its
     # outputs.
     is_recomputable: ClassVar[bool] = False
+    # Whether `backward` can run on arrays of real floating point numbers, `saved` returning arrays.
+    backward_takes_arrays: ClassVar[bool] = False
+    # Only hooks run code of the user.
+    runs_user_code = False
     # The name that PyTorch prints, where it is not that of the class with the suffix.
     torch_name: ClassVar[str] = ""
     # The suffix that PyTorch appends to the name.
@@ -97,8 +113,9 @@ class Op(Node):
         self._saves = slots
 
     def saved(self, slot: str) -> "Tensor":
-        """Return the tensor saved under `slot`."""
-        return self._saved[slot].unpack()
+        """Return the tensor saved under `slot`; its array while `backward` runs on arrays."""
+        saved = self._saved[slot]
+        return saved.unpack_array() if self._on_arrays else saved.unpack()  # type: ignore[return-value]
 
     @classmethod
     def apply(cls, *inputs: "Tensor | None", **parameters: Any) -> "Tensor":
@@ -106,66 +123,117 @@ class Op(Node):
 
         It is recorded if grad mode is on and an input requires grad.
         """
-        output: Tensor = cls.apply_all(*inputs, **parameters)[0]
+        output: Tensor = cls._apply(inputs, parameters)[0]
         return output
 
     @classmethod
     def apply_all(cls, *inputs: "Tensor | None", **parameters: Any) -> "tuple[Any, ...]":
         """Run the operation as `apply` does; return all outputs, None where forward did."""
-        recorded = False
-        if grad_mode.state.grad_enabled:
-            needs = tuple([requires_grad(each) for each in inputs])
-            recorded = True in needs
-        node = cls()
-        node.needs_input_grad = needs if recorded else (False,) * len(inputs)
-        arrays = [None if tensor is None else tensor._array for tensor in inputs]
+        return tuple(cls._apply(inputs, parameters))
+
+    @classmethod
+    def compute(cls, *inputs: Any, **parameters: Any) -> Any:
+        """Run the operation as `apply` does; on arrays, return the array that forward computes.
+
+        For gradients that are operations of their own, in a `backward` that takes arrays.
+        """
+        if type(inputs[0]) is not np.ndarray:
+            return cls.apply(*inputs, **parameters)
+        node = _new(cls)
+        node.needs_input_grad = (False,) * len(inputs)
+        return node.forward(*inputs, **parameters)
+
+    @classmethod
+    def _apply(cls, inputs: "tuple[Tensor | None, ...]", parameters: dict[str, Any]) -> list[Any]:
+        recorded, grad_enabled = False, _modes.grad_enabled
+        arrays: list[Array | None] = []
+        needs = []
+        for each in inputs:
+            need = False
+            if each is not None:
+                if grad_enabled:
+                    need = each._requires_grad if each._base is None else requires_grad(each)
+                    recorded = recorded or need
+                arrays.append(each._array)
+            else:
+                arrays.append(None)
+            needs.append(need)
+        node = _new(cls)
+        node.needs_input_grad = tuple(needs)
         if len(arrays) > 1:
             _separate_aliases(inputs, arrays)
         # As in PyTorch, infinities and NaN appear in the results without a warning.
-        with np.errstate(all="ignore"):
+        previous = ignore_float_errors()
+        try:
             result = node.forward(*arrays, **parameters)
-        results = result if type(result) is tuple else (result,)
+        finally:
+            restore_float_errors(previous)
         outputs: list[Any]
         if cls.is_view:
-            outputs = cls._views(node, inputs, results, parameters, result is results)
+            outputs = cls._views(node, inputs, result, parameters)
+        elif type(result) is tuple:
+            outputs = [None if array is None else wrap(array) for array in result]
         else:
-            outputs = [None if array is None else wrap(array) for array in results]
+            outputs = [wrap(result)]
         if recorded:
-            if anomaly.state.enabled:
-                anomaly.record_line(node)
-            node.next_functions = tuple(
-                [(None, 0) if tensor is None else gradient_edge(tensor) for tensor in inputs]
-            )
-            metadata: list[tuple[tuple[int, ...], Any]] = []
-            for output in outputs:
-                if output is None:
-                    metadata.append(((), None))
-                    continue
-                array = output._array
-                if is_differentiable(array.dtype):
-                    output._requires_grad = True
-                    output._grad_fn, output._output_nr = node, len(metadata)
-                metadata.append((array.shape, array.dtype))
-            node.output_metadata = tuple(metadata)
-            if node._saves:
-                node._saved = {}
-            hooks = saved_tensor.state.hooks
-            if cls.is_recomputable and hooks and hooks[-1].needs_replay:
-                node.replay = replay_of(node, inputs, arrays, outputs, parameters)
-            if node._saves:
-                node._save_all(inputs, arrays, results, outputs)
-        return tuple(outputs)
+            node._record(inputs, arrays, result, outputs, parameters)
+        return outputs
+
+    def _record(
+        self,
+        inputs: "tuple[Tensor | None, ...]",
+        arrays: "list[Array | None]",
+        result: Any,
+        outputs: list[Any],
+        parameters: dict[str, Any],
+    ) -> None:
+        """Make this the node of `outputs`, and save for backward."""
+        self.begin()
+        if anomaly.state.enabled:
+            anomaly.record_line(self)
+        edges: list[Edge] = []
+        for tensor in inputs:
+            if tensor is None or not tensor._requires_grad:
+                edges.append(_NO_EDGE)
+            elif tensor._grad_fn is None:
+                edges.append((accumulator(tensor), 0))
+            else:
+                edges.append((tensor._grad_fn, tensor._output_nr))
+        self.next_functions = tuple(edges)
+        metadata: list[tuple[tuple[int, ...], Any]] = []
+        for output in outputs:
+            if output is None:
+                metadata.append(((), None))
+                continue
+            array = output._array
+            dtype = array.dtype
+            if dtype.kind in "fc" or is_differentiable(dtype):
+                output._requires_grad = True
+                output._grad_fn = self
+                if metadata:
+                    output._output_nr = len(metadata)
+            metadata.append((array.shape, dtype))
+        self.output_metadata = tuple(metadata)
+        if self._saves:
+            self._saved = {}
+        hooks = saved_tensor.state.hooks
+        if hooks and self.is_recomputable and hooks[-1].needs_replay:
+            self.replay = replay_of(self, inputs, arrays, outputs, parameters)
+        if self._saves:
+            results = result if type(result) is tuple else (result,)
+            self._save_all(inputs, arrays, results, outputs)
 
     @classmethod
     def _views(
         cls,
         node: "Op",
         inputs: "tuple[Tensor | None, ...]",
-        results: tuple[Array, ...],
+        result: Any,
         parameters: Mapping[str, Any],
-        several: bool,
     ) -> list[Any]:
         blocked_by = None
+        several = type(result) is tuple
+        results = result if several else (result,)
         if cls.views_each_input:
             blocked_by = CUSTOM.format(node.name())
         elif several:
@@ -186,51 +254,83 @@ class Op(Node):
         results: tuple[Array, ...],
         outputs: "list[Any]",
     ) -> None:
-        saved = self._saved
+        saved, first_result = self._saved, results[0]
         for slot, array in self._saves.items():
             if array is None:
                 # As in PyTorch, slots that backward does not need are None.
                 setattr(self, slot, None)
+                continue
+            if array is first_result:
+                saved[slot] = SavedTensor(outputs[0], self, slot, _NO_EDGE, True)
+                continue
+            # One array object belongs to one tensor: `_separate_aliases` ensures it.
+            for index, candidate in enumerate(arrays):
+                if array is candidate:
+                    edge = self.next_functions[index]
+                    saved[slot] = SavedTensor(inputs[index], self, slot, edge)  # type: ignore[arg-type]
+                    break
             else:
-                found = self._tensor_of(array, inputs, arrays, results, outputs)
-                tensor, edge, is_output, is_own = found
-                saved[slot] = SavedTensor(tensor, self, slot, edge, is_output, is_own)
+                saved[slot] = self._save_other(slot, array, inputs, results, outputs)
         del self._saves
 
-    def _tensor_of(
+    def _save_other(
         self,
+        slot: str,
         array: Array,
         inputs: "tuple[Tensor | None, ...]",
-        arrays: "list[Array | None]",
         results: tuple[Array, ...],
         outputs: "list[Any]",
-    ) -> "tuple[Tensor, Edge, bool, bool]":
-        """Return the tensor of a saved array, the edge of its gradient, whether it is an output,
-        and whether forward made the array for backward alone.
-        """
-        # One array object belongs to one tensor: `_separate_aliases` ensures it.
-        for index, candidate in enumerate(arrays):
-            if array is candidate:
-                tensor: Any = inputs[index]
-                return tensor, self.next_functions[index], False, False
+    ) -> SavedTensor:
+        """Save a further output, a view, or an array that forward made for backward alone."""
         for index, candidate in enumerate(results):
             if array is candidate:
-                return outputs[index], (None, index), True, False
+                return SavedTensor(outputs[index], self, slot, (None, index), True)
         for tensor in (*inputs, *outputs):
             # A view: it shares the version of the memory.
             if tensor is not None and np.may_share_memory(array, tensor._array):
-                return wrap(array, tensor._storage), (None, 0), False, True
-        return wrap(array), (None, 0), False, True
+                view = wrap(array, tensor._storage)
+                return SavedTensor(view, self, slot, _NO_EDGE, False, True)
+        return SavedTensor(wrap(array), self, slot, _NO_EDGE, False, True)
 
     def run(self, grads: Grads) -> Grads:
         """Run `backward`."""
         with self.lock:
-            result = self.backward(*grads)
+            # An unpack hook may run backward through this node while it runs on arrays.
+            outer, self._on_arrays = self._on_arrays, False
+            try:
+                result = self.backward(*grads)
+            finally:
+                self._on_arrays = outer
+        return result if type(result) is tuple else (result,)
+
+    def run_unrecorded(self, grads: Gradients) -> Gradients:
+        """Run `backward`, on arrays where it takes them and they are small."""
+        if not self.backward_takes_arrays:
+            return self.run(as_tensors(grads))
+        arrays = []
+        for each in grads:
+            array = each._array if isinstance(each, TensorBase) else each
+            if array is None or array.dtype.kind != "f" or array.nbytes >= POOL_THRESHOLD:
+                return self.run(as_tensors(grads))
+            arrays.append(array)
+        with self._lock if self._lock_checked_at == forks.count else self.lock:
+            previous = ignore_float_errors()
+            outer, self._on_arrays = self._on_arrays, True
+            try:
+                result = self.backward(*arrays)
+            finally:
+                self._on_arrays = outer
+                restore_float_errors(previous)
         return result if type(result) is tuple else (result,)
 
 
 def _separate_aliases(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:
     """Give tensors that share one array object, such as x and ``x.detach()``, one view each."""
+    if len(arrays) == 2:
+        first, second = arrays
+        if first is second and first is not None and inputs[0] is not inputs[1]:
+            arrays[1] = first.view()
+        return
     first_inputs: dict[int, Tensor | None] = {}
     for index, array in enumerate(arrays):
         tensor = inputs[index]

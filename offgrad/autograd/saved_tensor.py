@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.memory import Storage, copy, track_saver
+from offgrad.memory import POOL_THRESHOLD, Storage, copy, track_saver
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -112,11 +113,11 @@ class PairHooks:
     needs_replay = False
 
     def __init__(self, pack: "Callable[[Tensor], Any]", unpack: "Callable[[Any], Tensor]") -> None:
-        self._pack = pack
+        self.pack_tensor = pack
         self._unpack = unpack
 
     def pack(self, save: Save) -> Any:
-        return self._pack(save.tensor)
+        return self.pack_tensor(save.tensor)
 
     @property
     def unpacker(self) -> Unpacker:
@@ -214,11 +215,13 @@ class SavedTensor:
             is_output: whether `tensor` is an output of `node`.
             is_own: whether `node` made it for backward alone.
         """
+        storage = tensor._storage
         self._slot = slot
         self._node = ref(node)
         self._edge = edge
-        self._version = tensor._storage.version
-        if tensor._storage.inference:
+        self._version = storage.version
+        hooks = state.hooks
+        if storage.inference:
             raise RuntimeError(
                 "inference tensors cannot be saved for backward, but "
                 f"{self.origin()} needs a {describe(tensor)} made in inference_mode(); use its "
@@ -226,13 +229,18 @@ class SavedTensor:
             )
         if is_output:
             self.is_output = True
-        elif tensor._storage is state.target:
+        elif storage is state.target:
             tensor = wrap(copy(tensor._array))
             self._version = 0
             is_own = True
-        hooks = state.hooks if not tensor._is_wrapped_number else ()
-        if not hooks or not self._pack(hooks[-1], tensor, is_own):
-            self._keep(tensor)
+        if hooks and not tensor._is_wrapped_number and self._pack(hooks[-1], tensor, is_own):
+            return
+        self._tensor = wrap(tensor._array, tensor._storage) if is_output else tensor
+        self._uid = tensor._storage.uid
+        if tensor._array.nbytes >= POOL_THRESHOLD:
+            track_saver(self)
+            self.module = current_module()
+            self.kept_by_policy = bool(hooks)
 
     @property
     def packed(self) -> "tuple[Unpacker, Any] | None":
@@ -266,11 +274,25 @@ class SavedTensor:
                 "backward() or grad(); to run backward through the graph or read its saved tensors "
                 "a second time, pass retain_graph=True the first time"
             )
+        return self._rebuild(self._unpack(unpacker, packed))
+
+    def unpack_array(self) -> NDArray[Any]:
+        """Return the array of the saved tensor; see `unpack`."""
+        packed, unpacker, tensor = self._packed, self._unpacker, self._tensor
+        if tensor is not None:
+            storage = tensor._storage
+            if storage.version == self._version and storage.uid == self._uid:
+                return tensor._array
+        elif unpacker is not None:
+            return self._unpack(unpacker, packed)._array
+        return self.unpack()._array
+
+    def _unpack(self, unpacker: Unpacker, packed: Any) -> "Tensor":
         self._check_packed(packed)
         tensor = unpacker.unpack(packed)
         self._check_packed(packed)
         self._check_unpacked(tensor)
-        return self._rebuild(tensor)
+        return tensor
 
     def register_hooks(
         self, pack: "Callable[[Tensor], Any]", unpack: "Callable[[Any], Tensor]"
@@ -321,36 +343,35 @@ class SavedTensor:
         where = f" in {self.module}" if self.module else ""
         return f"{'a freed node' if node is None else node.name()}.{self._slot}{where}"
 
-    def _keep(self, tensor: "Tensor") -> None:
-        self._tensor = wrap(tensor._array, tensor._storage) if self.is_output else tensor
-        self._uid = tensor._storage.uid
-        if track_saver(self, tensor._array.nbytes):
-            self.module = current_module()
-            self.kept_by_policy = bool(state.hooks)
-
     def _pack(self, hooks: SaveHooks, tensor: "Tensor", is_own: bool = False) -> bool:
         """Have `hooks` pack the tensor; return False if they leave it to be kept."""
-        save = Save(tensor, self._node(), self._slot, self.is_output, is_own)
-        version = save.storage.version
+        storage, detached = tensor._storage, None
+        version = storage.version
         # Operations of hooks, policies and stores are not recorded: else they would be packed, too.
         modes = grad_mode.state
         previous = modes.grad_mode, modes.grad_enabled
         try:
             modes.grad_mode = modes.grad_enabled = False
-            packed = hooks.pack(save)
+            if type(hooks) is PairHooks:
+                detached = wrap(tensor._array, storage)
+                packed = hooks.pack_tensor(detached)
+            else:
+                save = Save(tensor, self._node(), self._slot, self.is_output, is_own)
+                packed = hooks.pack(save)
+                detached = save._tensor
         finally:
             modes.grad_mode, modes.grad_enabled = previous
-        if save.storage.version != version:
+        if storage.version != version:
             raise RuntimeError(
                 f"a pack hook must not change its input in place, but that of {self.origin()} was "
-                f"changed by {save.storage.changed_by}; work on a clone"
+                f"changed by {storage.changed_by}; work on a clone"
             )
         if packed is KEEP:
             return False
         self._unpacker = hooks.unpacker
         self._packed = packed
-        self._storage = ref(save.storage)
-        self._detached = None if save._tensor is None else ref(save._tensor)
+        self._storage = ref(storage)
+        self._detached = None if detached is None else ref(detached)
         if isinstance(packed, TensorBase):
             self._packed_version = packed._storage.version
         self._shape_dtype = (tensor._array.shape, tensor._array.dtype)

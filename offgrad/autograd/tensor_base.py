@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from offgrad.autograd.views import ViewChain
 
 
+_new, _ndarray = object.__new__, np.ndarray  # looked up once: every operation wraps its results
+
+
 class TensorBase:
     """The data of a tensor."""
 
@@ -63,11 +66,15 @@ def wrap(
     array: NDArray[Any], storage: Storage | None = None, requires_grad: bool = False
 ) -> "Tensor":
     """Return a tensor over `array`; without `storage`, with a new one."""
-    tensor = object.__new__(TensorBase.tensor_class)
-    if type(array) is not np.ndarray:
+    tensor = _new(TensorBase.tensor_class)
+    if type(array) is not _ndarray:
         array = np.asarray(array)
     tensor._array = array
-    tensor._storage = new_storage(array) if storage is None else storage
+    if storage is None:
+        storage = Storage(array)
+        if state.inference:
+            storage.inference = True
+    tensor._storage = storage
     if requires_grad:
         tensor._requires_grad = True
     return tensor

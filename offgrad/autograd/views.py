@@ -166,6 +166,8 @@ def requires_grad(tensor: "Tensor | None") -> bool:
     """
     if tensor is None:
         return False
+    if tensor._base is None:
+        return tensor._requires_grad
     stale = is_stale(tensor)
     if stale and grad_mode.state.grad_enabled:
         refresh(tensor)

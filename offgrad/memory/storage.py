@@ -55,6 +55,9 @@ savers: WeakRegistry[Saver] = WeakRegistry()
 _MIN_TO_PRUNE = 16
 
 
+_count = counter.add
+
+
 class Storage:
     """The identity, version and role of one piece of tensor memory.
 
@@ -98,7 +101,7 @@ class Storage:
             if pool.owns(root):
                 return
         if nbytes:
-            counter.add(self, nbytes)
+            _count(self, nbytes)
 
     def make_successor(self) -> "Storage":
         """Return a storage for code that needs the memory unchanged after this storage died.
@@ -157,13 +160,6 @@ class Storage:
             self.successor.pending_writes = writes
 
 
-def track_saver(saver: Saver, nbytes: int) -> bool:
-    """Make an `OutOfMemoryError` name `saver` if it keeps at least `POOL_THRESHOLD` bytes.
-
-    Returns:
-        Whether it does.
-    """
-    if nbytes < POOL_THRESHOLD:
-        return False
+def track_saver(saver: Saver) -> None:
+    """Make an `OutOfMemoryError` name `saver`, which keeps at least `POOL_THRESHOLD` bytes."""
     savers.add(saver)
-    return True

@@ -341,3 +341,27 @@ def test_backward_from_several_threads_over_shared_leaves() -> None:
         thread.join()
     assert not errors
     assert results == [[value + 3.5 for value in range(8)]] * 80
+
+
+def test_an_unpack_hook_runs_backward_through_the_node_that_unpacks() -> None:
+    x = offgrad.tensor([2.0, 3.0], requires_grad=True)
+    inner: list[offgrad.Tensor | None] = []
+
+    def unpack(packed: offgrad.Tensor) -> offgrad.Tensor:
+        if not inner:
+            inner.append(None)  # not again inside
+            for create_graph in (True, False):
+                inner.extend(
+                    offgrad.autograd.grad(
+                        y, x, offgrad.ones(2), retain_graph=True, create_graph=create_graph
+                    )
+                )
+        return packed
+
+    with offgrad.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        y = x * x
+    y.backward(offgrad.ones(2))
+    assert x.grad is not None
+    for found in (x.grad, *inner[1:]):
+        assert found is not None
+        assert found.tolist() == [4.0, 6.0]

@@ -171,6 +171,23 @@ def test_third_derivative(spec: OpSpec) -> None:
 
 
 @spec_and_dtype
+def test_recorded_gradients_are_the_unrecorded_ones(spec: OpSpec, dtype: Any) -> None:
+    """Backward on arrays, where an operation takes them, computes what it computes on tensors."""
+    for sample in spec.arrays(dtype):
+        found = []
+        for create_graph in (False, True):
+            inputs = tensors(sample)
+            outputs = run(spec, inputs)
+            if not any(each.requires_grad for each in outputs):
+                return
+            offgrad.manual_seed(1)
+            found.append(gradients(outputs, inputs, create_graph=create_graph))
+        for unrecorded, recorded in zip(*found, strict=True):
+            assert unrecorded.dtype == recorded.dtype
+            np.testing.assert_array_equal(unrecorded.numpy(), recorded.detach().numpy())
+
+
+@spec_and_dtype
 def test_non_contiguous_inputs_give_the_same(spec: OpSpec, dtype: Any) -> None:
     for sample in spec.arrays(dtype):
         plain, strided = tensors(sample), [scattered(each) for each in sample]

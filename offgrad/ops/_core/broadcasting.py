@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
+from offgrad.autograd.node import as_tensors
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase
+from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.dtypes import (
     TensorLike,
     as_tensor_of,
     cast_gradient,
-    check_broadcastable,
     check_operand,
+    not_broadcastable,
     result_type,
 )
 
@@ -21,14 +22,29 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 
+_LARGE, _UFUNC = memory.POOL_THRESHOLD, np.ufunc
+
+
+def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape to which two shapes broadcast.
+
+    Raises:
+        ValueError: they do not.
+    """
+    extra = len(a) - len(b)
+    if extra >= 0 and a[extra:] == b:
+        return a
+    return np.broadcast_shapes(a, b)
+
+
 def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Array:
     """Return ``ufunc(*arrays)`` in tensor memory, C-ordered, of `dtype` or that of the arrays."""
     first = arrays[0]
     shape = first.shape
-    for each in arrays[1:]:
-        if each.shape != shape:
-            shape = np.broadcast_shapes(shape, each.shape)
-    if first.nbytes < memory.POOL_THRESHOLD and shape == first.shape and type(ufunc) is np.ufunc:
+    for each in arrays:
+        if each is not first and each.shape != shape:
+            shape = broadcast_shape(shape, each.shape)
+    if first.nbytes < _LARGE and type(ufunc) is _UFUNC and shape == first.shape:
         result: Array = ufunc(*arrays, order="C")
         return result
     out = memory.empty(shape, first.dtype if dtype is None else dtype)
@@ -46,8 +62,8 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def conj(tensor: "Tensor") -> "Tensor":
-    """Return the complex conjugate; a real tensor itself."""
-    if tensor._array.dtype.kind != "c":
+    """Return the complex conjugate; a real tensor or array itself."""
+    if tensor.dtype.kind != "c":
         return tensor
     result = tensor.conj_physical()
     if tensor._is_wrapped_number:
@@ -69,7 +85,13 @@ class Broadcasting(Op):
 
     def operands(self, dtype: np.dtype[Any], *arrays: Array) -> tuple[Array, ...]:
         """Return the arrays as `dtype`; record their shapes and dtypes for `reduced`."""
-        self.shapes = tuple([each.shape for each in arrays])
+        if len(arrays) == 2:
+            a, b = arrays
+            self.shapes = a.shape, b.shape
+            if a.dtype is dtype and b.dtype is dtype:
+                return arrays
+        else:
+            self.shapes = tuple([each.shape for each in arrays])
         for each in arrays:
             if each.dtype != dtype:
                 self.dtypes = tuple([each.dtype for each in arrays])
@@ -78,6 +100,10 @@ class Broadcasting(Op):
 
     def reduced(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
         """Return the gradients summed over the broadcast dimensions, in the operands' dtypes."""
+        if self._on_arrays:
+            if self.dtypes is None:
+                return self._summed_arrays(grads)
+            grads = as_tensors(grads)
         summed = tuple(
             [
                 None if grad is None else grad.sum_to_size(shape)
@@ -93,6 +119,34 @@ class Broadcasting(Op):
             ]
         )
 
+    def _summed_arrays(self, grads: "tuple[Any, ...]") -> "tuple[Any, ...]":
+        """Return arrays summed over the broadcast dimensions."""
+        for index, grad in enumerate(grads):
+            if grad is not None and grad.shape != self.shapes[index]:
+                break
+        else:
+            return grads
+        pairs = zip(grads, self.shapes, strict=True)
+        return tuple([None if grad is None else _summed_to(grad, shape) for grad, shape in pairs])
+
+
+def _summed_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """Return `x` summed to a shape that broadcasts to its own, as `sum_to_size` does."""
+    if x.shape == shape:
+        return x
+    if x.dtype.itemsize == 2:
+        summed: Array = wrap(x).sum_to_size(shape)._array
+        return summed
+    extra = x.ndim - len(shape)
+    axes = [*range(extra)]
+    axes += [
+        extra + axis for axis, size in enumerate(shape) if size == 1 and x.shape[extra + axis] != 1
+    ]
+    kept = tuple([1 if axis in axes else size for axis, size in enumerate(x.shape)])
+    out = np.empty(kept, x.dtype)
+    kernels.sum_axes(x, tuple(axes), True, out)
+    return out.reshape(shape)
+
 
 def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
     """Return both as tensors, numbers in the dtype to compute in, and that dtype.
@@ -102,12 +156,18 @@ def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor,
         RuntimeError: if the shapes do not broadcast.
     """
     if isinstance(a, TensorBase) and isinstance(b, TensorBase):
-        dtype = a._array.dtype
-        if dtype != b._array.dtype:
+        array_a, array_b = a._array, b._array
+        dtype = array_a.dtype
+        if dtype is not array_b.dtype and dtype != array_b.dtype:
             dtype = result_type(a, b)
-        if a._array.shape != b._array.shape:
-            check_broadcastable(where, a, b)
+        if array_a.shape != array_b.shape:
+            try:
+                broadcast_shape(array_a.shape, array_b.shape)
+            except ValueError:
+                raise not_broadcastable(where, a, b) from None
         return a, b, dtype
+    if type(b) is float and isinstance(a, TensorBase) and a._array.dtype.kind == "f":
+        return a, as_tensor_of(b, a._array.dtype, where), a._array.dtype
     for each in (a, b):
         check_operand(each, where)
     if isinstance(a, TensorBase):

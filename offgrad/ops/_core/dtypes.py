@@ -317,8 +317,13 @@ def check_broadcastable(where: str, *tensors: TensorBase) -> None:
     try:
         np.broadcast_shapes(*(each._array.shape for each in tensors))
     except ValueError:
-        rule = "shapes must be equal, or 1 where they differ, counted from the last dimension"
-        raise shape_error(where, rule, *tensors) from None
+        raise not_broadcastable(where, *tensors) from None
+
+
+def not_broadcastable(where: str, *tensors: TensorBase) -> RuntimeError:
+    """Return the error for shapes that do not broadcast."""
+    rule = "shapes must be equal, or 1 where they differ, counted from the last dimension"
+    return shape_error(where, rule, *tensors)
 
 
 def shape_error(where: str, rule: str, *tensors: TensorBase) -> RuntimeError:

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from offgrad import memory
 from offgrad.autograd.op import Array
-from offgrad.autograd.tensor_base import TensorBase
+from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.broadcasting import Broadcasting, compute, conj, no_bools, operands
 from offgrad.ops._core.dtypes import (
     TensorLike,
@@ -35,6 +36,7 @@ __all__ = [
 class Add(Broadcasting):
     """a + alpha * b; keeps nothing."""
 
+    backward_takes_arrays = True
     ufunc: ClassVar[Any] = np.add
     sign: ClassVar[int] = 1
 
@@ -85,6 +87,8 @@ class Rsub(Sub):
 class Mul(Broadcasting):
     """a * b; keeps each factor whose partner needs a gradient."""
 
+    backward_takes_arrays = True
+
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, other=b if need_a else None)
@@ -111,6 +115,8 @@ def _truncating_division(a: Array, b: Array, out: Array) -> None:
 class Div(Broadcasting):
     """a / b; keeps b, and a if b needs a gradient. Rounded, it keeps nothing: gradient zero."""
 
+    backward_takes_arrays = True
+
     def forward(
         self, a: Array, b: Array, dtype: np.dtype[Any], rounding_mode: str | None = None
     ) -> Array:
@@ -125,7 +131,8 @@ class Div(Broadcasting):
         """d(a/b) = da / b - a / b^2 db."""
         need_a, need_b = self.needs_input_grad
         if self.rounding_mode is not None:
-            zero = grad.new_zeros(grad.shape)
+            zero: Any = memory.zeros(grad.shape, grad.dtype)
+            zero = zero if self._on_arrays else wrap(zero)
             return self.reduced(zero if need_a else None, zero if need_b else None)
         other = conj(self.saved("other"))
         quotient = grad / other

@@ -76,6 +76,8 @@ class Unary(Op):
 class Neg(Op):
     """-x; keeps nothing."""
 
+    backward_takes_arrays = True
+
     is_recomputable = True
 
     def forward(self, x: Array) -> Array:
@@ -88,6 +90,7 @@ class Neg(Op):
 class Exp(Unary):
     """e^x; keeps the result, its own derivative."""
 
+    backward_takes_arrays = True
     ufunc = np.exp
     keeps = "result"
 
@@ -118,6 +121,7 @@ class Exp2(Unary):
 class Expm1(Unary):
     """e^x - 1; keeps the result."""
 
+    backward_takes_arrays = True
     ufunc = np.expm1
     keeps = "result"
 
@@ -141,6 +145,7 @@ class _Logarithm(Unary):
 class Log(_Logarithm):
     """log x; keeps x."""
 
+    backward_takes_arrays = True
     ufunc = np.log
 
     def inverse_slope(self, x: "Tensor") -> "Tensor":
@@ -210,6 +215,7 @@ class Rsqrt(Unary):
 class Reciprocal(Unary):
     """1/x; keeps the result."""
 
+    backward_takes_arrays = True
     ufunc = np.reciprocal
     keeps = "result"
 
@@ -229,6 +235,7 @@ def _sigmoid(x: Array, out: Array) -> None:
 class Sigmoid(Unary):
     """1/(1 + e^-x); keeps the result."""
 
+    backward_takes_arrays = True
     ufunc = _sigmoid
     keeps = "result"
 

@@ -98,6 +98,7 @@ class Cos(Unary):
 class Tan(Unary):
     """Tangent; keeps the result."""
 
+    backward_takes_arrays = True
     ufunc = np.tan
     keeps = "result"
 
@@ -159,6 +160,7 @@ class Cosh(Unary):
 class Tanh(Unary):
     """Hyperbolic tangent; keeps the result."""
 
+    backward_takes_arrays = True
     ufunc = np.tanh
     keeps = "result"
 

@@ -18,6 +18,7 @@ from offgrad.ops._linalg.products import (
     for_blas,
     outer,
     product,
+    times,
 )
 from offgrad.ops._reduction.sums import sum_to_size
 
@@ -42,6 +43,7 @@ class LinearWithoutBias(Op):
     `_saved_` attributes show the same.
     """
 
+    backward_takes_arrays = True
     # PyTorch's name for the rows of x.
     rows: ClassVar[str] = "self"
     shape: tuple[int, ...]
@@ -77,9 +79,9 @@ class LinearWithoutBias(Op):
         grad_x = grad_weight = None
         if need_weight:
             x = conj(self.saved(self.rows)).reshape(rows.shape[0], self.shape[-1])
-            grad_weight = rows.mT @ x
+            grad_weight = times(rows.mT, x)
         if need_x:
-            grad_x = (rows @ conj(self.saved("mat2"))).reshape(self.shape)
+            grad_x = times(rows, conj(self.saved("mat2"))).reshape(self.shape)
         return grad_x, grad_weight
 
     def _as_rows(self) -> "Tensor":
@@ -114,7 +116,7 @@ class Linear(LinearWithoutBias):
         need_bias, need_x, need_weight = self.needs_input_grad
         rows = grad.reshape(prod(self.shape[:-1]), grad.shape[-1])
         return (
-            SumRows.apply(rows) if need_bias else None,
+            SumRows.compute(rows) if need_bias else None,
             *self.factors(rows, need_x, need_weight),
         )
 

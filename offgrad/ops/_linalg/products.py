@@ -38,6 +38,8 @@ def for_blas(array: Array) -> Array:
     """
     if array.ndim < 2 or 1 in array.shape[-2:]:
         return memory.contiguous(array)
+    if array.flags.c_contiguous or (array.ndim == 2 and array.flags.f_contiguous):
+        return array
     rows, columns = array.strides[-2:]
     item = array.itemsize
     for inner, outer, size in (
@@ -53,10 +55,19 @@ def for_blas(array: Array) -> Array:
 
 def product(a: Array, b: Array) -> Array:
     """Return ``a @ b`` of arrays of at least two dimensions, in tensor memory."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    out = memory.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
+    if a.ndim == b.ndim == 2:
+        shape: tuple[int, ...] = (a.shape[0], b.shape[1])
+    else:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        shape = (*batch, a.shape[-2], b.shape[-1])
+    out = memory.empty(shape, a.dtype)
     np.matmul(for_blas(a), for_blas(b), out=out)
     return out
+
+
+def times(a: Any, b: Any) -> Any:
+    """Return ``a @ b`` of tensors or, in a `backward` that runs on arrays, of arrays."""
+    return product(a, b) if type(a) is np.ndarray else a @ b
 
 
 class _Product(Op):
@@ -81,6 +92,15 @@ class _Product(Op):
 
 class Mm(_Product):
     """The product of two matrices; keeps each factor whose partner needs a gradient."""
+
+    backward_takes_arrays = True
+
+    def backward(self, grad: "Tensor") -> Any:
+        """dA = G B^H, dB = A^H G."""
+        need_a, need_b = self.needs_input_grad
+        grad_b = times(conj(self.saved("self")).mT, grad) if need_b else None
+        grad_a = times(grad, conj(self.saved("mat2")).mT) if need_a else None
+        return grad_a, grad_b
 
 
 class Bmm(_Product):
@@ -171,6 +191,8 @@ def _product(a: "Tensor", b: "Tensor", where: str) -> "Tensor":
     row, column = a._array.ndim == 1, b._array.ndim == 1
     if a._array.shape[-1] != b._array.shape[0 if column else -2]:
         raise shape_error(where, "the inner sizes must be equal", a, b)
+    if a._array.ndim == b._array.ndim == 2:
+        return Mm.apply(a, b)
     if row and column:
         return Dot.apply(a, b)
     if column:

@@ -31,6 +31,7 @@ __all__ = [
 class Relu(Op):
     """max(x, 0); keeps the result. The gradient at 0 is 0."""
 
+    backward_takes_arrays = True
     is_recomputable = True
 
     def forward(self, x: Array) -> Array:
@@ -39,7 +40,7 @@ class Relu(Op):
         return result
 
     def backward(self, grad: "Tensor") -> Any:
-        return ReluBackward.apply(grad, self.saved("result"))
+        return ReluBackward.compute(grad, self.saved("result"))
 
 
 class ReluBackward(Op):
@@ -62,6 +63,7 @@ class ReluBackward(Op):
 class Gelu(Op):
     """x Phi(x), Phi the normal distribution (Hendrycks and Gimpel, 2016); keeps x."""
 
+    backward_takes_arrays = True
     is_recomputable = True
 
     def forward(self, x: Array, approximate: str) -> Array:
@@ -73,7 +75,7 @@ class Gelu(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """Multiply by the derivative, in one kernel."""
-        return GeluBackward.apply(grad, self.saved("self"), approximate=self.approximate)
+        return GeluBackward.compute(grad, self.saved("self"), approximate=self.approximate)
 
 
 class GeluBackward(Op):

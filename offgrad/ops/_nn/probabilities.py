@@ -37,6 +37,8 @@ def _along(kernel: Callable[..., Any], dim: int, *arrays: Array) -> Array:
 class Softmax(Op):
     """e^x over its sum along a dimension; keeps the result."""
 
+    backward_takes_arrays = True
+
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
         out = _along(kernels.softmax, dim, x)
@@ -45,7 +47,7 @@ class Softmax(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """(g - sum(g p)) p, in one kernel."""
-        return SoftmaxBackward.apply(grad, self.saved("result"), dim=self.dim)
+        return SoftmaxBackward.compute(grad, self.saved("result"), dim=self.dim)
 
 
 class SoftmaxBackward(Op):
@@ -72,6 +74,8 @@ class SoftmaxBackward(Op):
 class LogSoftmax(Op):
     """x - log sum e^x along a dimension; keeps the result."""
 
+    backward_takes_arrays = True
+
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
         out = _along(kernels.log_softmax, dim, x)
@@ -80,7 +84,7 @@ class LogSoftmax(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """g - e^result sum(g), in one kernel."""
-        return LogSoftmaxBackward.apply(grad, self.saved("result"), dim=self.dim)
+        return LogSoftmaxBackward.compute(grad, self.saved("result"), dim=self.dim)
 
 
 class LogSoftmaxBackward(Op):

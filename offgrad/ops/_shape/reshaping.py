@@ -35,6 +35,7 @@ __all__ = [
 class View(Op):
     """Another shape over the same memory; keeps nothing."""
 
+    backward_takes_arrays = True
     is_view = True
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
