@@ -38,15 +38,21 @@ def _operator(
 
     def method(self: "Tensor", other: Any) -> "Tensor":
         try:
-            if reflected:
-                return operation(other, self)
             return operation(self, other)
         except TypeError:
             if _comparable(other):
                 raise
             return NotImplemented  # type: ignore[no-any-return]
 
-    return method
+    def reflected_method(self: "Tensor", other: Any) -> "Tensor":
+        try:
+            return operation(other, self)
+        except TypeError:
+            if _comparable(other):
+                raise
+            return NotImplemented  # type: ignore[no-any-return]
+
+    return reflected_method if reflected else method
 
 
 class Tensor(OperationMethods, InPlaceMethods):
