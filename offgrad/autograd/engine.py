@@ -19,6 +19,7 @@ from offgrad.autograd.node import (
     Grads,
     Node,
     as_tensors,
+    end_pass,
 )
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.tensor_base import TensorBase, describe
@@ -92,6 +93,7 @@ def run(
             cleanup.callback(observer, False)
         settings = _Settings()
         cleanup.callback(settings.restore)
+        cleanup.callback(end_pass)
         cleanup.callback(setattr, state, "passes", state.passes)
         state.passes = (*state.passes, backward_pass)
         any_packed = _announce_order(order, cleanup)

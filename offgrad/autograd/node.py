@@ -13,6 +13,7 @@ from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
+from offgrad.autograd.garbage import NODES, collector
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
@@ -34,6 +35,11 @@ _sequence = itertools.count(1)
 # Two threads must not create two nodes for one leaf, nor two locks for one node. Re-entrant: a
 # garbage collection may run a user's finalizer while it is held.
 _creation_lock = MaskedLock(reentrant=True)
+
+
+def end_pass() -> None:
+    """A backward pass of this thread, perhaps the outermost one, has ended."""
+    collector.note_pass(next(_sequence))
 
 
 # Attributes of every node, as opposed to the plain values that an operation saves.
@@ -84,8 +90,10 @@ class Node:
 
     def begin(self) -> None:
         """Take the next sequence number."""
-        self.sequence_nr = next(_sequence)
+        self.sequence_nr = number = next(_sequence)
         self._lock = RLock()
+        if not number % NODES:
+            collector.note_nodes(number)
 
     def name(self) -> str:
         """Return the name PyTorch prints, such as ``MulBackward0``."""
