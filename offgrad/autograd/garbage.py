@@ -2,8 +2,8 @@
 
 A full collection walks all objects, and CPython begins one whenever a quarter more of them have
 come. A graph that grows by some ten objects with each operation is walked again and again, though
-nothing in it is garbage: at 50,000 operations that takes two thirds of the time of forward. So while
-a graph grows large, full collections are due less often, until a backward pass has ended.
+nothing in it is garbage: at 50,000 operations that takes two thirds of the time of forward. So
+while a graph grows large, full collections are due less often, until a backward pass has ended.
 """
 
 import gc
