@@ -8,8 +8,8 @@ trains one step with one sample, which allocates the optimizer's state, and one 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from benchmarks._lib.json_worker import WorkerError
 from benchmarks._lib.session_steps import Processes
-from benchmarks._lib.training_turns import WorkerError
 
 _MAX_BATCH = 1 << 20
 """Upper end of the search, assumed not to fit."""

@@ -3,28 +3,18 @@
 So variants share neither threads nor memory, and other load on the machine slows all of them alike.
 """
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-_START = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
-    "from benchmarks._lib.training_worker import main; main(sys.argv[1])"
-)
+from benchmarks._lib.json_worker import JsonWorker
 
 Figures = dict[str, Any]
 
 
-class WorkerError(RuntimeError):
-    """A worker process has died."""
-
-
-class Worker:
+class Worker(JsonWorker):
     """A process that trains one model of one framework: see `benchmarks._lib.training_worker`.
 
     It ends with the ``with`` block.
@@ -45,12 +35,7 @@ class Worker:
             "folder": os.fspath(folder),
             "max_nbytes": max_nbytes,
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(job), *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__("benchmarks._lib.training_worker", job)
 
     def step(self, variant: str, batch: int) -> Figures:
         """Train for a step in the process and return its figures.
@@ -58,25 +43,7 @@ class Worker:
         Raises:
             WorkerError: if the process has died; its standard error shows the reason.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"variant": variant, "batch": batch}
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise WorkerError(f"the worker exited with {self._process.wait()} in step {request}")
-        figures: Figures = json.loads(line)
-        return figures
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._process.communicate()
+        return self.ask(variant=variant, batch=batch)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

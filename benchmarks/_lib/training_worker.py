@@ -5,18 +5,17 @@ input asks for a step of one variant and batch size; the reply is a line of figu
 """
 
 import gc
-import inspect
 import json
 import resource
-import sys
 import time
-import types
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import psutil
 
+from benchmarks._lib.json_worker import serve
+from benchmarks._lib.translated import import_for
 from benchmarks._lib.variants import Variants
 from offgrad.cli.compare.process_memory import is_out_of_memory, peak_rss
 
@@ -63,7 +62,7 @@ class Trainer:
         lib = self._lib
         lib.manual_seed(0)
         if model == "gpt":
-            gpt = _import_for(lib, "offgrad.cli.compare.gpt")
+            gpt = import_for(lib, "offgrad.cli.compare.gpt")
             *numbers, dropout = sizes
             self._model = gpt.GPT(gpt.GPTConfig(*map(int, numbers), dropout))
             self._shape: tuple[int, ...] = (int(numbers[-1]) + 1,)
@@ -72,9 +71,9 @@ class Trainer:
             layers = (
                 None
                 if hasattr(lib.nn, "Conv2d")
-                else _import_for(lib, "benchmarks._lib.conv_layers")
+                else import_for(lib, "benchmarks._lib.conv_layers")
             )
-            self._model = _import_for(lib, "benchmarks._lib.resnet").ResNet18(
+            self._model = import_for(lib, "benchmarks._lib.resnet").ResNet18(
                 layers or lib.nn, int(sizes[0])
             )
             self._shape = (3, 32, 32)
@@ -137,17 +136,6 @@ class Trainer:
         return [self._lib.tensor(np.ascontiguousarray(part)) for part in parts]
 
 
-def _import_for(lib: Any, name: str) -> Any:
-    """Import a module written for offgrad, translated to torch if `lib` is torch."""
-    module = import_module(name)
-    if lib.__name__ != "torch":
-        return module
-    source = inspect.getsource(module).replace("import offgrad as torch", "import torch")
-    translated = types.ModuleType(f"torch_{name}")
-    exec(source.replace("from offgrad", "from torch"), translated.__dict__)
-    return translated
-
-
 def _ran_out_of_memory(error: Exception) -> bool:
     """Return whether memory ran out; PyTorch and oneDNN have no exception type for that."""
     messages = ("memory", "could not create a primitive")
@@ -156,6 +144,4 @@ def _ran_out_of_memory(error: Exception) -> bool:
 
 def main(job: str) -> None:
     """Serve the requests on standard input until it ends."""
-    trainer = Trainer(**json.loads(job))
-    for line in sys.stdin:
-        print(json.dumps(trainer.step(**json.loads(line))), flush=True)
+    serve(Trainer(**json.loads(job)).step)

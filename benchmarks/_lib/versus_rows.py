@@ -1,0 +1,90 @@
+"""The rows of `benchmarks.bench_vs_torch`: what is measured, and the targets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OPERATIONS = ("add", "mul", "matmul", "tanh")
+MODES = {"recorded": 2.0, "unrecorded": 2.5, "under Python hooks": 2.0}
+"""How operations run, each with its target."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured, and the most that it may take, times torch.
+
+    Attributes:
+        name: the row's name in tables and for ``--only``.
+        job: the name of a class in `benchmarks._lib.versus_worker`.
+        sizes: the arguments of that class.
+        targets: measures, each with the most seconds it may take, times torch's; None for no
+            target.
+        peak: target of peak memory, times torch's; None for no target.
+        has_peak: whether peak memory is measured.
+        compiles: whether torch.compile is measured, too.
+    """
+
+    name: str
+    job: str
+    sizes: Mapping[str, Any]
+    targets: Mapping[str, float | None]
+    peak: float | None = None
+    has_peak: bool = True
+    compiles: bool = False
+
+
+def _gpt(name: str, sizes: str, dropout: float, time: float, peak: float) -> Row:
+    names = "layers", "width", "heads", "context", "batch"
+    numbers = dict(zip(names, map(int, sizes.split()), strict=True))
+    return Row(
+        f"{name}, dropout {dropout:g}",
+        "GPTSteps",
+        {**numbers, "dropout": dropout},
+        {"step": time},
+        peak,
+        compiles=True,
+    )
+
+
+ROWS = (
+    _gpt("GPT 6x512", "6 512 8 512 4", 0.1, 0.40, 0.50),
+    _gpt("GPT 6x512", "6 512 8 512 4", 0.0, 0.45, 0.70),
+    _gpt("GPT 12x768", "12 768 12 1024 1", 0.1, 0.35, 0.50),
+    _gpt("GPT of compare", "12 128 4 256 16", 0.1, 0.55, 0.45),
+    _gpt("GPT of compare", "12 128 4 256 16", 0.0, 0.80, 0.75),
+    Row(
+        "MLP 784-2048-2048-10",
+        "MLPSteps",
+        {"widths": [784, 2048, 2048, 10], "batch": 512},
+        {"step": 0.45},
+        0.80,
+        compiles=True,
+    ),
+    Row(
+        "10x10 operation",
+        "Operations",
+        {},
+        {f"{op} {mode}": most for op in OPERATIONS for mode, most in MODES.items()},
+        has_peak=False,
+    ),
+    Row(
+        "module call",
+        "ModuleCalls",
+        {},
+        {
+            "without hooks": 0.3,
+            "with a forward hook": 1.2,
+            "with a forward pre-hook": None,
+            "in a session": None,
+        },
+        has_peak=False,
+    ),
+    Row(
+        "chain of 100,000 nodes",
+        "Chain",
+        {"nodes": 100_000},
+        {"forward": 2.0, "backward": 2.0, "free": 2.0},
+        1.0,
+    ),
+)
+"""All rows, in the order of the table."""
