@@ -1,15 +1,16 @@
 """Tables of `benchmarks.bench_vs_torch`, in Markdown, and the machine's description."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._lib.training_turns import quartiles
 from benchmarks._lib.versus_measure import BASE
+from benchmarks._lib.versus_rows import TENTH
 from offgrad.cli.compare.environment import describe_machine
 
 _FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "sve")
@@ -64,6 +65,8 @@ def print_report(
         highlight=False,
     )
     console.print(_times(rows), highlight=False)
+    for line in _growth_lines(rows):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if any("peak" in row for row in rows):
         title = "\nPeak of resident memory beyond the loaded libraries, MiB:\n"
         console.print(title, highlight=False)
@@ -93,10 +96,12 @@ def _times(rows: list[dict[str, Any]]) -> Table:
     table = _table("", "threads", BASE, "contender", "time", "times torch", "target", "")
     for row in rows:
         for measure in row["seconds"][BASE]:
+            if measure.endswith(TENTH):
+                continue
             for name in row["seconds"]:
                 if name == BASE:
                     continue
-                low, median, high = row["ratios"][name][measure]
+                low, middle, high = row["ratios"][name][measure]
                 target = row["targets"].get(measure) if name == "offgrad" else None
                 table.add_row(
                     row["row"] if measure == "step" else f"{row['row']}: {measure}",
@@ -104,11 +109,28 @@ def _times(rows: list[dict[str, Any]]) -> Table:
                     _duration(row["seconds"][BASE][measure]),
                     name,
                     _duration(row["seconds"][name][measure]),
-                    f"{median:.2f} ({low:.2f} to {high:.2f})",
+                    f"{middle:.2f} ({low:.2f} to {high:.2f})",
                     "" if target is None else f"{target:.2f}",
-                    verdict(median, target),
+                    verdict(middle, target),
                 )
     return table
+
+
+def _growth_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield how much longer a node takes in a chain than in one a tenth as long."""
+    for row in rows:
+        for name, seconds in row["seconds"].items():
+            growth = [
+                f"{measure} {median(each) / 10 / median(seconds[measure + TENTH]):.2f}"
+                for measure, each in seconds.items()
+                if measure + TENTH in seconds
+            ]
+            if growth:
+                text = ", ".join(growth)
+                yield (
+                    f"{row['row']}, {row['threads']} threads, {name}: time of a node, times that "
+                    f"in a chain a tenth as long: {text}"
+                )
 
 
 def _peaks(rows: list[dict[str, Any]]) -> Table:
@@ -136,8 +158,8 @@ def _peaks(rows: list[dict[str, Any]]) -> Table:
 
 
 def _duration(seconds: list[float]) -> str:
-    median = quartiles(seconds)[1]
+    middle = median(seconds)
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if median >= unit:
-            return f"{median / unit:.3g} {name}"
-    return f"{median * 1e9:.3g} ns"
+        if middle >= unit:
+            return f"{middle / unit:.3g} {name}"
+    return f"{middle * 1e9:.3g} ns"

@@ -7,6 +7,8 @@ from typing import Any
 OPERATIONS = ("add", "mul", "matmul", "tanh")
 MODES = {"recorded": 2.0, "unrecorded": 2.5, "under Python hooks": 2.0}
 """How operations run, each with its target."""
+TENTH = ", a tenth"
+"""Suffix of measures of a chain a tenth as long, which show whether the time grows linearly."""
 
 
 @dataclass(frozen=True)

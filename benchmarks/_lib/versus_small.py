@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 
 from benchmarks._lib.translated import import_for
-from benchmarks._lib.versus_rows import MODES, OPERATIONS
+from benchmarks._lib.versus_rows import MODES, OPERATIONS, TENTH
 
 
 class _Small:
@@ -160,7 +160,7 @@ class Chain(_Small):
 
     def turn(self) -> dict[str, float]:
         """Return the seconds of each phase, and of those of the chain a tenth as long."""
-        tenth = {f"{name}, a tenth": each for name, each in self._phases(self._nodes // 10).items()}
+        tenth = {name + TENTH: each for name, each in self._phases(self._nodes // 10).items()}
         return {**self._phases(self._nodes), **tenth}
 
     def _phases(self, nodes: int) -> dict[str, float]:

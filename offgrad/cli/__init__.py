@@ -14,6 +14,7 @@ import click
 
 import offgrad
 from offgrad.cli.compare.command import compare as _compare
+from offgrad.cli.warmup.command import warmup as _warmup
 
 __all__ = ["main"]
 
@@ -33,13 +34,14 @@ def _commands() -> None:
 
 
 _commands.add_command(_compare)
+_commands.add_command(_warmup)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
-    The exit status is 0 for success, 1 for wrong results, 2 for bad values, 130 after Ctrl-C and
-    143 after SIGTERM. Options may also be set by environment variables, such as
+    The exit status is 0 for success, 1 for failures and wrong results, 2 for bad values, 130 after
+    Ctrl-C and 143 after SIGTERM. Options may also be set by environment variables, such as
     OFFGRAD_COMPARE_STEPS for --steps of compare.
     """
     sys.exit(_run(arguments))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -94,3 +95,31 @@ def test_compiled_loops_are_cached_under_a_name_that_follows_the_helpers(
     _jit._helpers_digest.cache_clear()
     assert _jit._named_after_helpers(loop).__qualname__ != name
     _jit._helpers_digest.cache_clear()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_pauses_while_a_loop_is_compiled(enabled: bool) -> None:
+    event = pytest.importorskip("numba.core.event")
+    kernels.set_backend("numba")
+    seen: list[bool] = []
+
+    class Listener(event.Listener):  # type: ignore[misc,name-defined]
+        def on_start(self, _: Any) -> None:
+            seen.append(gc.isenabled())
+
+        def on_end(self, _: Any) -> None: ...
+
+    def loop(x: Any) -> Any:
+        return x + 1
+
+    kernel = _jit.Kernel(loop)
+    _jit.loops.remove(kernel)
+    try:
+        gc.enable() if enabled else gc.disable()
+        with event.install_listener("numba:compiler_lock", Listener()):
+            assert kernel(1) == 2
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert seen
+    assert not any(seen)

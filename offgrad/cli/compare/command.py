@@ -20,17 +20,12 @@ from offgrad.cli.compare.progress import progress_display
 from offgrad.cli.compare.results import CRASHED, FINISHED, Run
 from offgrad.cli.compare.runner import run_workers
 from offgrad.cli.compare.settings import check_settings
+from offgrad.cli.errors import BadValue
 from offgrad.memory import format_nbytes
 from offgrad.policies import POLICIES, parse_policy
 
 _DEFAULTS = Config()
 _OUTPUTS = ("compare.json", "compare.png")
-
-
-class BadValue(click.ClickException):
-    """An invalid value from the user."""
-
-    exit_code = 2
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.compare.conftest import Offgrad
+from tests.cli.conftest import Offgrad
 
 LONG = (
     *("--layers", "4", "--width", "32", "--heads", "2", "--context", "128", "--batch", "8"),

@@ -1,0 +1,1 @@
+"""`offgrad warmup`: all kernels compiled ahead, in parallel processes."""

@@ -1,0 +1,132 @@
+"""Small calls that compile every loop, for `offgrad warmup`.
+
+A loop is compiled for the types of its arguments, so these calls pass the types of training steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offgrad import kernels
+from offgrad.kernels import _jit
+from offgrad.kernels._arrays import Array
+
+DTYPES = ("float32", "float64")
+
+
+class Compilation(NamedTuple):
+    """What a unit of work took.
+
+    Attributes:
+        compiled: loops that were compiled.
+        loaded: loops that were in the cache.
+        seconds: duration.
+        folder: of the cache; None if compiled loops cannot be cached.
+    """
+
+    compiled: int
+    loaded: int
+    seconds: float
+    folder: str | None
+
+
+def compile_unit(name: str, dtype: str) -> Compilation:
+    """Compile the loops of a unit of `UNITS`, or load them from the cache.
+
+    Args:
+        name: a key of `UNITS`.
+        dtype: one of `DTYPES`.
+
+    Raises RuntimeError if kernels run on NumPy.
+    """
+    if kernels.backend() != "numba":
+        raise RuntimeError("kernels run on NumPy: there is nothing to compile")
+    before = _counts()
+    began = time.perf_counter()
+    UNITS[name](np.ones((4, 8), dtype))
+    seconds = time.perf_counter() - began
+    compiled, loaded = (now - then for now, then in zip(_counts(), before, strict=True))
+    used = [folder for kernel in _jit.loops for folder in kernel.folders()]
+    return Compilation(compiled, loaded, seconds, used[0] if used and None not in used else None)
+
+
+def _counts() -> tuple[int, int]:
+    counts = [kernel.counts() for kernel in _jit.loops]
+    return sum(compiled for compiled, _ in counts), sum(loaded for _, loaded in counts)
+
+
+def _statistics(x: Array) -> Array:
+    return np.ones(len(x), x.dtype)
+
+
+def _target(x: Array) -> Array:
+    return np.zeros(len(x), np.int64)
+
+
+def _attention(x: Array) -> None:
+    q, lse = x[None, None], _statistics(x)[None, None]
+    kernels.attention(q, q, q, q.copy(), lse, 1.0, causal=True)
+
+
+def _attention_backward(x: Array) -> None:
+    q, lse = x[None, None], _statistics(x)[None, None]
+    dq, dk, dv = (q.copy() for _ in range(3))
+    kernels.attention_backward(q, q, q, q, q, lse, dq, dk, dv, 1.0, causal=True)
+
+
+def _layer_norm(x: Array) -> None:
+    rows = _statistics(x)
+    kernels.layer_norm(x, x[0], x[0], 1e-5, x.copy(), rows, rows.copy())
+
+
+def _layer_norm_backward(x: Array) -> None:
+    rows = _statistics(x)
+    kernels.layer_norm_backward(x, x, x[0], rows, rows, x.copy(), x[0].copy(), x[0].copy())
+
+
+def _cross_entropy(x: Array) -> None:
+    kernels.cross_entropy(x, _target(x), _statistics(x), _statistics(x))
+
+
+def _cross_entropy_backward(x: Array) -> None:
+    kernels.cross_entropy_backward(_statistics(x), x, _target(x), _statistics(x), x.copy())
+
+
+def _adamw(x: Array) -> None:
+    kernels.adamw_step(x, x.copy(), x.copy(), x.copy(), 0.1, 0.9, 0.9, 0.1, 0.1, 1)
+
+
+def _sgd(x: Array) -> None:
+    kernels.sgd_step(x, x.copy(), x.copy(), 0.1, 0.9)
+
+
+def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callable[[Array], None]:
+    return lambda x: kernel(*([x] * inputs), x.copy(), *rest)
+
+
+UNITS: dict[str, Callable[[Array], None]] = {
+    "attention": _attention,
+    "attention backward": _attention_backward,
+    "AdamW": _adamw,
+    "layer norm backward": _layer_norm_backward,
+    "cross-entropy": _cross_entropy,
+    "cross-entropy backward": _cross_entropy_backward,
+    "GELU": _elementwise(kernels.gelu, 1),
+    "layer norm": _layer_norm,
+    "GELU backward": _elementwise(kernels.gelu_backward, 2),
+    "embedding backward": lambda x: kernels.embedding_backward(x, _target(x), x.copy()),
+    "dropout": _elementwise(kernels.dropout, 1, 0.5, 0),
+    "sum of rows": lambda x: kernels.sum_rows(x, x[0].copy()),
+    "SGD": _sgd,
+    "softmax": _elementwise(kernels.softmax, 1),
+    "softmax backward": _elementwise(kernels.softmax_backward, 2),
+    "log-softmax": _elementwise(kernels.log_softmax, 1),
+    "log-softmax backward": _elementwise(kernels.log_softmax_backward, 2),
+    "GELU by tanh": _elementwise(kernels.gelu, 1, "tanh"),
+    "GELU by tanh, backward": _elementwise(kernels.gelu_backward, 2, "tanh"),
+}
+"""Calls by name, those of a training step and the slowest first: then processes end together."""
