@@ -43,7 +43,7 @@ def main(
     path: Path | None,
 ) -> None:
     """Measure, and print tables of time and memory."""
-    rows = [row for row in ROWS if not only or any(each in row.name for each in only)]
+    rows = [row for row in ROWS if not only or any(_names(each, row.name) for each in only)]
     if not rows or rounds < 1:
         names = ", ".join(repr(row.name) for row in ROWS)
         raise click.UsageError(f"--rounds must be at least 1, and --only name one of {names}")
@@ -57,6 +57,8 @@ def main(
     measured: list[dict[str, Any]] = []
     for count in counts:
         for row in rows:
+            if count != counts[0] and not row.uses_threads:
+                continue
             title = f"{row.name}, {count} threads"
 
             def say(line: str, title: str = title) -> None:
@@ -68,6 +70,11 @@ def main(
                 figures = {"machine": machine, "rounds": rounds, "rows": measured}
                 path.write_text(json.dumps(figures, indent=1) + "\n")
     print_report(Console(width=None if os.isatty(1) else 160), machine, measured, rounds)
+
+
+def _names(text: str, name: str) -> bool:
+    """Return whether `text` is the name of the row, or a part of it and no row's name."""
+    return text == name or (text in name and all(text != row.name for row in ROWS))
 
 
 def _usual_threads() -> list[int]:

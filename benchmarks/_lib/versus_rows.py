@@ -24,6 +24,7 @@ class Row:
         peak: target of peak memory, times torch's; None for no target.
         has_peak: whether peak memory is measured.
         compiles: whether torch.compile is measured, too.
+        uses_threads: whether it is measured for each number of threads, or for the first only.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Row:
     peak: float | None = None
     has_peak: bool = True
     compiles: bool = False
+    uses_threads: bool = True
 
 
 def _gpt(name: str, sizes: str, dropout: float, time: float, peak: float) -> Row:
@@ -68,6 +70,7 @@ ROWS = (
         {},
         {f"{op} {mode}": most for op in OPERATIONS for mode, most in MODES.items()},
         has_peak=False,
+        uses_threads=False,
     ),
     Row(
         "module call",
@@ -80,6 +83,7 @@ ROWS = (
             "in a session": None,
         },
         has_peak=False,
+        uses_threads=False,
     ),
     Row(
         "chain of 100,000 nodes",
@@ -87,6 +91,7 @@ ROWS = (
         {"nodes": 100_000},
         {"forward": 2.0, "backward": 2.0, "free": 2.0},
         1.0,
+        uses_threads=False,
     ),
 )
 """All rows, in the order of the table."""
