@@ -70,7 +70,7 @@ def _differ(mine: Any, theirs: Any) -> str | None:
     for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a is None or b is None:
             continue
-        have, want = (np.asarray(each.detach().numpy()) for each in (a, b))
+        have, want = a.detach().numpy(), b.detach().resolve_conj().numpy(force=True)
         if have.shape != want.shape:
             return f"shape of result {number}"
         finite = np.isfinite(want)
@@ -150,6 +150,10 @@ def _table(rows: list[Figures], worst: int) -> Table:
     return table
 
 
+def _save(file: Path, threads: int, elements: int, rows: list[Figures]) -> None:
+    file.write_text(json.dumps({"threads": threads, "elements": elements, "rows": rows}, indent=1))
+
+
 @click.command()
 @click.option("--only", default="", help="A regular expression that names must contain.")
 @click.option("--elements", default=2_000_000, show_default=True)
@@ -169,8 +173,9 @@ def main(
     rows: list[Figures] = []
     for name in names(SPECS):
         if re.search(only, name):
-            with console.status(name):
-                rows.append(measure(name, torch, elements, seconds))
+            rows.append(measure(name, torch, elements, seconds))
+            if file is not None:
+                _save(file, threads, elements, rows)
     measured = [row for row in rows if row.get("both")]
     skipped = [row["name"] for row in rows if row not in measured]
     console.print(_table(measured, worst))
@@ -180,10 +185,6 @@ def main(
         console.print(
             f"{len(measured)} operations: geometric mean {typical:.2f}, {slower} above 1.1; "
             f"{len(skipped)} of the table cannot be enlarged"
-        )
-    if file is not None:
-        file.write_text(
-            json.dumps({"threads": threads, "elements": elements, "rows": rows}, indent=1)
         )
 
 

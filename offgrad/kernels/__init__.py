@@ -10,54 +10,99 @@ Internal: operations call kernels, users do not. Importing this package neither 
 compiles anything; the first calls do.
 """
 
-from offgrad.kernels._arrays import sum_axes
+from offgrad.kernels._along_dim import are_within, gather, scatter_add
 from offgrad.kernels._attention import attention, attention_backward
 from offgrad.kernels._blas import single_threaded_blas
+from offgrad.kernels._chunks import elementwise, in_chunks, keep_where
+from offgrad.kernels._copy import copy_into
 from offgrad.kernels._cross_entropy import (
     cross_entropy,
     cross_entropy_backward,
     cross_entropy_total_weight,
 )
+from offgrad.kernels._cumsum import cumsum
 from offgrad.kernels._dropout import dropout, dropout_mask
 from offgrad.kernels._embedding import embedding_backward
 from offgrad.kernels._gelu import gelu, gelu_backward
 from offgrad.kernels._jit import backend, set_backend
 from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
+from offgrad.kernels._losses import (
+    PairLoss,
+    are_probabilities,
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    huber,
+    mse,
+    smooth_l1,
+    soft_margin,
+)
 from offgrad.kernels._optimizers import adamw_step, sgd_step
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
-from offgrad.kernels._reduce import sum_rows
+from offgrad.kernels._reduce import (
+    arg_extreme,
+    log_sum_exp,
+    log_sum_exp_backward,
+    reduce_axes,
+    sum_axes,
+    sum_rows,
+)
+from offgrad.kernels._rows import add_rows, take_rows
 from offgrad.kernels._softmax import (
     log_softmax,
     log_softmax_backward,
     softmax,
     softmax_backward,
 )
+from offgrad.kernels._sort import sorted_indices
 
 __all__ = [
+    "PairLoss",
     "adamw_step",
+    "add_rows",
+    "are_probabilities",
+    "are_within",
+    "arg_extreme",
     "attention",
     "attention_backward",
     "backend",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "copy_into",
     "cross_entropy",
     "cross_entropy_backward",
     "cross_entropy_total_weight",
+    "cumsum",
     "dropout",
     "dropout_mask",
+    "elementwise",
     "embedding_backward",
+    "gather",
     "gelu",
     "gelu_backward",
     "get_num_threads",
+    "huber",
+    "in_chunks",
+    "keep_where",
     "layer_norm",
     "layer_norm_backward",
     "log_softmax",
     "log_softmax_backward",
+    "log_sum_exp",
+    "log_sum_exp_backward",
+    "mse",
     "parallel_for",
+    "reduce_axes",
+    "scatter_add",
     "set_backend",
     "set_num_threads",
+    "sgd_step",
     "single_threaded_blas",
+    "smooth_l1",
+    "soft_margin",
     "softmax",
     "softmax_backward",
-    "sgd_step",
+    "sorted_indices",
     "sum_axes",
     "sum_rows",
+    "take_rows",
 ]

@@ -65,8 +65,22 @@ def contiguous(array: NDArray[np.generic]) -> NDArray[np.generic]:
 def copy(array: NDArray[np.generic]) -> NDArray[np.generic]:
     """Return a C-ordered copy of `array`."""
     result = empty(array.shape, array.dtype)
-    np.copyto(result, array)
+    if result.nbytes < POOL_THRESHOLD:
+        np.copyto(result, array)
+    else:
+        _copiers[-1](result, array)
     return result
+
+
+def set_copier(copier: Callable[[NDArray[np.generic], NDArray[np.generic]], None]) -> None:
+    """Let `copy` call ``copier(result, array)`` for large arrays, instead of `np.copyto`.
+
+    The kernels, a layer above, copy on several threads.
+    """
+    _copiers.append(copier)
+
+
+_copiers: list[Callable[[NDArray[np.generic], NDArray[np.generic]], None]] = [np.copyto]
 
 
 def allocated() -> int:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import (
@@ -144,7 +144,7 @@ def _along(
         raise RuntimeError(message) if is_fill else IndexError(message)
     size = input._array.shape[axis] if input._array.ndim else 1
     low = -size if is_fill else 0
-    if index._array.size and not (index._array.min() >= low and index._array.max() < size):
+    if not kernels.are_within(index._array, low, size):
         raise IndexError(
             f"{where}: indices must be from {low} to {size - 1}, got {index._array.min()} to "
             f"{index._array.max()}"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import (
@@ -36,11 +36,15 @@ class _AtIndex(Op):
     Tensors without dimensions count as vectors of one element.
     """
 
-    def grid(self, index: Array, dim: int) -> tuple[Array, ...]:
-        """Save the index; return it for NumPy."""
+    def keep(self, index: Array, dim: int) -> Array:
+        """Save the index; return it with dimensions."""
         self.dim = dim
         self.save(index=index)
-        return _grid(np.atleast_1d(index), dim)
+        return np.atleast_1d(index)
+
+    def grid(self, index: Array, dim: int) -> tuple[Array, ...]:
+        """Save the index; return it for NumPy."""
+        return _grid(self.keep(index, dim), dim)
 
     def source_gradient(self, grad: "Tensor", shape: tuple[int, ...]) -> "Tensor":
         """Return `grad` at the index, padded with zeros to the shape of a larger source."""
@@ -59,8 +63,10 @@ class Gather(_AtIndex):
 
     def forward(self, x: Array, index: Array, dim: int) -> Array:
         self.shape, self.sparse_grad = x.shape, False
-        chosen: Array = np.atleast_1d(x)[self.grid(index, dim)]
-        return chosen.reshape(index.shape)
+        at = self.keep(index, dim)
+        out = memory.empty(index.shape, x.dtype)
+        kernels.gather(np.atleast_1d(x), at, dim, out.reshape(at.shape))
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient at the index of its element."""
@@ -74,8 +80,9 @@ class ScatterAdd(_AtIndex):
     def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
         self.shape = source.shape
         out = memory.copy(x)
-        where = self.grid(index, dim)
-        np.add.at(np.atleast_1d(out), where, _part(np.atleast_1d(source), where[dim]))
+        at = self.keep(index, dim)
+        values = memory.contiguous(_part(np.atleast_1d(source), at))
+        kernels.scatter_add(np.atleast_1d(out), at, values, dim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -133,7 +140,7 @@ class Take(Op):
         self.shape = x.shape
         self.save(index=index)
         out = memory.empty(index.shape, x.dtype)
-        np.take(x, index, out=out)
+        kernels.take_rows(x.reshape(-1), memory.contiguous(index), out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -184,7 +191,7 @@ def _check_index(
         for at, (index_size, max_size) in enumerate(pairs):
             if index_size > max_size and (at != axis or other is not input):
                 raise shape_error(where, "the index must not be larger", index, other)
-    if index._array.size and (index._array.min() < 0 or index._array.max() >= size):
+    if not kernels.are_within(index._array, 0, size):
         raise RuntimeError(
             f"{where}: indices must be from 0 to {size - 1}, got {index._array.min()} to "
             f"{index._array.max()}"
@@ -298,7 +305,7 @@ def _positions(input: "Tensor", index: "Tensor", where: str) -> "Tensor":
     if check_tensor(index, where)._array.dtype != np.int64:
         raise RuntimeError(f"{where}: the index must be int64, got a {describe(index)}")
     size = check_tensor(input, where)._array.size
-    if index._array.size and not (-size <= index._array.min() and index._array.max() < size):
+    if not kernels.are_within(index._array, -size, size):
         raise IndexError(
             f"{where}: positions must be from {-size} to {size - 1}, got {index._array.min()} to "
             f"{index._array.max()}"

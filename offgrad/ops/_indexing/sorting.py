@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.dims import integer, normalize_dim
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["argsort", "kthvalue", "median", "msort", "sort", "topk"]
 
 
-def _sorted_indices(x: Array, axis: int, descending: bool) -> Array:
-    """Return the indices of a stable sort; NaN is larger than any number."""
-    if not descending:
-        return np.argsort(x, axis=axis, kind="stable")
-    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    return np.flip(x.shape[axis] - 1 - backwards, axis)
+def _sorted_indices(
+    x: Array, axis: int, descending: bool, first: int = 0, last: int | None = None
+) -> Array:
+    """Return the indices of a stable sort, from rank `first` to ``last - 1``; NaN is largest."""
+    rows = memory.contiguous(np.moveaxis(x, axis, -1))
+    found = kernels.sorted_indices(rows, descending, first, last)
+    return memory.contiguous(np.moveaxis(found, -1, axis))
 
 
 def _ordered(input: "Tensor", dim: int, where: str) -> int:
@@ -79,14 +81,14 @@ def topk(
         raise RuntimeError(f"topk: k must be from 0 to {size}, the size of dim {dim}, got {k}")
 
     def find(x: Array, axis: int) -> Array:
-        return _sorted_indices(x, axis, largest).take(np.arange(k), axis)
+        return _sorted_indices(x, axis, largest, 0, k)
 
     return Extreme(*Selection.named("TopkBackward0").apply_all(input, dim=axis, find=find))
 
 
 def _at_rank(rank: int) -> Any:
     def find(x: Array, axis: int) -> Array:
-        return _sorted_indices(x, axis, False).take([rank], axis)
+        return _sorted_indices(x, axis, False, rank, rank + 1)
 
     return find
 
@@ -110,13 +112,16 @@ def kthvalue(input: "Tensor", k: int, dim: int = -1, keepdim: bool = False) -> E
 
 def _median_index(x: Array, axis: int) -> Array:
     """Return the index of the lower median, or of the first NaN."""
-    order = _sorted_indices(x, axis, False)
-    middle = order.take([(x.shape[axis] - 1) // 2], axis)
+    rank = (x.shape[axis] - 1) // 2
+    middle = _sorted_indices(x, axis, False, rank, rank + 1)
     nan = np.isnan(x)
-    return np.where(nan.any(axis, keepdims=True), np.argmax(nan, axis=axis, keepdims=True), middle)
+    has_nan = nan.any(axis, keepdims=True)
+    if not has_nan.any():
+        return middle
+    return np.where(has_nan, np.argmax(nan, axis=axis, keepdims=True), middle)
 
 
-def _median(x: Array, axis: tuple[int, ...], keepdims: bool, out: Array) -> None:
+def _median(x: Array, axis: tuple[int, ...], out: Array) -> None:
     flat = x.reshape(-1)
     out[...] = flat[_median_index(flat, 0)[0]] if flat.size else np.nan
 

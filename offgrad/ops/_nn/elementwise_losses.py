@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.autograd.op import Array, Op
+from offgrad import kernels
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import (
     check_broadcastable,
@@ -14,15 +14,21 @@ from offgrad.ops._core.dtypes import (
     result_type,
     shape_error,
 )
-from offgrad.ops._elementwise.clamping import clamp
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._elementwise.exponential import (
     exp,
     log,
-    log1p,
-    sigmoid,
 )
 from offgrad.ops._nn.classification_losses import check_reduction, reduce
+from offgrad.ops._nn.pair_losses import (
+    BinaryCrossEntropy,
+    BinaryCrossEntropyWithLogits,
+    HuberLoss,
+    MseLoss,
+    PairLoss,
+    SmoothL1Loss,
+    SoftMarginLoss,
+)
 from offgrad.ops._shape.permuting import broadcast_tensors
 
 if TYPE_CHECKING:
@@ -40,139 +46,6 @@ __all__ = [
     "smooth_l1_loss",
     "soft_margin_loss",
 ]
-
-
-class PairLoss(Op):
-    """A function of each pair of elements, optionally reduced; keeps both.
-
-    Parameters become attributes.
-    """
-
-    reduction: int
-    count: int
-
-    def forward(self, x: Array, target: Array, reduction: int, **parameters: Any) -> Array:
-        """Return the losses, or their mean or sum."""
-        self.reduction, self.count = reduction, x.size
-        self.__dict__.update(parameters)
-        self.save(self=x, target=target)
-        losses = np.asarray(self.value(x, target), x.dtype)
-        if reduction == 0:
-            return losses
-        return np.asarray(losses.mean() if reduction == 1 else losses.sum(), x.dtype)
-
-    def backward(self, grad: "Tensor") -> Any:
-        need_x, need_target = self.needs_input_grad
-        x, target = self.saved("self"), self.saved("target")
-        each = grad / self.count if self.reduction == 1 else grad
-        return (
-            each * self.slope(x, target) if need_x else None,
-            each * self.target_slope(x, target) if need_target else None,
-        )
-
-    def value(self, x: Array, target: Array) -> Any:
-        raise NotImplementedError
-
-    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """Return the derivative by x, in differentiable operations."""
-        raise NotImplementedError
-
-    def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """Return the derivative by the target, by default minus the one by x (even losses)."""
-        return -self.slope(x, target)
-
-
-class MseLoss(PairLoss):
-    """(x - target)^2; keeps both."""
-
-    def value(self, x: Array, target: Array) -> Any:
-        return np.square(x - target)
-
-    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """2 (x - target)."""
-        return (x - target) * 2
-
-
-class SmoothL1Loss(PairLoss):
-    """|d| - beta / 2, for |d| < beta d^2 / (2 beta), d = x - target; keeps both."""
-
-    beta: float
-
-    def value(self, x: Array, target: Array) -> Any:
-        distance = np.abs(x - target)
-        return np.where(
-            distance < self.beta, distance * distance / (2 * self.beta), distance - self.beta / 2
-        )
-
-    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """d / beta, limited to -1 and 1."""
-        d = x - target
-        return where(d.abs() < self.beta, d / self.beta, d.sign())
-
-
-class HuberLoss(PairLoss):
-    """d^2 / 2, beyond delta delta (|d| - delta / 2), d = x - target; keeps both."""
-
-    delta: float
-
-    def value(self, x: Array, target: Array) -> Any:
-        distance = np.abs(x - target)
-        return np.where(
-            distance <= self.delta,
-            distance * distance / 2,
-            (distance - self.delta / 2) * self.delta,
-        )
-
-    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """d, limited to -delta and delta."""
-        d = x - target
-        return where(d.abs() < self.delta, d, d.sign() * self.delta)
-
-
-class SoftMarginLoss(PairLoss):
-    """log(1 + e^(-target x)); keeps both."""
-
-    def value(self, x: Array, target: Array) -> Any:
-        return np.logaddexp(np.zeros((), x.dtype), -target * x)
-
-    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """-target sigmoid(-target x)."""
-        return -target * sigmoid(-target * x)
-
-    def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """-x sigmoid(-target x)."""
-        return -x * sigmoid(-target * x)
-
-
-class BinaryCrossEntropy(PairLoss):
-    """-target log x - (1 - target) log(1 - x), logarithms at least -100; keeps both."""
-
-    def value(self, x: Array, target: Array) -> Any:
-        low = x.dtype.type(-100)
-        return (target - 1) * np.maximum(np.log1p(-x), low) - target * np.maximum(np.log(x), low)
-
-    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """(x - target) / (x (1 - x))."""
-        return (x - target) / clamp((1 - x) * x, min=1e-12)
-
-    def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """log(1 - x) - log x."""
-        return clamp(log1p(-x), min=-100) - clamp(log(x), min=-100)
-
-
-class BinaryCrossEntropyWithLogits(PairLoss):
-    """The binary cross-entropy of sigmoid(x), without overflow; keeps both."""
-
-    def value(self, x: Array, target: Array) -> Any:
-        return np.logaddexp(np.zeros((), x.dtype), x) - target * x
-
-    def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """sigmoid(x) - target."""
-        return sigmoid(x) - target
-
-    def target_slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
-        """-x."""
-        return -x
 
 
 def _broadcast(input: "Tensor", target: "Tensor", where: str) -> "tuple[Tensor, Tensor]":
@@ -269,7 +142,7 @@ def binary_cross_entropy(
         )
     if target._array.dtype != x._array.dtype:
         raise shape_error("binary_cross_entropy", "dtypes must be equal", x, target)
-    if x._array.size and not (x._array.min() >= 0 and x._array.max() <= 1):
+    if not kernels.are_probabilities(x._array):
         raise RuntimeError(
             f"binary_cross_entropy: probabilities must be from 0 to 1, got a {describe(x)} outside"
         )

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
@@ -23,7 +21,7 @@ class Embedding(Op):
         self.scale_grad_by_freq = self.sparse = False
         self.save(indices=index)
         out = memory.empty((*index.shape, weight.shape[1]), weight.dtype)
-        np.take(weight, index, axis=0, out=out)
+        kernels.take_rows(weight, memory.contiguous(index), out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -76,7 +74,7 @@ def embedding(input: "Tensor", weight: "Tensor", padding_idx: int | None = None)
     if weight._array.ndim != 2:
         raise shape_error("embedding", "weight must be a matrix", weight)
     rows = weight._array.shape[0]
-    if index.size and not (index.min() >= 0 and index.max() < rows):
+    if not kernels.are_within(index, 0, rows):
         raise IndexError(
             f"embedding: indices must be from 0 to {rows - 1}, the rows of weight, got "
             f"{index.min()} to {index.max()}"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.ops._core.dims import (
     normalize_dim,
@@ -43,14 +43,15 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 class Cumsum(Op):
     """The cumulative sum along a dimension; keeps nothing."""
 
-    def forward(self, x: Array, dim: int) -> Array:
-        self.dim = dim
+    def forward(self, x: Array, dim: int, reverse: bool = False) -> Array:
+        """Return the sums, from the end if `reverse`."""
+        self.dim, self.reverse = dim, reverse
         out = memory.empty(x.shape, x.dtype)
-        np.add.accumulate(x, axis=dim, dtype=_wide(x.dtype), out=out)
+        kernels.cumsum(x, out, dim, reverse)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        return grad.flip(self.dim).cumsum(self.dim).flip(self.dim)
+        return Cumsum.apply(grad, dim=self.dim, reverse=not self.reverse)
 
 
 class Cumprod(Op):

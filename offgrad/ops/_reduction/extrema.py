@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.dims import (
@@ -64,7 +64,7 @@ class Amax(Reduction):
         shape = self.reduced_shape(x, dim or tuple(range(x.ndim)), keepdim)
         self.dim = dim
         out = memory.empty(shape, x.dtype)
-        reduce(x, axis=self.dims, keepdims=keepdim, out=out)
+        kernels.reduce_axes(reduce, x, self.dims, out)
         self.save(self=x, result=out)
         return out
 
@@ -100,7 +100,7 @@ class Selection(Op):
             return memory.copy(x), np.zeros((), np.int64)
         indices = np.asarray(find(x, dim), np.int64)
         values = memory.empty(indices.shape, x.dtype)
-        values[...] = np.take_along_axis(x, indices, dim)
+        kernels.gather(x, indices, dim, values)
         if not keepdim:
             values, indices = values.squeeze(dim), indices.squeeze(dim)
         self.save(indices=indices)
@@ -152,12 +152,21 @@ def aminmax(input: "Tensor", *, dim: int | None = None, keepdim: bool = False) -
     return Range(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
+def _find_extreme(find: Any, x: Array, axis: int) -> Array:
+    """Return the indices of np.argmax or np.argmin, `find`, with the dimension of size 1."""
+    if not x.size:
+        return np.asarray(find(x, axis=axis, keepdims=True))
+    # NumPy searches contiguous rows.
+    table = memory.contiguous(np.moveaxis(x, axis, -1))
+    return np.expand_dims(kernels.arg_extreme(find, table), axis)
+
+
 def _argmax(x: Array, axis: int) -> Array:
-    return np.asarray(np.argmax(x, axis=axis, keepdims=True))
+    return _find_extreme(np.argmax, x, axis)
 
 
 def _argmin(x: Array, axis: int) -> Array:
-    return np.asarray(np.argmin(x, axis=axis, keepdims=True))
+    return _find_extreme(np.argmin, x, axis)
 
 
 def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor | Extreme":
@@ -193,7 +202,10 @@ def _arg_extreme(
     axis = None if dim is None else normalize_dim(dim, array.ndim, where)
     if not (array.size if axis is None or not array.ndim else array.shape[axis]):
         raise IndexError(f"{where} needs at least one element, got shape {list(array.shape)}")
-    return wrap(np.asarray(find(array, axis=axis if array.ndim else None, keepdims=keepdim)))
+    if axis is None or not array.size or not array.ndim:
+        return wrap(np.asarray(find(array, axis=axis if array.ndim else None, keepdims=keepdim)))
+    found = _find_extreme(find, array, axis)
+    return wrap(found if keepdim else found.squeeze(axis))
 
 
 def argmax(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels, memory
-from offgrad.autograd.op import Array
+from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import (
     conj,
 )
+from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dims import (
     Dim,
     normalize_dims,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["logsumexp", "std", "std_mean", "var", "var_mean"]
 
 Dims = tuple[int, ...] | None
+
+_KERNEL_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def real_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -90,9 +93,18 @@ class Std(Var):
 class Logsumexp(Reduction):
     """log(sum(exp(x))) over dimensions; keeps x and the result."""
 
+    def is_over_rows(self, x: Array) -> bool:
+        """Return whether the last dimensions are reduced, of numbers that the kernel takes."""
+        last = tuple(range(x.ndim - len(self.dims), x.ndim))
+        return x.dtype in _KERNEL_DTYPES and x.size > 0 < x.ndim and self.dims == last
+
     def forward(self, x: Array, dim: Dims, keepdim: bool) -> Array:
         """Return the logarithm, without overflow."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
+        if self.is_over_rows(x):
+            kernels.log_sum_exp(memory.contiguous(x).reshape(-1, self.count), out)
+            self.save(self=x, result=out)
+            return out
         promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
         maximum = np.max(promoted.real, axis=self.dims, keepdims=True, initial=-inf)
         maximum = np.where(np.isfinite(maximum), maximum, 0)
@@ -103,8 +115,38 @@ class Logsumexp(Reduction):
 
     def backward(self, grad: "Tensor") -> Any:
         """Share the gradient in the ratio of exp(x)."""
+        x, result = self.saved("self"), self.saved("result")
+        if self.is_over_rows(x._array):
+            return LogsumexpBackward.apply(grad, x, result, dims=self.dims, count=self.count)
         shares = (self.saved("self") - self.with_reduced_dims(self.saved("result"))).exp()
         return self.expanded(grad) * conj(shares)
+
+
+class LogsumexpBackward(Op):
+    """A gradient times exp(x - result), in one pass; keeps all three."""
+
+    torch_name = "LogsumexpBackwardBackward0"
+
+    def forward(
+        self, grad: Array, x: Array, result: Array, dims: tuple[int, ...], count: int
+    ) -> Array:
+        """Return the gradient of x, whose last dimensions `dims` were reduced."""
+        self.dims = dims
+        self.save(grad_output=grad, self=x, result=result)
+        out = memory.empty(x.shape, x.dtype)
+        rows = memory.contiguous(x).reshape(-1, count)
+        kernels.log_sum_exp_backward(grad, rows, result, out.reshape(rows.shape))
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        inputs = self.saved("grad_output"), self.saved("self"), self.saved("result")
+        ones = (1,) * len(self.dims)
+
+        def reference(g: "Tensor", x: "Tensor", result: "Tensor") -> "Tensor":
+            shape = (*x.shape[: x.ndim - len(ones)], *ones)
+            return g.reshape(shape) * (x - result.reshape(shape)).exp()
+
+        return differentiate(reference, inputs, (grad,), self.needs_input_grad)
 
 
 def _dims(input: "Tensor", dim: Any, where: str) -> Dims:

@@ -1,0 +1,90 @@
+"""NumPy's functions over large arrays: pieces that stay in a core's cache, on several threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._parallel import BLOCK, Body, parallel_for
+
+CHUNK = 32 * 1024
+"""Elements of a piece: a few arrays of this length stay in a core's cache between passes."""
+
+
+def in_chunks(body: Body, count: int, cost: int = 1) -> None:
+    """Call `body(start, stop)` for pieces of ``range(count)`` of about `CHUNK` elements of work.
+
+    As `parallel_for`; floating point warnings are off. Sizes alone decide the pieces.
+    """
+    step = max(1, CHUNK // max(1, cost))
+
+    def run(start: int, stop: int) -> None:
+        with np.errstate(all="ignore"):
+            for first in range(start, stop, step):
+                body(first, min(first + step, stop))
+
+    parallel_for(run, count, cost)
+
+
+def is_large(size: int) -> bool:
+    """Whether work of `size` elements is worth several pieces."""
+    return size > BLOCK
+
+
+def elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> None:
+    """Call ``function(*arrays, out=out)`` in pieces; all have one shape.
+
+    In one call if the arrays are small or not contiguous.
+    """
+    if out.size <= CHUNK or not all(each.flags.c_contiguous for each in (out, *arrays)):
+        function(*arrays, out=out)
+        return
+    flat, flats = out.reshape(-1), [each.reshape(-1) for each in arrays]
+    in_chunks(lambda a, b: function(*[each[a:b] for each in flats], out=flat[a:b]), flat.size)
+
+
+class _Scratch(threading.local):
+    def __init__(self) -> None:
+        self.arrays: dict[np.dtype[Any], Array] = {}
+
+
+_scratch = _Scratch()
+
+
+def scratch(number: int, size: int, dtype: np.dtype[Any]) -> Array:
+    """Return the calling thread's scratch array `number` (0 to 2), of `size` elements.
+
+    It keeps its contents until the thread asks for the same one again.
+    """
+    if size > CHUNK:
+        return np.empty(size, dtype)
+    arrays = _scratch.arrays.get(dtype)
+    if arrays is None:
+        arrays = _scratch.arrays[dtype] = np.empty((3, CHUNK), dtype)
+    return arrays[number, :size]
+
+
+_BITS = {2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+
+
+def keep_where(values: Array, mask: Callable[[int, int], Array], out: Array) -> None:
+    """Write `values` into `out` where a mask is true, else 0.
+
+    Args:
+        values: C-contiguous; NaN and infinities are dropped as other numbers are.
+        mask: ``mask(start, stop)`` returns the bools of the elements start to stop - 1.
+        out: as `values`.
+    """
+    bits = _BITS.get(values.dtype.itemsize)
+    flat, result = values.reshape(-1), out.reshape(-1)
+    if bits is None:
+        result[...] = 0
+        in_chunks(lambda a, b: np.copyto(result[a:b], flat[a:b], where=mask(a, b)), flat.size)
+        return
+    # A product of integers is vectorised; a selection in NumPy is not.
+    flat, result = flat.view(bits), result.view(bits)
+    in_chunks(lambda a, b: np.multiply(flat[a:b], mask(a, b), out=result[a:b]), flat.size)
