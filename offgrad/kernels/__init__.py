@@ -13,7 +13,7 @@ compiles anything; the first calls do.
 from offgrad.kernels._along_dim import are_within, gather, scatter_add
 from offgrad.kernels._attention import attention, attention_backward
 from offgrad.kernels._blas import single_threaded_blas
-from offgrad.kernels._chunks import elementwise, in_chunks, keep_where
+from offgrad.kernels._chunks import elementwise, fill_where, in_chunks, is_large, keep_where
 from offgrad.kernels._copy import copy_into
 from offgrad.kernels._cross_entropy import (
     cross_entropy,
@@ -40,6 +40,7 @@ from offgrad.kernels._optimizers import adamw_step, sgd_step
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 from offgrad.kernels._reduce import (
     arg_extreme,
+    in_parts,
     log_sum_exp,
     log_sum_exp_backward,
     reduce_axes,
@@ -47,6 +48,7 @@ from offgrad.kernels._reduce import (
     sum_rows,
 )
 from offgrad.kernels._rows import add_rows, take_rows
+from offgrad.kernels._scans import has_scans, log_cumsum_exp, recurrence, running_extreme
 from offgrad.kernels._softmax import (
     log_softmax,
     log_softmax_backward,
@@ -80,18 +82,25 @@ __all__ = [
     "gelu",
     "gelu_backward",
     "get_num_threads",
+    "fill_where",
+    "has_scans",
     "huber",
+    "is_large",
     "in_chunks",
+    "in_parts",
     "keep_where",
     "layer_norm",
     "layer_norm_backward",
     "log_softmax",
     "log_softmax_backward",
+    "log_cumsum_exp",
     "log_sum_exp",
     "log_sum_exp_backward",
     "mse",
     "parallel_for",
+    "recurrence",
     "reduce_axes",
+    "running_extreme",
     "scatter_add",
     "set_backend",
     "set_num_threads",

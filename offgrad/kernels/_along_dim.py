@@ -33,29 +33,31 @@ def are_within(index: Array, low: int, high: int) -> bool:
 
 
 def gather(x: Array, index: Array, dim: int, out: Array) -> None:
-    """Write ``x[..., index[..., j, ...], ...]`` into `out`, of the shape of `index`.
+    """Write ``x[..., index[..., j, ...], ...]`` into `out`.
 
     Args:
-        x: C-contiguous; its sizes but that of `dim` are those of `index`, or larger.
-        index: integers from 0 to ``x.shape[dim] - 1``.
-        dim: the dimension that the index chooses along, from 0 on.
-        out: C-contiguous, of x's dtype.
+        x: an array with dimensions.
+        index: integers from 0 to ``x.shape[dim] - 1``: as many dimensions as x, of its sizes or
+            smaller but along `dim`; or, shared by all, a vector.
+        dim: the dimension that the index chooses along, counted from the front.
+        out: C-contiguous, of x's dtype; the shape of `index`, or that of x with the length of the
+            vector along `dim`.
     """
-    if not _is_compiled(x, index, out) or not _fits(x, index, dim):
-        part = x[tuple(slice(None) if at == dim else slice(n) for at, n in enumerate(index.shape))]
-        out[...] = np.take_along_axis(part, index, dim)
+    if not _is_compiled(x, out, index, dim):
+        if index.ndim == x.ndim:
+            part = tuple([slice(n) for n in index.shape])
+            part = (*part[:dim], slice(None), *part[dim + 1 :])
+            out[...] = np.take_along_axis(x[part], index, dim)
+        else:
+            out[...] = np.take(x, index, axis=dim)
         return
     bits = _BITS[x.dtype.itemsize]
-    rows, width, per_plane, scale, step = _layout(index, dim)
-    source, target = x.reshape(-1).view(bits), out.reshape(-1).view(bits)
-    at = _int64(index)
-    plane = prod(x.shape[dim:])
+    layout = _Layout(x, out, index, dim)
+    arrays = x.reshape(-1).view(bits), _vector(index), out.reshape(-1).view(bits)
     parallel_for(
-        lambda start, stop: _gather_loop(
-            source, at, target, width, per_plane, plane, scale, step, start, stop
-        ),
-        rows,
-        width,
+        lambda start, stop: _gather_loop(*arrays, *layout.numbers, start, stop),
+        layout.rows,
+        layout.width,
     )
 
 
@@ -63,72 +65,84 @@ def scatter_add(out: Array, index: Array, source: Array, dim: int) -> None:
     """Add each element of `source` to the element of `out` that its index chooses.
 
     Args:
-        out: C-contiguous floats; its sizes but that of `dim` are those of `index`, or larger.
-        index: integers from 0 to ``out.shape[dim] - 1``.
-        source: C-contiguous, of the shape of `index` and out's dtype.
-        dim: the dimension that the index chooses along, from 0 on.
+        out: a C-contiguous array with dimensions.
+        index: integers from 0 to ``out.shape[dim] - 1``: as many dimensions as out, of its sizes
+            or smaller but along `dim`; or, shared by all, a vector.
+        source: C-contiguous, of out's dtype; its shape is as that of gather's out.
+        dim: the dimension that the index chooses along, counted from the front.
 
-    Elements of one place are added in the order of `source`, on any number of threads.
+    What is added to one element is added in the order of `source`, on any number of threads.
     """
-    compiled = uses_numba(out, source) and _is_compiled(out, index, source)
-    if not compiled or not _fits(out, index, dim):
-        grid = list(np.ogrid[tuple(slice(size) for size in index.shape)])
-        grid[dim] = index
-        np.add.at(out, tuple(grid), source)
+    if not uses_numba(out, source) or not _is_compiled(out, source, index, dim):
+        if index.ndim == out.ndim:
+            grid = list(np.ogrid[tuple(slice(size) for size in index.shape)])
+            grid[dim] = index
+            np.add.at(out, tuple(grid), source)
+        else:
+            np.add.at(out, (*(slice(None),) * dim, index), source)
         return
-    rows, width, per_plane, scale, step = _layout(index, dim)
-    target, values, at = out.reshape(-1), source.reshape(-1), _int64(index)
-    plane = prod(out.shape[dim:])
-    planes = rows // per_plane
-    shape = width, per_plane, plane, scale, step
-    if planes > 1 or not step:  # planes on different threads
+    layout = _Layout(out, source, index, dim)
+    arrays, numbers = (out.reshape(-1), _vector(index), source.reshape(-1)), layout.numbers
+    planes, rows = layout.rows // layout.rows_in_plane, layout.rows
+    if planes > 1 or layout.step == 0:  # planes on different threads
+        per_plane, width = layout.rows_in_plane, layout.width
         parallel_for(
             lambda start, stop: _scatter_loop(
-                target, at, values, *shape, 0, width, start * per_plane, stop * per_plane
+                *arrays, *numbers, 0, width, start * per_plane, stop * per_plane
             ),
             planes,
             per_plane * width,
         )
     else:  # columns on different threads
         parallel_for(
-            lambda start, stop: _scatter_loop(target, at, values, *shape, start, stop, 0, rows),
-            width,
+            lambda start, stop: _scatter_loop(*arrays, *numbers, start, stop, 0, rows),
+            layout.width,
             rows,
         )
 
 
-def _is_compiled(x: Array, index: Array, out: Array) -> bool:
+class _Layout:
+    """How loops over rows of the picked elements find their index, and the place it means.
+
+    A plane is what the dimensions before `dim` choose. The element at the index i in column r is
+    number ``i * scale + r * step`` of its plane. The index of column r of a row is number
+    ``row % index_rows * index_row_step + r * index_step``.
+    """
+
+    def __init__(self, x: Array, picked: Array, index: Array, dim: int) -> None:
+        length, inner = picked.shape[dim], prod(picked.shape[dim + 1 :])
+        planes = prod(picked.shape[:dim])
+        if inner == 1:
+            self.rows, self.width, self.rows_in_plane, self.step = planes, length, 1, 0
+        else:
+            self.rows, self.width, self.rows_in_plane = planes * length, inner, length
+            self.step = 1
+        if index.ndim == x.ndim:
+            places = self.rows, self.width, 1
+        else:
+            places = (1, 0, 1) if inner == 1 else (length, 1, 0)
+        plane = prod(x.shape[dim:])
+        scale = 1 if inner == 1 else inner
+        self.numbers = (self.width, self.rows_in_plane, plane, scale, self.step, *places)
+
+
+def _is_compiled(x: Array, picked: Array, index: Array, dim: int) -> bool:
+    """Whether the loops take these arrays: large, contiguous, equal sizes but that of `dim`."""
+    before, after = slice(dim), slice(dim + 1, None)
     return (
-        index.size > BLOCK
+        picked.size > BLOCK
         and x.dtype.itemsize in _BITS
         and x.flags.c_contiguous
-        and out.flags.c_contiguous
+        and picked.flags.c_contiguous
+        and x.shape[before] == picked.shape[before]
+        and x.shape[after] == picked.shape[after]
         and backend() == "numba"
     )
 
 
-def _fits(x: Array, index: Array, dim: int) -> bool:
-    """Whether all sizes but that of `dim` are equal."""
-    before, after = slice(dim), slice(dim + 1, None)
-    return x.shape[before] == index.shape[before] and x.shape[after] == index.shape[after]
-
-
-def _layout(index: Array, dim: int) -> tuple[int, int, int, int, int]:
-    """Rows of the loop, their width, rows for each plane of x, and how an index counts.
-
-    A plane is what the dimensions before `dim` choose. Its element at the index i in column r is
-    number ``i * scale + r * step``.
-    """
-    length, inner = index.shape[dim], prod(index.shape[dim + 1 :])
-    planes = prod(index.shape[:dim])
-    if inner == 1:
-        return planes, length, 1, 1, 0
-    return planes * length, inner, length, inner, 1
-
-
-def _int64(index: Array) -> Array:
+def _vector(index: Array) -> Array:
     at = np.ascontiguousarray(index, np.int64).reshape(-1)
-    return at if at.flags.writeable else at.copy()  # one signature of the loop
+    return at if at.flags.writeable else at.copy()  # one signature of the loops
 
 
 @jit
@@ -137,19 +151,22 @@ def _gather_loop(
     index: Any,
     target: Any,
     width: int,
-    per_plane: int,
+    rows_in_plane: int,
     plane: int,
     scale: int,
     step: int,
+    index_rows: int,
+    index_row_step: int,
+    index_step: int,
     start: int,
     stop: int,
 ) -> None:
     for row in range(start, stop):
-        base = (row // per_plane) * plane
-        at = index[row * width : (row + 1) * width]
+        base = (row // rows_in_plane) * plane
+        at = index[(row % index_rows) * index_row_step :]
         out = target[row * width : (row + 1) * width]
-        for r in range(at.size):
-            out[r] = source[base + at[r] * scale + r * step]
+        for r in range(out.size):
+            out[r] = source[base + at[r * index_step] * scale + r * step]
 
 
 @jit
@@ -158,18 +175,21 @@ def _scatter_loop(
     index: Any,
     source: Any,
     width: int,
-    per_plane: int,
+    rows_in_plane: int,
     plane: int,
     scale: int,
     step: int,
+    index_rows: int,
+    index_row_step: int,
+    index_step: int,
     first: int,
     last: int,
     start: int,
     stop: int,
 ) -> None:
     for row in range(start, stop):
-        base = (row // per_plane) * plane
-        at = index[row * width : (row + 1) * width]
+        base = (row // rows_in_plane) * plane
+        at = index[(row % index_rows) * index_row_step :]
         values = source[row * width : (row + 1) * width]
         for r in range(first, last):
-            target[base + at[r] * scale + r * step] += values[r]
+            target[base + at[r * index_step] * scale + r * step] += values[r]

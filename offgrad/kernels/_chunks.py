@@ -88,3 +88,46 @@ def keep_where(values: Array, mask: Callable[[int, int], Array], out: Array) -> 
     # A product of integers is vectorised; a selection in NumPy is not.
     flat, result = flat.view(bits), result.view(bits)
     in_chunks(lambda a, b: np.multiply(flat[a:b], mask(a, b), out=result[a:b]), flat.size)
+
+
+def fill_where(x: Array, mask: Array, value: Array, out: Array) -> None:
+    """Write `x` into `out`, with `value` where the mask is true.
+
+    Args:
+        x: broadcasts to the shape of `out`.
+        mask: bools, likewise.
+        value: one element of x's dtype, without dimensions.
+        out: C-contiguous, of x's dtype.
+    """
+    bits = _BITS.get(x.dtype.itemsize)
+    same = x.shape == mask.shape == out.shape and x.flags.c_contiguous and mask.flags.c_contiguous
+    if out.size <= CHUNK or bits is None or not same:
+        _fill_slices(x, mask, value, out)
+        return
+    flat, fills, result = x.reshape(-1).view(bits), mask.reshape(-1), out.reshape(-1).view(bits)
+    fill = value.view(bits)
+
+    def write(start: int, stop: int) -> None:
+        # The product drops the bits that differ from the value's.
+        part, keep = result[start:stop], np.logical_not(fills[start:stop])
+        if fill:
+            np.bitwise_xor(flat[start:stop], fill, out=part)
+            np.multiply(part, keep, out=part)
+            np.bitwise_xor(part, fill, out=part)
+        else:
+            np.multiply(flat[start:stop], keep, out=part)
+
+    in_chunks(write, flat.size)
+
+
+def _fill_slices(x: Array, mask: Array, value: Array, out: Array) -> None:
+    if not out.ndim:
+        out[...] = value if mask else x
+        return
+    x, mask = np.broadcast_to(x, out.shape), np.broadcast_to(mask, out.shape)
+
+    def write(start: int, stop: int) -> None:
+        np.copyto(out[start:stop], x[start:stop])
+        np.copyto(out[start:stop], value, where=mask[start:stop])
+
+    in_chunks(write, len(out), out.size // max(1, len(out)))

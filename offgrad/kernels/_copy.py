@@ -49,11 +49,10 @@ def _can_tile(array: Array, axis: int) -> bool:
     item = array.dtype.itemsize
     return (
         item in _BITS
-        and array.strides[axis] == item
+        and abs(array.strides[axis]) == item
         and array.shape[axis] >= _LANES <= array.shape[-1]
         and array.flags.writeable
         and array.flags.aligned
-        and min(array.strides) >= 0
         and not any(stride % item for stride in array.strides)
         and backend() == "numba"
     )
@@ -71,23 +70,36 @@ def _copy_slices(out: Array, array: Array) -> None:
 
 
 def _copy_tiles(out: Array, array: Array, axis: int) -> None:
+    # Dimensions but the last that run down in memory are turned in both.
+    turned = tuple(
+        [
+            slice(None, None, -1 if stride < 0 and at < array.ndim - 1 else 1)
+            for at, stride in enumerate(array.strides)
+        ]
+    )
+    array, result = array[turned], out[turned]
     item = array.dtype.itemsize
-    bits = _BITS[item]
     strides = [stride // item for stride in array.strides]
-    span = 1 + sum((size - 1) * stride for size, stride in zip(array.shape, strides, strict=True))
-    source = as_strided(array, (span,), (item,)).view(bits)
-    target = out.reshape(-1).view(bits)
+    out_strides = [stride // item for stride in result.strides]
+    rows, cols = array.shape[axis], array.shape[-1]
+    span = 1 + sum(
+        (size - 1) * abs(stride) for size, stride in zip(array.shape, strides, strict=True)
+    )
+    lowest = array[..., -1:] if strides[-1] < 0 else array
+    source = as_strided(lowest, (span,), (item,)).view(_BITS[item])
+    target = out.reshape(-1).view(_BITS[item])
     outer = [at for at in range(array.ndim - 1) if at != axis]
     shape = [array.shape[at] for at in outer]
-    rows, cols = array.shape[axis], array.shape[-1]
-    out_strides = [stride // item for stride in out.strides]
     sources = _offsets(shape, [strides[at] for at in outer])
+    sources += max(0, -strides[-1]) * (cols - 1)
     targets = _offsets(shape, [out_strides[at] for at in outer])
-    steps = -(-rows // _ROWS)
+    targets += sum(
+        (size - 1) * max(0, -stride) for size, stride in zip(out.shape, out_strides, strict=True)
+    )
     lengths = rows, cols, strides[-1], out_strides[axis]
     parallel_for(
         lambda start, stop: _tiles_loop(source, target, sources, targets, *lengths, start, stop),
-        prod(shape) * steps,
+        prod(shape) * -(-rows // _ROWS),
         min(rows, _ROWS) * cols,
     )
 
@@ -120,19 +132,34 @@ def _tiles_loop(
         plane = item // steps
         first = (item - plane * steps) * _ROWS
         count = min(_ROWS, rows - first)
-        s = source[sources[plane] + first :]
-        t = target[targets[plane] + first * target_step :]
+        s = sources[plane] + first
+        t = targets[plane] + first * target_step
         for col in range(0, whole, _LANES):
-            lines = s[col * source_step :]
+            at = s + col * source_step
+            a0 = source[at : at + count]
+            a1 = source[at + source_step : at + source_step + count]
+            a2 = source[at + 2 * source_step : at + 2 * source_step + count]
+            a3 = source[at + 3 * source_step : at + 3 * source_step + count]
+            a4 = source[at + 4 * source_step : at + 4 * source_step + count]
+            a5 = source[at + 5 * source_step : at + 5 * source_step + count]
+            a6 = source[at + 6 * source_step : at + 6 * source_step + count]
+            a7 = source[at + 7 * source_step : at + 7 * source_step + count]
             # A fixed number of lanes: LLVM vectorises along r and interleaves the stores.
             for r in range(count):
-                lane = t[r * target_step + col : r * target_step + col + _LANES]
-                for j in range(_LANES):
-                    lane[j] = lines[j * source_step + r]
+                to = t + r * target_step + col
+                lane = target[to : to + _LANES]
+                lane[0] = a0[r]
+                lane[1] = a1[r]
+                lane[2] = a2[r]
+                lane[3] = a3[r]
+                lane[4] = a4[r]
+                lane[5] = a5[r]
+                lane[6] = a6[r]
+                lane[7] = a7[r]
         for col in range(whole, cols):
-            line = s[col * source_step :]
+            line = source[s + col * source_step : s + col * source_step + count]
             for r in range(count):
-                t[r * target_step + col] = line[r]
+                target[t + r * target_step + col] = line[r]
 
 
 allocator.set_copier(copy_into)

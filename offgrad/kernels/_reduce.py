@@ -9,7 +9,7 @@ import numpy as np
 
 from offgrad.kernels import _arrays
 from offgrad.kernels._arrays import SUM_ROWS, Array, as_float, rows
-from offgrad.kernels._chunks import in_chunks, scratch
+from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
 
@@ -60,7 +60,7 @@ def reduce_axes(
     if x.size <= BLOCK:
         reduce(x, axis=axes, out=result)
         return
-    at = next((axis for axis in kept if x.shape[axis] >= _smallest(x, axis)), None)
+    at = _axis_to_divide(x, axes)
     if at is not None:
         before, out_before = (slice(None),) * at, (slice(None),) * kept.index(at)
 
@@ -90,9 +90,32 @@ def reduce_axes(
         reduce(x, axis=axes, out=result)
 
 
-def _smallest(x: Array, axis: int) -> int:
-    """The smallest size of a dimension that is divided: a part has whole lines of the cache."""
-    return _MIN_COLUMNS if abs(x.strides[axis]) == x.itemsize else 2
+def in_parts(body: Callable[[tuple[Any, ...]], None], x: Array, axes: tuple[int, ...]) -> None:
+    """Call ``body(index)`` for parts of `x` that have the dimensions `axes` whole.
+
+    On several threads if x is large and another dimension can be divided.
+    """
+    at = _axis_to_divide(x, axes) if x.size > BLOCK else None
+    if at is None:
+        body((...,))
+        return
+    before = (slice(None),) * at
+    parallel_for(
+        lambda start, stop: body((*before, slice(start, stop))),
+        x.shape[at],
+        x.size // x.shape[at],
+    )
+
+
+def _axis_to_divide(x: Array, axes: tuple[int, ...]) -> int | None:
+    """The first dimension not among `axes` that is long enough; None if there is none.
+
+    A part of the contiguous dimension has whole lines of the cache.
+    """
+    for axis, (size, stride) in enumerate(zip(x.shape, x.strides, strict=True)):
+        if axis not in axes and size >= (_MIN_COLUMNS if abs(stride) == x.itemsize else 2):
+            return axis
+    return None
 
 
 def _reduced_shape(x: Array, axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
@@ -115,7 +138,15 @@ def log_sum_exp(x: Array, out: Array) -> None:
     Without overflow; -inf of a row of -inf.
     """
     a, result = rows(x), out.reshape(-1)
-    cols = a.shape[1]
+    count, cols = a.shape
+    if cols > 2 * CHUNK:  # of each row first the parts
+        parts = -(-cols // CHUNK)
+        partial = np.empty((count, parts), a.dtype)
+        parallel_for(
+            lambda start, stop: _log_sum_exp_parts(a, partial, start, stop), count * parts, CHUNK
+        )
+        log_sum_exp(partial, out)
+        return
 
     def reduce(start: int, stop: int) -> None:
         part = a[start:stop]
@@ -127,7 +158,15 @@ def log_sum_exp(x: Array, out: Array) -> None:
         np.log(powers.sum(axis=1), out=result[start:stop])
         result[start:stop] += highest
 
-    in_chunks(reduce, len(a), cols)
+    in_chunks(reduce, count, cols)
+
+
+def _log_sum_exp_parts(x: Array, out: Array, start: int, stop: int) -> None:
+    parts = out.shape[1]
+    for item in range(start, stop):
+        row, part = divmod(item, parts)
+        piece = x[row, part * CHUNK : (part + 1) * CHUNK]
+        log_sum_exp(piece.reshape(1, -1), out[row, part : part + 1])
 
 
 def log_sum_exp_backward(grad: Array, x: Array, result: Array, out: Array) -> None:
@@ -135,13 +174,21 @@ def log_sum_exp_backward(grad: Array, x: Array, result: Array, out: Array) -> No
     a, o = rows(x), rows(out)
     g, r = grad.reshape(-1, 1), result.reshape(-1, 1)
 
-    def write(start: int, stop: int) -> None:
-        part = o[start:stop]
-        np.subtract(a[start:stop], r[start:stop], out=part)
+    def write(block: Array, result: Array, grad: Array, part: Array) -> None:
+        np.subtract(block, result, out=part)
         np.exp(part, out=part)
-        np.multiply(part, g[start:stop], out=part)
+        np.multiply(part, grad, out=part)
 
-    in_chunks(write, len(a), a.shape[1])
+    if a.shape[1] > 2 * CHUNK:
+        for row in range(len(a)):
+            pieces = a[row], r[row], g[row], o[row]
+            in_chunks(_of_columns(write, *pieces), a.shape[1])
+        return
+    in_chunks(lambda i, j: write(a[i:j], r[i:j], g[i:j], o[i:j]), len(a), a.shape[1])
+
+
+def _of_columns(write: Any, row: Array, result: Array, grad: Array, out: Array) -> Any:
+    return lambda i, j: write(row[i:j], result, grad, out[i:j])
 
 
 def sum_rows(x: Array, out: Array) -> None:

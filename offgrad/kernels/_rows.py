@@ -2,51 +2,79 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import numpy as np
 
+from offgrad.kernels._along_dim import gather, scatter_add
 from offgrad.kernels._arrays import Array
+from offgrad.kernels._chunks import in_chunks
 from offgrad.kernels._embedding import embedding_backward
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._parallel import BLOCK, parallel_for
 
+_MIN_NBYTES = 64
+_MIN_WIDTH = 8
 
-def take_rows(x: Array, index: Array, out: Array) -> None:
-    """Write ``x[index]`` into `out`.
+
+def take_rows(x: Array, index: Array, dim: int, out: Array) -> None:
+    """Write the entries `index` along `dim` of `x` into `out`.
 
     Args:
-        x: the table, any strides.
-        index: C-contiguous integers from ``-len(x)`` to ``len(x) - 1``; they are not checked.
-        out: C-contiguous, of shape ``index.shape + x.shape[1:]``.
+        x: an array with dimensions.
+        index: integers from ``-x.shape[dim]`` to ``x.shape[dim] - 1``; they are not checked.
+        dim: counted from the front.
+        out: C-contiguous, of shape ``x.shape[:dim] + index.shape + x.shape[dim + 1 :]``.
     """
-    flat, target = index.reshape(-1), out.reshape(index.size, *x.shape[1:])
-    if not x.flags.c_contiguous:
-        target[...] = x[flat]
+    if not out.size:
+        return
+    if not x.flags.c_contiguous:  # of which np.take makes a copy
+        out[...] = x[(*(slice(None),) * dim, index)]
+        return
+    if out.size <= BLOCK:
+        np.take(x, index, axis=dim, out=out, mode="wrap")
+        return
+    length, inner = x.shape[dim], prod(x.shape[dim + 1 :])
+    planes, flat = prod(x.shape[:dim]), np.ascontiguousarray(index).reshape(-1)
+    table, target = x.reshape(planes, length, inner), out.reshape(planes, flat.size, inner)
+    if inner * x.itemsize < _MIN_NBYTES and planes > 1:
+        at = np.where(flat < 0, flat + length, flat) if flat.min() < 0 else flat
+        gather(table, at, 1, target)
         return
     # Not the mode "raise", which makes a second copy; "wrap" counts from the end as NumPy does.
-    parallel_for(
-        lambda a, b: np.take(x, flat[a:b], axis=0, out=target[a:b], mode="wrap"),
-        flat.size,
-        prod(x.shape[1:]),
-    )
+    take = partial(np.take, axis=1, mode="wrap")
+    if planes > 1:
+        parallel_for(
+            lambda a, b: take(table[a:b], flat, out=target[a:b]), planes, flat.size * inner
+        )
+    else:
+        parallel_for(lambda a, b: take(table, flat[a:b], out=target[:, a:b]), flat.size, inner)
 
 
-def add_rows(source: Array, index: Array, out: Array) -> None:
-    """Write into row v of `out` the sum of those rows of `source` whose index is v.
+def add_rows(source: Array, index: Array, dim: int, out: Array) -> None:
+    """Write into entry v of `out` along `dim` the sum of those of `source` whose index is v.
 
     Args:
-        source: C-contiguous, of shape ``index.shape + out.shape[1:]``.
-        index: C-contiguous integers from ``-len(out)`` to ``len(out) - 1``; they are not checked.
+        source: C-contiguous, of shape ``out.shape[:dim] + index.shape + out.shape[dim + 1 :]``.
+        index: integers from ``-out.shape[dim]`` to ``out.shape[dim] - 1``; they are not checked.
+        dim: counted from the front.
         out: C-contiguous, written completely.
 
-    Rows are added in the order of `index` on any number of threads.
+    Entries are added in the order of `index` on any number of threads.
     """
-    flat, width = index.reshape(-1), prod(out.shape[1:])
-    if source.size <= BLOCK or width < 8 or not uses_numba(source, out):
+    if source.size <= BLOCK:
         out[...] = 0
-        np.add.at(out, flat, source.reshape(flat.size, *out.shape[1:]))
+        np.add.at(out, (*(slice(None),) * dim, index) if dim else index, source)
         return
-    if flat.min() < 0:
-        flat = np.where(flat < 0, flat + len(out), flat)
-    embedding_backward(source.reshape(flat.size, width), flat, out.reshape(len(out), width))
+    length, inner = out.shape[dim], prod(out.shape[dim + 1 :])
+    flat = np.ascontiguousarray(index).reshape(-1)
+    planes = prod(out.shape[:dim])
+    if flat.size and flat.min() < 0:
+        flat = np.where(flat < 0, flat + length, flat)
+    rows = source.reshape(planes, flat.size, inner)
+    if planes == 1 and inner >= _MIN_WIDTH and uses_numba(source, out):
+        embedding_backward(rows[0], flat, out.reshape(length, inner))
+        return
+    in_chunks(lambda a, b: out.reshape(-1)[a:b].fill(0), out.size)
+    scatter_add(out.reshape(planes, length, inner), flat, rows, 1)

@@ -122,7 +122,56 @@ def all_calls() -> Calls:
         kernels.sum_rows(x, out)
         return [out]
 
+    picks = rng.integers(0, 700, x.shape)
+
+    def along_dims() -> list[Array]:
+        picked, sums, rows = np.empty_like(x), np.zeros_like(x), np.zeros_like(x)
+        kernels.gather(x, picks, 0, picked)
+        kernels.scatter_add(sums, picks, x, 0)
+        kernels.scatter_add(sums, picks % 513, x, 1)
+        columns = np.empty_like(x)
+        kernels.add_rows(x, picks[:, 0], 0, rows)
+        kernels.add_rows(x, picks[0] % 513, 1, columns)
+        return [picked, sums, rows, columns]
+
+    def scans_and_orders() -> list[Array]:
+        sums = [np.empty_like(x) for _ in range(4)]
+        for number, out in enumerate(sums):
+            kernels.cumsum(x, out, number % 2, number > 1)
+        return [*sums, kernels.sorted_indices(x, False), kernels.sorted_indices(x, True, 0, 9)]
+
+    def reductions() -> list[Array]:
+        highest, lse, slopes = np.empty(513, np.float32), new(700), np.empty_like(x)
+        kernels.reduce_axes(np.maximum.reduce, x, (0,), highest)
+        kernels.log_sum_exp(x, lse)
+        kernels.log_sum_exp_backward(lse, x, lse, slopes)
+        sums = [kernels.sum_axes(x, axes) for axes in ((0,), (1,), (0, 1))]
+        return [highest, lse, slopes, *sums, kernels.arg_extreme(np.argmax, x)]
+
+    def losses() -> list[Array]:
+        results = []
+        probabilities = 1 / (1 + np.exp(-x))
+        for loss in (kernels.mse(), kernels.huber(0.5), kernels.soft_margin()):
+            slopes = np.empty_like(x)
+            loss.slopes(x, g, np.float32(0.5), slopes)
+            results += [np.asarray(loss.total(x, g)), slopes]
+        for loss in (kernels.binary_cross_entropy(), kernels.binary_cross_entropy_with_logits()):
+            slopes = np.empty_like(x)
+            loss.slopes(probabilities, g, g, slopes)
+            results += [np.asarray(loss.total(probabilities, g)), slopes]
+        return results
+
+    def copies() -> list[Array]:
+        out = np.empty(x.shape[::-1], np.float32)
+        kernels.copy_into(out, x.T)
+        return [out]
+
     return {
+        "along_dims": along_dims,
+        "scans_and_orders": scans_and_orders,
+        "reductions": reductions,
+        "losses": losses,
+        "copies": copies,
         "gelu": elementwise(kernels.gelu, x, ()),
         "gelu_backward": elementwise(kernels.gelu_backward, g, x, ()),
         "gelu_tanh": elementwise(kernels.gelu, x, ("tanh",)),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.ops._nn import classification_losses, elementwise_losses
+from offgrad.ops._nn.pair_losses import PairLossBackward
 from tests.ops.calls import call
 from tests.ops.opspec import Array, OpSpec, positive
 
@@ -61,7 +62,7 @@ def _pair_spec(entry: tuple[str, Any, Any, dict[str, Any], Any], reduction: str)
     label = "_".join([name, *map(str, options), reduction])
     return OpSpec(
         label,
-        () if cls is None else (cls,),
+        () if cls is None else (cls, PairLossBackward),
         lambda m, a, b: call(m, f"F.{name}", a, b, reduction=reduction, **options),
         PAIR,
         lambda a, b: _reduced(losses(a, b), reduction),

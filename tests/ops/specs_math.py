@@ -119,7 +119,7 @@ SPECS = [
            [((3,),), ((),)], lambda x: np.heaviside([-1.0, 0.0, 2.0], x), torch=False),
     # Limits
     OpSpec(
-        "clamp", (clamping.Clamp,), lambda m, x: m.clamp(x, -0.7, 0.9), ONE,
+        "clamp", (clamping.Clamp, clamping.ClampBackward), lambda m, x: m.clamp(x, -0.7, 0.9), ONE,
         lambda x: np.clip(x, -0.7, 0.9), domain=apart,
     ),
     OpSpec(

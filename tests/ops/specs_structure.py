@@ -145,7 +145,7 @@ INDICES = [
            lambda x, i: x[i, :, i]),
     OpSpec("index_list", (advanced.Index,), lambda m, x: x[[2, 0]], [((3, 2),)],
            lambda x: x[[2, 0]]),
-    OpSpec("index_select", (along_dim.IndexSelect, along_dim.IndexAdd),
+    OpSpec("index_select", (along_dim.IndexSelect, along_dim.IndexSelectBackward),
            lambda m, x, i: x.index_select(1, i), [((2, 3), np.array([2, 0, 2]))],
            lambda x, i: x[:, i]),
     OpSpec("setitem_slice", (), lambda m, x, v: _put(m, x, v, (slice(None), 1)),

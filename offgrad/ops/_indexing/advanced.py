@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import as_tensor_of, category, element
@@ -71,12 +71,29 @@ class _Indexed(Op):
         return *grads, *(None,) * self.count
 
 
+def _is_along_one(template: tuple[Any, ...], arrays: tuple[Array, ...]) -> bool:
+    """Return whether one dimension alone is indexed, the last of `template`, by integers."""
+    is_alone = template[:-1] == (ALL,) * (len(template) - 1)
+    return is_alone and arrays[-1].dtype.kind in "iu"
+
+
 class Index(_Indexed):
     """Elements at an advanced index, a copy; keeps the index."""
 
     def forward(self, x: Array, *arrays: Array, template: tuple[Any, ...]) -> Array:
         self.self_sym_sizes = x.shape
-        result = x[self.index(template, arrays)]
+        index = self.index(template, arrays)
+        at, dim = arrays[-1], len(template) - 1
+        is_large = kernels.is_large(at.size * (x.size // max(1, x.shape[dim])))
+        if (
+            is_large
+            and _is_along_one(template, arrays)
+            and kernels.are_within(at, -x.shape[dim], x.shape[dim])
+        ):
+            out = memory.empty((*x.shape[:dim], *at.shape, *x.shape[dim + 1 :]), x.dtype)
+            kernels.take_rows(x, at, dim, out)
+            return out
+        result = x[index]
         out = memory.empty(result.shape, result.dtype)
         np.copyto(out, result)
         return out
@@ -95,8 +112,13 @@ class IndexBackward(_Indexed):
     def forward(
         self, x: Array, *arrays: Array, template: tuple[Any, ...], shape: tuple[int, ...]
     ) -> Array:
+        where = self.index(template, arrays)
+        if _is_along_one(template, arrays):
+            out = memory.empty(shape, x.dtype)
+            kernels.add_rows(memory.contiguous(x), arrays[-1], len(template) - 1, out)
+            return out
         out = memory.zeros(shape, x.dtype)
-        np.add.at(out, self.index(template, arrays), x)
+        np.add.at(out, where, x)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

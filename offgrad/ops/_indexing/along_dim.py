@@ -41,13 +41,30 @@ class IndexSelect(_AlongDim):
         self.self_sym_sizes = x.shape
         source, _ = self.entries(x, index, dim)
         out = memory.empty((*x.shape[:dim], index.size, *x.shape[dim + 1 :]), x.dtype)
-        np.take(source, np.atleast_1d(index), axis=dim, out=out)
+        kernels.take_rows(source, np.atleast_1d(index), dim, out)
         return out if x.ndim else out.reshape(())
 
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient to its entry."""
-        zeros = grad.new_zeros(self.self_sym_sizes)
-        return index_add(zeros, self.dim, self.saved("index"), grad), None
+        where: Any = {"dim": self.dim, "shape": self.self_sym_sizes}
+        return IndexSelectBackward.apply(grad, self.saved("index"), **where), None
+
+
+class IndexSelectBackward(_AlongDim):
+    """Zeros with a tensor's entries added to the chosen ones; keeps the index."""
+
+    torch_name = "IndexAddBackward0"
+
+    def forward(self, source: Array, index: Array, dim: int, shape: tuple[int, ...]) -> Array:
+        out = memory.empty(shape, source.dtype)
+        self.dim = dim
+        self.save(index=index)
+        values, target = memory.contiguous(np.atleast_1d(source)), np.atleast_1d(out)
+        kernels.add_rows(values, np.atleast_1d(index), dim, target)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        return index_select(grad, self.dim, self.saved("index")), None
 
 
 class IndexAdd(_AlongDim):
@@ -58,7 +75,8 @@ class IndexAdd(_AlongDim):
         out = memory.copy(x)
         target, chosen = self.entries(out, index, dim)
         values = source if alpha == 1 else source * source.dtype.type(alpha)
-        np.add.at(target, chosen, np.atleast_1d(values))
+        contiguous = memory.contiguous(np.atleast_1d(values))
+        kernels.scatter_add(target, chosen[dim], contiguous, dim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import (
@@ -64,8 +64,7 @@ class MaskedFillTensor(Op):
 
 def _filled(x: Array, mask: Array, value: Any) -> Array:
     out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
-    np.copyto(out, x)
-    out[np.broadcast_to(mask, out.shape)] = value
+    kernels.fill_where(x, mask, np.asarray(value).astype(x.dtype).reshape(()), out)
     return out
 
 

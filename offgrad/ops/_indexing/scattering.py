@@ -140,7 +140,7 @@ class Take(Op):
         self.shape = x.shape
         self.save(index=index)
         out = memory.empty(index.shape, x.dtype)
-        kernels.take_rows(x.reshape(-1), memory.contiguous(index), out)
+        kernels.take_rows(x.reshape(-1), index, 0, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -158,7 +158,8 @@ class Put(Op):
         out = memory.copy(x)
         flat, values = out.reshape(-1), source.reshape(index.shape)
         if accumulate:
-            np.add.at(flat, index, values)
+            at = np.where(index < 0, index + flat.size, index).reshape(-1)
+            kernels.scatter_add(flat, at, memory.contiguous(values).reshape(-1), 0)
         else:
             flat[index] = values
         return out

@@ -22,10 +22,25 @@ if TYPE_CHECKING:
 __all__ = ["argsort", "kthvalue", "median", "msort", "sort", "topk"]
 
 
+_SMALL = 4096
+"""Elements up to which NumPy's argsort is the fastest."""
+
+
+def _small_order(x: Array, axis: int, descending: bool) -> Array:
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - backwards, axis)
+
+
 def _sorted_indices(
     x: Array, axis: int, descending: bool, first: int = 0, last: int | None = None
 ) -> Array:
     """Return the indices of a stable sort, from rank `first` to ``last - 1``; NaN is largest."""
+    if x.size <= _SMALL:
+        order = _small_order(x, axis, descending)
+        last = x.shape[axis] if last is None else last
+        return order if last - first == x.shape[axis] else order.take(range(first, last), axis)
     rows = memory.contiguous(np.moveaxis(x, axis, -1))
     found = kernels.sorted_indices(rows, descending, first, last)
     return memory.contiguous(np.moveaxis(found, -1, axis))
@@ -121,7 +136,7 @@ def _median_index(x: Array, axis: int) -> Array:
     return np.where(has_nan, np.argmax(nan, axis=axis, keepdims=True), middle)
 
 
-def _median(x: Array, axis: tuple[int, ...], out: Array) -> None:
+def _median(x: Array, out: Array) -> None:
     flat = x.reshape(-1)
     out[...] = flat[_median_index(flat, 0)[0]] if flat.size else np.nan
 

@@ -21,7 +21,7 @@ class Embedding(Op):
         self.scale_grad_by_freq = self.sparse = False
         self.save(indices=index)
         out = memory.empty((*index.shape, weight.shape[1]), weight.dtype)
-        kernels.take_rows(weight, memory.contiguous(index), out)
+        kernels.take_rows(weight, index, 0, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

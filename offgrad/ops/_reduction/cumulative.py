@@ -1,5 +1,6 @@
 """Cumulative sums, products and extremes along a dimension, and differences."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,11 +78,23 @@ class Cumprod(Op):
         return _shifted(self.saved("result").conj(), dim, 1, first=1) * follows
 
 
+def _along_rows(scan: Callable[..., None], dim: int, *arrays: Array) -> Array:
+    """Return ``scan(*arrays, out)`` along a dimension, of kernels that take rows."""
+    rows = [memory.contiguous(np.moveaxis(each, dim, -1)) for each in arrays]
+    out = memory.empty(rows[0].shape, rows[0].dtype)
+    scan(*rows, out)
+    return memory.contiguous(np.moveaxis(out, -1, dim))
+
+
 class Recurrence(Op):
     """s[j] = b[j] + a[j] s[j-1] along a dimension, s[-1] = 0; keeps a and the result."""
 
     def forward(self, b: Array, a: Array, dim: int) -> Array:
         self.dim = dim
+        if kernels.has_scans(b, a):
+            out = _along_rows(kernels.recurrence, dim, b, a)
+            self.save(factor=a, result=out if self.needs_input_grad[1] else None)
+            return out
         out = memory.empty(b.shape, b.dtype)
         s, steps, factors = (np.moveaxis(each, dim, 0) for each in (out, b, a))
         for index in range(len(s)):
@@ -119,6 +132,10 @@ class Logcumsumexp(Op):
     def forward(self, x: Array, dim: int) -> Array:
         """Return the logarithms, without overflow."""
         self.dim = dim
+        if kernels.has_scans(x):
+            out = _along_rows(kernels.log_cumsum_exp, dim, x)
+            self.save(self=x, result=out)
+            return out
         out = memory.empty(x.shape, x.dtype)
         sums, terms = np.moveaxis(out, dim, 0), np.moveaxis(x, dim, 0)
         total = np.full(sums.shape[1:], -np.inf, _wide(x.dtype))
@@ -142,6 +159,11 @@ def _running_index(ufunc: Any) -> Any:
     """Return a function that finds the last index of the cumulative extreme; NaN is extreme."""
 
     def find(x: Array, axis: int) -> Array:
+        if kernels.has_scans(x):
+            rows = memory.contiguous(np.moveaxis(x, axis, -1))
+            indices = np.empty(rows.shape, np.int64)
+            kernels.running_extreme(rows, indices, ufunc is np.maximum)
+            return memory.contiguous(np.moveaxis(indices, -1, axis))
         running = ufunc.accumulate(x, axis=axis)
         attained = (x == running) | (np.isnan(x) & np.isnan(running))
         shape = [1] * x.ndim

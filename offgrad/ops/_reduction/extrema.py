@@ -64,20 +64,59 @@ class Amax(Reduction):
         shape = self.reduced_shape(x, dim or tuple(range(x.ndim)), keepdim)
         self.dim = dim
         out = memory.empty(shape, x.dtype)
-        kernels.reduce_axes(reduce, x, self.dims, out)
+        if isinstance(reduce, np.ufunc):
+            kernels.reduce_axes(reduce.reduce, x, self.dims, out)
+        else:  # of parts there is no median
+            reduce(x, out)
         self.save(self=x, result=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Share the gradient among the elements that attain the extremum."""
         x, result = self.saved("self")._array, self.with_reduced_dims(self.saved("result"))._array
-        mask = x == result
-        if not self.name().startswith("Am"):
-            mask |= np.isnan(x) & np.isnan(result)
-        ties = np.count_nonzero(mask, axis=self.dims, keepdims=True) if self.dims else mask
-        with np.errstate(invalid="ignore"):
-            shares = mask / np.asarray(ties)
-        return self.expanded(grad) * wrap(shares.astype(grad._array.dtype))
+        counts_nan = not self.name().startswith("Am")
+        shares = _shares(x, result, self.dims, counts_nan, grad._array.dtype)
+        return self.expanded(grad) * wrap(shares)
+
+
+def _shares(
+    x: Array, result: Array, dims: tuple[int, ...], counts_nan: bool, dtype: np.dtype[Any]
+) -> Array:
+    """Return each element's share of the gradient: 1 over the number of ties, or 0.
+
+    `result` has size 1 in the reduced dimensions.
+    """
+    out = memory.empty(x.shape, dtype)
+
+    def attained(part: Array, extreme: Array) -> Array:
+        mask = np.asarray(part == extreme)
+        if counts_nan and np.isnan(extreme).any():
+            mask |= np.isnan(part) & np.isnan(extreme)
+        return mask
+
+    def share(index: tuple[Any, ...]) -> None:
+        mask = attained(x[index], result[index])
+        ties = np.count_nonzero(mask, axis=dims, keepdims=True) if dims else mask
+        with np.errstate(all="ignore"):
+            np.divide(mask, np.asarray(ties), out=out[index], casting="unsafe")
+
+    if len(dims) < x.ndim or not x.flags.c_contiguous:
+        kernels.in_parts(share, x, dims)
+        return out
+    flat, shares, extreme = x.reshape(-1), out.reshape(-1), result.reshape(())
+    ties: list[int] = []
+    kernels.in_chunks(
+        lambda a, b: ties.append(np.count_nonzero(attained(flat[a:b], extreme))), x.size
+    )
+    with np.errstate(divide="ignore"):
+        each = np.asarray(np.float64(1) / builtins.sum(ties)).astype(dtype)
+    kernels.in_chunks(
+        lambda a, b: np.multiply(
+            attained(flat[a:b], extreme), each, out=shares[a:b], casting="unsafe"
+        ),
+        x.size,
+    )
+    return out
 
 
 class Selection(Op):
@@ -131,7 +170,7 @@ def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -
         input,
         dim=dims if dim is not None else (),
         keepdim=keepdim,
-        reduce=ufunc.reduce,
+        reduce=ufunc,
     )
 
 
@@ -154,7 +193,7 @@ def aminmax(input: "Tensor", *, dim: int | None = None, keepdim: bool = False) -
 
 def _find_extreme(find: Any, x: Array, axis: int) -> Array:
     """Return the indices of np.argmax or np.argmin, `find`, with the dimension of size 1."""
-    if not x.size:
+    if not kernels.is_large(x.size):
         return np.asarray(find(x, axis=axis, keepdims=True))
     # NumPy searches contiguous rows.
     table = memory.contiguous(np.moveaxis(x, axis, -1))
@@ -202,7 +241,7 @@ def _arg_extreme(
     axis = None if dim is None else normalize_dim(dim, array.ndim, where)
     if not (array.size if axis is None or not array.ndim else array.shape[axis]):
         raise IndexError(f"{where} needs at least one element, got shape {list(array.shape)}")
-    if axis is None or not array.size or not array.ndim:
+    if axis is None or not array.ndim:
         return wrap(np.asarray(find(array, axis=axis if array.ndim else None, keepdims=keepdim)))
     found = _find_extreme(find, array, axis)
     return wrap(found if keepdim else found.squeeze(axis))

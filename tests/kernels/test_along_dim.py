@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+
+SHAPE = (30, 71, 83)  # more elements than a range of the loops
+
+
+def _index(rng: np.random.Generator, shape: tuple[int, ...], size: int, dtype: Any) -> Any:
+    return rng.integers(0, size, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16, np.complex128, np.int64])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("length", [1, 100])
+def test_gather(dtype: Any, dim: int, length: int, rng: np.random.Generator, backend: str) -> None:
+    x = (rng.normal(size=SHAPE) * 100).astype(dtype)
+    shape = (*SHAPE[:dim], length, *SHAPE[dim + 1 :])
+    for picked in (shape, tuple(max(1, size - 3) for size in shape)):
+        index = _index(rng, picked, SHAPE[dim], np.int64)
+        out = np.empty(picked, dtype)
+        kernels.gather(x, index, dim, out)
+        part = x[tuple(slice(None) if at == dim else slice(n) for at, n in enumerate(picked))]
+        np.testing.assert_array_equal(out, np.take_along_axis(part, index, dim))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
+def test_scatter_add(
+    dim: int, index_dtype: Any, dtype: Any, rng: np.random.Generator, backend: str
+) -> None:
+    shape = (*SHAPE[:dim], 100, *SHAPE[dim + 1 :])
+    for picked in (shape, tuple(size - 3 for size in shape)):
+        index = _index(rng, picked, SHAPE[dim], index_dtype)
+        source = rng.normal(size=picked).astype(dtype)
+        out = rng.normal(size=SHAPE).astype(dtype)
+        grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in picked)])
+        grid[dim] = index
+        expected = out.copy()
+        np.add.at(expected, tuple(grid), source)
+        kernels.scatter_add(out, index, source, dim)
+        # Both add in the order of the source: equal bit for bit.
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (200_000,), (700, 300), (2, 3)])
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("count", [0, 5, 900])
+def test_rows(
+    shape: tuple[int, ...], dim: int, count: int, dtype: Any, rng: np.random.Generator, backend: str
+) -> None:
+    dim %= len(shape)
+    x = rng.normal(size=shape).astype(dtype)
+    for index in (
+        rng.integers(-shape[dim], shape[dim], count),
+        rng.integers(0, shape[dim], (3, count)),
+    ):
+        picked = (*shape[:dim], *index.shape, *shape[dim + 1 :])
+        out = np.empty(picked, dtype)
+        for table in (x, np.asfortranarray(x)):
+            kernels.take_rows(table, index, dim, out)
+            np.testing.assert_array_equal(out, x[(*(slice(None),) * dim, index)])
+        total, expected = np.full(shape, np.nan, dtype), np.zeros(shape, dtype)
+        kernels.add_rows(out, index, dim, total)
+        np.add.at(expected, (*(slice(None),) * dim, index), out)
+        np.testing.assert_array_equal(total, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+@pytest.mark.parametrize("size", [0, 10, 300_000])
+def test_are_within(dtype: Any, size: int) -> None:
+    index = np.arange(size).astype(dtype) % 100
+    assert kernels.are_within(index, 0, 100)
+    assert kernels.are_within(index, -100, 100)
+    if size:
+        assert not kernels.are_within(index, 0, int(index.max()))
+        assert not kernels.are_within(index, 1, 200)
+        if index.dtype.kind == "i":
+            index[size // 2] = -3
+            assert not kernels.are_within(index, 0, 100)
+            assert kernels.are_within(index, -3, 100)
+            assert not kernels.are_within(index, -2, 100)
+            assert not kernels.are_within(index[::-1], 0, 100)
