@@ -12,7 +12,7 @@ from offgrad.kernels._chunks import in_chunks
 from offgrad.kernels._jit import backend, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, parallel_for
 
-_BITS = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+_BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def are_within(index: Array, low: int, high: int) -> bool:
@@ -75,11 +75,12 @@ def scatter_add(out: Array, index: Array, source: Array, dim: int) -> None:
     """
     if not uses_numba(out, source) or not _is_compiled(out, source, index, dim):
         if index.ndim == out.ndim:
-            grid = list(np.ogrid[tuple(slice(size) for size in index.shape)])
+            grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in index.shape)])
             grid[dim] = index
             np.add.at(out, tuple(grid), source)
         else:
-            np.add.at(out, (*(slice(None),) * dim, index), source)
+            where: Any = (*(slice(None),) * dim, index)
+            np.add.at(out, where, source)
         return
     layout = _Layout(out, source, index, dim)
     arrays, numbers = (out.reshape(-1), _vector(index), source.reshape(-1)), layout.numbers

@@ -68,7 +68,7 @@ def scratch(number: int, size: int, dtype: np.dtype[Any]) -> Array:
     return arrays[number, :size]
 
 
-_BITS = {2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+_BITS: dict[int, Any] = {2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 
 
 def keep_where(values: Array, mask: Callable[[int, int], Array], out: Array) -> None:
@@ -87,7 +87,11 @@ def keep_where(values: Array, mask: Callable[[int, int], Array], out: Array) -> 
         return
     # A product of integers is vectorised; a selection in NumPy is not.
     flat, result = flat.view(bits), result.view(bits)
-    in_chunks(lambda a, b: np.multiply(flat[a:b], mask(a, b), out=result[a:b]), flat.size)
+
+    def write(start: int, stop: int) -> None:
+        np.multiply(flat[start:stop], mask(start, stop), out=result[start:stop])
+
+    in_chunks(write, flat.size)
 
 
 def fill_where(x: Array, mask: Array, value: Array, out: Array) -> None:

@@ -15,7 +15,7 @@ from offgrad.memory import allocator
 
 _ROWS = 256
 _LANES = 8
-_BITS = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+_BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def copy_into(out: Array, array: Array) -> None:
@@ -86,8 +86,9 @@ def _copy_tiles(out: Array, array: Array, axis: int) -> None:
         (size - 1) * abs(stride) for size, stride in zip(array.shape, strides, strict=True)
     )
     lowest = array[..., -1:] if strides[-1] < 0 else array
-    source = as_strided(lowest, (span,), (item,)).view(_BITS[item])
-    target = out.reshape(-1).view(_BITS[item])
+    bits = _BITS[item]
+    source = as_strided(lowest, (span,), (item,)).view(bits)
+    target = out.reshape(-1).view(bits)
     outer = [at for at in range(array.ndim - 1) if at != axis]
     shape = [array.shape[at] for at in outer]
     sources = _offsets(shape, [strides[at] for at in outer])

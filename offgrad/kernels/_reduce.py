@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from offgrad.kernels import _arrays
-from offgrad.kernels._arrays import SUM_ROWS, Array, as_float, rows
+from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, as_float, rows
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
@@ -16,6 +17,7 @@ from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
 Reduce = Callable[..., Any]
 
 _MIN_COLUMNS = 64
+_PART = 4 * BLOCK
 
 
 def sum_axes(
@@ -30,6 +32,15 @@ def sum_axes(
         return _arrays.sum_axes(x, axes, keepdims, out)
     if out is None:
         out = np.empty(_reduced_shape(x, axes, keepdims), kind)
+    if x.flags.c_contiguous and out.flags.c_contiguous and uses_numba(x):
+        kept = [axis for axis in range(x.ndim) if axis not in axes]
+        if kept == list(range(len(kept))):
+            _sum_last(x.reshape(prod(x.shape[: len(kept)]), -1), out.reshape(-1))
+            return out
+        if kept == list(range(x.ndim - len(kept), x.ndim)):
+            width = prod(x.shape[len(axes) :])
+            sum_rows(x.reshape(-1, width), out.reshape(width))
+            return out
     wide = np.complex128 if kind.kind == "c" else np.float64
     reduce_axes(
         lambda part, axis, out: _arrays.sum_axes(part, axis, False, out),
@@ -39,6 +50,28 @@ def sum_axes(
         lambda parts: parts.sum(dtype=wide),
     )
     return out
+
+
+def _sum_last(x: Array, out: Array) -> None:
+    """Write the sum of each row of a matrix into `out`."""
+    count, cols = x.shape
+    parts = max(1, cols // _PART)
+    if parts == 1:
+        parallel_for(lambda a, b: _row_sums_loop(x, out, cols, a, b), count, cols // 4)
+        return
+    # Long rows: the sums of their parts first.
+    sums = np.empty((count, parts), x.dtype)
+    flat, flats = x.reshape(-1), sums.reshape(-1)
+
+    def add(start: int, stop: int) -> None:
+        for item in range(start, stop):
+            row, part = divmod(item, parts)
+            last = cols if part == parts - 1 else (part + 1) * _PART
+            piece = flat[row * cols + part * _PART : row * cols + last]
+            _row_sums_loop(piece.reshape(1, -1), flats[item : item + 1], piece.size, 0, 1)
+
+    parallel_for(add, sums.size, BLOCK)
+    out[...] = sums.sum(axis=1, dtype=np.float64)
 
 
 def reduce_axes(
@@ -72,16 +105,18 @@ def reduce_axes(
                     out=result[(*out_before, slice(start, stop))],
                 )
 
-        parallel_for(part, x.shape[at], x.size // x.shape[at])
+        parallel_for(part, x.shape[at], x.size // x.shape[at] // 4)
     elif not kept and x.flags.c_contiguous:
-        flat, step = x.reshape(-1), block_items(1)
-        parts = np.empty(-(-x.size // step), out.dtype)
+        flat = x.reshape(-1)
+        parts = np.empty(-(-x.size // _PART), out.dtype)
 
         def block(start: int, stop: int) -> None:
-            with np.errstate(all="ignore"):
-                reduce(flat[start:stop], axis=(0,), out=parts[start // step, ...])
+            for item in range(start, stop):
+                with np.errstate(all="ignore"):
+                    piece = flat[item * _PART : (item + 1) * _PART]
+                    reduce(piece, axis=(0,), out=parts[item, ...])
 
-        parallel_for(block, flat.size)
+        parallel_for(block, parts.size, BLOCK)
         if join is None:
             reduce(parts, axis=(0,), out=result)
         else:
@@ -128,7 +163,9 @@ def arg_extreme(find: Reduce, x: Array) -> Array:
     """The indices that np.argmax or np.argmin, `find`, returns along the last axis."""
     table = rows(x)
     out = np.empty(len(table), np.int64)
-    parallel_for(lambda a, b: find(table[a:b], axis=-1, out=out[a:b]), len(table), table.shape[1])
+    parallel_for(
+        lambda a, b: find(table[a:b], axis=-1, out=out[a:b]), len(table), table.shape[1] // 4
+    )
     return out.reshape(x.shape[:-1])
 
 
@@ -231,3 +268,18 @@ def _sum_rows_loop(x: Any, sums: Any, first_sum: int, start: int, stop: int) -> 
         total = sums[first_sum + (i - start) // SUM_ROWS]
         for j in range(row.size):
             total[j] += row[j]
+
+
+@jit
+def _row_sums_loop(x: Any, out: Any, cols: int, start: int, stop: int) -> None:
+    number = x.dtype.type
+    for i in range(start, stop):
+        row = x[i]
+        total = 0.0
+        for first in range(0, cols, SUM_BLOCK):
+            block = row[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(block.size):
+                part += block[j]
+            total += part
+        out[i] = total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,8 @@ def take_rows(x: Array, index: Array, dim: int, out: Array) -> None:
     if not out.size:
         return
     if not x.flags.c_contiguous:  # of which np.take makes a copy
-        out[...] = x[(*(slice(None),) * dim, index)]
+        where: Any = (*(slice(None),) * dim, index)
+        out[...] = x[where]
         return
     if out.size <= BLOCK:
         np.take(x, index, axis=dim, out=out, mode="wrap")
@@ -65,7 +67,8 @@ def add_rows(source: Array, index: Array, dim: int, out: Array) -> None:
     """
     if source.size <= BLOCK:
         out[...] = 0
-        np.add.at(out, (*(slice(None),) * dim, index) if dim else index, source)
+        where: Any = (*(slice(None),) * dim, index) if dim else index
+        np.add.at(out, where, source)
         return
     length, inner = out.shape[dim], prod(out.shape[dim + 1 :])
     flat = np.ascontiguousarray(index).reshape(-1)

@@ -42,9 +42,11 @@ def sorted_indices(x: Array, descending: bool, first: int = 0, last: int | None 
 
 def _by_argsort(x: Array, descending: bool, first: int, last: int) -> Array:
     if not descending:
-        return np.argsort(x, axis=-1, kind="stable")[:, first:last]
-    backwards = np.argsort(x[:, ::-1], axis=-1, kind="stable")
-    return (x.shape[-1] - 1 - backwards)[:, ::-1][:, first:last]
+        order: Array = np.argsort(x, axis=-1, kind="stable")
+    else:
+        backwards = np.argsort(x[:, ::-1], axis=-1, kind="stable")
+        order = (x.shape[-1] - 1 - backwards)[:, ::-1]
+    return order[:, first:last]
 
 
 def _by_keys(x: Array, descending: bool, first: int, last: int) -> Array:

@@ -60,13 +60,14 @@ def test_rows(
         rng.integers(0, shape[dim], (3, count)),
     ):
         picked = (*shape[:dim], *index.shape, *shape[dim + 1 :])
+        where: Any = (*(slice(None),) * dim, index)
         out = np.empty(picked, dtype)
         for table in (x, np.asfortranarray(x)):
             kernels.take_rows(table, index, dim, out)
-            np.testing.assert_array_equal(out, x[(*(slice(None),) * dim, index)])
+            np.testing.assert_array_equal(out, x[where])
         total, expected = np.full(shape, np.nan, dtype), np.zeros(shape, dtype)
         kernels.add_rows(out, index, dim, total)
-        np.add.at(expected, (*(slice(None),) * dim, index), out)
+        np.add.at(expected, where, out)
         np.testing.assert_array_equal(total, expected)
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops._nn import classification_losses, elementwise_losses
-from offgrad.ops._nn.pair_losses import PairLossBackward
+from offgrad.ops._nn import classification_losses, pair_losses
 from tests.ops.calls import call
 from tests.ops.opspec import Array, OpSpec, positive
 
@@ -38,16 +37,16 @@ def _cosine(a: Any, b: Any) -> Any:
 
 # Of each loss: name, class, the losses before reduction, options, domain.
 PAIRS: list[tuple[str, Any, Any, dict[str, Any], Any]] = [
-    ("mse_loss", elementwise_losses.MseLoss, lambda a, b: (a - b) ** 2, {}, None),
+    ("mse_loss", pair_losses.MseLoss, lambda a, b: (a - b) ** 2, {}, None),
     ("l1_loss", None, lambda a, b: np.abs(a - b), {}, None),
-    ("smooth_l1_loss", elementwise_losses.SmoothL1Loss,
+    ("smooth_l1_loss", pair_losses.SmoothL1Loss,
      lambda a, b: _huber(a, b) / 0.7, {"beta": 0.7}, None),
-    ("huber_loss", elementwise_losses.HuberLoss, _huber, {"delta": 0.7}, None),
-    ("soft_margin_loss", elementwise_losses.SoftMarginLoss,
+    ("huber_loss", pair_losses.HuberLoss, _huber, {"delta": 0.7}, None),
+    ("soft_margin_loss", pair_losses.SoftMarginLoss,
      lambda a, b: _softplus(-a * b), {}, None),
-    ("binary_cross_entropy", elementwise_losses.BinaryCrossEntropy,
+    ("binary_cross_entropy", pair_losses.BinaryCrossEntropy,
      lambda a, b: -b * np.log(a) - (1 - b) * np.log(1 - a), {}, _probabilities),
-    ("binary_cross_entropy_with_logits", elementwise_losses.BinaryCrossEntropyWithLogits,
+    ("binary_cross_entropy_with_logits", pair_losses.BinaryCrossEntropyWithLogits,
      lambda a, b: _softplus(a) - a * b, {}, None),
     ("kl_div", None, lambda a, b: b * (np.log(b) - a), {}, positive),
     ("kl_div", None, lambda a, b: np.exp(b) * (b - a), {"log_target": True}, None),
@@ -62,7 +61,7 @@ def _pair_spec(entry: tuple[str, Any, Any, dict[str, Any], Any], reduction: str)
     label = "_".join([name, *map(str, options), reduction])
     return OpSpec(
         label,
-        () if cls is None else (cls, PairLossBackward),
+        () if cls is None else (cls, pair_losses.PairLossBackward),
         lambda m, a, b: call(m, f"F.{name}", a, b, reduction=reduction, **options),
         PAIR,
         lambda a, b: _reduced(losses(a, b), reduction),
@@ -85,13 +84,13 @@ SPECS = [
     *(_pair_spec(entry, reduction) for entry in PAIRS for reduction in ("mean", "sum", "none")
       # PyTorch warns of kl_div's mean.
       if (entry[0], reduction) != ("kl_div", "mean")),
-    OpSpec("binary_cross_entropy_weight", (elementwise_losses.BinaryCrossEntropy,),
+    OpSpec("binary_cross_entropy_weight", (pair_losses.BinaryCrossEntropy,),
            lambda m, a, b: call(m, "F.binary_cross_entropy", a, b,
                                 m.tensor(WEIGHT.tolist(), dtype=a.dtype)),
            [((2, 3), (2, 3))],
            lambda a, b: (WEIGHT * (-b * np.log(a) - (1 - b) * np.log(1 - a))).mean(),
            domain=_probabilities, torch=False),
-    OpSpec("binary_cross_entropy_logits_weight", (elementwise_losses.BinaryCrossEntropyWithLogits,),
+    OpSpec("binary_cross_entropy_logits_weight", (pair_losses.BinaryCrossEntropyWithLogits,),
            _weighted, [((2, 3), (2, 3))],
            lambda a, b: (WEIGHT * (WEIGHT * b * _softplus(-a) + (1 - b) * _softplus(a))).mean()),
     OpSpec("kl_div_batchmean", (), lambda m, a, b: call(m, "F.kl_div", a, b, reduction="batchmean"),

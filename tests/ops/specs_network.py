@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.ops._linalg import affine, products
-from offgrad.ops._nn import attention, classification_losses, elementwise_losses
+from offgrad.ops._nn import attention, classification_losses, pair_losses
 from offgrad.ops._nn.embeddings import Embedding, EmbeddingBackward
 from offgrad.ops._nn.normalization import LayerNorm, LayerNormBackward
 from offgrad.ops._nn.probabilities import (
@@ -181,10 +181,10 @@ SPECS = [
            lambda m, x, t: m.nn.functional.nll_loss(
                x.log_softmax(1), t, m.tensor(WEIGHTS.tolist(), dtype=x.dtype), ignore_index=1),
            [((4, 3), TARGETS)], lambda x, t: _entropy(x, t, WEIGHTS, ignore=1)),
-    OpSpec("mse_loss", (elementwise_losses.MseLoss,),
+    OpSpec("mse_loss", (pair_losses.MseLoss,),
            lambda m, a, b: m.nn.functional.mse_loss(a, b),
            [((2, 3), (2, 3))], lambda a, b: ((a - b) ** 2).mean()),
-    OpSpec("mse_loss_none", (elementwise_losses.MseLoss,),
+    OpSpec("mse_loss_none", (pair_losses.MseLoss,),
            lambda m, a, b: m.nn.functional.mse_loss(a, b, reduction="none"),
            [((2, 3), (2, 3)), ((), ())], lambda a, b: (a - b) ** 2),
 ]  # fmt: skip

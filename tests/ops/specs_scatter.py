@@ -9,10 +9,10 @@ from offgrad.ops._indexing.scattering import (
     Gather,
     Put,
     Scatter,
-    ScatterAdd,
     ScatterValue,
     Take,
 )
+from offgrad.ops._reduction.extrema import Scattered
 from tests.ops.calls import call
 from tests.ops.opspec import OpSpec
 
@@ -89,7 +89,7 @@ SPECS = [
            [((2, 3), INDEX, (3, 4)), ((2, 3), INDEX[:, :0], (2, 2))], _scattered, torch=False),
     OpSpec("scatter_value", (ScatterValue,), lambda m, x, i: m.scatter(x, 1, i, 1.5),
            [((2, 3), INDEX), ((3, 3), INDEX)], lambda x, i: _scattered(x, i, 1.5)),
-    OpSpec("gather_0d", (Gather, ScatterAdd), lambda m, x, i: m.gather(x, 0, i),
+    OpSpec("gather_0d", (Gather, Scattered), lambda m, x, i: m.gather(x, 0, i),
            [((), np.array(0)), ((), np.array([0]))],
            lambda x, i: np.broadcast_to(x, i.shape)),
     OpSpec("take", (Take, Put), lambda m, x, i: m.take(x, i),

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad.nn.hooks import full_backward as backward_hook
 from offgrad.ops._indexing import advanced, along_dim, masking
 from offgrad.ops._indexing.scattering import Gather, ScatterAdd
+from offgrad.ops._reduction.extrema import Scattered
 from offgrad.ops._shape import diagonals, joining, permuting, reordering, reshaping
 from offgrad.ops._shape.slicing import (
     Alias,
@@ -159,7 +160,7 @@ INDICES = [
            [((2, 2), np.array([[True, False], [True, True]]), (3,)),
             ((2, 2), np.array([[True, False], [True, True]]), ())],
            lambda x, k, v: _np_put(x, v, k)),
-    OpSpec("gather", (Gather, ScatterAdd), lambda m, x, i: x.gather(1, i),
+    OpSpec("gather", (Gather, Scattered), lambda m, x, i: x.gather(1, i),
            [((2, 3), INDEX), ((3, 3), INDEX), ((2, 3), np.zeros((2, 0), np.int64))],
            lambda x, i: np.take_along_axis(x[: len(i)], i, 1)),
     OpSpec("scatter_add", (ScatterAdd, Gather),

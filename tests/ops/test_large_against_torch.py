@@ -91,7 +91,11 @@ def _gradients(m: Any, function: Call, dtype: Any) -> tuple[list[Any], list[Any]
     second = None
     if first.requires_grad:
         second = m.autograd.grad((first * first).sum(), [x], allow_unused=True)[0]
-    return values, [first.detach().numpy(**force)], [] if second is None else [second.numpy(**force)]
+    return (
+        values,
+        [first.detach().numpy(**force)],
+        [] if second is None else [second.numpy(**force)],
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

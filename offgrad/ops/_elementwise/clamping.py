@@ -112,10 +112,8 @@ class ClampBackward(Op):
 
         def inside(start: int, stop: int) -> Array:
             part = flat[start:stop]
-            if min is None:
-                return np.less_equal(part, max)
-            mask = np.greater_equal(part, min)
-            return mask if max is None else np.logical_and(mask, part <= max, out=mask)
+            mask: Array = part <= max if min is None else part >= min
+            return mask if min is None or max is None else mask & (part <= max)
 
         kernels.keep_where(memory.contiguous(grad), inside, out)
         return out

@@ -11,6 +11,7 @@ from offgrad.ops._core.dims import (
     normalize_dim,
 )
 from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, element, shape_error
+from offgrad.ops._reduction.extrema import Scattered
 from offgrad.ops._shape.slicing import Embed
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Gather(_AtIndex):
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient at the index of its element."""
         index = self.saved("index")
-        return scatter_add(grad.new_zeros(self.shape), self.dim, index, grad), None
+        return Scattered.apply(grad, index, dim=self.dim, shape=self.shape), None
 
 
 class ScatterAdd(_AtIndex):

@@ -138,7 +138,11 @@ def _median_index(x: Array, axis: int) -> Array:
 
 def _median(x: Array, out: Array) -> None:
     flat = x.reshape(-1)
-    out[...] = flat[_median_index(flat, 0)[0]] if flat.size else np.nan
+    if not flat.size or np.isnan(flat).any():
+        out[...] = np.nan
+        return
+    rank = (flat.size - 1) // 2
+    out[...] = np.partition(flat, rank)[rank]
 
 
 def median(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> Any:

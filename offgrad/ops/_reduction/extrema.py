@@ -106,7 +106,7 @@ def _shares(
     flat, shares, extreme = x.reshape(-1), out.reshape(-1), result.reshape(())
     ties: list[int] = []
     kernels.in_chunks(
-        lambda a, b: ties.append(np.count_nonzero(attained(flat[a:b], extreme))), x.size
+        lambda a, b: ties.append(int(np.count_nonzero(attained(flat[a:b], extreme)))), x.size
     )
     with np.errstate(divide="ignore"):
         each = np.asarray(np.float64(1) / builtins.sum(ties)).astype(dtype)
@@ -152,7 +152,30 @@ class Selection(Op):
         indices = self.saved("indices")
         if not self.keepdim:
             grad, indices = grad.unsqueeze(self.dim), indices.unsqueeze(self.dim)
-        return grad.new_zeros(self.self_sym_sizes).scatter_add(self.dim, indices, grad)
+        return Scattered.apply(grad, indices, dim=self.dim, shape=self.self_sym_sizes)
+
+
+class Scattered(Op):
+    """Zeros with a tensor added at an index tensor along a dimension; keeps the index."""
+
+    torch_name = "ScatterAddBackward0"
+
+    def forward(self, source: Array, index: Array, dim: int, shape: tuple[int, ...]) -> Array:
+        self.dim = dim
+        self.save(index=index)
+        out = memory.empty(shape, source.dtype)
+        kernels.elementwise(_fill_with_zeros, out)
+        target, at = np.atleast_1d(out), np.atleast_1d(index)
+        kernels.scatter_add(target, at, memory.contiguous(source).reshape(at.shape), dim)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Gather the gradient."""
+        return grad.gather(self.dim, self.saved("index")), None
+
+
+def _fill_with_zeros(out: Array) -> None:
+    out[...] = 0
 
 
 def not_empty(input: "Tensor", dims: tuple[int, ...], where: str, kind: type[Exception]) -> None:

@@ -102,7 +102,9 @@ class Nansum(Reduction):
     ) -> Array:
         self.save(self=x)
         out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
-        sum_into(out, np.where(np.isnan(x), x.dtype.type(0), x), self.dims, keepdim)
+        numbers, flat = memory.empty(x.shape, x.dtype), memory.contiguous(x).reshape(-1)
+        kernels.keep_where(flat, lambda a, b: ~np.isnan(flat[a:b]), numbers)
+        sum_into(out, numbers, self.dims, keepdim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
