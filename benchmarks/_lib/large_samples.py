@@ -63,7 +63,7 @@ CALLS: dict[str, tuple[Any, Callable[[int], Sequence[Any]]]] = {
     "logsumexp_all": (lambda m, x: x.logsumexp((0, 1)), _matrix),
     "logsumexp_first": (lambda m, x: x.logsumexp(0), _matrix),
     "cumsum_first": (lambda m, x: x.cumsum(0), _matrix),
-    "sort_last": (lambda m, x: tuple(m.sort(x)), _matrix),
+    "sort_last": (lambda m, x: tuple(m.sort(x, stable=True)), _matrix),
     "embedding_table": (
         lambda m, i, w: m.nn.functional.embedding(i, w),
         lambda n: [_spread(32000, 4 * n), (32000, 512)],

@@ -164,10 +164,16 @@ def _gather_loop(
 ) -> None:
     for row in range(start, stop):
         base = (row // rows_in_plane) * plane
+        part = source[base : base + plane]
         at = index[(row % index_rows) * index_row_step :]
         out = target[row * width : (row + 1) * width]
-        for r in range(out.size):
-            out[r] = source[base + at[r * index_step] * scale + r * step]
+        # Unsigned numbers are not checked for being negative.
+        if step == 0:
+            for r in range(out.size):
+                out[r] = part[np.uintp(at[r])]
+        else:
+            for r in range(out.size):
+                out[r] = part[np.uintp(at[r * index_step] * scale + r)]
 
 
 @jit
@@ -190,7 +196,12 @@ def _scatter_loop(
 ) -> None:
     for row in range(start, stop):
         base = (row // rows_in_plane) * plane
+        part = target[base : base + plane]
         at = index[(row % index_rows) * index_row_step :]
         values = source[row * width : (row + 1) * width]
-        for r in range(first, last):
-            target[base + at[r * index_step] * scale + r * step] += values[r]
+        if step == 0:
+            for r in range(first, last):
+                part[np.uintp(at[r])] += values[r]
+        else:
+            for r in range(first, last):
+                part[np.uintp(at[r * index_step] * scale + r)] += values[r]

@@ -37,6 +37,13 @@ def sum_axes(
         if kept == list(range(len(kept))):
             _sum_last(x.reshape(prod(x.shape[: len(kept)]), -1), out.reshape(-1))
             return out
+        if x.ndim - 1 in axes:  # the last dimensions first
+            most = x.shape[: kept[-1] + 1]
+            sums = np.empty(most, kind)
+            _sum_last(x.reshape(prod(most), -1), sums.reshape(-1))
+            rest = tuple([axis for axis in axes if axis < len(most)])
+            sum_axes(sums, rest, False, out.reshape([x.shape[axis] for axis in kept]))
+            return out
         if kept == list(range(x.ndim - len(kept), x.ndim)):
             width = prod(x.shape[len(axes) :])
             sum_rows(x.reshape(-1, width), out.reshape(width))

@@ -89,6 +89,9 @@ class Clamp(Op):
         self.save(self=x)
         low = None if min is None else element(min, dtype, "clamp")
         high = None if max is None else element(max, dtype, "clamp")
+        if dtype.kind == "f":  # NumPy's clip is twice as fast with both bounds
+            low = dtype.type(-np.inf) if low is None else low
+            high = dtype.type(np.inf) if high is None else high
         out = memory.empty(x.shape, dtype)
         source = converted(x, dtype)
         kernels.elementwise(lambda x, out: np.clip(x, low, high, out=out), out, source)
