@@ -171,6 +171,10 @@ def _gather_loop(
         if step == 0:
             for r in range(out.size):
                 out[r] = part[np.uintp(at[r])]
+        elif index_step == 0:
+            line = part[at[0] * scale :]
+            for r in range(out.size):
+                out[r] = line[r]
         else:
             for r in range(out.size):
                 out[r] = part[np.uintp(at[r * index_step] * scale + r)]
@@ -202,6 +206,11 @@ def _scatter_loop(
         if step == 0:
             for r in range(first, last):
                 part[np.uintp(at[r])] += values[r]
+        elif index_step == 0:
+            line = part[at[0] * scale + first : at[0] * scale + last]
+            added = values[first:last]
+            for r in range(line.size):
+                line[r] += added[r]
         else:
             for r in range(first, last):
                 part[np.uintp(at[r * index_step] * scale + r)] += values[r]

@@ -104,24 +104,26 @@ def fill_where(x: Array, mask: Array, value: Array, out: Array) -> None:
         out: C-contiguous, of x's dtype.
     """
     bits = _BITS.get(x.dtype.itemsize)
-    same = x.shape == mask.shape == out.shape and x.flags.c_contiguous and mask.flags.c_contiguous
-    if out.size <= CHUNK or bits is None or not same:
+    if out.size <= CHUNK or bits is None or x.shape != out.shape or not x.flags.c_contiguous:
         _fill_slices(x, mask, value, out)
         return
-    flat, fills, result = x.reshape(-1).view(bits), mask.reshape(-1), out.reshape(-1).view(bits)
-    fill = value.view(bits)
+    if mask.shape == out.shape and mask.flags.c_contiguous:
+        x, mask, out = x.reshape(-1), mask.reshape(-1), out.reshape(-1)
+    else:
+        mask = np.broadcast_to(mask, out.shape)
+    values, result, fill = x.view(bits), out.view(bits), value.view(bits)
 
     def write(start: int, stop: int) -> None:
         # The product drops the bits that differ from the value's.
-        part, keep = result[start:stop], np.logical_not(fills[start:stop])
+        part, keep = result[start:stop], np.logical_not(mask[start:stop])
         if fill:
-            np.bitwise_xor(flat[start:stop], fill, out=part)
+            np.bitwise_xor(values[start:stop], fill, out=part)
             np.multiply(part, keep, out=part)
             np.bitwise_xor(part, fill, out=part)
         else:
-            np.multiply(flat[start:stop], keep, out=part)
+            np.multiply(values[start:stop], keep, out=part)
 
-    in_chunks(write, flat.size)
+    in_chunks(write, len(result), result.size // len(result))
 
 
 def _fill_slices(x: Array, mask: Array, value: Array, out: Array) -> None:

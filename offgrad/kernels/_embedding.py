@@ -15,6 +15,8 @@ from offgrad.kernels._arrays import (
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
+_MIN_COLUMNS = 32
+
 
 def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int = -1) -> None:
     """Write into row v of `out` the sum of those rows of `grad` whose index is v.
@@ -44,11 +46,17 @@ def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int =
     if not uses_numba(g, out):
         _embedding_backward_numpy(g, i, out, padding_idx)
         return
-    o = rows(out)
-    # Ranges of the table: each searches the whole index for its rows.
-    cost = (i.size + size) * width // size if size else 0
+    o, zeros = rows(out), flat(out)
+    parallel_for(lambda start, stop: zeros[start:stop].fill(0), zeros.size)
+    # Ranges of columns: each adds its part of the rows one after the other, as they lie in memory.
+    parts = max(1, width // _MIN_COLUMNS)
+    step = -(-width // parts)
     parallel_for(
-        lambda start, stop: _embedding_backward_loop(g, i, o, padding_idx, start, stop), size, cost
+        lambda start, stop: _embedding_backward_loop(
+            g, i, o, padding_idx, start * step, min(stop * step, width)
+        ),
+        parts,
+        i.size * step,
     )
 
 
@@ -61,13 +69,12 @@ def _embedding_backward_numpy(grad: Array, index: Array, out: Array, padding_idx
 
 @jit
 def _embedding_backward_loop(
-    grad: Any, index: Any, out: Any, padding_idx: int, start: int, stop: int
+    grad: Any, index: Any, out: Any, padding_idx: int, first: int, last: int
 ) -> None:
-    out[start:stop] = out.dtype.type(0)
     for i in range(index.size):
         v = index[i]
-        if start <= v < stop and v != padding_idx:
-            g = grad[i]
-            total = out[v]
+        if v != padding_idx:
+            g = grad[i, first:last]
+            total = out[v, first:last]
             for j in range(g.size):
                 total[j] += g[j]

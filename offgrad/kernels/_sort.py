@@ -11,6 +11,7 @@ from offgrad.kernels._chunks import in_chunks
 
 _KEYED = (np.dtype(np.float32), np.dtype(np.int32))
 _MIN_LENGTH = 16
+_FEW = 16
 _LOW = np.int64(0xFFFFFFFF)
 
 
@@ -29,8 +30,12 @@ def sorted_indices(x: Array, descending: bool, first: int = 0, last: int | None 
     last = length if last is None else last
     rows = x.reshape(prod(x.shape[:-1]), length)
     out = np.empty((rows.shape[0], last - first), np.int64)
-    keyed = x.dtype in _KEYED and length >= _MIN_LENGTH
-    find = _by_keys if keyed else _by_argsort
+    if first == 0 and last <= _FEW and length >= _MIN_LENGTH * _FEW and x.dtype.kind == "f":
+        find = _by_extremes
+    elif x.dtype in _KEYED and length >= _MIN_LENGTH:
+        find = _by_keys
+    else:
+        find = _by_argsort
 
     def sort(start: int, stop: int) -> None:
         out[start:stop] = find(rows[start:stop], descending, first, last)
@@ -47,6 +52,21 @@ def _by_argsort(x: Array, descending: bool, first: int, last: int) -> Array:
         backwards = np.argsort(x[:, ::-1], axis=-1, kind="stable")
         order = (x.shape[-1] - 1 - backwards)[:, ::-1]
     return order[:, first:last]
+
+
+def _by_extremes(x: Array, descending: bool, first: int, last: int) -> Array:
+    """Search the extreme, which NumPy vectorises, and replace it, as often as there are ranks."""
+    find, end = (np.argmax, -np.inf) if descending else (np.argmin, np.inf)
+    rest, rows = x.copy(), np.arange(len(x))
+    found = np.empty((len(x), last), np.int64)
+    for rank in range(last):
+        if rank:
+            rest[rows, found[:, rank - 1]] = end
+        found[:, rank] = find(rest, axis=-1)
+    values = x[rows[:, None], found]
+    if np.isnan(values).any() or (values == end).any():
+        return (_by_keys if x.dtype in _KEYED else _by_argsort)(x, descending, first, last)
+    return found
 
 
 def _by_keys(x: Array, descending: bool, first: int, last: int) -> Array:

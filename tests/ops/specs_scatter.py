@@ -92,7 +92,7 @@ SPECS = [
     OpSpec("gather_0d", (Gather, Scattered), lambda m, x, i: m.gather(x, 0, i),
            [((), np.array(0)), ((), np.array([0]))],
            lambda x, i: np.broadcast_to(x, i.shape)),
-    OpSpec("take", (Take, Put), lambda m, x, i: m.take(x, i),
+    OpSpec("take", (Take, Scattered), lambda m, x, i: m.take(x, i),
            [((2, 3), INDEX), ((2, 3), np.array([-1, 0, -1])), ((), np.array([0, 0]))], np.take),
     OpSpec("put", (Put, Take), lambda m, x, i, s: call(m, "put", x, i, s),
            [((2, 3), np.array([4, -1]), (2,))],

@@ -52,6 +52,9 @@ CALLS: dict[str, Call] = {
     "index_of_a_transpose": lambda m, x: x.mT[m.tensor(ROW_INDEX)],
     "index_select": lambda m, x: x.index_select(1, m.tensor(ROW_INDEX % COLUMNS)),
     "index_add": lambda m, x: m.index_add(x * 2, 0, m.tensor(ROW_INDEX[:ROWS] % ROWS), x),
+    "index_put_add": lambda m, x: m.index_put(
+        x * 2, (m.tensor(ROW_INDEX),), x[m.tensor(ROW_INDEX % 7)] * 3, accumulate=True
+    ),
     "take": lambda m, x: m.take(x, m.tensor(INDEX - 200)),
     "embedding": lambda m, x: m.nn.functional.embedding(m.tensor(ROW_INDEX % ROWS), x),
     "contiguous": lambda m, x: x.mT.contiguous() * 2,
@@ -60,7 +63,8 @@ CALLS: dict[str, Call] = {
     "flip": lambda m, x: x.flip(1),
     "cumsum": lambda m, x: x.cumsum(0) + x.cumsum(1),
     "sort": lambda m, x: tuple(m.sort(x, 0)) + tuple(m.sort(x, 1, descending=True)),
-    "topk": lambda m, x: tuple(m.topk(x, 7, 0)),
+    "topk": lambda m, x: tuple(m.topk(x, 7, 0)) + tuple(m.topk(x, 3, largest=False)),
+    "topk_many": lambda m, x: tuple(m.topk(x, 50)),
     "kthvalue": lambda m, x: tuple(m.kthvalue(x, 50, 1)),
     "median": lambda m, x: m.median(x),
     "max_dim": lambda m, x: tuple(x.max(0)) + tuple(x.min(1, keepdim=True)),

@@ -5,6 +5,7 @@ then index the view, as in PyTorch. NumPy converts an int beside an array to an 
 """
 
 import warnings
+from math import prod
 from operator import index as index_of
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,25 @@ class IndexBackward(_Indexed):
         return self.with_none(Index.apply(grad, *self.indices(), template=self.template))
 
 
+def _add_at(x: Array, index: tuple[Any, ...], values: Array) -> None:
+    """Add values at an advanced index, in place."""
+    at, dim = index[-1], len(index) - 1
+    picked = (*x.shape[:dim], *np.shape(at), *x.shape[dim + 1 :])
+    if (
+        not kernels.is_large(prod(picked))
+        or not x.flags.c_contiguous
+        or any(type(each) is not slice for each in index[:-1])
+        or at.dtype.kind not in "iu"
+        or not kernels.are_within(at, -x.shape[dim], x.shape[dim])
+    ):
+        np.add.at(x, index, values)
+        return
+    flat = np.where(at < 0, at + x.shape[dim], at).reshape(-1)
+    source = memory.contiguous(np.broadcast_to(values, picked))
+    source = source.reshape(*x.shape[:dim], flat.size, *x.shape[dim + 1 :])
+    kernels.scatter_add(x, flat, source, dim)
+
+
 class IndexPut(_Indexed):
     """x with values put at an index, or added there; keeps the index.
 
@@ -144,7 +164,7 @@ class IndexPut(_Indexed):
         out = memory.copy(x)
         part, index = out[view], self.index(template, arrays)
         if accumulate and index:
-            np.add.at(part, index, values)
+            _add_at(part, index, values)
         elif accumulate:
             part += values
         else:

@@ -1,5 +1,6 @@
 """Gathering and scattering along a dimension, by an index for each element or each entry."""
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,8 +147,10 @@ class Take(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient at the index of its element."""
-        zeros = grad.new_zeros(self.shape)
-        return put(zeros, self.saved("index"), grad, accumulate=True), None
+        size = prod(self.shape)
+        index = _from_front(self.saved("index"), size).reshape(-1)
+        scattered = Scattered.apply(grad.reshape(-1), index, dim=0, shape=(size,))
+        return scattered.reshape(self.shape), None
 
 
 class Put(Op):
