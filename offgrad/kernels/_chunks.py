@@ -11,7 +11,7 @@ import numpy as np
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._parallel import BLOCK, Body, parallel_for
 
-CHUNK = 32 * 1024
+CHUNK = 64 * 1024
 """Elements of a piece: a few arrays of this length stay in a core's cache between passes."""
 
 

@@ -29,10 +29,14 @@ def copy_into(out: Array, array: Array) -> None:
         np.copyto(out, array)
         return
     axis = _contiguous_axis(array)
-    if axis == array.ndim - 1 or not _can_tile(array, axis):
+    if not _has_loop(array, axis):
         _copy_slices(out, array)
-    else:
+    elif axis < array.ndim - 1:
         _copy_tiles(out, array, axis)
+    elif array.strides[-1] < 0:
+        _copy_turned_rows(out, array)
+    else:
+        _copy_slices(out, array)
 
 
 def _contiguous_axis(array: Array) -> int:
@@ -45,7 +49,7 @@ def _contiguous_axis(array: Array) -> int:
     return -min(steps)[1] if steps else array.ndim - 1
 
 
-def _can_tile(array: Array, axis: int) -> bool:
+def _has_loop(array: Array, axis: int) -> bool:
     item = array.dtype.itemsize
     return (
         item in _BITS
@@ -67,6 +71,37 @@ def _copy_slices(out: Array, array: Array) -> None:
         np.copyto(out[part], array[part])
 
     parallel_for(copy, out.shape[axis], out.size // out.shape[axis])
+
+
+def _copy_turned_rows(out: Array, array: Array) -> None:
+    """Copy an array whose last dimension runs down in memory."""
+    item, cols = array.dtype.itemsize, array.shape[-1]
+    strides = [stride // item for stride in array.strides]
+    below = [(size - 1) * max(0, -s) for size, s in zip(array.shape, strides, strict=True)]
+    span = 1 + sum((size - 1) * abs(s) for size, s in zip(array.shape, strides, strict=True))
+    lowest = array[tuple([slice(-1, None) if stride < 0 else slice(1) for stride in strides])]
+    source = as_strided(lowest, (span,), (item,)).view(_BITS[item])
+    target = out.reshape(-1).view(_BITS[item])
+    # A row begins at its last element.
+    sources = _offsets(list(array.shape[:-1]), strides[:-1]) + (sum(below) - (cols - 1))
+    parallel_for(
+        lambda start, stop: _turned_rows_loop(source, target, sources, cols, start, stop),
+        sources.size,
+        cols,
+    )
+
+
+@jit
+def _turned_rows_loop(
+    source: Any, target: Any, sources: Any, cols: int, start: int, stop: int
+) -> None:
+    for row in range(start, stop):
+        line = source[sources[row] : sources[row] + cols]
+        out = target[row * cols : (row + 1) * cols]
+        last = np.uintp(line.size - 1)
+        # Unsigned: a check for negative numbers would keep LLVM from vectorising.
+        for j in range(out.size):
+            out[j] = line[last - np.uintp(j)]
 
 
 def _copy_tiles(out: Array, array: Array, axis: int) -> None:

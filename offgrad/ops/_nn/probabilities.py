@@ -23,15 +23,14 @@ __all__ = ["log_softmax", "softmax", "softmin"]
 def _along(kernel: Callable[..., Any], dim: int, *arrays: Array) -> Array:
     """Run a kernel over the last dimension along `dim`."""
     first = arrays[0]
-    out = memory.empty(first.shape, first.dtype)
     if dim % max(first.ndim, 1) >= first.ndim - 1:
+        out = memory.empty(first.shape, first.dtype)
         kernel(*(memory.contiguous(each) for each in arrays), out)
         return out
     transposed = [memory.copy(np.moveaxis(each, dim, -1)) for each in arrays]
     result = memory.empty(transposed[0].shape, first.dtype)
     kernel(*transposed, result)
-    np.copyto(out, np.moveaxis(result, -1, dim))
-    return out
+    return memory.contiguous(np.moveaxis(result, -1, dim))
 
 
 class Softmax(Op):
