@@ -41,11 +41,12 @@ def cumsum(x: Array, out: Array, dim: int, reverse: bool = False) -> None:
         )
         return
     parts = -(-inner // _COLUMNS)
-    parallel_for(
-        lambda start, stop: _columns_loop(source, target, length, inner, reverse, start, stop),
-        prod(x.shape[:dim]) * parts,
-        length * min(inner, _COLUMNS),
-    )
+
+    def some_columns(start: int, stop: int) -> None:
+        sums = np.empty(_COLUMNS, np.float64)
+        _columns_loop(source, target, sums, length, inner, reverse, start, stop)
+
+    parallel_for(some_columns, prod(x.shape[:dim]) * parts, length * min(inner, _COLUMNS))
 
 
 @np.errstate(all="ignore")
@@ -92,10 +93,9 @@ def _rows_loop(x: Any, out: Any, length: int, reverse: bool, start: int, stop: i
 
 @jit
 def _columns_loop(
-    x: Any, out: Any, length: int, inner: int, reverse: bool, start: int, stop: int
+    x: Any, out: Any, sums: Any, length: int, inner: int, reverse: bool, start: int, stop: int
 ) -> None:
     parts = (inner + _COLUMNS - 1) // _COLUMNS
-    sums = np.empty(_COLUMNS, np.float64)
     for item in range(start, stop):
         plane = item // parts
         begin = (item - plane * parts) * _COLUMNS

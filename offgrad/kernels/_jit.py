@@ -181,8 +181,8 @@ def _collector_paused() -> Iterator[None]:
     tenth of its time.
     """
     was_enabled = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if was_enabled:
