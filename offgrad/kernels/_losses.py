@@ -32,6 +32,11 @@ class PairLoss:
     def total(self, x: Array, target: Array) -> float:
         """The sum of the losses; the order of additions depends on the size alone."""
         a, t = x.reshape(-1), target.reshape(-1)
+        if a.size <= CHUNK:
+            losses = np.empty_like(a)
+            with np.errstate(all="ignore"):
+                self.value(a, t, losses)
+                return float(losses.sum())
         sums = np.zeros(-(-a.size // CHUNK), np.float64)
 
         def add(start: int, stop: int) -> None:
@@ -71,6 +76,11 @@ class HuberFamily(PairLoss):
 
     def value(self, x: Array, target: Array, out: Array) -> None:
         number = x.dtype.type
+        if self.bound == inf:
+            np.subtract(x, target, out=out)
+            np.multiply(out, out, out=out)
+            np.multiply(out, number(self.square), out=out)
+            return
         distance = np.abs(x - target)
         far = (distance - number(self.shift)) * number(self.line)
         near = distance * distance * number(self.square)
@@ -78,6 +88,10 @@ class HuberFamily(PairLoss):
 
     def slope(self, x: Array, target: Array, out: Array) -> None:
         number = x.dtype.type
+        if self.bound == inf:
+            np.subtract(x, target, out=out)
+            np.multiply(out, number(2 * self.square), out=out)
+            return
         d = x - target
         near = d * number(2 * self.square)
         out[...] = np.where(np.abs(d) < number(self.bound), near, np.sign(d) * number(self.line))

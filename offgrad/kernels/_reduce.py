@@ -27,8 +27,10 @@ def sum_axes(
 
     Sizes and strides alone decide the order of the additions.
     """
+    if x.size <= BLOCK:
+        return _arrays.sum_axes(x, axes, keepdims, out)
     kind = x.dtype if out is None else out.dtype
-    if x.size <= BLOCK or x.dtype != kind or kind.kind not in "fc" or kind.itemsize < 4:
+    if x.dtype != kind or kind.kind not in "fc" or kind.itemsize < 4:
         return _arrays.sum_axes(x, axes, keepdims, out)
     if out is None:
         out = np.empty(_reduced_shape(x, axes, keepdims), kind)
@@ -95,11 +97,11 @@ def reduce_axes(
 
     A large x is divided along a dimension that stays; if none does, x is divided if contiguous.
     """
+    if x.size <= BLOCK:
+        reduce(x, axis=axes, keepdims=out.ndim == x.ndim, out=out)
+        return
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     result = out.reshape([x.shape[axis] for axis in kept])
-    if x.size <= BLOCK:
-        reduce(x, axis=axes, out=result)
-        return
     at = _axis_to_divide(x, axes)
     if at is not None:
         before, out_before = (slice(None),) * at, (slice(None),) * kept.index(at)
@@ -202,7 +204,11 @@ def log_sum_exp(x: Array, out: Array) -> None:
         np.log(powers.sum(axis=1), out=result[start:stop])
         result[start:stop] += highest
 
-    in_chunks(reduce, count, cols)
+    if x.size <= CHUNK:
+        with np.errstate(all="ignore"):
+            reduce(0, count)
+    else:
+        in_chunks(reduce, count, cols)
 
 
 def _log_sum_exp_parts(x: Array, out: Array, start: int, stop: int) -> None:

@@ -64,7 +64,11 @@ class MaskedFillTensor(Op):
 
 def _filled(x: Array, mask: Array, value: Any) -> Array:
     out = memory.empty(np.broadcast_shapes(x.shape, mask.shape), x.dtype)
-    kernels.fill_where(x, mask, np.asarray(value).astype(x.dtype).reshape(()), out)
+    if kernels.is_large(out.size):
+        kernels.fill_where(x, mask, np.asarray(value).astype(x.dtype).reshape(()), out)
+    else:
+        np.copyto(out, x)
+        out[np.broadcast_to(mask, out.shape)] = value
     return out
 
 

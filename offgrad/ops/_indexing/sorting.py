@@ -39,8 +39,7 @@ def _sorted_indices(
     """Return the indices of a stable sort, from rank `first` to ``last - 1``; NaN is largest."""
     if x.size <= _SMALL:
         order = _small_order(x, axis, descending)
-        last = x.shape[axis] if last is None else last
-        return order if last - first == x.shape[axis] else order.take(range(first, last), axis)
+        return order[(*(slice(None),) * axis, slice(first, last))]
     rows = memory.contiguous(np.moveaxis(x, axis, -1))
     found = kernels.sorted_indices(rows, descending, first, last)
     return memory.contiguous(np.moveaxis(found, -1, axis))

@@ -100,6 +100,9 @@ def _shares(
         with np.errstate(all="ignore"):
             np.divide(mask, np.asarray(ties), out=out[index], casting="unsafe")
 
+    if not kernels.is_large(x.size):
+        share((...,))
+        return out
     if len(dims) < x.ndim or not x.flags.c_contiguous:
         kernels.in_parts(share, x, dims)
         return out
