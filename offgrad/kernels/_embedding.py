@@ -15,7 +15,7 @@ from offgrad.kernels._arrays import (
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
-_MIN_COLUMNS = 32
+_MIN_COLUMNS = 64
 
 
 def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int = -1) -> None:
