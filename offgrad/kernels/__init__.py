@@ -2,7 +2,9 @@
 
 Each kernel is a fused loop compiled by Numba beside its NumPy reference, `_<name>_numpy`, which is
 the oracle in tests and runs with OFFGRAD_KERNELS=numpy, without numba, or for 16-bit floats
-(computed in float32). Loops serve float32 and float64. Arrays are C-contiguous (attention takes any
+(computed in float32). Loops serve float32 and float64. Where NumPy's own functions are vectorised,
+a kernel is these over pieces that stay in a core's cache, on several threads (`_chunks`); small
+arrays take one call. Arrays are C-contiguous (attention takes any
 strides). Dtypes and shapes alone decide the implementation and the order of its arithmetic: the
 same call gives the same bits on any number of threads.
 
