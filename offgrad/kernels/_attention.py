@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
+from offgrad.kernels._attention_heads import Heads, backward, dense, forward
+from offgrad.kernels._attention_heads import usable as heads_usable
 from offgrad.kernels._attention_tiles import Dropout, softmax_tile, softmax_tile_backward
 from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._parallel import Body, parallel_for
@@ -64,6 +66,14 @@ def attention(
     dtype = _work_dtype(q)
     masks = _broadcast_mask(mask, (batch, heads, rows, keys))
     dropping = Dropout.of(dropout_p, seed, offset)
+    cost = rows * keys * (q.shape[3] + v.shape[3])
+    if heads_usable(mask, q, k, v, out, lse):
+        sizes = Heads(heads, rows, keys, q.shape[3], v.shape[3], min(TILE, rows))
+        written = dense(out), dense(lse)
+        body = forward(sizes, q, k, v, *written, scale, causal, dropping)
+        _over_heads(body, batch * heads, cost)
+        _copy_back((out, lse), written)
+        return
 
     def run_heads(start: int, stop: int) -> None:
         scratch = np.empty(min(TILE, rows) * keys, dtype=dtype)
@@ -81,7 +91,7 @@ def attention(
                 )
                 np.multiply(np.matmul(scores, v_[:seen]), norms[:, None], out=out[at][first:last])
 
-    _over_heads(run_heads, batch * heads, rows * keys * (q.shape[3] + v.shape[3]))
+    _over_heads(run_heads, batch * heads, cost)
 
 
 def attention_backward(
@@ -113,6 +123,15 @@ def attention_backward(
     dtype = _work_dtype(q)
     masks = _broadcast_mask(mask, (batch, heads, rows, keys))
     dropping = Dropout.of(dropout_p, seed, offset)
+    cost = 2 * rows * keys * (q.shape[3] + v.shape[3])
+    if heads_usable(mask, grad, q, k, v, out, lse, dq, dk, dv):
+        sizes = Heads(heads, rows, keys, q.shape[3], v.shape[3], min(TILE, rows))
+        inputs, gradients = (grad, q, k, v, out), (dq, dk, dv)
+        results = tuple([None if each is None else dense(each) for each in gradients])
+        body = backward(sizes, inputs, lse, results, scale, causal, dropping)
+        _over_heads(body, batch * heads, cost)
+        _copy_back(gradients, results)
+        return
 
     def run_heads(start: int, stop: int) -> None:
         scratch = np.empty((2, min(TILE, rows) * keys), dtype=dtype)
@@ -144,7 +163,7 @@ def attention_backward(
             if dv is not None:
                 dv[at] = dv_
 
-    _over_heads(run_heads, batch * heads, 2 * rows * keys * (q.shape[3] + v.shape[3]))
+    _over_heads(run_heads, batch * heads, cost)
 
 
 def _over_heads(body: Body, count: int, cost: int) -> None:
@@ -154,6 +173,12 @@ def _over_heads(body: Body, count: int, cost: int) -> None:
 
     with single_threaded_blas():
         parallel_for(run, count, cost)
+
+
+def _copy_back(arrays: tuple[Array | None, ...], computed: tuple[Array | None, ...]) -> None:
+    for array, result in zip(arrays, computed, strict=True):
+        if array is not None and result is not array:
+            array[...] = result
 
 
 def _shape(q: Array, k: Array, v: Array, out: Array, lse: Array) -> tuple[int, int, int, int]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from offgrad.kernels._arrays import Array
+from offgrad.kernels._attention_loops import softmax_tile_backward_loop, softmax_tile_loop
 from offgrad.kernels._dropout import keep_rule
-from offgrad.kernels._fastmath import exp, random_bits, row_max, stream_key
-from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._fastmath import random_bits, stream_key
+from offgrad.kernels._jit import uses_numba
 
 _HIGH_HALF = np.uint64(32)
 _MASK64 = 2**64 - 1
@@ -60,7 +60,7 @@ def softmax_tile(
     start = np.uint64((dropout.offset + position) & _MASK64)
     scale = scores.dtype.type(dropout.scale)
     rule = (dropout.key, start, np.uint64(stride), dropout.threshold, scale)
-    _softmax_tile_loop(scores, lse, inverse, first, causal, *rule)
+    softmax_tile_loop(scores, lse, inverse, first, causal, *rule)
 
 
 def softmax_tile_backward(
@@ -88,7 +88,7 @@ def softmax_tile_backward(
         return
     start = np.uint64((dropout.offset + position) & _MASK64)
     rule = (dropout.key, start, np.uint64(stride), dropout.threshold, p.dtype.type(dropout.scale))
-    _softmax_tile_backward_loop(p, ds, lse, delta, first, causal, *rule)
+    softmax_tile_backward_loop(p, ds, lse, delta, first, causal, *rule)
 
 
 @np.errstate(all="ignore")
@@ -155,83 +155,3 @@ def _keep_mask(
         random_bits(dropout.key, counters) >> _HIGH_HALF >= dropout.threshold
     )
     return keep
-
-
-@jit
-def _softmax_tile_loop(
-    scores: Any,
-    lse: Any,
-    inverse: Any,
-    first: int,
-    causal: bool,
-    key: Any,
-    position: Any,
-    stride: Any,
-    threshold: Any,
-    scale: Any,
-) -> None:
-    number = scores.dtype.type
-    zero = number(0)
-    for i in range(scores.shape[0]):
-        row = scores[i]
-        seen = row[: min(row.size, first + i + 1)] if causal else row[: row.size]
-        for j in range(seen.size, row.size):
-            row[j] = zero
-        highest = row_max(seen) if seen.size > 0 else number(-np.inf)
-        if highest == number(-np.inf):
-            for j in range(seen.size):
-                seen[j] = zero
-            lse[i] = number(np.inf)
-            inverse[i] = zero
-            continue
-        total = zero
-        for j in range(seen.size):
-            power = exp(seen[j] - highest)
-            seen[j] = power
-            total += power
-        lse[i] = highest + number(np.log(total))
-        inverse[i] = scale / total
-        if threshold > np.uint64(0):
-            start = position + np.uint64(i) * stride
-            for j in range(seen.size):
-                keep = random_bits(key, start + np.uint64(j)) >> _HIGH_HALF >= threshold
-                seen[j] = seen[j] if keep else zero
-
-
-@jit
-def _softmax_tile_backward_loop(
-    p: Any,
-    ds: Any,
-    lse: Any,
-    delta: Any,
-    first: int,
-    causal: bool,
-    key: Any,
-    position: Any,
-    stride: Any,
-    threshold: Any,
-    scale: Any,
-) -> None:
-    number = p.dtype.type
-    zero = number(0)
-    for i in range(p.shape[0]):
-        count = min(p.shape[1], first + i + 1) if causal else p.shape[1]
-        for j in range(count, p.shape[1]):
-            p[i, j] = zero
-            ds[i, j] = zero
-        row = p[i][:count]
-        d = ds[i][:count]
-        norm = number(lse[i])
-        dot = delta[i]
-        if threshold > np.uint64(0):
-            start = position + np.uint64(i) * stride
-            for j in range(row.size):
-                keep = random_bits(key, start + np.uint64(j)) >> _HIGH_HALF >= threshold
-                power = exp(row[j] - norm)
-                d[j] = power * ((d[j] * scale if keep else zero) - dot)
-                row[j] = power * scale if keep else zero
-        else:
-            for j in range(row.size):
-                power = exp(row[j] - norm)
-                d[j] = power * (d[j] - dot)
-                row[j] = power

@@ -192,6 +192,43 @@ def test_large_scores_do_not_overflow(rng: np.random.Generator, backend: str) ->
         assert np.isfinite(array).all()
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_mask_that_hides_nothing_changes_nothing(
+    causal: bool, dtype: Any, rng: np.random.Generator, agree: Agree, backend: str
+) -> None:
+    case = Case.of((2, 2, 150, 140, 16, 8), dtype, rng)
+    mask = np.ones((150, 140), bool)
+    for actual, expected in zip(
+        run(case, 0.3, causal, None, 0.2, 5), run(case, 0.3, causal, mask, 0.2, 5), strict=True
+    ):
+        agree(actual, expected, 4, floor=1)
+
+
+def test_inputs_may_be_read_only_expanded_or_reversed(
+    dtype: Any, rng: np.random.Generator, backend: str
+) -> None:
+    q, k, v, _ = Case.of((2, 3, 140, 140, 16, 16), dtype, rng)
+    grad = np.broadcast_to(rng.normal(size=(1, 1, 1, 16)).astype(dtype), q.shape)
+    inputs = Case(q[:, ::-1], np.broadcast_to(k[:, :1], k.shape), v[..., ::-1], grad)
+    expected = run(Case(*(np.array(each, order="C") for each in inputs)), 0.3, True)
+    for actual, each in zip(run(inputs, 0.3, True), expected, strict=True):
+        assert actual.tobytes() == each.tobytes()
+
+
+def test_outputs_may_be_reversed_but_not_read_only(
+    dtype: Any, rng: np.random.Generator, backend: str
+) -> None:
+    q, k, v, _ = Case.of((1, 2, 20, 20, 4, 4), dtype, rng)
+    out, backwards = np.empty_like(q), np.empty_like(q)[:, :, ::-1]
+    lse = np.empty((1, 2, 20), dtype)
+    kernels.attention(q, k, v, out, lse, 0.3)
+    kernels.attention(q, k, v, backwards, lse, 0.3)
+    np.testing.assert_array_equal(backwards, out)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        kernels.attention(q, k, v, out, lse, 0.3)
+
+
 def test_float16(rng: np.random.Generator, agree: Agree, backend: str) -> None:
     case = Case.of((1, 2, 20, 20, 4, 4), np.float16, rng)
     for actual, expected in zip(run(case, 0.5), oracle(case, 0.5), strict=True):
