@@ -29,6 +29,7 @@ from offgrad import (
     storage,
     utils,
 )
+from offgrad._config import show_config
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import (
     enable_grad,
@@ -39,9 +40,14 @@ from offgrad.autograd import (
     set_grad_enabled,
 )
 from offgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
+from offgrad.kernels import _openblas, _parallel, get_num_threads, set_num_threads
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
 from offgrad.session import offload
+
+# NumPy may have been imported before this module set the environment.
+_openblas.prepare()
+_parallel.apply_environment()
 
 __version__ = "0.1.0"
 
@@ -94,6 +100,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "get_num_threads",
     "half",
     "iinfo",
     "inf",
@@ -121,7 +128,9 @@ __all__ = [
     "profiler",
     "session",
     "set_grad_enabled",
+    "set_num_threads",
     "short",
+    "show_config",
     "storage",
     "uint8",
     "utils",

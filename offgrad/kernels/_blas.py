@@ -50,6 +50,25 @@ class _Limiter:
             for library, count in entered:
                 _set_num_threads(library, count)
 
+    def set_count(self, count: int) -> None:
+        """Set the number of threads, for the time after the last user if there are users."""
+        with self._lock:
+            if self._libraries is None:
+                self._libraries = _blas_libraries()
+            if self._users:
+                self._before = [count] * len(self._libraries)
+                return
+            for library in self._libraries:
+                _set_num_threads(library, count)
+
+    def count(self) -> int | None:
+        """Return the largest number of threads, outside of users; None without a known BLAS."""
+        with self._lock:
+            if self._libraries is None:
+                self._libraries = _blas_libraries()
+            counts = self._before or [each.get_num_threads() for each in self._libraries]
+            return max(counts, default=None)
+
     def forget_other_threads(self) -> None:
         """In a forked child: other threads use BLAS no more, and may have restored it by half."""
         self._users = [each for each in self._users if each == get_ident()]
@@ -98,3 +117,15 @@ def single_threaded_blas() -> Iterator[None]:
         yield
     finally:
         _limiter.leave(entered)
+
+
+def set_blas_threads(count: int) -> None:
+    """Let BLAS use `count` threads, outside of `single_threaded_blas`."""
+    _limiter.set_count(count)
+
+
+def blas_threads() -> int | None:
+    """Return the number of threads that BLAS may use, outside of `single_threaded_blas`; None for
+    a BLAS that threadpoolctl does not know.
+    """
+    return _limiter.count()

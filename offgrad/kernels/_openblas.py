@@ -11,6 +11,8 @@ import ctypes
 import functools
 import os
 import sys
+import warnings
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -136,34 +138,52 @@ def is_slower(core: str, than: str | None) -> bool:
     return rank is not None and other is not None and rank < other
 
 
-def prepare() -> None:
-    """Give OpenBLAS the kernels that fit the CPU, and threads that sleep, if it started otherwise.
+def forced_core() -> str | None:
+    """Return the kernels that OPENBLAS_CORETYPE names; None if it is not set."""
+    return os.environ.get(CORE_VARIABLE) or None
 
-    OpenBLAS reads the environment when NumPy is imported, which may come before offgrad. Kernels
-    that the user has chosen stay.
+
+def prepare() -> None:
+    """Give OpenBLAS kernels that fit the CPU, and sleeping threads, if it started otherwise.
+
+    OpenBLAS reads the environment when NumPy is imported, which may have been before offgrad.
+    Kernels that the user has chosen stay. Warns of unfit kernels that cannot be changed.
     """
     found = library()
-    if found is None or not _is_idle():
+    if found is None:
         return
-    if CORE_VARIABLE not in os.environ and found.can(
-        "gotoblas_dynamic_quit", "gotoblas_dynamic_init"
-    ):
-        fitting = fitting_core(cpu_features())
-        if fitting is not None and is_slower(found.core(), fitting):
-            os.environ[CORE_VARIABLE] = fitting
-            try:
-                found.choose_core()
-            finally:
-                del os.environ[CORE_VARIABLE]
+    fitting = fitting_core(cpu_features())
+    if forced_core() is None and is_slower(found.core(), fitting):
+        assert fitting is not None
+        if _is_idle() and found.can("gotoblas_dynamic_quit", "gotoblas_dynamic_init"):
+            _choose(found, fitting)
+        else:
+            warnings.warn(
+                f"OpenBLAS multiplies matrices with its kernels for {found.core()}, although this "
+                f"CPU has the instructions of those for {fitting}. Set {CORE_VARIABLE}={fitting} "
+                "in the environment before Python starts, or import offgrad before threads start",
+                RuntimeWarning,
+                stacklevel=3,
+            )
     timeout = os.environ.get(TIMEOUT_VARIABLE, "")
-    if (
-        timeout.isdecimal()
-        and found.thread_timeout() == 0 != int(timeout)
-        and found.can("openblas_read_env", "blas_thread_shutdown_")
-    ):
+    started_otherwise = timeout.isdecimal() and found.thread_timeout() == 0 != int(timeout)
+    if started_otherwise and _is_idle() and found.can("openblas_read_env", "blas_thread_shutdown_"):
         found.restart_threads()
 
 
+def _choose(found: OpenBLAS, core: str) -> None:
+    os.environ[CORE_VARIABLE] = core
+    try:
+        found.choose_core()
+    finally:
+        del os.environ[CORE_VARIABLE]  # other libraries choose for themselves
+
+
 def _is_idle() -> bool:
-    """Whether no product can run: no other thread has Python code, and this one holds the GIL."""
-    return len(sys._current_frames()) == 1
+    """Whether no product can run: this thread holds the GIL, and any other one waits."""
+    others = (frame for ident, frame in sys._current_frames().items() if ident != get_ident())
+    return all((each.f_globals.get("__name__"), each.f_code.co_name) in _WAITS for each in others)
+
+
+_WAITS = (("threading", "wait"), ("selectors", "select"))
+"""Functions in which threads wait for locks, events and input."""

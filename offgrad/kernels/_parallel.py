@@ -21,6 +21,7 @@ from queue import SimpleQueue
 
 from offgrad_storage.interrupts import MaskedLock
 
+from offgrad.kernels._blas import set_blas_threads
 from offgrad.memory.forks import forkables
 
 BLOCK = 128 * 1024
@@ -109,6 +110,7 @@ class _Pool:
 
     Attributes:
         lock: held while threads start.
+        callers: the jobs that are being computed, each by a thread of the program and helpers.
     """
 
     def __init__(self) -> None:
@@ -118,6 +120,7 @@ class _Pool:
 
     def forget_other_threads(self) -> None:
         """In a forked child: no worker exists."""
+        self.callers: set[_Job] = set()
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._workers = 0
 
@@ -173,9 +176,24 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(count: int) -> None:
-    """Let kernels use `count` threads (>= 1, ValueError otherwise); results do not depend on it."""
+    """Let kernels and BLAS use `count` threads, the caller's included, in the whole process.
+
+    Results of kernels do not depend on it. Threads of the program that compute at the same time
+    share the helpers of kernels, so that about `count` threads run.
+
+    Raises:
+        ValueError: for a count below 1.
+    """
     global _num_threads
     _num_threads = _checked(count)
+    set_blas_threads(count)
+
+
+def apply_environment() -> None:
+    """Let BLAS use OFFGRAD_NUM_THREADS threads if it is set; `get_num_threads` checks its value."""
+    text = os.environ.get("OFFGRAD_NUM_THREADS", "")
+    if text.isdecimal() and int(text) > 0:
+        set_blas_threads(int(text))
 
 
 def block_items(cost: int) -> int:
@@ -200,19 +218,26 @@ def parallel_for(body: Body, count: int, cost: int = 1) -> None:
         if count > 0:
             body(0, count)
         return
-    helpers = 0 if _thread.inside else min(get_num_threads(), -(-count // step)) - 1
-    if helpers == 0:
+    if _thread.inside:
         for start in range(0, count, step):
             body(start, min(start + step, count))
         return
     job = _Job(body, count, step)
-    _pool.offer(job, helpers)
+    helpers = 0
     try:
+        _pool.callers.add(job)
+        helpers = min(get_num_threads() - len(_pool.callers), -(-count // step) - 1)
+        if helpers > 0:
+            _pool.offer(job, helpers)
         job.run()
     except BaseException as error:
         job.error = error
         raise
     finally:
-        job.close()
+        try:
+            if helpers > 0:
+                job.close()
+        finally:
+            _pool.callers.discard(job)
     if job.error is not None:
         raise job.error

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import psutil
 
+from offgrad.kernels import _openblas
+
 
 def describe_machine() -> dict[str, Any]:
     """Return processor, cores, memory (bytes), system and versions."""
-    from threadpoolctl import threadpool_info
-
-    blas = [each for each in threadpool_info() if each["user_api"] == "blas"]
     return {
         "cpu": _cpu(),
         "cores": psutil.cpu_count(logical=False),
@@ -25,8 +24,18 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "blas": ", ".join(f"{each['internal_api']} {each['version']}" for each in blas),
+        "blas": _blas(),
     }
+
+
+def _blas() -> str:
+    """Return name and version and, for OpenBLAS, its kernels: speed and bits depend on them."""
+    from threadpoolctl import threadpool_info
+
+    found = [each for each in threadpool_info() if each["user_api"] == "blas"]
+    text = ", ".join(f"{each['internal_api']} {each['version']}" for each in found)
+    library = _openblas.library()
+    return text if library is None else f"{text} with kernels for {library.core()}"
 
 
 def _cpu() -> str:

@@ -1,0 +1,88 @@
+"""What decides offgrad's speed on this machine."""
+
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from offgrad_storage.files.spill_directory import spill_directory
+
+from offgrad import kernels
+from offgrad.kernels import _blas, _openblas
+
+_PACKAGES = ("offgrad", "numpy", "numba", "ml_dtypes", "zarr", "numcodecs")
+
+
+def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
+    """Print versions, CPU, BLAS and the kernels it runs, threads, backend and spill directory.
+
+    Args:
+        mode: "stdout" prints and returns None; "dicts" returns the same as dictionaries.
+
+    "BLAS" has "remedy" if an environment variable makes products use fewer of the CPU's
+    instructions than they could.
+
+    Raises:
+        ValueError: for another mode.
+    """
+    if mode not in ("stdout", "dicts"):
+        raise ValueError(f"show_config: mode must be 'stdout' or 'dicts', got {mode!r}")
+    config: dict[str, dict[str, Any]] = {
+        "Versions": {"python": platform.python_version()} | _versions(),
+        "CPU": {"name": _cpu_name(), "SIMD extensions": sorted(_openblas.cpu_features())},
+        "BLAS": _blas_config(),
+        "Threads": {"kernels": kernels.get_num_threads(), "BLAS": _blas.blas_threads()},
+        "Kernels": {"backend": kernels.backend()},
+        "Stores": {"spill directory": str(spill_directory())},
+    }
+    if mode == "dicts":
+        return config
+    for section, entries in config.items():
+        print(f"{section}:")
+        for name, value in entries.items():
+            print(f"  {name}: {', '.join(value) if isinstance(value, list) else value}")
+    return None
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for each in _PACKAGES:
+        try:
+            found[each] = metadata.version(each)
+        except metadata.PackageNotFoundError:
+            found[each] = None
+    return found
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _blas_config() -> dict[str, Any]:
+    library = _openblas.library()
+    if library is None:
+        return {"library": "not an OpenBLAS that offgrad can inspect"}
+    core, fitting = library.core(), _openblas.fitting_core(_openblas.cpu_features())
+    found: dict[str, Any] = {
+        "library": library.config(),
+        "kernels": core,
+        "thread timeout": library.thread_timeout(),
+    }
+    if _openblas.is_slower(core, fitting):
+        forced = _openblas.forced_core()
+        found["remedy"] = (
+            f"this CPU has the instructions of the kernels for {fitting}: "
+            + (
+                f"unset {_openblas.CORE_VARIABLE}={forced}"
+                if forced
+                else f"set {_openblas.CORE_VARIABLE}={fitting}"
+            )
+            + " before Python starts"
+        )
+    return found
