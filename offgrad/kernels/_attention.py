@@ -24,7 +24,7 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._attention_heads import Heads, backward, dense, forward
 from offgrad.kernels._attention_heads import usable as heads_usable
 from offgrad.kernels._attention_tiles import Dropout, softmax_tile, softmax_tile_backward
-from offgrad.kernels._blas import single_threaded_blas
+from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
 from offgrad.kernels._parallel import Body, parallel_for
 
 TILE = 128
@@ -167,12 +167,8 @@ def attention_backward(
 
 
 def _over_heads(body: Body, count: int, cost: int) -> None:
-    @single_threaded_blas()  # in each thread, for a BLAS with a setting per thread
-    def run(start: int, stop: int) -> None:
-        body(start, stop)
-
     with single_threaded_blas():
-        parallel_for(run, count, cost)
+        parallel_for(limited_in_each_thread(body), count, cost)
 
 
 def _copy_back(arrays: tuple[Array | None, ...], computed: tuple[Array | None, ...]) -> None:

@@ -6,18 +6,23 @@ with one BLAS thread per worker, they are fast, and their bits do not depend on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
 from offgrad_storage.interrupts import MaskedLock
 
+from offgrad.kernels import _openblas
 from offgrad.memory.forks import forkables
 
 
 class _Limiter:
-    """Knows the users of single-threaded BLAS: the first one sets it, the last one restores it."""
+    """Knows the users of single-threaded BLAS: the first one sets it, the last one restores it.
+
+    Attributes:
+        is_per_thread: whether each thread has its own setting; known from the first user on.
+    """
 
     lock = None  # a fork does not wait for users
 
@@ -26,6 +31,7 @@ class _Limiter:
         self._libraries = libraries
         self._users: list[int] = []  # the threads, one as often as it entered
         self._before: list[int] = []  # the numbers of threads to restore
+        self.is_per_thread = False
         forkables.add(self)
 
     def enter(self) -> list[tuple[Any, int]]:
@@ -34,11 +40,15 @@ class _Limiter:
             if self._libraries is None:
                 self._libraries = _blas_libraries()
             if not self._users:
-                self._before = [library.get_num_threads() for library in self._libraries]
+                self._before = [each.get_num_threads() for each in self._libraries]
+                self.is_per_thread = any(_is_per_thread(each) for each in self._libraries)
+            elif not self.is_per_thread:
+                self._users.append(get_ident())
+                return []
             self._users.append(get_ident())
-            changed = [(library, library.get_num_threads()) for library in self._libraries]
-            for library, _ in changed:
-                _set_num_threads(library, 1)
+            changed = [(each, each.get_num_threads()) for each in self._libraries]
+            for each, _ in changed:
+                _set_num_threads(each, 1)
             # With OpenMP each thread has its own number and restores it itself.
             return [pair for pair in changed if _is_per_thread(pair[0])]
 
@@ -58,8 +68,8 @@ class _Limiter:
             if self._users:
                 self._before = [count] * len(self._libraries)
                 return
-            for library in self._libraries:
-                _set_num_threads(library, count)
+            for each in self._libraries:
+                _set_num_threads(each, count)
 
     def count(self) -> int | None:
         """Return the largest number of threads, outside of users; None without a known BLAS."""
@@ -83,6 +93,10 @@ class _Limiter:
 
 
 def _blas_libraries() -> list[Any]:
+    """Return NumPy's OpenBLAS, which is quick to set; else every BLAS that threadpoolctl finds."""
+    openblas = _openblas.library()
+    if openblas is not None:
+        return [openblas]
     from threadpoolctl import ThreadpoolController
 
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
@@ -117,6 +131,13 @@ def single_threaded_blas() -> Iterator[None]:
         yield
     finally:
         _limiter.leave(entered)
+
+
+def limited_in_each_thread(body: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return `body` for several threads within `single_threaded_blas`: where each thread has its
+    own setting, as with OpenMP, `body` enters the context again.
+    """
+    return single_threaded_blas()(body) if _limiter.is_per_thread else body
 
 
 def set_blas_threads(count: int) -> None:

@@ -69,6 +69,19 @@ class OpenBLAS:
         """Return the version and the options of the build."""
         return self._text("openblas_get_config")
 
+    @property
+    def threading_layer(self) -> str:
+        """What its threads are made of, by threadpoolctl's names."""
+        return {0: "disabled", 2: "openmp"}.get(self._named("openblas_get_parallel")(), "pthreads")
+
+    def get_num_threads(self) -> int:
+        """Return the number of threads that a product may use."""
+        return int(self._named("openblas_get_num_threads")())
+
+    def set_num_threads(self, count: int) -> None:
+        """Let products use `count` threads."""
+        self._named("openblas_set_num_threads")(count)
+
     def gemm(self, dtype: np.dtype[Any]) -> int:
         """Return the address of the CBLAS product of float32 or float64 matrices."""
         name = "cblas_sgemm" if dtype == np.float32 else "cblas_dgemm"
@@ -102,6 +115,17 @@ class OpenBLAS:
         return bytes(function()).decode()
 
 
+_FUNCTIONS = (
+    "cblas_dgemm",
+    "cblas_sgemm",
+    "openblas_get_config",
+    "openblas_get_corename",
+    "openblas_get_num_threads",
+    "openblas_get_parallel",
+    "openblas_set_num_threads",
+)
+
+
 @functools.cache
 def library() -> OpenBLAS | None:
     """Return NumPy's OpenBLAS; None if NumPy uses another BLAS or its symbols are not found."""
@@ -111,8 +135,7 @@ def library() -> OpenBLAS | None:
     except OSError:
         return None
     for prefix, suffix in _NAMINGS:
-        names = ("openblas_get_corename", "openblas_get_config", "cblas_sgemm", "cblas_dgemm")
-        if all(hasattr(handle, prefix + name + suffix) for name in names):
+        if all(hasattr(handle, prefix + name + suffix) for name in _FUNCTIONS):
             return OpenBLAS(handle, prefix, suffix)
     return None
 

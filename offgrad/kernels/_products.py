@@ -1,0 +1,127 @@
+"""Products of matrices, and of batches of matrices, on the kernels' threads.
+
+Each thread multiplies tiles with BLAS on one thread. The shapes alone decide the tiles, so the bits
+depend on no number of threads, as those of OpenBLAS's own threads do. And there is one pool: no
+second set of threads waits in a loop for cores that kernels use.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
+from offgrad.kernels._openblas import library
+from offgrad.kernels._parallel import Body, parallel_for
+
+DIRECT_COST = 1 << 20
+"""Multiplications of a product that NumPy computes as it does: here the rest takes longer."""
+
+MIN_COST = 1 << 22
+"""Multiplications in a tile, at least: a smaller one costs more to distribute than it gains."""
+
+MIN_SIDE, MAX_SIDE = 128, 1024
+"""Rows and columns of a tile: BLAS copies both factors of each."""
+
+MIN_TILES = 8
+"""Tiles of a product, for the threads of an ordinary machine."""
+
+_PER_ELEMENT = 16
+"""Multiplications in the time that kernels spend on an element."""
+
+
+def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
+    """Write ``a @ b``, plus `bias` if given, into `out`.
+
+    Args:
+        a: [..., n, k]; the first dimensions broadcast.
+        b: [..., k, m]. BLAS must be able to read `a` and `b`, or NumPy multiplies slowly.
+        out: [..., n, m], of the same dtype.
+        bias: [m].
+    """
+    cost = out.shape[-2] * out.shape[-1] * a.shape[-1]
+    count = prod(out.shape[:-2])
+    if cost * count <= DIRECT_COST or out.dtype not in _BLAS_DTYPES or library() is None:
+        np.matmul(a, b, out=out)
+        if bias is not None:
+            np.add(out, bias, out=out)
+    elif count == 1:
+        _one(a.reshape(a.shape[-2:]), b.reshape(b.shape[-2:]), out.reshape(out.shape[-2:]), bias)
+    else:
+        _batch(a, b, out, count, cost)
+        if bias is not None:
+            np.add(out, bias, out=out)
+
+
+_BLAS_DTYPES = frozenset(np.dtype(each) for each in "fdFD")
+
+
+def tile_shape(rows: int, columns: int, inner: int) -> tuple[int, int]:
+    """Return the rows and columns of the tiles of a product [rows, inner] by [inner, columns]."""
+    height, width = rows, columns
+    while True:
+        count = -(-rows // height) * -(-columns // width)
+        longer = max(height, width)
+        if count >= MIN_TILES and longer <= MAX_SIDE:
+            return height, width
+        if longer < 2 * MIN_SIDE or height * width * inner < 2 * MIN_COST:
+            return height, width
+        half = -(-longer // 32) * 16  # whole blocks of BLAS's innermost loops
+        height, width = (half, width) if height == longer else (height, half)
+
+
+def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
+    rows, columns = out.shape
+    height, width = tile_shape(rows, columns, a.shape[1])
+    across = -(-columns // width)
+
+    def run(start: int, stop: int) -> None:
+        for tile in range(start, stop):
+            down, right = divmod(tile, across)
+            i, j = (
+                slice(down * height, (down + 1) * height),
+                slice(right * width, (right + 1) * width),
+            )
+            part = out[i, j]
+            np.matmul(a[i], b[:, j], out=part)
+            if bias is not None:
+                np.add(part, bias[j], out=part)
+
+    _run(run, -(-rows // height) * across, height * width * a.shape[1])
+
+
+def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
+    batch = out.shape[:-2]
+    factors = [np.broadcast_to(each, batch + each.shape[-2:]) for each in (a, b)]
+    if cost > MIN_TILES * MIN_COST and count < MIN_TILES:
+        for at in np.ndindex(*batch):
+            _one(factors[0][at], factors[1][at], out[at], None)
+        return
+    try:
+        left, right, result = (
+            np.reshape(each, (count, *each.shape[-2:]), copy=False) for each in (*factors, out)
+        )
+    except ValueError:  # the batch has no single stride
+        places = list(np.ndindex(*batch))
+
+        def run(start: int, stop: int) -> None:
+            for at in places[start:stop]:
+                np.matmul(factors[0][at], factors[1][at], out=out[at])
+
+    else:
+
+        def run(start: int, stop: int) -> None:
+            np.matmul(left[start:stop], right[start:stop], out=result[start:stop])
+
+    _run(run, count, cost)
+
+
+def _run(body: Body, count: int, cost: int) -> None:
+    @np.errstate(all="ignore")  # which each thread has for itself
+    def run(start: int, stop: int) -> None:
+        body(start, stop)
+
+    with single_threaded_blas():
+        parallel_for(limited_in_each_thread(run), count, cost // _PER_ELEMENT)

@@ -1,0 +1,115 @@
+"""Products in tiles: right for every shape, the same bits on any number of threads."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+from offgrad.kernels._products import MAX_SIDE, MIN_COST, matmul, tile_shape
+
+SHAPES = [
+    (1, 1, 1),
+    (0, 5, 3),
+    (5, 0, 3),
+    (300, 200, 100),
+    (129, 257, 511),
+    (1030, 17, 1100),
+    (2, 4000, 1500),
+    (1500, 4000, 2),
+    (70, 9000, 65),
+]
+
+
+def _expected(a: Any, b: Any) -> Any:
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    return np.matmul(a.astype(wide), b.astype(wide))
+
+
+def _check(a: Any, b: Any, bias: Any = None) -> None:
+    expected = _expected(a, b)
+    out = np.full(expected.shape, np.nan, a.dtype)
+    matmul(a, b, out, bias)
+    if bias is not None:
+        expected = expected + bias
+    scale = 1 + np.sqrt(a.shape[-1])
+    atol = 30 * scale * np.finfo(a.dtype).eps
+    np.testing.assert_allclose(out, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("dtype_", ["f", "d", "F"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("orientation", ["nn", "nt", "tn"])
+def test_values(
+    shape: tuple[int, int, int], orientation: str, dtype_: str, rng: np.random.Generator
+) -> None:
+    n, k, m = shape
+    a, b = rng.normal(size=(n, k)).astype(dtype_), rng.normal(size=(k, m)).astype(dtype_)
+    if orientation[0] == "t":
+        a = np.ascontiguousarray(a.T).T
+    if orientation[1] == "t":
+        b = np.ascontiguousarray(b.T).T
+    _check(a, b)
+    _check(a, b, rng.normal(size=m).astype(dtype_))
+
+
+@pytest.mark.parametrize("batches", [((6,), (6,)), ((3, 4), (3, 4)), ((5, 1), (4,)), ((), (9,))])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (90, 120, 130), (300, 310, 200)])
+def test_batches(
+    shape: tuple[int, int, int], batches: tuple[tuple[int, ...], ...], rng: np.random.Generator
+) -> None:
+    n, k, m = shape
+    a = rng.normal(size=(*batches[0], n, k)).astype(np.float32)
+    b = rng.normal(size=(*batches[1], k, m)).astype(np.float32)
+    _check(a, b)
+    _check(a, b, rng.normal(size=m).astype(np.float32))
+    if len(batches[0]) == len(batches[1]) == 2:  # as heads are: no single stride over the batch
+        strided = [each.swapaxes(0, 1).copy().swapaxes(0, 1) for each in (a, b)]
+        _check(strided[0], strided[1])
+
+
+def test_integers_and_short_floats(rng: np.random.Generator) -> None:
+    a, b = rng.integers(0, 9, (2, 130, 130))
+    out = np.empty_like(a)
+    matmul(a, b, out)
+    np.testing.assert_array_equal(out, a @ b)
+    half = a.astype(np.float16)
+    short = np.empty_like(half)
+    matmul(half, half, short)
+    np.testing.assert_array_equal(short, half @ half)
+
+
+def test_the_same_bits_on_any_number_of_threads(dtype: Any, rng: np.random.Generator) -> None:
+    for shape in [*SHAPES, (51, 809, 438), (219, 663, 111), (365, 548, 276), (446, 808, 342)]:
+        n, k, m = shape
+        a, b = rng.normal(size=(n, k)).astype(dtype), rng.normal(size=(k, m)).astype(dtype)
+        results = set()
+        for threads in (1, 2, 4):
+            kernels.set_num_threads(threads)
+            out = np.empty((n, m), dtype)
+            matmul(a, b, out)
+            results.add(out.tobytes())
+        assert len(results) == 1 or n * k * m <= 1 << 20, shape
+
+
+@pytest.mark.parametrize("rows", [1, 100, 1000, 5000])
+@pytest.mark.parametrize("columns", [1, 50, 3000, 50257])
+@pytest.mark.parametrize("inner", [1, 64, 2048])
+def test_tiles_are_worth_their_distribution(rows: int, columns: int, inner: int) -> None:
+    height, width = tile_shape(rows, columns, inner)
+    assert 1 <= height <= rows
+    assert 1 <= width <= columns
+    whole = height == rows and width == columns
+    assert whole or height * width * inner >= MIN_COST
+    too_long = max(height, width) > MAX_SIDE
+    assert not too_long or height * width * inner < 2 * MIN_COST
+
+
+def test_nan_and_infinity_give_no_warning(rng: np.random.Generator) -> None:
+    a = rng.normal(size=(600, 600)).astype(np.float32)
+    a[::50] = np.inf
+    a[1::50] = np.nan
+    out = np.empty_like(a)
+    with np.errstate(all="ignore"):
+        matmul(a, a, out)
+    assert np.isnan(out).any()
