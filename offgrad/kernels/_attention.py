@@ -67,11 +67,11 @@ def attention(
     masks = _broadcast_mask(mask, (batch, heads, rows, keys))
     dropping = Dropout.of(dropout_p, seed, offset)
     cost = rows * keys * (q.shape[3] + v.shape[3])
-    if heads_usable(mask, q, k, v, out, lse):
+    if mask is None and heads_usable(q, k, v, out, lse):
         sizes = Heads(heads, rows, keys, q.shape[3], v.shape[3], min(TILE, rows))
         written = dense(out), dense(lse)
         body = forward(sizes, q, k, v, *written, scale, causal, dropping)
-        _over_heads(body, batch * heads, cost)
+        _over_heads(body, batch * heads, rows * keys)
         _copy_back((out, lse), written)
         return
 
@@ -124,12 +124,12 @@ def attention_backward(
     masks = _broadcast_mask(mask, (batch, heads, rows, keys))
     dropping = Dropout.of(dropout_p, seed, offset)
     cost = 2 * rows * keys * (q.shape[3] + v.shape[3])
-    if heads_usable(mask, grad, q, k, v, out, lse, dq, dk, dv):
+    if mask is None and heads_usable(q, k, v, grad, out, lse, dq, dk, dv):
         sizes = Heads(heads, rows, keys, q.shape[3], v.shape[3], min(TILE, rows))
         inputs, gradients = (grad, q, k, v, out), (dq, dk, dv)
         results = tuple([None if each is None else dense(each) for each in gradients])
         body = backward(sizes, inputs, lse, results, scale, causal, dropping)
-        _over_heads(body, batch * heads, cost)
+        _over_heads(body, batch * heads, 2 * rows * keys)
         _copy_back(gradients, results)
         return
 

@@ -150,20 +150,13 @@ def attention_loop(
     offset: Any,
     threshold: Any,
     dropout_scale: Any,
-    scratch: Any,
+    matrices: Any,
+    vectors: Any,
 ) -> None:
     heads, rows, keys, width, value_width, tile = sizes
     one, zero = type(scale)(1), type(scale)(0)
-    at = keys * width
-    keys_ = scratch[:at].reshape(keys, width)
-    values = scratch[at : at + keys * value_width].reshape(keys, value_width)
-    at += keys * value_width
-    queries = scratch[at : at + tile * width].reshape(tile, width)
-    at += tile * width
-    results = scratch[at : at + tile * value_width].reshape(tile, value_width)
-    at += tile * value_width
-    norms = scratch[at : at + tile]
-    matrix = scratch[at + tile :]
+    keys_, values, queries, results = matrices
+    norms, tile_memory = vectors
     for item in range(start, stop):
         b, h = item // heads, item % heads
         _load(k[0], b * k[1][0] + h * k[1][1], k[1][2], k[1][3], keys_, one)
@@ -175,8 +168,8 @@ def attention_loop(
             query = queries[:count]
             from_ = b * q[1][0] + h * q[1][1] + first * q[1][2]
             _load(q[0], from_, q[1][2], q[1][3], query, scale)
-            scores = matrix[: count * seen].reshape(count, seen)
-            gemm(address, integer, False, True, (count, seen, width), query, keys_, zero, scores)
+            scores = tile_memory[: count * seen].reshape(count, seen)
+            gemm(address, integer, (count, seen, width, 0, 1), query, keys_, zero, scores)
             _softmax_tile(
                 scores,
                 lse[item * rows + first : item * rows + last],
@@ -193,9 +186,7 @@ def attention_loop(
             gemm(
                 address,
                 integer,
-                False,
-                False,
-                (count, value_width, seen),
+                (count, value_width, seen, 0, 0),
                 scores,
                 values,
                 zero,
@@ -224,33 +215,16 @@ def attention_backward_loop(
     offset: Any,
     threshold: Any,
     dropout_scale: Any,
-    scratch: Any,
+    matrices: Any,
+    vectors: Any,
 ) -> None:
     heads, rows, keys, width, value_width, tile = sizes
     grad, q, k, v, out = inputs
     dq, dk, dv = gradients
     need_q, need_k, need_v = needed
     one, zero = type(scale)(1), type(scale)(0)
-    at = keys * width
-    keys_ = scratch[:at].reshape(keys, width)
-    grad_keys = scratch[at : 2 * at].reshape(keys, width)
-    at *= 2
-    size = keys * value_width
-    values = scratch[at : at + size].reshape(keys, value_width)
-    grad_values = scratch[at + size : at + 2 * size].reshape(keys, value_width)
-    at += 2 * size
-    size = tile * width
-    queries = scratch[at : at + size].reshape(tile, width)
-    grad_queries = scratch[at + size : at + 2 * size].reshape(tile, width)
-    at += 2 * size
-    size = tile * value_width
-    grads = scratch[at : at + size].reshape(tile, value_width)
-    results = scratch[at + size : at + 2 * size].reshape(tile, value_width)
-    at += 2 * size
-    deltas = scratch[at : at + tile]
-    at += tile
-    first_matrix = scratch[at : at + tile * keys]
-    second_matrix = scratch[at + tile * keys :]
+    keys_, grad_keys, values, grad_values, queries, grad_queries, grads, results = matrices
+    deltas, p_memory, ds_memory = vectors
     for item in range(start, stop):
         b, h = item // heads, item % heads
         _load(k[0], b * k[1][0] + h * k[1][1], k[1][2], k[1][3], keys_, one)
@@ -273,10 +247,10 @@ def attention_backward_loop(
                 for j in range(value_width):
                     delta += g[i, j] * result[i, j]
                 deltas[i] = delta
-            p = first_matrix[: count * seen].reshape(count, seen)
-            ds = second_matrix[: count * seen].reshape(count, seen)
-            gemm(address, integer, False, True, (count, seen, width), query, keys_, zero, p)
-            gemm(address, integer, False, True, (count, seen, value_width), g, values, zero, ds)
+            p = p_memory[: count * seen].reshape(count, seen)
+            ds = ds_memory[: count * seen].reshape(count, seen)
+            gemm(address, integer, (count, seen, width, 0, 1), query, keys_, zero, p)
+            gemm(address, integer, (count, seen, value_width, 0, 1), g, values, zero, ds)
             _softmax_tile_backward(
                 p,
                 ds,
@@ -291,14 +265,14 @@ def attention_backward_loop(
                 dropout_scale,
             )
             if need_v:
-                sizes_ = (seen, value_width, count)
-                gemm(address, integer, True, False, sizes_, p, g, one, grad_values)
+                form = (seen, value_width, count, 1, 0)
+                gemm(address, integer, form, p, g, one, grad_values)
             if need_k:
-                gemm(address, integer, True, False, (seen, width, count), ds, query, one, grad_keys)
+                gemm(address, integer, (seen, width, count, 1, 0), ds, query, one, grad_keys)
             if need_q:
                 grad_query = grad_queries[:count]
-                sizes_ = (count, width, seen)
-                gemm(address, integer, False, False, sizes_, ds, keys_, zero, grad_query)
+                form = (count, width, seen, 0, 0)
+                gemm(address, integer, form, ds, keys_, zero, grad_query)
                 to = b * dq[1][0] + h * dq[1][1] + first * dq[1][2]
                 _store(dq[0], to, dq[1][2], dq[1][3], grad_query, scale)
         if need_k:

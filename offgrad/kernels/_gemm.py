@@ -10,15 +10,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-_ROW_MAJOR, _AS_IS, _TRANSPOSED = 101, 111, 112
+_ROW_MAJOR, _AS_IS = 101, 111  # 112 is transposed
 
 
 def gemm(
     address: Any,
     integer: Any,
-    transpose_a: bool,
-    transpose_b: bool,
-    sizes: tuple[int, int, int],
+    form: tuple[int, int, int, int, int],
     a: Any,
     b: Any,
     beta: Any,
@@ -29,11 +27,10 @@ def gemm(
     Args:
         address: of cblas_sgemm or cblas_dgemm.
         integer: 0 of BLAS's integer type.
-        transpose_a: whether `a` is [k, m] rather than [m, k].
-        transpose_b: whether `b` is [n, k] rather than [k, n].
-        sizes: m, n, k; none is 0. Arrays may have further rows.
-        a: a C-contiguous matrix, as `b` and `c`.
-        b: see transpose_b.
+        form: m, n, k, and 1 for each of `a` and `b` that is transposed, else 0. No size is 0;
+            arrays may have further rows.
+        a: [m, k], or [k, m] if transposed, C-contiguous, as all.
+        b: [k, n], or [n, k].
         beta: 0 or 1, in the arrays' dtype.
         c: [m, n], written.
     """
@@ -59,14 +56,12 @@ def register() -> None:
         return types.void(arguments), codegen
 
     enum = types.int32
-    row_major, as_is, transposed = _ROW_MAJOR, _AS_IS, _TRANSPOSED
+    row_major, as_is = _ROW_MAJOR, _AS_IS
 
     def implementation(
         address: Any,
         integer: Any,
-        transpose_a: Any,
-        transpose_b: Any,
-        sizes: Any,
+        form: Any,
         a: Any,
         b: Any,
         beta: Any,
@@ -77,11 +72,11 @@ def register() -> None:
             (
                 address,
                 enum(row_major),
-                enum(transposed if transpose_a else as_is),
-                enum(transposed if transpose_b else as_is),
-                whole(sizes[0]),
-                whole(sizes[1]),
-                whole(sizes[2]),
+                enum(as_is + form[3]),
+                enum(as_is + form[4]),
+                whole(form[0]),
+                whole(form[1]),
+                whole(form[2]),
                 number(1),
                 a.ctypes.data,
                 whole(a.shape[1]),

@@ -110,7 +110,6 @@ class _Pool:
 
     Attributes:
         lock: held while threads start.
-        callers: the jobs that are being computed, each by a thread of the program and helpers.
     """
 
     def __init__(self) -> None:
@@ -120,7 +119,6 @@ class _Pool:
 
     def forget_other_threads(self) -> None:
         """In a forked child: no worker exists."""
-        self.callers: set[_Job] = set()
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._workers = 0
 
@@ -178,8 +176,8 @@ def get_num_threads() -> int:
 def set_num_threads(count: int) -> None:
     """Let kernels and BLAS use `count` threads, the caller's included, in the whole process.
 
-    Results of kernels do not depend on it. Threads of the program that compute at the same time
-    share the helpers of kernels, so that about `count` threads run.
+    Results of kernels and of large products do not depend on it. Threads of the program that
+    compute at the same time share `count` - 1 helpers.
 
     Raises:
         ValueError: for a count below 1.
@@ -218,26 +216,19 @@ def parallel_for(body: Body, count: int, cost: int = 1) -> None:
         if count > 0:
             body(0, count)
         return
-    if _thread.inside:
+    helpers = 0 if _thread.inside else min(get_num_threads(), -(-count // step)) - 1
+    if helpers == 0:
         for start in range(0, count, step):
             body(start, min(start + step, count))
         return
     job = _Job(body, count, step)
-    helpers = 0
+    _pool.offer(job, helpers)
     try:
-        _pool.callers.add(job)
-        helpers = min(get_num_threads() - len(_pool.callers), -(-count // step) - 1)
-        if helpers > 0:
-            _pool.offer(job, helpers)
         job.run()
     except BaseException as error:
         job.error = error
         raise
     finally:
-        try:
-            if helpers > 0:
-                job.close()
-        finally:
-            _pool.callers.discard(job)
+        job.close()
     if job.error is not None:
         raise job.error

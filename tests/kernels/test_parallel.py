@@ -159,34 +159,6 @@ def test_nothing_is_held_after_the_call() -> None:
         busy.join()
 
 
-def test_threads_that_compute_at_once_share_the_threads() -> None:
-    parallel_for(lambda start, stop: time.sleep(0.001), 50, BLOCK)  # three workers exist
-    kernels.set_num_threads(2)
-    both_in, leave = threading.Barrier(3, timeout=30), threading.Event()
-
-    def hold(start: int, stop: int) -> None:
-        both_in.wait()
-        assert leave.wait(30)
-
-    busy = threading.Thread(target=parallel_for, args=(hold, 2, BLOCK))
-    busy.start()
-    both_in.wait()
-    names: set[str] = set()
-
-    def body(start: int, stop: int) -> None:
-        names.add(threading.current_thread().name)
-        time.sleep(0.001)
-
-    try:
-        parallel_for(body, 50, BLOCK)
-        assert names == {threading.current_thread().name}
-    finally:
-        leave.set()
-        busy.join()
-    parallel_for(body, 50, BLOCK)
-    assert len(names) == 2
-
-
 def _workers() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME)]
 
