@@ -7,6 +7,7 @@ import pytest
 
 from offgrad import kernels
 from offgrad.kernels._products import MAX_SIDE, MIN_COST, matmul, tile_shape
+from tests.forked import run_in_child
 
 SHAPES = [
     (1, 1, 1),
@@ -113,3 +114,20 @@ def test_nan_and_infinity_give_no_warning(rng: np.random.Generator) -> None:
     with np.errstate(all="ignore"):
         matmul(a, a, out)
     assert np.isnan(out).any()
+
+
+def test_a_forked_child_multiplies(dtype: Any, rng: np.random.Generator) -> None:
+    kernels.set_num_threads(2)
+    a = rng.normal(size=(700, 700)).astype(dtype)
+    expected = np.empty_like(a)
+    matmul(a, a, expected)
+
+    def in_child() -> None:
+        out = np.empty_like(a)
+        matmul(a, a, out)
+        np.testing.assert_array_equal(out, expected)
+        np.testing.assert_allclose(a @ a, expected, rtol=0, atol=1e-2)  # BLAS's own threads
+
+    run_in_child(in_child)
+    matmul(a, a, out := np.empty_like(a))
+    np.testing.assert_array_equal(out, expected)
