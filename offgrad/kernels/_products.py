@@ -41,18 +41,16 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         out: [..., n, m], of the same dtype.
         bias: [m].
     """
-    cost = out.shape[-2] * out.shape[-1] * a.shape[-1]
-    count = prod(out.shape[:-2])
-    if cost * count <= DIRECT_COST or out.dtype not in _BLAS_DTYPES or library() is None:
+    inner = a.shape[-1]
+    if out.size * inner <= DIRECT_COST or out.dtype not in _BLAS_DTYPES or library() is None:
         np.matmul(a, b, out=out)
-        if bias is not None:
-            np.add(out, bias, out=out)
-    elif count == 1:
+    elif (count := prod(out.shape[:-2])) == 1:
         _one(a.reshape(a.shape[-2:]), b.reshape(b.shape[-2:]), out.reshape(out.shape[-2:]), bias)
+        return
     else:
-        _batch(a, b, out, count, cost)
-        if bias is not None:
-            np.add(out, bias, out=out)
+        _batch(a, b, out, count, out.shape[-2] * out.shape[-1] * inner)
+    if bias is not None:
+        np.add(out, bias, out=out)
 
 
 _BLAS_DTYPES = frozenset(np.dtype(each) for each in "fdFD")

@@ -54,8 +54,10 @@ def test_values(
     _check(a, b, rng.normal(size=m).astype(dtype_))
 
 
-@pytest.mark.parametrize("batches", [((6,), (6,)), ((3, 4), (3, 4)), ((5, 1), (4,)), ((), (9,))])
-@pytest.mark.parametrize("shape", [(2, 3, 4), (90, 120, 130), (300, 310, 200)])
+@pytest.mark.parametrize(
+    "batches", [((6,), (6,)), ((3, 4), (3, 4)), ((5, 1), (4,)), ((), (9,)), ((1, 2), (2,))]
+)
+@pytest.mark.parametrize("shape", [(2, 3, 4), (90, 120, 130), (300, 310, 200), (600, 300, 400)])
 def test_batches(
     shape: tuple[int, int, int], batches: tuple[tuple[int, ...], ...], rng: np.random.Generator
 ) -> None:
