@@ -41,10 +41,9 @@ FAST = frozenset({"reassoc", "contract", "nsz", "arcp", "afn"})
 EXACT = frozenset({"contract"})
 BACKENDS = ("numba", "numpy")
 
-# Loops and helpers take arrays and allocate none, so they need no reference counts (_nrt) and no
-# rewriting of array expressions: without them, and without an entry point for C, they compile in a
-# sixth less time. A loop that allocates does not compile.
-_LEAN = {"_nrt": False, "no_rewrites": True}
+# Loops need no rewriting of array expressions, nor an entry point for C: without, they compile in
+# less time.
+_LEAN = {"no_rewrites": True}
 
 
 _lock = MaskedLock(reentrant=True)

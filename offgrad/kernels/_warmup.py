@@ -67,15 +67,54 @@ def _target(x: Array) -> Array:
     return np.zeros(len(x), np.int64)
 
 
-def _attention(x: Array) -> None:
-    q, lse = x[None, None], _statistics(x)[None, None]
+def _large(x: Array) -> Array:
+    """Return an array that NumPy would compute too slowly."""
+    return np.ones((600, 512), x.dtype)
+
+
+def _heads(x: Array, width: int) -> Array:
+    return np.ones((1, 1, 4, width), x.dtype)
+
+
+def _attention(x: Array, width: int) -> None:
+    q, lse = _heads(x, width), _statistics(x)[None, None]
     kernels.attention(q, q, q, q.copy(), lse, 1.0, causal=True)
 
 
-def _attention_backward(x: Array) -> None:
-    q, lse = x[None, None], _statistics(x)[None, None]
+def _attention_backward(x: Array, width: int) -> None:
+    q, lse = _heads(x, width), _statistics(x)[None, None]
     dq, dk, dv = (q.copy() for _ in range(3))
     kernels.attention_backward(q, q, q, q, q, lse, dq, dk, dv, 1.0, causal=True)
+
+
+def _gather(x: Array) -> None:
+    source = _large(x)
+    kernels.gather(source, np.zeros(source.shape, np.int64), 1, source.copy())
+
+
+def _scatter_add(x: Array) -> None:
+    source = _large(x)
+    kernels.scatter_add(source.copy(), np.zeros(source.shape, np.int64), source, 1)
+
+
+def _copy(x: Array) -> None:
+    source = _large(x)
+    kernels.copy_into(np.empty(source.T.shape, x.dtype), source.T)
+
+
+def _copy_turned_rows(x: Array) -> None:
+    source = _large(x)
+    kernels.copy_into(source.copy(), source[:, ::-1])
+
+
+def _difference_loss(x: Array) -> None:
+    values = _large(x)
+    kernels.mse().total(values, values)
+
+
+def _difference_loss_backward(x: Array) -> None:
+    values = _large(x)
+    kernels.mse().slopes(values, values, x.dtype.type(1), values.copy())
 
 
 def _layer_norm(x: Array) -> None:
@@ -108,9 +147,11 @@ def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callab
     return lambda x: kernel(*([x] * inputs), x.copy(), *rest)
 
 
-UNITS: dict[str, Callable[[Array], None]] = {
-    "attention": _attention,
-    "attention backward": _attention_backward,
+UNITS: dict[str, Callable[[Array], object]] = {
+    "attention": lambda x: _attention(x, 32),
+    "attention backward": lambda x: _attention_backward(x, 32),
+    "attention of narrow heads": lambda x: _attention(x, 8),
+    "attention of narrow heads, backward": lambda x: _attention_backward(x, 8),
     "AdamW": _adamw,
     "layer norm backward": _layer_norm_backward,
     "cross-entropy": _cross_entropy,
@@ -126,6 +167,18 @@ UNITS: dict[str, Callable[[Array], None]] = {
     "softmax backward": _elementwise(kernels.softmax_backward, 2),
     "log-softmax": _elementwise(kernels.log_softmax, 1),
     "log-softmax backward": _elementwise(kernels.log_softmax_backward, 2),
+    "copy of a transpose": _copy,
+    "copy of turned rows": _copy_turned_rows,
+    "cumulative sum of rows": lambda x: kernels.cumsum(_large(x), _large(x), 1),
+    "cumulative sum of columns": lambda x: kernels.cumsum(_large(x), _large(x), 0),
+    "gather": _gather,
+    "scatter": _scatter_add,
+    "loss of differences": _difference_loss,
+    "loss of differences, backward": _difference_loss_backward,
+    "sums of rows": lambda x: kernels.sum_axes(_large(x), (1,)),
+    "cumulative log-sum-exp": lambda x: kernels.log_cumsum_exp(x, x.copy()),
+    "recurrence": lambda x: kernels.recurrence(x, x, x.copy()),
+    "running extreme": lambda x: kernels.running_extreme(x, np.zeros(x.shape, np.int64), True),
     "GELU by tanh": _elementwise(kernels.gelu, 1, "tanh"),
     "GELU by tanh, backward": _elementwise(kernels.gelu_backward, 2, "tanh"),
 }
