@@ -40,6 +40,7 @@ from offgrad.kernels._losses import (
 )
 from offgrad.kernels._optimizers import adamw_step, sgd_step
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
+from offgrad.kernels._products import matmul
 from offgrad.kernels._reduce import (
     arg_extreme,
     in_parts,
@@ -98,6 +99,7 @@ __all__ = [
     "log_cumsum_exp",
     "log_sum_exp",
     "log_sum_exp_backward",
+    "matmul",
     "mse",
     "parallel_for",
     "recurrence",

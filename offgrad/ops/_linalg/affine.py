@@ -8,7 +8,6 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.kernels._products import matmul as matmul_kernel
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -65,7 +64,7 @@ class LinearWithoutBias(Op):
         rows = memory.contiguous(x).reshape(count, x.shape[-1])
         out = memory.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
         flat = out.reshape(count, weight.shape[0])
-        matmul_kernel(rows, for_blas(weight).T, flat, bias)
+        kernels.matmul(rows, for_blas(weight).T, flat, bias)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase
-from offgrad.kernels._products import matmul as matmul_kernel
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -62,7 +61,7 @@ def product(a: Array, b: Array) -> Array:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         shape = (*batch, a.shape[-2], b.shape[-1])
     out = memory.empty(shape, a.dtype)
-    matmul_kernel(for_blas(a), for_blas(b), out)
+    kernels.matmul(for_blas(a), for_blas(b), out)
     return out
 
 
