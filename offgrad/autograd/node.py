@@ -44,6 +44,7 @@ def end_pass() -> None:
 
 # Attributes of every node, as opposed to the plain values that an operation saves.
 _NODE_ATTRIBUTES = {
+    "has_hooks",
     "sequence_nr",
     "next_functions",
     "needs_input_grad",

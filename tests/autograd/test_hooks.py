@@ -248,3 +248,12 @@ def test_node_metadata_and_names() -> None:
     ((last, number),) = node.next_functions
     assert (last.name(), number) == ("AccumulateGrad", 0)
     assert last.variable is x
+
+
+def test_hooks_are_no_saved_values_of_their_node() -> None:
+    node: Any = (leaf(1.0) * 2).grad_fn
+    before = dir(node)
+    node.register_prehook(lambda grads: None)
+    assert [each for each in dir(node) if each.startswith("_saved")] == [
+        each for each in before if each.startswith("_saved")
+    ]
