@@ -64,11 +64,11 @@ class _Instructions:
 _instructions = functools.cache(_Instructions)
 
 
-_NO_SWITCH_SECONDS = 1000.0
-
-
 class Code:
     """The code of some modules, and of packages with all that is in them, as a set of frames.
+
+    Leave out `offgrad_storage.memory.counter` where several threads run: a tracer is Python code,
+    which lets other threads run between the plain loads and stores of a `MemoryCounter`.
 
     Args:
         modules: modules and packages.
@@ -100,9 +100,6 @@ def _paths(modules: Collection[ModuleType]) -> tuple[str, ...]:
 class Points:
     """Calls a function at each point of some code that this thread comes to inside the block.
 
-    Other threads run only where this one waits, as they would between points without a tracer,
-    which is Python code itself.
-
     Args:
         visit: the function; it is given the frame.
         code: the code.
@@ -115,8 +112,7 @@ class Points:
         self._visit, self._code, self._kind = visit, code, kind
 
     def __enter__(self) -> None:
-        self._before = sys.gettrace(), sys.getprofile(), sys.getswitchinterval()
-        sys.setswitchinterval(_NO_SWITCH_SECONDS)
+        self._before = sys.gettrace(), sys.getprofile()
         if self._kind == "checks":
             sys.setprofile(self._on_c_call)
         if self._kind != "lines":
@@ -124,10 +120,9 @@ class Points:
         sys.settrace(self._on_call)
 
     def __exit__(self, *error: object) -> None:
-        trace, profile, interval = self._before
+        trace, profile = self._before
         sys.settrace(trace)
         sys.setprofile(profile)
-        sys.setswitchinterval(interval)
 
     def _on_c_call(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call" and argument.__name__ in _WAITS and frame in self._code:

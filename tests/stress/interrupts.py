@@ -12,11 +12,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import offgrad_storage
+from offgrad_storage.memory import counter
 
 import offgrad
 from tests.interrupts import Code
 
-LIBRARY = Code(offgrad, offgrad_storage, called=(contextlib, functools, queue, threading, weakref))
+LIBRARY = Code(
+    offgrad,
+    offgrad_storage,
+    but=[counter],
+    called=(contextlib, functools, queue, threading, weakref),
+)
 """With the functions of Python's library that the stores and sessions call."""
 
 

@@ -25,12 +25,13 @@ from offgrad_storage import (
     ZarrStore,
     interrupts,
 )
+from offgrad_storage.memory import counter
 from offgrad_storage.testing import assert_same, eventually, sample
 
 from tests.interrupts import Code, Interrupt, PointKind, count_points
 
 POINTS = int(os.environ.get("OFFGRAD_INTERRUPTS", "8"))
-CODE = Code(offgrad_storage)
+CODE = Code(offgrad_storage, but=[counter])
 MIB = 1 << 20
 
 MAKE: dict[str, Callable[..., BackendStore]] = {
