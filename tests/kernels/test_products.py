@@ -34,7 +34,7 @@ def _check(a: Any, b: Any, bias: Any = None) -> None:
     if bias is not None:
         expected = expected + bias
     scale = 1 + np.sqrt(a.shape[-1])
-    atol = 30 * scale * np.finfo(a.dtype).eps
+    atol = 60 * scale * np.finfo(a.dtype).eps  # largest of millions of rounded sums
     np.testing.assert_allclose(out, expected, rtol=0, atol=atol)
 
 
