@@ -77,6 +77,7 @@ class Op(Node):
     # outputs.
     is_recomputable: ClassVar[bool] = False
     # Whether `backward` can run on arrays of real floating point numbers, `saved` returning arrays.
+    # It returns new arrays or its arguments, no views of them.
     backward_takes_arrays: ClassVar[bool] = False
     # Only hooks run code of the user.
     runs_user_code = False
@@ -321,7 +322,16 @@ class Op(Node):
             finally:
                 self._on_arrays = outer
                 restore_float_errors(previous)
-        return result if type(result) is tuple else (result,)
+        outputs = result if type(result) is tuple else (result,)
+        for index, array in enumerate(arrays):
+            for output in outputs:
+                if output is array:
+                    # Memory that is passed on keeps one storage, whose version counts changes.
+                    grad = grads[index]
+                    tensor = grad if isinstance(grad, TensorBase) else wrap(array)
+                    outputs = tuple([tensor if each is array else each for each in outputs])
+                    break
+        return outputs
 
 
 def _separate_aliases(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:

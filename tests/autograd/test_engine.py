@@ -365,3 +365,33 @@ def test_an_unpack_hook_runs_backward_through_the_node_that_unpacks() -> None:
     for found in (x.grad, *inner[1:]):
         assert found is not None
         assert found.tolist() == [4.0, 6.0]
+
+
+@pytest.mark.parametrize("operation", [lambda a, b: a + b, lambda a, b: a.view(2, 1).view(2) - b])
+def test_memory_that_backward_passes_on_keeps_one_version(operation: Any) -> None:
+    a, b, w = leaf(1.0, 2.0), leaf(3.0, 4.0), leaf(5.0, 6.0)
+    root = offgrad.ones(2, dtype=offgrad.float64)
+    grad_a, _ = grad(operation(a, b) * 1.0, (a, b), root)
+    given, _ = grad(operation(a, b), (a, b), root)
+    assert grad_a is not None
+    assert given is not None
+    for tensor in (grad_a, given):
+        assert tensor.tolist() == [1.0, 1.0]
+    loss = (given * w).sum()
+    root.zero_()
+    with pytest.raises(RuntimeError, match="changed in place"):
+        loss.backward()
+
+
+def test_gradients_that_share_memory_share_a_version() -> None:
+    a, b, w = leaf(1.0, 2.0), leaf(3.0, 4.0), leaf(5.0, 6.0)
+    grad_a, grad_b = grad((a + b) * 2.0, (a, b), offgrad.ones(2, dtype=offgrad.float64))
+    assert grad_a is not None
+    assert grad_b is not None
+    loss = (grad_b * w).sum()
+    grad_a.mul_(3)
+    if grad_b.tolist() == [2.0, 2.0]:
+        loss.backward()
+        return
+    with pytest.raises(RuntimeError, match="changed in place"):
+        loss.backward()

@@ -57,14 +57,13 @@ class Transpose(Op):
 class T(Op):
     """A matrix transposed; keeps nothing."""
 
-    backward_takes_arrays = True
     is_view = True
 
     def forward(self, x: Array) -> Array:
         return x.T
 
     def backward(self, grad: "Tensor") -> Any:
-        return grad.T if self._on_arrays else t(grad)
+        return t(grad)
 
 
 class Expand(Op):

@@ -35,7 +35,6 @@ __all__ = [
 class View(Op):
     """Another shape over the same memory; keeps nothing."""
 
-    backward_takes_arrays = True
     is_view = True
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
