@@ -29,7 +29,7 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
         raise ValueError(f"show_config: mode must be 'stdout' or 'dicts', got {mode!r}")
     config: dict[str, dict[str, Any]] = {
         "Versions": {"python": platform.python_version()} | _versions(),
-        "CPU": {"name": _cpu_name(), "SIMD extensions": sorted(_openblas.cpu_features())},
+        "CPU": {"name": cpu_name(), "SIMD extensions": sorted(_openblas.cpu_features())},
         "BLAS": _blas_config(),
         "Threads": {"kernels": kernels.get_num_threads(), "BLAS": _blas.blas_threads()},
         "Kernels": {"backend": kernels.backend()},
@@ -54,7 +54,8 @@ def _versions() -> dict[str, str | None]:
     return found
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return the model of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

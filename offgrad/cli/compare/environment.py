@@ -2,19 +2,19 @@
 
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
+from offgrad._config import cpu_name
 from offgrad.kernels import _openblas
 
 
 def describe_machine() -> dict[str, Any]:
     """Return processor, cores, memory (bytes), system and versions."""
     return {
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": psutil.cpu_count(logical=False),
         "threads": psutil.cpu_count(),
         "usable_threads": len(os.sched_getaffinity(0))
@@ -36,13 +36,3 @@ def _blas() -> str:
     text = ", ".join(f"{each['internal_api']} {each['version']}" for each in found)
     library = _openblas.library()
     return text if library is None else f"{text} with kernels for {library.core()}"
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
