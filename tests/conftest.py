@@ -11,7 +11,7 @@ import pytest
 
 import offgrad
 from offgrad import kernels, memory
-from offgrad.autograd import saved_tensor
+from offgrad.autograd import grad_mode, saved_tensor
 
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=200, print_blob=True)
@@ -57,6 +57,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     held = memory.allocated()
     yield
     if request.node.stash.get(_failed, False):
+        grad_mode.state.set(True, False)  # else later tests would fail as well
         return
     assert _settings() == before, "a setting was not put back"
     if memory.allocated() != held:

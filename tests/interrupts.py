@@ -42,14 +42,16 @@ class _Instructions:
     Attributes:
         numbers: by offset, the opcode.
         switches: offsets where the function begins or ends to handle an exception.
-        guarded: offsets from which an exception goes to a handler of the function.
+        handlers: by offset, where the function handles an exception from there; others are absent.
     """
 
     def __init__(self, code: CodeType) -> None:
         self.numbers = code.co_code
         bytecode: Any = dis.Bytecode(code)
-        self.guarded = {
-            offset for each in bytecode.exception_entries for offset in range(each.start, each.end)
+        self.handlers = {
+            offset: each.target
+            for each in bytecode.exception_entries
+            for offset in range(each.start, each.end)
         }
         self.switches = set()
         before = None
@@ -151,25 +153,34 @@ class _FrameTracer:
         self._instructions = _instructions(frame.f_code)
         self._event = "line" if kind == "lines" else "opcode"
         self._checks_only = kind == "checks"
-        self._before = _RESUME
+        self._before, self._before_offset = _RESUME, 0
         self._outer_exception = sys.exc_info()[1]
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == self._event:
-            now = self._instructions.numbers[frame.f_lasti]
-            is_check = self._before in _CHECKS_AFTER or now == _ENTERS_WITH
-            self._before = now
-            if (is_check or not self._checks_only) and self._can_raise_at(frame.f_lasti):
+            offset = frame.f_lasti
+            now = self._instructions.numbers[offset]
+            is_check = now == _ENTERS_WITH or self._is_after_check(offset)
+            self._before, self._before_offset = now, offset
+            if (is_check or not self._checks_only) and self._can_raise_at(offset):
                 self._visit(frame)
         elif event == "exception":
             self._before = _NO_INSTRUCTION  # a call that raises ends without a look for signals
         return self
 
+    def _is_after_check(self, offset: int) -> bool:
+        # CPython checks as a part of the instruction before, such as a call: the exception goes to
+        # that one's handler. After the call in ``try: return f()`` the handler guards nothing.
+        handlers = self._instructions.handlers
+        return self._before in _CHECKS_AFTER and (
+            handlers.get(self._before_offset) == handlers.get(offset)
+        )
+
     def _can_raise_at(self, offset: int) -> bool:
         if offset in self._instructions.switches:
             return False
         is_handling = sys.exc_info()[1] is not self._outer_exception
-        return not is_handling or offset in self._instructions.guarded
+        return not is_handling or offset in self._instructions.handlers
 
 
 def count_points(action: Callable[[], object], code: Code, kind: PointKind = "checks") -> int:

@@ -87,6 +87,22 @@ def test_python_handles_signals_after_calls_that_return_and_jumps_back() -> None
     assert set(lines_at_points(action, "lines")) == set(range(1, 10))
 
 
+def test_a_signal_at_the_end_of_a_returned_call_goes_to_the_handler_of_the_call() -> None:
+    called: list[str] = []
+
+    def call() -> int:
+        try:
+            called.append("")
+            return len("")
+        finally:
+            called.clear()
+
+    def check() -> None:
+        assert not called
+
+    assert interrupt_everywhere([HERE], call, check) >= 2
+
+
 def test_a_wait_in_c_is_a_point() -> None:
     lock = threading.Lock()
 
