@@ -262,6 +262,16 @@ def place(frame: FrameType | None) -> str:
     return " < ".join(places)
 
 
+def _begins_exit(frame: FrameType, code: Code) -> bool:
+    function = frame.f_code
+    return (
+        function.co_name == "__exit__"
+        and function.co_code[frame.f_lasti - 2] == _RESUME
+        and frame.f_back is not None
+        and frame.f_back not in code
+    )
+
+
 def interrupt_everywhere(
     modules: Collection[ModuleType],
     action: Callable[[], object],
@@ -270,6 +280,9 @@ def interrupt_everywhere(
     kind: PointKind = "checks",
 ) -> int:
     """Run an action again and again, with SIGINT at another point each time.
+
+    Not at the first instruction of an exit that a block outside of the code calls: there it leaves
+    the block open, as with any context manager in Python.
 
     Args:
         modules: modules and packages whose code is interrupted.
@@ -282,10 +295,15 @@ def interrupt_everywhere(
         The number of interrupts.
     """
     code = Code(*modules)
+
+    def is_at(number: int) -> Callable[[FrameType], bool]:
+        numbers = itertools.count(1)
+        return lambda frame: not _begins_exit(frame, code) and next(numbers) == number
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         for number in range(1, 100_000):
-            interrupt = Interrupt(number * every, code, kind)
+            interrupt = Interrupt(is_at(number * every), code, kind)
             interrupt.run(action)
             assert not interrupt.is_dropped, f"Python dropped the SIGINT at {interrupt.where}"
             try:
