@@ -8,7 +8,8 @@ on the number of threads nor on the memory layout of q, k and v, which may be st
 A row without a key to attend to gives zeros, and no gradient, as in torch.
 
 Scratch memory, per thread in use: one tile (two in backward) of 128 x S, and one head's k and v
-where they are strided (in backward, their gradients as well).
+where they are strided (in backward, their gradients as well). Narrow heads without a mask run in
+`_attention_heads`, with copies of the heads of a range instead.
 
 Source: T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Re, "FlashAttention: fast and memory-efficient
 exact attention with IO-awareness", arXiv:2205.14135 (the backward from the log-sum-exp).
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._attention_heads import Heads, backward, dense, forward
+from offgrad.kernels._attention_heads import backward, forward
 from offgrad.kernels._attention_heads import usable as heads_usable
 from offgrad.kernels._attention_tiles import Dropout, softmax_tile, softmax_tile_backward
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
@@ -68,11 +69,8 @@ def attention(
     dropping = Dropout.of(dropout_p, seed, offset)
     cost = rows * keys * (q.shape[3] + v.shape[3])
     if mask is None and heads_usable(q, k, v, out, lse):
-        sizes = Heads(heads, rows, keys, q.shape[3], v.shape[3], min(TILE, rows))
-        written = dense(out), dense(lse)
-        body = forward(sizes, q, k, v, *written, scale, causal, dropping)
-        _over_heads(body, batch * heads, rows * keys)
-        _copy_back((out, lse), written)
+        body = forward(q, k, v, out, lse, scale, causal, dropping)
+        _over_heads(body, batch * heads, rows * keys // 2)
         return
 
     def run_heads(start: int, stop: int) -> None:
@@ -125,12 +123,8 @@ def attention_backward(
     dropping = Dropout.of(dropout_p, seed, offset)
     cost = 2 * rows * keys * (q.shape[3] + v.shape[3])
     if mask is None and heads_usable(q, k, v, grad, out, lse, dq, dk, dv):
-        sizes = Heads(heads, rows, keys, q.shape[3], v.shape[3], min(TILE, rows))
-        inputs, gradients = (grad, q, k, v, out), (dq, dk, dv)
-        results = tuple([None if each is None else dense(each) for each in gradients])
-        body = backward(sizes, inputs, lse, results, scale, causal, dropping)
-        _over_heads(body, batch * heads, 2 * rows * keys)
-        _copy_back(gradients, results)
+        body = backward((grad, q, k, v, out), lse, (dq, dk, dv), scale, causal, dropping)
+        _over_heads(body, batch * heads, rows * keys // 2)
         return
 
     def run_heads(start: int, stop: int) -> None:
@@ -169,12 +163,6 @@ def attention_backward(
 def _over_heads(body: Body, count: int, cost: int) -> None:
     with single_threaded_blas():
         parallel_for(limited_in_each_thread(body), count, cost)
-
-
-def _copy_back(arrays: tuple[Array | None, ...], computed: tuple[Array | None, ...]) -> None:
-    for array, result in zip(arrays, computed, strict=True):
-        if array is not None and result is not array:
-            array[...] = result
 
 
 def _shape(q: Array, k: Array, v: Array, out: Array, lse: Array) -> tuple[int, int, int, int]:

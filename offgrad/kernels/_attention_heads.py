@@ -1,15 +1,16 @@
 """Attention of whole heads in compiled loops that call BLAS themselves.
 
 The arithmetic is that of `_attention`, tile by tile. Without Python between the products of a tile,
-narrow heads cost their arithmetic; results do not depend on strides, as each head is copied.
+narrow heads cost their arithmetic. The heads of a range are copied first, so results do not depend
+on strides.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._attention_loops import attention_backward_loop, attention_loop, register
@@ -20,29 +21,12 @@ from offgrad.kernels._parallel import Body
 
 _MASK64 = 2**64 - 1
 
+MAX_WIDTH = 128
+"""Widest heads for these loops."""
 
-class Heads(NamedTuple):
-    """The sizes of one call.
-
-    Attributes:
-        heads: number of heads of a batch element.
-        rows: T.
-        keys: S.
-        width: D.
-        value_width: E.
-        tile: rows in a tile.
-    """
-
-    heads: int
-    rows: int
-    keys: int
-    width: int
-    value_width: int
-    tile: int
-
-
-MAX_WIDTH = 24
-"""Widest heads for these loops; at 32 those of `_attention`, quicker to compile, are as fast."""
+TILE = 32
+"""Query rows in a tile. OpenBLAS has its own kernels for products this small, and fewer scores
+beyond the diagonal are computed in vain."""
 
 
 def usable(q: Array, k: Array, v: Array, *others: Array | None) -> bool:
@@ -57,7 +41,6 @@ def usable(q: Array, k: Array, v: Array, *others: Array | None) -> bool:
 
 
 def forward(
-    sizes: Heads,
     q: Array,
     k: Array,
     v: Array,
@@ -70,21 +53,31 @@ def forward(
     """Return the body of a `parallel_for` over heads that computes `attention` of them."""
     register()
     loop: Any = attention_loop
-    number = q.dtype.type
-    arrays = (_elements(q), _elements(k), _elements(v), _elements(out), _elements(lse)[0])
-    rule = (number(scale), causal, *_rule(dropout, number))
-    keys, tile, widths = sizes.keys, sizes.tile, (sizes.width, sizes.value_width)
+    (_, heads, rows, width), (_, _, keys, value_width) = q.shape, v.shape
+    tile, number = min(TILE, rows), q.dtype.type
 
     def run(start: int, stop: int) -> None:
-        matrices = tuple([np.empty((n, m), q.dtype) for n in (keys, tile) for m in widths])
-        vectors = np.empty(tile, q.dtype), np.empty(tile * keys, q.dtype)
-        loop(start, stop, *_blas(q), tuple(sizes), *arrays, *rule, matrices, vectors)
+        memory = np.empty(tile * keys, number)
+        for at, item, items in _parts(start, stop, heads):
+            queries, values = _scaled(q[at], number(scale)), np.ascontiguousarray(v[at])
+            turned_keys = _turned(k[at])
+            result, norms = np.empty(out[at].shape, number), np.empty((items, rows), number)
+            loop(
+                _blas(q),
+                (items, rows, keys, width, value_width, tile),
+                *_addresses(queries, turned_keys, values, result),
+                lse[at].reshape(-1),
+                norms.reshape(-1),
+                causal,
+                *_rule(dropout, item * rows * keys, number),
+                memory,
+            )
+            np.multiply(result, norms[..., None], out=out[at])
 
     return run
 
 
 def backward(
-    sizes: Heads,
     inputs: tuple[Array, ...],
     lse: Array,
     gradients: tuple[Array | None, ...],
@@ -95,7 +88,6 @@ def backward(
     """Return the body of a `parallel_for` over heads that computes `attention_backward` of them.
 
     Args:
-        sizes: of the call.
         inputs: grad, q, k, v and out.
         lse: the forward's.
         gradients: dq, dk and dv.
@@ -103,56 +95,60 @@ def backward(
     """
     register()
     loop: Any = attention_backward_loop
-    number = inputs[0].dtype.type
-    arrays = tuple([_elements(each) for each in inputs])
-    norms, _ = _elements(lse)
-    nothing = (np.empty(0, number), (0, 0, 0, 0))
-    written = tuple([nothing if each is None else _elements(each) for each in gradients])
-    needed = tuple([each is not None for each in gradients])
-    rule = (number(scale), causal, *_rule(dropout, number))
-    keys, tile, widths = sizes.keys, sizes.tile, (sizes.width, sizes.value_width)
+    grad, q, k, v, out = inputs
+    (_, heads, rows, width), (_, _, keys, value_width) = q.shape, v.shape
+    tile, number = min(TILE, rows), q.dtype.type
 
     def run(start: int, stop: int) -> None:
-        matrices = [np.empty((n, m), number) for n in (keys, tile) for m in widths for _ in "ab"]
-        vectors = [np.empty(n, number) for n in (tile, tile * keys, tile * keys)]
-        loop(
-            start,
-            stop,
-            *_blas(inputs[0]),
-            tuple(sizes),
-            arrays,
-            norms,
-            written,
-            needed,
-            *rule,
-            tuple(matrices),
-            tuple(vectors),
-        )
+        memory = np.empty((2, tile * keys), number)
+        for at, item, items in _parts(start, stop, heads):
+            queries, factor = _scaled(q[at], number(scale)), np.ascontiguousarray(k[at])
+            turned_keys, turned_values = _turned(factor), _turned(v[at])
+            gradient = np.ascontiguousarray(grad[at])
+            results = [
+                None if each is None else np.zeros(each[at].shape, number) for each in gradients
+            ]
+            loop(
+                _blas(q),
+                (items, rows, keys, width, value_width, tile),
+                *_addresses(gradient, queries, factor, turned_keys, turned_values, *results),
+                lse[at].reshape(-1),
+                np.einsum("nte,nte->nt", gradient, out[at]).reshape(-1),
+                causal,
+                *_rule(dropout, item * rows * keys, number),
+                *memory,
+            )
+            for array, result, factor_ in zip(gradients, results, (scale, 1, 1), strict=True):
+                if array is not None and result is not None:
+                    np.multiply(result, number(factor_), out=array[at])
 
     return run
 
 
-def dense(array: Array) -> Array:
-    """Return `array` if loops can write to it, else another one of its shape."""
-    return array if _is_simple(array) else np.empty(array.shape, array.dtype)
+def _parts(start: int, stop: int, heads: int) -> Iterator[tuple[tuple[int, slice], int, int]]:
+    """Yield the heads `start` to `stop` - 1 of each batch element: index, first, and number."""
+    while start < stop:
+        element, first = divmod(start, heads)
+        count = min(heads - first, stop - start)
+        yield (element, slice(first, first + count)), start, count
+        start += count
 
 
-def _is_simple(array: Array) -> bool:
-    steps = array.strides
-    return array.flags.writeable and not any(each < 0 or each % array.itemsize for each in steps)
+def _scaled(array: Array, scale: Any) -> Array:
+    product: Array = np.multiply(array, scale, order="C")
+    return product
 
 
-def _elements(array: Array) -> tuple[Array, tuple[int, ...]]:
-    """Return the array's memory as one dimension, and its strides in elements.
+def _turned(array: Array) -> Array:
+    """Return [n, S, D] as [n, D, S], by way of a contiguous copy: NumPy is quicker so."""
+    return np.ascontiguousarray(np.ascontiguousarray(array).swapaxes(1, 2))
 
-    So loops are compiled once, whatever the strides. Inputs that have no such form are copied.
-    """
-    item = array.itemsize
-    if not _is_simple(array):
-        array = np.array(array, order="C")
-    strides = tuple([each // item for each in array.strides])
-    count = 1 + sum((size - 1) * step for size, step in zip(array.shape, strides, strict=True))
-    return as_strided(array, (count,), (item,)), strides
+
+def _addresses(*arrays: Array | None) -> tuple[int, ...]:
+    """Return the size of an element and the arrays' addresses, 0 for None."""
+    assert arrays[0] is not None
+    addresses = (0 if each is None else each.ctypes.data for each in arrays)
+    return (arrays[0].itemsize, *addresses)
 
 
 def _blas(array: Array) -> tuple[Any, Any]:
@@ -161,6 +157,6 @@ def _blas(array: Array) -> tuple[Any, Any]:
     return np.uintp(found.gemm(array.dtype)), found.integer(0)
 
 
-def _rule(dropout: Dropout, number: Any) -> tuple[Any, ...]:
-    offset = np.uint64(dropout.offset & _MASK64)
+def _rule(dropout: Dropout, position: int, number: Any) -> tuple[Any, ...]:
+    offset = np.uint64((dropout.offset + position) & _MASK64)
     return dropout.key, offset, dropout.threshold, number(dropout.scale)

@@ -103,11 +103,11 @@ _LOWEST64 = np.int64(-(2**63))
 
 
 def _row_max32(row: Any) -> Any:
-    bits = row.view(np.int32)
     highest = _LOWEST32
-    for j in range(bits.size):
-        key = np.int32(bits[j] ^ ((bits[j] >> _SIGN32) & _MAGNITUDE32))
-        highest = max(highest, key)
+    for j in range(row.size):
+        bits = np.float32(row[j]).view(np.int32)
+        key = np.int32(bits ^ ((bits >> _SIGN32) & _MAGNITUDE32))
+        highest = key if key > highest else highest
     return np.int32(highest ^ ((highest >> _SIGN32) & _MAGNITUDE32)).view(np.float32)
 
 

@@ -14,25 +14,28 @@ _ROW_MAJOR, _AS_IS = 101, 111  # 112 is transposed
 
 
 def gemm(
-    address: Any,
-    integer: Any,
-    form: tuple[int, int, int, int, int],
-    a: Any,
-    b: Any,
+    blas: Any,
+    m: int,
+    n: int,
+    k: int,
+    transposed: int,
+    a: int,
+    b: int,
+    b_stride: int,
     beta: Any,
-    c: Any,
+    c: int,
 ) -> None:
     """Write a b + beta c into `c`, in compiled loops only.
 
     Args:
-        address: of cblas_sgemm or cblas_dgemm.
-        integer: 0 of BLAS's integer type.
-        form: m, n, k, and 1 for each of `a` and `b` that is transposed, else 0. No size is 0;
-            arrays may have further rows.
-        a: [m, k], or [k, m] if transposed, C-contiguous, as all.
-        b: [k, n], or [n, k].
+        blas: the address of cblas_sgemm or cblas_dgemm, and 0 of BLAS's integer type.
+        m, n, k: sizes, none of them 0.
+        transposed: 1 if `a` is transposed, else 0.
+        a: address of [m, k], or [k, m] if transposed, C-contiguous.
+        b: address of [k, n].
+        b_stride: elements from one row of `b` to the next.
         beta: 0 or 1, in the arrays' dtype.
-        c: [m, n], written.
+        c: address of [m, n], written, C-contiguous.
     """
     raise NotImplementedError("gemm runs in compiled loops")
 
@@ -59,32 +62,36 @@ def register() -> None:
     row_major, as_is = _ROW_MAJOR, _AS_IS
 
     def implementation(
-        address: Any,
-        integer: Any,
-        form: Any,
+        blas: Any,
+        m: Any,
+        n: Any,
+        k: Any,
+        transposed: Any,
         a: Any,
         b: Any,
+        b_stride: Any,
         beta: Any,
         c: Any,
     ) -> None:
+        address, integer = blas
         whole, number = type(integer), type(beta)
         call(
             (
                 address,
                 enum(row_major),
-                enum(as_is + form[3]),
-                enum(as_is + form[4]),
-                whole(form[0]),
-                whole(form[1]),
-                whole(form[2]),
+                enum(as_is + transposed),
+                enum(as_is),
+                whole(m),
+                whole(n),
+                whole(k),
                 number(1),
-                a.ctypes.data,
-                whole(a.shape[1]),
-                b.ctypes.data,
-                whole(b.shape[1]),
+                a,
+                whole(m if transposed else k),
+                b,
+                whole(b_stride),
                 beta,
-                c.ctypes.data,
-                whole(c.shape[1]),
+                c,
+                whole(n),
             )
         )
 
