@@ -117,9 +117,9 @@ def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
 
 
 def _run(body: Body, count: int, cost: int) -> None:
-    @np.errstate(all="ignore")  # which each thread has for itself
     def run(start: int, stop: int) -> None:
-        body(start, stop)
+        with np.errstate(all="ignore"):  # which each thread has for itself
+            body(start, stop)
 
     with single_threaded_blas():
         parallel_for(limited_in_each_thread(run), count, cost // _PER_ELEMENT)
