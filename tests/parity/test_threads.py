@@ -215,16 +215,14 @@ def test_hooks_of_a_shared_graph_run_in_the_thread_of_backward(lib: Any) -> None
     assert sorted(seen) == sorted(found * 2)
 
 
-def test_retained_gradients_of_a_shared_graph(lib: Any) -> None:
-    x = leaf(lib, 1, 2)
+def test_retained_gradients_of_a_shared_graph() -> None:
+    """Not with torch, which loses some of them."""
+    x = leaf(offgrad, 1, 2)
     y = x * x
     y.retain_grad()
     loss = (y * 3).sum()
     results(together(*[lambda: loss.backward(retain_graph=True)] * THREADS))
-    # torch loses some of the retained ones; those of leaves are exact.
-    assert y.grad[0].item() in range(3, 3 * THREADS + 1, 3)
-    if lib is offgrad:
-        assert y.grad.tolist() == [3 * THREADS] * 2
+    assert y.grad.tolist() == [3 * THREADS] * 2
     assert x.grad.tolist() == [6 * THREADS, 12 * THREADS]
 
 

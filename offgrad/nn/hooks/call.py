@@ -4,8 +4,6 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from offgrad_storage.interrupts import interruptible, masked
-
 from offgrad.nn.hooks.call_stack import Call, calls
 from offgrad.nn.hooks.full_backward import BackwardHook
 from offgrad.nn.hooks.legacy_backward import register_on_last_operation
@@ -18,18 +16,22 @@ if TYPE_CHECKING:
 def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the output of `forward`, called with the module's hooks and the global ones."""
     caller = calls.innermost
-    with masked:  # Ctrl-C must not keep the call from ending
-        call = calls.innermost = Call(module, caller)
+    call = Call(module, caller)
+    try:
         try:
-            with interruptible:
-                own: Hooks | None = module.__dict__.get("_call_hooks")
-                if global_hooks.has_call_hooks() or (own is not None and own.has_call_hooks()):
-                    return _HookedCall(module, args, kwargs).run()
-                if not global_hooks.trackers:
-                    stop_tracking_if_unused()
-                return module.forward(*args, **kwargs)
+            calls.innermost = call
+            own: Hooks | None = module.__dict__.get("_call_hooks")
+            if (own is not None and own.has_call_hooks()) or global_hooks.has_call_hooks():
+                return _HookedCall(module, args, kwargs).run()
+            if not global_hooks.trackers:
+                stop_tracking_if_unused()
+            return module.forward(*args, **kwargs)
         finally:
             calls.innermost = caller
+            if call.exit_actions:
+                call.end()
+    finally:  # Ctrl-C may have come where `end` began
+        if call.exit_actions:
             call.end()
 
 
@@ -37,12 +39,14 @@ _NO_HOOKS = Hooks()
 
 
 class _HookedCall:
+    __slots__ = ("_args", "_called", "_kwargs", "_module", "_output")
+
     def __init__(self, module: "Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._module = module
         self._args = args
         self._kwargs = kwargs
         self._output: Any = None
-        self._called: set[int] = set()
+        self._called: list[int] = []
 
     @property
     def _own(self) -> Hooks:
@@ -52,42 +56,43 @@ class _HookedCall:
 
     def run(self) -> Any:
         try:
-            return self._run()
+            forward = self._module.forward
+            backward, legacy = self._backward_hooks()
+            pre_hooks = self._own.forward_pre_entries()
+            if global_hooks.forward_pre:
+                pre_hooks = [*global_hooks.forward_pre_entries(), *pre_hooks]
+            for _, hook, with_kwargs in pre_hooks:
+                self._call_pre_hook(hook, with_kwargs)
+            if backward is not None:
+                self._args = backward.setup_input_hook(self._args)
+            self._output = forward(*self._args, **self._kwargs)
+            for hook_id, hook, with_kwargs in self._forward_hooks():
+                self._call_forward_hook(hook_id, hook, with_kwargs)
+            if backward is not None:
+                self._output = backward.setup_output_hook(self._output)
+            if legacy:
+                register_on_last_operation(self._module, legacy, self._args, self._output)
+            return self._output
         except Exception:
             self._call_always_hooks()
             raise
 
-    def _run(self) -> Any:
-        forward = self._module.forward
-        full, legacy = self._backward_hooks()
-        pre = [*global_hooks.backward_pre.values(), *self._own.backward_pre.values()]
-        entries = [*global_hooks.forward_pre_entries(), *self._own.forward_pre_entries()]
-        for _, hook, with_kwargs in entries:
-            self._call_pre_hook(hook, with_kwargs)
-        backward = BackwardHook(self._module, full, pre) if full or pre else None
-        if backward is not None:
-            self._args = backward.setup_input_hook(self._args)
-        self._output = forward(*self._args, **self._kwargs)
-        for hook_id, hook, with_kwargs in self._forward_hooks():
-            self._call_forward_hook(hook_id, hook, with_kwargs)
-        if backward is not None:
-            self._output = backward.setup_output_hook(self._output)
-        if legacy:
-            register_on_last_operation(self._module, legacy, self._args, self._output)
-        return self._output
-
     def _forward_hooks(self) -> list[tuple[int, Callable[..., Any], bool]]:
         """Return the current forward hooks, global ones first."""
-        return [*global_hooks.forward_entries(), *self._own.forward_entries()]
+        own = self._own.forward_entries()
+        return [*global_hooks.forward_entries(), *own] if global_hooks.forward else own
 
-    def _backward_hooks(self) -> tuple[list[Any], list[Any]]:
-        """Return the full backward hooks and the legacy ones, global ones first."""
+    def _backward_hooks(self) -> tuple[BackwardHook | None, list[Any]]:
+        """Return the full backward hooks, None if there are none, and the legacy ones."""
         full: list[Any] = []
         legacy: list[Any] = []
+        pre: list[Any] = []
         for hooks in (global_hooks, self._own):
             if hooks.is_full_backward is not None:
                 (full if hooks.is_full_backward else legacy).extend(hooks.backward.values())
-        return full, legacy
+            if hooks.backward_pre:
+                pre.extend(hooks.backward_pre.values())
+        return BackwardHook(self._module, full, pre) if full or pre else None, legacy
 
     def _call_pre_hook(self, hook: Callable[..., Any], with_kwargs: bool) -> None:
         if not with_kwargs:
@@ -106,7 +111,7 @@ class _HookedCall:
         self._args, self._kwargs = result
 
     def _call_forward_hook(self, hook_id: int, hook: Callable[..., Any], with_kwargs: bool) -> None:
-        self._called.add(hook_id)
+        self._called.append(hook_id)
         if with_kwargs:
             result = hook(self._module, self._args, self._kwargs, self._output)
         else:

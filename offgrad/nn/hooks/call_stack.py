@@ -1,9 +1,11 @@
 """The running module calls of each thread, and the qualified names of their modules."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
+
+from offgrad_storage.interrupts import masked
 
 from offgrad.autograd import saved_tensor
 
@@ -26,24 +28,27 @@ class Call:
     Attributes:
         module: that is called.
         caller: the tracked call around this one in its thread; None for the outermost.
+        exit_actions: called when the call ends; the last one first.
     """
 
-    __slots__ = ("_cached_name", "_exit_actions", "caller", "module")
+    __slots__ = ("_cached_name", "caller", "exit_actions", "module")
 
     def __init__(self, module: "Module", caller: "Call | None") -> None:
         self.module = module
         self.caller = caller
         self._cached_name: tuple[Module | None, _QualifiedName] | None = None
-        self._exit_actions: list[Callable[[], None]] = []
+        self.exit_actions: Sequence[Callable[[], None]] = ()
 
     def on_exit(self, action: Callable[[], None]) -> None:
         """Call `action` when the call ends, also by an exception. Actions run in reverse order."""
-        self._exit_actions.append(action)
+        self.exit_actions = (*self.exit_actions, action)
 
     def end(self) -> None:
-        """Run the exit actions."""
-        while self._exit_actions:
-            self._exit_actions.pop()()
+        """Run the exit actions. Ctrl-C comes before or after them."""
+        with masked:
+            while self.exit_actions:
+                *self.exit_actions, action = self.exit_actions
+                action()
 
     def name(self, root: "Module | None") -> str:
         """Return the module's qualified name, from `root` or the outermost called module on."""
