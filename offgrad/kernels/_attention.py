@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._attention_heads import backward, forward
+from offgrad.kernels._attention_heads import backward, forward, head_cost
 from offgrad.kernels._attention_heads import usable as heads_usable
 from offgrad.kernels._attention_tiles import Dropout, softmax_tile, softmax_tile_backward
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
@@ -70,7 +70,7 @@ def attention(
     cost = rows * keys * (q.shape[3] + v.shape[3])
     if mask is None and heads_usable(q, k, v, out, lse):
         body = forward(q, k, v, out, lse, scale, causal, dropping)
-        _over_heads(body, batch * heads, rows * keys // 2)
+        _over_heads(body, batch * heads, head_cost(q, v))
         return
 
     def run_heads(start: int, stop: int) -> None:
@@ -124,7 +124,7 @@ def attention_backward(
     cost = 2 * rows * keys * (q.shape[3] + v.shape[3])
     if mask is None and heads_usable(q, k, v, grad, out, lse, dq, dk, dv):
         body = backward((grad, q, k, v, out), lse, (dq, dk, dv), scale, causal, dropping)
-        _over_heads(body, batch * heads, rows * keys // 2)
+        _over_heads(body, batch * heads, head_cost(q, v))
         return
 
     def run_heads(start: int, stop: int) -> None:

@@ -40,6 +40,12 @@ def usable(q: Array, k: Array, v: Array, *others: Array | None) -> bool:
     )
 
 
+def head_cost(q: Array, v: Array) -> int:
+    """Return the cost of a head for `parallel_for`, which also bounds the copies of a range."""
+    (rows, width), (keys, value_width) = q.shape[2:], v.shape[2:]
+    return int(rows * keys // 2 + (rows + keys) * max(width, value_width))
+
+
 def forward(
     q: Array,
     k: Array,
@@ -104,7 +110,7 @@ def backward(
         for at, item, items in _parts(start, stop, heads):
             queries, factor = _scaled(q[at], number(scale)), np.ascontiguousarray(k[at])
             turned_keys, turned_values = _turned(factor), _turned(v[at])
-            gradient = np.ascontiguousarray(grad[at])
+            gradient, result = np.ascontiguousarray(grad[at]), np.ascontiguousarray(out[at])
             results = [
                 None if each is None else np.zeros(each[at].shape, number) for each in gradients
             ]
@@ -112,15 +118,15 @@ def backward(
                 _blas(q),
                 (items, rows, keys, width, value_width, tile),
                 *_addresses(gradient, queries, factor, turned_keys, turned_values, *results),
-                lse[at].reshape(-1),
-                np.einsum("nte,nte->nt", gradient, out[at]).reshape(-1),
+                np.array(lse[at]).reshape(-1),  # writable: loops are compiled for one type
+                np.einsum("nte,nte->nt", gradient, result).reshape(-1),
                 causal,
                 *_rule(dropout, item * rows * keys, number),
                 *memory,
             )
-            for array, result, factor_ in zip(gradients, results, (scale, 1, 1), strict=True):
-                if array is not None and result is not None:
-                    np.multiply(result, number(factor_), out=array[at])
+            for array, computed, factor_ in zip(gradients, results, (scale, 1, 1), strict=True):
+                if array is not None and computed is not None:
+                    np.multiply(computed, number(factor_), out=array[at])
 
     return run
 

@@ -13,11 +13,12 @@ import numpy as np
 from offgrad.kernels import _gemm
 from offgrad.kernels._fastmath import exp, random_bits, row_max
 from offgrad.kernels._gemm import gemm
-from offgrad.kernels._jit import FAST, jit
+from offgrad.kernels._jit import jit
 
 _HIGH_HALF = np.uint64(32)
 
-# Compiled loops call the compiled form of others.
+# Forms of loops that become a part of the loops that call them. As functions of their own they were
+# optimised differently where they were compiled and where they were loaded from the cache.
 _softmax_tile: Any = None
 _softmax_tile_backward: Any = None
 
@@ -29,9 +30,9 @@ def register() -> None:
     import numba
 
     _gemm.register()
-    compiled = numba.njit(nogil=True, fastmath=set(FAST), error_model="numpy")
-    _softmax_tile = compiled(softmax_tile_loop.function)
-    _softmax_tile_backward = compiled(softmax_tile_backward_loop.function)
+    part = numba.njit(inline="always")
+    _softmax_tile = part(softmax_tile_loop.function)
+    _softmax_tile_backward = part(softmax_tile_backward_loop.function)
 
 
 @jit

@@ -75,6 +75,8 @@ SHAPES = [
     (1, 2, 40, 300, 3, 16),
     (1, 2, 140, 140, 32, 8),
     (1, 2, 140, 140, 8, 32),
+    (2, 3, 70, 70, 64, 128),
+    (1, 2, 140, 140, 129, 8),
     (0, 2, 3, 3, 4, 4),
     (2, 2, 0, 3, 4, 4),
     (1, 2, 3, 0, 4, 4),
@@ -161,11 +163,15 @@ def test_strides_change_no_bit(dtype: Any, rng: np.random.Generator, backend: st
     contiguous = run(Case(*(np.ascontiguousarray(a) for a in (q, k, v, grad))), *rest)
     for actual, expected in zip(strided, contiguous, strict=True):
         assert actual.tobytes() == expected.tobytes()
-    # Outputs may be strided views, too.
-    out_btHe = np.empty((2, 200, 3, 24), dtype)
+    # Outputs may be strided views, too; backward gets them so.
+    out = np.empty((2, 200, 3, 24), dtype).swapaxes(1, 2)
     lse = np.empty((2, 3, 200), dtype)
-    kernels.attention(q, k, v, out_btHe.swapaxes(1, 2), lse, *rest)
-    assert np.ascontiguousarray(out_btHe.swapaxes(1, 2)).tobytes() == strided[0].tobytes()
+    kernels.attention(q, k, v, out, lse, *rest)
+    assert np.ascontiguousarray(out).tobytes() == strided[0].tobytes()
+    dq, dk, dv = (np.empty_like(packed)[:, :, i].swapaxes(1, 2) for i in range(3))
+    kernels.attention_backward(grad, q, k, v, out, lse, dq, dk, dv, *rest)
+    for actual, expected in zip((dq, dk, dv), strided[2:], strict=True):
+        assert np.ascontiguousarray(actual).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("wanted", range(8))

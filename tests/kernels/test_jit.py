@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,21 @@ kernels.softmax(x, out)
 print(kernels.backend(), "numba" in sys.modules)
 """
 WITHOUT_NUMBA = "import sys; sys.modules['numba'] = None\n"
+
+
+STEP = """
+import hashlib, offgrad
+from offgrad.cli.compare.gpt import GPT, GPTConfig
+from offgrad.kernels._jit import loops
+offgrad.manual_seed(0)
+model = GPT(GPTConfig(layers=2, width=64, heads=2, context=100, dropout=0.1))
+tokens = offgrad.randint(0, 256, (2, 101))
+model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
+digest = hashlib.sha256()
+for parameter in model.parameters():
+    digest.update(parameter.grad.numpy().tobytes())
+print(sum(each.counts()[0] for each in loops), digest.hexdigest())
+"""
 
 
 def _python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -95,6 +111,16 @@ def test_compiled_loops_are_cached_under_a_name_that_follows_the_helpers(
     _jit._helpers_digest.cache_clear()
     assert _jit._named_after_helpers(loop).__qualname__ != name
     _jit._helpers_digest.cache_clear()
+
+
+@pytest.mark.slow
+def test_loops_give_the_same_bits_compiled_and_from_the_cache(tmp_path: Path) -> None:
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    compiled, first = _python(STEP, **cache).stdout.split()
+    loaded, second = _python(STEP, **cache).stdout.split()
+    assert int(compiled) >= 10
+    assert int(loaded) == 0
+    assert first == second
 
 
 @pytest.mark.parametrize("enabled", [True, False])
