@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -70,6 +71,14 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         while memory.allocated() > held and time.monotonic() < deadline:
             time.sleep(0.002)
         assert memory.allocated() <= held, "tensors outlived the test"
+
+
+@pytest.fixture
+def sigint_raises() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where the test run was started with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _settings() -> dict[str, object]:

@@ -120,7 +120,7 @@ def test_each_point_has_its_interrupt(every: int) -> None:
     assert found == count // every > 10
 
 
-def test_a_lost_interrupt_is_an_error() -> None:
+def test_a_lost_interrupt_is_an_error(sigint_raises: None) -> None:
     def action() -> None:
         with contextlib.suppress(KeyboardInterrupt):
             len("")
@@ -129,7 +129,7 @@ def test_a_lost_interrupt_is_an_error() -> None:
         Interrupt(3, Code(HERE)).run(action)
 
 
-def test_an_interrupt_in_a_finalizer_is_dropped_by_python() -> None:
+def test_an_interrupt_in_a_finalizer_is_dropped_by_python(sigint_raises: None) -> None:
     class Finalized:
         def __del__(self) -> None:
             len("")

@@ -150,8 +150,8 @@ def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callab
 UNITS: dict[str, Callable[[Array], object]] = {
     "attention": lambda x: _attention(x, 32),
     "attention backward": lambda x: _attention_backward(x, 32),
-    "attention of narrow heads": lambda x: _attention(x, 8),
-    "attention of narrow heads, backward": lambda x: _attention_backward(x, 8),
+    "attention of wide heads": lambda x: _attention(x, 136),
+    "attention of wide heads, backward": lambda x: _attention_backward(x, 136),
     "AdamW": _adamw,
     "layer norm backward": _layer_norm_backward,
     "cross-entropy": _cross_entropy,

@@ -3,8 +3,7 @@
 import contextlib
 import itertools
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import offgrad_storage
@@ -20,14 +19,6 @@ from offgrad.nn.hooks.registry import HookMethods, global_hooks
 from offgrad.ops._random import replay
 from offgrad.utils.checkpoint import checkpoint
 from tests.interrupts import Code, Interrupt, interrupt_everywhere
-
-
-@pytest.fixture
-def sigint_raises() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
 
 EVERY = 1 if os.environ.get("OFFGRAD_STRESS") else 23
 """Of the points tried; all take minutes."""
