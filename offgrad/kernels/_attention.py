@@ -161,8 +161,12 @@ def attention_backward(
 
 
 def _over_heads(body: Body, count: int, cost: int) -> None:
+    def run(start: int, stop: int) -> None:
+        with np.errstate(all="ignore"):  # which each thread has for itself
+            body(start, stop)
+
     with single_threaded_blas():
-        parallel_for(limited_in_each_thread(body), count, cost)
+        parallel_for(limited_in_each_thread(run), count, cost)
 
 
 def _shape(q: Array, k: Array, v: Array, out: Array, lse: Array) -> tuple[int, int, int, int]:

@@ -200,6 +200,15 @@ def test_large_scores_do_not_overflow(rng: np.random.Generator, backend: str) ->
         assert np.isfinite(array).all()
 
 
+@pytest.mark.parametrize("width", [32, 136])
+def test_infinities_come_without_a_warning(width: int, backend: str) -> None:
+    q = np.full((4, 2, 200, width), 1e38, np.float32)
+    k = np.ones_like(q)
+    out, lse, *_ = run(Case(q, k, k, k), 100.0)
+    assert np.isnan(out).all()
+    assert not np.isfinite(lse).any()
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_mask_that_hides_nothing_changes_nothing(
     causal: bool, dtype: Any, rng: np.random.Generator, agree: Agree, backend: str
