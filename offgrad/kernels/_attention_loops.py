@@ -52,11 +52,9 @@ def softmax_tile_loop(
     zero = number(0)
     for i in range(scores.shape[0]):
         row = scores[i]
-        count = min(row.size, first + i + 1) if causal else row.size
-        # Loops over whole rows are quicker than over many different parts of them.
-        for j in range(count, row.size):
-            row[j] = -np.inf
-        seen = row
+        seen = row[: min(row.size, first + i + 1)] if causal else row[: row.size]
+        for j in range(seen.size, row.size):
+            row[j] = zero
         highest = row_max(seen) if seen.size > 0 else number(-np.inf)
         if highest == number(-np.inf):
             for j in range(seen.size):
@@ -96,8 +94,11 @@ def softmax_tile_backward_loop(
     zero = number(0)
     for i in range(p.shape[0]):
         count = min(p.shape[1], first + i + 1) if causal else p.shape[1]
-        row = p[i]
-        d = ds[i]
+        for j in range(count, p.shape[1]):
+            p[i, j] = zero
+            ds[i, j] = zero
+        row = p[i][:count]
+        d = ds[i][:count]
         norm = number(lse[i])
         dot = delta[i]
         if threshold > np.uint64(0):
@@ -112,9 +113,6 @@ def softmax_tile_backward_loop(
                 power = exp(row[j] - norm)
                 d[j] = power * (d[j] - dot)
                 row[j] = power
-        for j in range(count, p.shape[1]):
-            p[i, j] = zero
-            ds[i, j] = zero
 
 
 @jit
