@@ -1,6 +1,7 @@
 """The context of a step's forward pass: a policy of offgrad, or PyTorch's counterpart.
 
-Variants of torch are ``keep``, ``disk`` (the example of PyTorch's documentation: torch.save writes
+``default`` is neither a policy nor hooks. Variants of torch are ``keep``, which is the same,
+``disk`` (the example of PyTorch's documentation: torch.save writes
 each saved tensor to a file), ``checkpoint`` (of each block, non-reentrant) and ``naive`` (hooks
 that count the bytes passed to them). offgrad has the last two, ``saved`` (keep, with unique bytes
 counted without parameters), every text that `offgrad.offload` accepts, and ``checkpoint`` before
@@ -33,6 +34,8 @@ class Variants:
 
     def context(self, name: str) -> AbstractContextManager[Any]:
         """Return the context of a forward pass under the variant `name`."""
+        if name == "default":
+            return nullcontext()
         if name == "naive":
             return self._hooks(self._count, lambda tensor: tensor)
         if name.startswith("checkpoint"):

@@ -41,13 +41,13 @@ class Contender:
 
     framework: str
     compiles: bool = False
-    variant: str = "keep"
+    variant: str = "default"
 
     @property
     def name(self) -> str:
         """The heading of its column."""
         kind = f"{self.framework}.compile" if self.compiles else self.framework
-        return kind if self.variant == "keep" else f"{kind} {self.variant}"
+        return kind if self.variant == "default" else f"{kind} {self.variant}"
 
 
 def contenders(row: Row, compiles: bool, policies: Sequence[str]) -> list[Contender]:
@@ -143,7 +143,7 @@ class Measurement:
                 for _ in range(WARM_UPS):
                     _ask(worker, "turn")
             except (Failed, WorkerError) as error:
-                if contender.variant == "keep" and not contender.compiles:
+                if contender.variant == "default" and not contender.compiles:
                     raise Failed(f"{self.row.name}: {contender.name} failed: {error}") from error
                 figures["skipped"][contender.name] = str(error)
                 self.say(f"{contender.name}: skipped: {error}")

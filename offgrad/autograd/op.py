@@ -217,9 +217,11 @@ class Op(Node):
         self.output_metadata = tuple(metadata)
         if self._saves:
             self._saved = {}
-        hooks = saved_tensor.state.hooks
-        if hooks and self.is_recomputable and hooks[-1].needs_replay:
-            self.replay = replay_of(self, inputs, arrays, outputs, parameters)
+        if self.is_recomputable:
+            hooks = saved_tensor.state.hooks
+            is_large = outputs[0]._array.nbytes >= saved_tensor.DEFAULT_MIN_NBYTES
+            if hooks[-1].needs_replay if hooks else is_large:
+                self.replay = replay_of(self, inputs, arrays, outputs, parameters)
         if self._saves:
             results = result if type(result) is tuple else (result,)
             self._save_all(inputs, arrays, results, outputs)

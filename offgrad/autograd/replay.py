@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 
-_MAX_HELD_NBYTES = 4096
-"""The size of a leaf that a replay may hold; no budget counts it."""
+_MAX_COPIED_NBYTES = 16 << 10
+"""The size of a leaf that a replay copies; no budget counts the copy."""
 
 
 class HeldInput(NamedTuple):
-    """A small leaf or a parameter, held in memory.
+    """A copy of a small leaf, or a large parameter itself.
 
     Attributes:
         tensor: the input, without its history.
-        version: of its memory when the operation ran.
+        version: of its memory when the operation ran, or was copied.
     """
 
     tensor: "Tensor"
@@ -62,6 +62,7 @@ class Replay(NamedTuple):
         saved: its saved tensors by slot; filled as it saves.
         outputs: the ids of the storages of its outputs.
         ops: how many operations must run if none of their inputs was saved.
+        holds_parameters: whether an input is a large parameter, held without being saved.
     """
 
     operation: "type[Op]"
@@ -70,6 +71,7 @@ class Replay(NamedTuple):
     saved: Mapping[str, SavedTensor]
     outputs: tuple[int, ...]
     ops: int
+    holds_parameters: bool
 
 
 def run(
@@ -106,14 +108,19 @@ def replay_of(
         if source is None and tensor is not None:
             return None
         sources.append(source)
-    ops = 1 + sum(each.by.ops for each in sources if isinstance(each, ComputedInput))
+    before = [each.by for each in sources if isinstance(each, ComputedInput)]
+    ops = 1 + sum(each.ops for each in before)
     if ops > MAX_RECOMPUTE_OPS:
         return None
+    holds_parameters = any(each.holds_parameters for each in before) or any(
+        isinstance(each, HeldInput) and each.tensor._array.nbytes > _MAX_COPIED_NBYTES
+        for each in sources
+    )
     uids = tuple([-1 if each is None else each._storage.uid for each in outputs])
     if any(isinstance(each, np.ndarray) for each in parameters.values()):
         # The caller may change its arrays.
         parameters = {key: copy(each) for key, each in parameters.items()}
-    return Replay(type(node), parameters, tuple(sources), node._saved, uids, ops)
+    return Replay(type(node), parameters, tuple(sources), node._saved, uids, ops, holds_parameters)
 
 
 def _source(tensor: "Tensor") -> HeldInput | ComputedInput | None:
@@ -121,9 +128,10 @@ def _source(tensor: "Tensor") -> HeldInput | ComputedInput | None:
     storage, maker, view_chain = tensor._storage, owner._grad_fn, tensor._view_chain
     # An input without gradient must not hold the graph that computed it.
     if maker is None or not tensor._requires_grad:
-        is_small = storage.root.nbytes <= _MAX_HELD_NBYTES
+        if tensor._array.nbytes <= _MAX_COPIED_NBYTES:
+            return HeldInput(wrap(tensor._array.copy("K")), 0)
         # External memory may change without notice.
-        if storage.external or not (is_parameter(owner) or is_small):
+        if storage.external or not is_parameter(owner):
             return None
         return HeldInput(wrap(tensor._array, storage), storage.version)
     replay = made_by(owner)

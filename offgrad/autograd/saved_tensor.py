@@ -172,6 +172,12 @@ def pop_hooks(hooks: SaveHooks) -> None:
 current_module: Callable[[], str] = str
 """Returns the name of the running module; set by `offgrad.nn`."""
 
+DEFAULT_MIN_NBYTES = 1 << 20
+"""The size from which tensors that operations cheaply recompute go through `default_hooks`."""
+
+default_hooks: Callable[[], SaveHooks] | None = None
+"""Returns the hooks for such tensors where the thread has none; set by `offgrad.session`."""
+
 
 class SavedTensor:
     """A tensor saved for backward: packed once, unpacked as often as asked, then released."""
@@ -182,6 +188,8 @@ class SavedTensor:
     module = ""
     # Whether hooks were asked, and left it in memory.
     kept_by_policy = False
+    # Whether the default hooks packed it.
+    _packed_by_default = False
     # Whether it is an output of its node.
     is_output = False
     # Of an output written into a view: the node of the view's history, and the output number.
@@ -238,6 +246,8 @@ class SavedTensor:
         self._tensor = wrap(tensor._array, tensor._storage) if is_output else tensor
         self._uid = tensor._storage.uid
         if tensor._array.nbytes >= POOL_THRESHOLD:
+            if not hooks and self._pack_by_default(tensor, is_own):
+                return
             track_saver(self)
             self.module = current_module()
             self.kept_by_policy = bool(hooks)
@@ -307,7 +317,10 @@ class SavedTensor:
                 f"hooks need a saved tensor to pack, but the tensor that {self.origin()} saved was "
                 "freed by backward; register hooks before it, or pass retain_graph=True to it"
             )
-        if self._tensor is None:
+        tensor = self._tensor
+        if tensor is None and self._packed_by_default:
+            tensor = self.unpack()
+        if tensor is None:
             raise RuntimeError(
                 f"a saved tensor takes hooks once, but {self.origin()} has hooks already (perhaps "
                 "those of an enclosing saved_tensors_hooks or offload)"
@@ -315,11 +328,11 @@ class SavedTensor:
         for hook in (pack, unpack):
             if not callable(hook):
                 raise TypeError(f"a hook must be callable, got {type(hook).__name__}")
-        tensor = self._tensor
-        if tensor._storage.version != self._version:
+        if self._tensor is not None and tensor._storage.version != self._version:
             raise self._changed(tensor)
         if self._pack(PairHooks(pack, unpack), tensor):
             self._tensor = None
+            self._packed_by_default = False
 
     def release(self) -> None:
         """Drop the tensor, or the packed object."""
@@ -375,6 +388,19 @@ class SavedTensor:
         if isinstance(packed, TensorBase):
             self._packed_version = packed._storage.version
         self._shape_dtype = (tensor._array.shape, tensor._array.dtype)
+        return True
+
+    def _pack_by_default(self, tensor: "Tensor", is_own: bool) -> bool:
+        """Have the default hooks pack a large tensor that can be recomputed; see `_pack`."""
+        maker = tensor._grad_fn if tensor._base is None else tensor._base._grad_fn
+        replay = None if maker is None else maker.replay
+        # A parameter may be changed through its NumPy array, which is an error only if it is saved.
+        if default_hooks is None or replay is None or replay.holds_parameters:
+            return False
+        if not self._pack(default_hooks(), tensor, is_own):
+            return False
+        self._tensor = None
+        self._packed_by_default = True
         return True
 
     def _edge_is_current(self, tensor: "Tensor") -> bool:
