@@ -78,6 +78,7 @@ class LinearWithoutBias(Op):
         if need_weight:
             x = conj(self.saved(self.rows)).reshape(rows.shape[0], self.shape[-1])
             grad_weight = times(rows.mT, x)
+            del x  # perhaps recomputed: it makes room for the next product
         if need_x:
             grad_x = times(rows, conj(self.saved("mat2"))).reshape(self.shape)
         return grad_x, grad_weight

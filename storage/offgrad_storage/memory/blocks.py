@@ -7,8 +7,10 @@ times the CPU time. So blocks smaller than a huge page are cut from slabs of sev
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
+from collections.abc import Iterable
 from weakref import ref
 
 import numpy as np
@@ -43,6 +45,41 @@ class Block:
     def unmap(self) -> None:
         """Return the memory to the system."""
         self._mapping.free(self._start, self.nbytes)
+
+    def split(self, nbytes: int) -> tuple[Block, Block]:
+        """The first ``nbytes`` and the rest, as blocks; this one is not used any more."""
+        rest = Block(self._mapping, self._start + nbytes, self.nbytes - nbytes)
+        rest.returned = self.returned
+        return Block(self._mapping, self._start, nbytes), rest
+
+    @staticmethod
+    def join(blocks: list[Block]) -> Block:
+        """One block over neighbours in the order of addresses; these are not used any more."""
+        first = blocks[0]
+        joined = Block(first._mapping, first._start, sum(block.nbytes for block in blocks))
+        joined.returned = min(block.returned for block in blocks)
+        return joined
+
+    @staticmethod
+    def best_run(blocks: Iterable[Block], nbytes: int) -> list[Block]:
+        """The block or neighbours with the least bytes from ``nbytes``; empty if there are none."""
+        best: list[Block] = []
+        least = math.inf
+        run: list[Block] = []
+        total = 0
+        for block in sorted(blocks, key=lambda block: block.address):
+            if run and (
+                run[-1]._mapping is not block._mapping
+                or run[-1]._start + run[-1].nbytes != block._start
+            ):
+                run, total = [], 0
+            run.append(block)
+            total += block.nbytes
+            while total - run[0].nbytes >= nbytes:
+                total -= run.pop(0).nbytes
+            if nbytes <= total < least:
+                best, least = run.copy(), total
+        return best
 
 
 class _Slabs(dict[int, "_Mapping"]):

@@ -4,6 +4,9 @@ A new large array costs a page fault per 4 KiB, a reused one none, and a page-al
 written to disk with O_DIRECT without a copy. The pool returns ordinary NumPy arrays; their memory
 returns to the pool when the last view dies.
 
+An array takes a cached buffer of its size class, else a part of the larger buffer or the
+neighbouring buffers that fit best, else new memory from the system.
+
 The last view may die inside a garbage collection at any moment, in any thread, also in the middle
 of this code. A weak reference notices it and queues the buffer, which the next use of the pool
 takes back. A buffer changes hands by one call of a deque, which no other thread can split, also
@@ -31,7 +34,8 @@ from offgrad_storage.memory.counter import DeathRef, MemoryCounter
 PAGE = 4096
 """Alignment in bytes of every pooled array, and of everything written with O_DIRECT."""
 
-_CACHE_SLACK = 64 << 20
+_CACHE_SLACK = 8 << 20
+_MAX_CANDIDATES = 2000  # to sort more takes longer than new memory
 
 Array = NDArray[Any]
 
@@ -251,19 +255,42 @@ class BufferPool:
                     f"BufferPool: {size} bytes more would make {reserved} bytes of buffers, above "
                     f"its capacity of {self.capacity}; raise it, or drop arrays first"
                 )
-            # The next peak may be as high as the last; a cache far above it would waste memory.
+            # The next peak may be as high as the last; a cache above it would waste memory.
             self._peak = max(self._peak, reserved)
-            bound = self._peak + self._peak // 4 + _CACHE_SLACK
-            if self.capacity is not None:
-                bound = min(bound, self.capacity)
-            self.trim(max(0, reserved + self.cached_nbytes - bound))
-            block = self._map_block(size)
-            self._maps += 1
+            cut = self._cut(size)
+            if cut is None:
+                bound = self._peak + self._peak // 32 + _CACHE_SLACK
+                if self.capacity is not None:
+                    bound = min(bound, self.capacity)
+                self.trim(max(0, reserved + self.cached_nbytes - bound))
+                cut = self._map_block(size)
+                self._maps += 1
+                self._mapped_nbytes += size
+            block = cut
             self._takes += 1
-            self._mapped_nbytes += size
             lease.block = self._live[reference] = block
             block.used_nbytes = lease.nbytes
             return block
+
+    def _cut(self, size: int) -> Block | None:
+        """Cut a block from the cached block or neighbours that fit best; None if none do."""
+        cached = [block for blocks in self._free.copy().values() for block in list(blocks)]
+        if len(cached) > _MAX_CANDIDATES:
+            return None
+        run = Block.best_run(cached, size)
+        taken = []
+        for block in run:
+            with contextlib.suppress(ValueError):  # another thread took it
+                self._free[block.nbytes].remove(block)
+                taken.append(block)
+        if not run or len(taken) < len(run):
+            for block in taken:
+                self._free[block.nbytes].append(block)
+            return None
+        block, rest = Block.join(run).split(size)
+        if rest.nbytes:
+            self._free.setdefault(rest.nbytes, deque()).appendleft(rest)
+        return block
 
     def _map_block(self, size: int) -> Block:
         # Trim as little as needed, since cached buffers will be reused: first none, then all.

@@ -223,7 +223,61 @@ def test_the_cache_is_bounded() -> None:
     pool = BufferPool()
     for pages in range(1, 200):
         pool.empty(pages * 512 * PAGE, np.uint8)
-    assert pool.cached_nbytes <= 400 * 1.25 * 512 * PAGE + (64 << 20)
+    assert pool.cached_nbytes <= 200 * 512 * PAGE * 33 / 32 + (8 << 20)
+
+
+def test_neighbours_are_joined_and_the_rest_is_cached() -> None:
+    pool = BufferPool()
+    whole = pool.empty(8 << 20, np.uint8)
+    start = address(whole)
+    del whole
+    parts = [pool.empty(2 << 20, np.uint8) for _ in range(4)]
+    assert sorted(address(each) - start for each in parts) == [each << 20 for each in (0, 2, 4, 6)]
+    assert (pool.stats().maps, pool.cached_nbytes) == (1, 0)
+    parts.sort(key=address)
+    for each in parts:
+        each[:] = 1
+    del parts[1:3], each
+    joined = pool.empty((7 << 20) // 2, np.uint8)
+    assert address(joined) == start + (2 << 20)
+    assert (pool.stats().maps, pool.cached_nbytes) == (1, 1 << 19)
+    joined[:] = 2
+    assert all((each == 1).all() for each in parts)
+    del joined, parts
+    assert address(pool.empty(8 << 20, np.uint8)) == start
+    assert pool.stats().maps == 1
+    assert pool.trim() == 8 << 20
+
+
+def test_the_buffer_that_fits_best_is_cut() -> None:
+    pool = BufferPool()
+    large, small = pool.empty(16 << 20, np.uint8), pool.empty(6 << 20, np.uint8)
+    where = address(small)
+    del large, small
+    array = pool.empty(5 << 20, np.uint8)
+    assert address(array) == where
+    assert pool.cached_nbytes == 17 << 20
+
+
+def test_a_steady_step_maps_nothing_and_caches_little() -> None:
+    pool = BufferPool()
+
+    def step() -> int:
+        """Take and drop arrays of several sizes, in another order than they were taken."""
+        held = [pool.empty(nbytes << 20, np.uint8) for nbytes in (4, 12, 4, 16) * 4]
+        peak = pool.in_use_nbytes
+        while held:
+            held.pop(len(held) // 3)
+            extra = pool.empty(len(held) << 20, np.uint8)
+            peak = max(peak, pool.in_use_nbytes)
+            del extra
+        return peak
+
+    peak = max(step() for _ in range(3))
+    maps = pool.stats().maps
+    step()
+    assert pool.stats().maps == maps
+    assert pool.cached_nbytes <= peak * 33 / 32 + (8 << 20)
 
 
 def test_views_that_die_in_the_garbage_collector_of_any_thread() -> None:
