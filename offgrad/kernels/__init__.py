@@ -38,7 +38,7 @@ from offgrad.kernels._losses import (
     smooth_l1,
     soft_margin,
 )
-from offgrad.kernels._optimizers import adamw_step, sgd_step
+from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 from offgrad.kernels._products import matmul
 from offgrad.kernels._reduce import (
@@ -63,6 +63,7 @@ from offgrad.kernels._sort import sorted_indices
 __all__ = [
     "PairLoss",
     "adamw_step",
+    "adamw_steps",
     "add_rows",
     "are_probabilities",
     "are_within",
@@ -109,6 +110,7 @@ __all__ = [
     "set_backend",
     "set_num_threads",
     "sgd_step",
+    "sgd_steps",
     "single_threaded_blas",
     "smooth_l1",
     "soft_margin",

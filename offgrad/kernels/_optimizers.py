@@ -6,18 +6,14 @@ S. J. Reddi, S. Kale, S. Kumar, "On the convergence of Adam and beyond", ICLR 20
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import (
-    Array,
-    as_float,
-    flat,
-    same_shape,
-)
-from offgrad.kernels._jit import jit, uses_numba
-from offgrad.kernels._parallel import parallel_for
+from offgrad.kernels._array_tables import Columns, array_at, batches
+from offgrad.kernels._arrays import Array, as_float, same_shape
+from offgrad.kernels._jit import jit
 
 
 def adamw_step(
@@ -46,36 +42,80 @@ def adamw_step(
         max_exp_avg_sq: For AMSGrad, the running maximum of `exp_avg_sq`, updated too.
         decoupled: False for Adam's weight decay, added to the gradient.
     """
-    if step < 1:
-        raise ValueError(f"Adam's steps count from 1, got {step}")
-    arrays = [param, grad, exp_avg, exp_avg_sq]
     same_shape(param=param, grad=grad, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
     if max_exp_avg_sq is not None:
         same_shape(param=param, max_exp_avg_sq=max_exp_avg_sq)
-        arrays.append(max_exp_avg_sq)
-    factors = (
-        1 - lr * weight_decay if decoupled else 1.0,  # decay
-        0.0 if decoupled else weight_decay,  # penalty
-        1 - beta1,
+    adamw_steps(
+        [param],
+        [grad],
+        [exp_avg],
+        [exp_avg_sq],
+        [max_exp_avg_sq],
+        [step],
+        lr,
+        beta1,
         beta2,
-        1 - beta2,
-        lr / (1 - beta1**step),  # step size
-        (1 - beta2**step) ** 0.5,  # correction
         eps,
+        weight_decay,
+        maximize,
+        decoupled,
     )
-    if not uses_numba(*arrays):
-        _adamw_step_numpy(param, grad, exp_avg, exp_avg_sq, maximize, max_exp_avg_sq, *factors)
-        return
-    p, g, m, v = flat(param), flat(grad), flat(exp_avg), flat(exp_avg_sq)
-    amsgrad = max_exp_avg_sq is not None
-    highest = v[:0] if max_exp_avg_sq is None else flat(max_exp_avg_sq)
-    numbers = tuple(param.dtype.type(factor) for factor in factors)
-    parallel_for(
-        lambda start, stop: _adamw_loop(
-            start, stop, p, g, m, v, maximize, amsgrad, highest, *numbers
-        ),
-        p.size,
-    )
+
+
+def adamw_steps(
+    params: Sequence[Array],
+    grads: Sequence[Array],
+    exp_avgs: Sequence[Array],
+    exp_avg_sqs: Sequence[Array],
+    max_exp_avg_sqs: Sequence[Array | None],
+    steps: Sequence[int],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
+    decoupled: bool,
+) -> None:
+    """`adamw_step` of many parameters, as if one after the other; shapes do not matter, but sizes.
+
+    Args:
+        params, grads, exp_avgs, exp_avg_sqs: For each parameter, its arrays.
+        max_exp_avg_sqs: For each parameter its array; None for those without AMSGrad.
+        steps: For each parameter the number of its step.
+        lr, beta1, beta2, eps, weight_decay, maximize, decoupled: As in `adamw_step`.
+
+    Raises:
+        ValueError: If a step is below 1 or arrays do not fit together. Nothing has changed then.
+    """
+    if min(steps) < 1:
+        raise ValueError(f"Adam's steps count from 1, got {min(steps)}")
+    columns: Columns = {
+        "param": params,
+        "grad": grads,
+        "exp_avg": exp_avgs,
+        "exp_avg_sq": exp_avg_sqs,
+        "max_exp_avg_sq": max_exp_avg_sqs,
+    }
+    decay = 1 - lr * weight_decay if decoupled else 1.0
+    penalty = 0.0 if decoupled else weight_decay
+    for step, table in batches(columns, steps, "grad"):
+        factors = (
+            decay,
+            penalty,
+            1 - beta1,
+            beta2,
+            1 - beta2,
+            lr / (1 - beta1**step),  # step size
+            (1 - beta2**step) ** 0.5,  # correction
+            eps,
+        )
+        if table.is_compiled():
+            amsgrad = table.first["max_exp_avg_sq"] is not None
+            table.run(_adamw_loop, factors, np.array([maximize, amsgrad]))
+        else:
+            for param, grad, mean, square, highest in table.rows():
+                _adamw_step_numpy(param, grad, mean, square, highest, maximize, *factors)
 
 
 def sgd_step(
@@ -98,31 +138,66 @@ def sgd_step(
         lr, momentum, dampening, weight_decay, nesterov, maximize: As in torch.optim.SGD.
         first_step: The buffer is uninitialised and becomes the gradient, undampened.
     """
-    if (momentum != 0) != (momentum_buffer is not None):
-        raise ValueError(
-            f"SGD has a momentum buffer exactly if momentum is not 0; got momentum {momentum} and "
-            f"{'no' if momentum_buffer is None else 'a'} buffer"
-        )
     same_shape(param=param, grad=grad)
-    arrays = [param, grad]
     if momentum_buffer is not None:
         same_shape(param=param, momentum_buffer=momentum_buffer)
-        arrays.append(momentum_buffer)
-    # The first step sets the buffer to the whole gradient and ignores its content.
-    grad_factor = 1.0 if first_step else 1 - dampening
-    factors = (lr, momentum, grad_factor, weight_decay)
-    if not uses_numba(*arrays):
-        _sgd_step_numpy(param, grad, momentum_buffer, nesterov, first_step, maximize, *factors)
-        return
-    p, g = flat(param), flat(grad)
-    buffer = p[:0] if momentum_buffer is None else flat(momentum_buffer)
-    numbers = tuple(param.dtype.type(factor) for factor in factors)
-    parallel_for(
-        lambda start, stop: _sgd_loop(
-            start, stop, p, g, buffer, momentum != 0, nesterov, first_step, maximize, *numbers
-        ),
-        p.size,
+    sgd_steps(
+        [param],
+        [grad],
+        [momentum_buffer],
+        [first_step],
+        lr,
+        momentum,
+        dampening,
+        weight_decay,
+        nesterov,
+        maximize,
     )
+
+
+def sgd_steps(
+    params: Sequence[Array],
+    grads: Sequence[Array],
+    momentum_buffers: Sequence[Array | None],
+    first_steps: Sequence[bool],
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    maximize: bool,
+) -> None:
+    """`sgd_step` of many parameters, as if one after the other; shapes do not matter, but sizes.
+
+    Args:
+        params, grads, momentum_buffers, first_steps: For each parameter, as in `sgd_step`.
+        lr, momentum, dampening, weight_decay, nesterov, maximize: As in `sgd_step`.
+
+    Raises:
+        ValueError: If buffers are missing or arrays do not fit together. Nothing has changed then.
+    """
+    has_momentum = momentum != 0
+    for each in momentum_buffers:
+        if has_momentum != (each is not None):
+            raise ValueError(
+                f"SGD has a momentum buffer exactly if momentum is not 0; got momentum {momentum} "
+                f"and {'no' if each is None else 'a'} buffer"
+            )
+    columns: Columns = {
+        "param": params,
+        "grad": grads,
+        "momentum_buffer": momentum_buffers,
+    }
+    for first_step, table in batches(columns, first_steps, "grad"):
+        # The first step sets the buffer to the whole gradient and ignores its content.
+        grad_factor = 1.0 if first_step else 1 - dampening
+        factors = (lr, momentum, grad_factor, weight_decay)
+        options = (nesterov, first_step, maximize)
+        if table.is_compiled():
+            table.run(_sgd_loop, factors, has_momentum, *options)
+        else:
+            for param, grad, buffer in table.rows():
+                _sgd_step_numpy(param, grad, buffer, *options, *factors)
 
 
 @np.errstate(all="ignore")
@@ -131,8 +206,8 @@ def _adamw_step_numpy(
     grad: Array,
     exp_avg: Array,
     exp_avg_sq: Array,
-    maximize: bool,
     max_exp_avg_sq: Array | None,
+    maximize: bool,
     decay: float,
     penalty: float,
     one_minus_beta1: float,
@@ -190,80 +265,77 @@ def _sgd_step_numpy(
 
 @jit
 def _adamw_loop(
-    start: int,
-    stop: int,
-    param: Any,
-    grad: Any,
-    exp_avg: Any,
-    exp_avg_sq: Any,
-    maximize: bool,
-    amsgrad: bool,
-    max_exp_avg_sq: Any,
-    decay: Any,
-    penalty: Any,
-    one_minus_beta1: Any,
-    beta2: Any,
-    one_minus_beta2: Any,
-    step_size: Any,
-    correction: Any,
-    eps: Any,
+    first: int,
+    last: int,
+    table: Any,
+    numbers: Any,
+    factors: Any,
+    options: Any,
 ) -> None:
-    param = param[start:stop]
-    grad = grad[start:stop]
-    exp_avg = exp_avg[start:stop]
-    exp_avg_sq = exp_avg_sq[start:stop]
-    max_exp_avg_sq = max_exp_avg_sq[start:stop]
-    number = param.dtype.type
-    sign = number(-1) if maximize else number(1)
-    # Without a penalty do not add 0 * param: 0 * infinity would be NaN.
-    for i in range(param.size):
-        p = param[i]
-        g = sign * grad[i]
-        if penalty != number(0):
-            g += penalty * p
-        p *= decay
-        m = exp_avg[i] + one_minus_beta1 * (g - exp_avg[i])
-        v = exp_avg_sq[i] * beta2 + one_minus_beta2 * g * g
-        exp_avg[i] = m
-        exp_avg_sq[i] = v
-        if amsgrad:
-            # As torch's maximum: NaN on either side wins.
-            highest = max_exp_avg_sq[i]
-            v = highest if (highest > v or highest != highest) else v
-            max_exp_avg_sq[i] = v
-        param[i] = p - step_size * (m / (number(np.sqrt(v)) / correction + eps))
+    for row in range(first, last):
+        size = table[0, row]
+        param = array_at(table[1, row], size, numbers[0])
+        grad = array_at(table[2, row], size, numbers[1])
+        exp_avg = array_at(table[3, row], size, numbers[2])
+        exp_avg_sq = array_at(table[4, row], size, numbers[3])
+        max_exp_avg_sq = array_at(table[5, row], size, numbers[4])
+        # Read for each row: LLVM then optimises the inner loop as if it stood alone.
+        maximize, amsgrad = options[0], options[1]
+        decay, penalty, one_minus_beta1, beta2 = factors[0], factors[1], factors[2], factors[3]
+        one_minus_beta2, step_size = factors[4], factors[5]
+        correction, eps = factors[6], factors[7]
+        number = param.dtype.type
+        sign = number(-1) if maximize else number(1)
+        # Without a penalty do not add 0 * param: 0 * infinity would be NaN.
+        for i in range(param.size):
+            p = param[i]
+            g = sign * grad[i]
+            if penalty != number(0):
+                g += penalty * p
+            p *= decay
+            m = exp_avg[i] + one_minus_beta1 * (g - exp_avg[i])
+            v = exp_avg_sq[i] * beta2 + one_minus_beta2 * g * g
+            exp_avg[i] = m
+            exp_avg_sq[i] = v
+            if amsgrad:
+                # As torch's maximum: NaN on either side wins.
+                highest = max_exp_avg_sq[i]
+                v = highest if (highest > v or highest != highest) else v
+                max_exp_avg_sq[i] = v
+            param[i] = p - step_size * (m / (number(np.sqrt(v)) / correction + eps))
 
 
 @jit
 def _sgd_loop(
-    start: int,
-    stop: int,
-    param: Any,
-    grad: Any,
-    momentum_buffer: Any,
+    first: int,
+    last: int,
+    table: Any,
+    numbers: Any,
+    factors: Any,
     has_momentum: bool,
     nesterov: bool,
     first_step: bool,
     maximize: bool,
-    lr: Any,
-    momentum: Any,
-    grad_factor: Any,
-    weight_decay: Any,
 ) -> None:
-    param = param[start:stop]
-    grad = grad[start:stop]
-    momentum_buffer = momentum_buffer[start:stop]
-    number = param.dtype.type
-    sign = number(-1) if maximize else number(1)
-    for i in range(param.size):
-        g = sign * grad[i]
-        if weight_decay != number(0):
-            g += weight_decay * param[i]
-        if has_momentum:
-            # A first step must not read the uninitialised buffer, which may hold NaN.
-            buffer = (
-                grad_factor * g if first_step else momentum * momentum_buffer[i] + grad_factor * g
-            )
-            momentum_buffer[i] = buffer
-            g = g + momentum * buffer if nesterov else buffer
-        param[i] -= lr * g
+    lr, momentum, grad_factor, weight_decay = factors[0], factors[1], factors[2], factors[3]
+    for row in range(first, last):
+        size = table[0, row]
+        param = array_at(table[1, row], size, numbers[0])
+        grad = array_at(table[2, row], size, numbers[1])
+        momentum_buffer = array_at(table[3, row], size, numbers[2])
+        number = param.dtype.type
+        sign = number(-1) if maximize else number(1)
+        for i in range(param.size):
+            g = sign * grad[i]
+            if weight_decay != number(0):
+                g += weight_decay * param[i]
+            if has_momentum:
+                # A first step must not read the uninitialised buffer, which may hold NaN.
+                buffer = (
+                    grad_factor * g
+                    if first_step
+                    else momentum * momentum_buffer[i] + grad_factor * g
+                )
+                momentum_buffer[i] = buffer
+                g = g + momentum * buffer if nesterov else buffer
+            param[i] -= lr * g

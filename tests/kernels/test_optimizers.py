@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
+from offgrad.kernels._parallel import BLOCK
 
 Agree = Callable[..., None]
 STEPS = 4
@@ -135,6 +136,105 @@ def test_nan_and_infinity_stay_where_they_are(dtype: Any, backend: str) -> None:
     )
     np.testing.assert_allclose(param, [np.inf, np.nan, 0.9, np.nan], rtol=1e-6)
     assert np.isnan(highest[1])
+
+
+SIZES = [0, 1, 33, BLOCK - 1, 5, BLOCK, 2 * BLOCK + 7, 16]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_adam_of_many_parameters(amsgrad: bool, threads: int, dtype: Any, backend: str) -> None:
+    kernels.set_num_threads(threads)
+    results = []
+    for together in (False, True):
+        rng = np.random.default_rng(8)
+        columns: list[Any] = [
+            [rng.normal(size=each).astype(dtype) ** 2 for each in SIZES] for _ in range(5)
+        ]
+        if not amsgrad:
+            columns[4] = [None for _ in SIZES]
+        steps = [1 + number % 3 for number, _ in enumerate(SIZES)]
+        if together:
+            rest: Any = (steps, 1e-2, 0.9, 0.99, 1e-8, 0.1, False, True)
+            kernels.adamw_steps(*columns, *rest)
+        else:
+            for p, g, mean, square, highest, step in zip(*columns, steps, strict=True):
+                kernels.adamw_step(
+                    p, g, mean, square, 1e-2, 0.9, 0.99, 1e-8, 0.1, step, max_exp_avg_sq=highest
+                )
+        arrays = [each for column in columns for each in column]
+        results.append([each.tobytes() for each in arrays if each is not None])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_of_many_parameters(momentum: float, dtype: Any, backend: str) -> None:
+    results = []
+    for together in (False, True):
+        rng = np.random.default_rng(8)
+        params, grads, buffers = (
+            [rng.normal(size=each).astype(dtype) for each in SIZES] for _ in range(3)
+        )
+        used: Any = buffers if momentum else [None for _ in SIZES]
+        firsts = [number % 2 == 0 for number, _ in enumerate(SIZES)]
+        if together:
+            kernels.sgd_steps(params, grads, used, firsts, 0.1, momentum, 0.0, 0.1, False, False)
+        else:
+            for param, grad, buffer, first in zip(params, grads, used, firsts, strict=True):
+                kernels.sgd_step(param, grad, buffer, 0.1, momentum, 0.0, 0.1, first_step=first)
+        results.append([each.tobytes() for each in [*params, *buffers]])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_to_maximize_is_to_minimize_the_negative(
+    amsgrad: bool, decoupled: bool, dtype: Any, backend: str
+) -> None:
+    results = []
+    for sign in (1, -1):
+        rng = np.random.default_rng(4)
+        arrays: list[Any] = [rng.normal(size=1001).astype(dtype) ** 2 for _ in range(5)]
+        arrays[1] *= sign
+        highest = arrays[4] if amsgrad else None
+        rest: Any = (1e-2, 0.9, 0.99, 1e-8, 0.1, 2, sign < 0, highest, decoupled)
+        kernels.adamw_step(*arrays[:4], *rest)
+        results.append([each.tobytes() for each in (arrays[0], *arrays[2:])])
+    assert results[0] == results[1]
+
+
+def test_rows_that_share_memory_come_one_by_one(backend: str) -> None:
+    """The second gradient is the first parameter, as it is after its step."""
+    memory = np.ones(8, np.float32)
+    first, second = memory[:4], memory[4:]
+    kernels.sgd_steps(
+        [first, second, memory[2:6]],
+        [np.ones(4, np.float32), first, np.ones(4, np.float32)],
+        [None, None, None],
+        [False, False, False],
+        0.5,
+        0.0,
+        0.0,
+        0.0,
+        False,
+        False,
+    )
+    np.testing.assert_array_equal(memory, [0.5, 0.5, 0, 0, 0.25, 0.25, 0.75, 0.75])
+
+
+def test_errors_of_many_parameters_change_nothing() -> None:
+    x = [np.ones(3, np.float32) for _ in range(3)]
+    gaps = [*x[:2], np.ones(6, np.float32)[::2]]
+    sizes = [*x[:2], np.ones(4, np.float32)]
+    fixed = [*x[:2], np.ones(3, np.float32)]
+    fixed[2].flags.writeable = False
+    g = [np.ones(3, np.float32) for _ in range(3)]
+    none: list[Any] = [None] * 3
+    rest: Any = (0.1, 0.0, 0.0, 0.0, False, False)
+    for params, message in ((gaps, "contiguous"), (sizes, r"\(4,\)"), (fixed, "read-only")):
+        with pytest.raises(ValueError, match=message):
+            kernels.sgd_steps(params, g, none, [False] * 3, *rest)
+    assert [each.tolist() for each in x] == [[1, 1, 1]] * 3
 
 
 def test_errors() -> None:
