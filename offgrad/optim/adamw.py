@@ -1,15 +1,18 @@
 """Adam and AdamW."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from offgrad_storage.interrupts import masked
 
 from offgrad import kernels
 from offgrad._tensor.tensor import Tensor
 from offgrad.memory import contiguous
-from offgrad.optim.optimizer import Optimizer, check_options, writable
+from offgrad.optim.batched import BatchedOptimizer
+from offgrad.optim.optimizer import check_options, writable
 
 
-class AdamW(Optimizer):
+class AdamW(BatchedOptimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), in one fused kernel.
 
     Keeps two buffers per parameter, three with `amsgrad`.
@@ -47,33 +50,46 @@ class AdamW(Optimizer):
             },
         )
 
-    def update(
-        self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
+    def update_all(
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[dict[str, Any]],
+        group: dict[str, Any],
     ) -> None:
-        if not state:
-            state["step"] = 0
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = self.new_state(param)
-            if group["amsgrad"]:
-                state["max_exp_avg_sq"] = self.new_state(param)
-        state["step"] += 1
+        for param, state in zip(params, states, strict=True):
+            if not state:
+                state.update(self._first_state(param, group))
         name = type(self).__name__
-        max_exp_avg_sq = state.get("max_exp_avg_sq")
-        kernels.adamw_step(
-            writable(param, name),
-            contiguous(grad._array).reshape(-1),
-            writable(state["exp_avg"], name),
-            writable(state["exp_avg_sq"], name),
-            group["lr"],
-            group["betas"][0],
-            group["betas"][1],
-            group["eps"],
-            group["weight_decay"],
-            state["step"],
-            group["maximize"],
-            None if max_exp_avg_sq is None else writable(max_exp_avg_sq, name),
-            self._decoupled,
+        steps = [each["step"] + 1 for each in states]
+        highest = [each.get("max_exp_avg_sq") for each in states]
+        arrays = (
+            writable(params, name),
+            [contiguous(each._array) for each in grads],
+            writable([each["exp_avg"] for each in states], name),
+            writable([each["exp_avg_sq"] for each in states], name),
+            [None if each is None else writable([each], name)[0] for each in highest],
         )
+        with masked:
+            kernels.adamw_steps(
+                *arrays,
+                steps,
+                group["lr"],
+                group["betas"][0],
+                group["betas"][1],
+                group["eps"],
+                group["weight_decay"],
+                group["maximize"],
+                self._decoupled,
+            )
+            for state, step in zip(states, steps, strict=True):
+                state["step"] = step
+
+    def _first_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        names = ["exp_avg", "exp_avg_sq"]
+        if group["amsgrad"]:
+            names.append("max_exp_avg_sq")
+        return {"step": 0} | {name: self.new_state(param) for name in names}
 
 
 class Adam(AdamW):

@@ -1,6 +1,6 @@
 """Optimizer, the base class: groups of parameters, their options and state."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,22 +95,28 @@ class Optimizer:
         if closure is not None:
             loss = grad_mode.call(True, closure)
         for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    state = self.state.setdefault(param, {})
-                    # Kernels need contiguous memory.
-                    contiguous = param.detach().contiguous()
-                    self.update(contiguous, param.grad, state, group)
-                    if contiguous._storage is not param._storage:
-                        grad_mode.call(False, param.copy_, contiguous)
+            params = [each for each in group["params"] if each._grad is not None]
+            if params:
+                self.update_group(params, group)
         return loss
+
+    def update_group(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
+        """Update parameters of one group, all of which have a gradient: one after the other."""
+        for param in params:
+            state = self.state.setdefault(param, {})
+            # Kernels need contiguous memory.
+            contiguous = param.detach().contiguous()
+            grad: Any = param._grad
+            self.update(contiguous, grad, state, group)
+            if contiguous._storage is not param._storage:
+                grad_mode.call(False, param.copy_, contiguous)
 
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
     ) -> None:
         """Update one contiguous parameter in place, and its `state`; for subclasses to define.
 
-        Kernels get the memory that they change from `writable`.
+        Kernels get the arrays that they change from `writable`.
         """
         raise NotImplementedError
 
@@ -174,14 +180,17 @@ def _copied(value: Any, param: Tensor | None) -> Any:
     return value
 
 
-def writable(tensor: Tensor, operation: str) -> np.ndarray[Any, Any]:
-    """Return the memory of a contiguous tensor as one dimension, for `operation` to change.
+def writable(tensors: Iterable[Tensor], operation: str) -> list[np.ndarray[Any, Any]]:
+    """Return the arrays of contiguous tensors, for `operation` to change.
 
-    A graph may have saved a parameter, or the state of an optimizer, so the tensor gets a new
+    A graph may have saved a parameter, or the state of an optimizer, so each tensor gets a new
     version and pending writes of its memory end first, as with in-place operations.
     """
-    tensor._storage.write(operation)
-    return tensor._array.reshape(-1, copy=False)  # a copy would lose the change
+    arrays = []
+    for each in tensors:
+        each._storage.write(operation)
+        arrays.append(each._array)
+    return arrays
 
 
 def check_options(**options: float) -> None:

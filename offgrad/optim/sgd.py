@@ -1,15 +1,18 @@
 """Stochastic gradient descent."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from offgrad_storage.interrupts import masked
 
 from offgrad import kernels
 from offgrad._tensor.tensor import Tensor
 from offgrad.memory import contiguous
-from offgrad.optim.optimizer import Optimizer, check_options, writable
+from offgrad.optim.batched import BatchedOptimizer
+from offgrad.optim.optimizer import check_options, writable
 
 
-class SGD(Optimizer):
+class SGD(BatchedOptimizer):
     """Gradient descent with momentum (Sutskever et al., 2013).
 
     As in PyTorch, the learning rate multiplies the momentum buffer, not the gradients in it. Keeps
@@ -46,22 +49,35 @@ class SGD(Optimizer):
             },
         )
 
-    def update(
-        self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
+    def update_all(
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[dict[str, Any]],
+        group: dict[str, Any],
     ) -> None:
-        is_first_step = group["momentum"] != 0 and "momentum_buffer" not in state
-        if is_first_step:
-            state["momentum_buffer"] = self.new_state(param)
-        buffer = state.get("momentum_buffer")
-        kernels.sgd_step(
-            writable(param, "SGD"),
-            contiguous(grad._array).reshape(-1),
-            None if buffer is None else writable(buffer, "SGD"),
-            group["lr"],
-            group["momentum"],
-            group["dampening"],
-            group["weight_decay"],
-            group["nesterov"],
-            is_first_step,
-            group["maximize"],
+        momentum = group["momentum"]
+        first_steps = [momentum != 0 and "momentum_buffer" not in each for each in states]
+        buffers = [
+            self.new_state(param) if is_first else state.get("momentum_buffer")
+            for param, state, is_first in zip(params, states, first_steps, strict=True)
+        ]
+        arrays = (
+            writable(params, "SGD"),
+            [contiguous(each._array) for each in grads],
+            [None if each is None else writable([each], "SGD")[0] for each in buffers],
         )
+        with masked:
+            kernels.sgd_steps(
+                *arrays,
+                first_steps,
+                group["lr"],
+                momentum,
+                group["dampening"],
+                group["weight_decay"],
+                group["nesterov"],
+                group["maximize"],
+            )
+            for state, buffer, is_first in zip(states, buffers, first_steps, strict=True):
+                if is_first:
+                    state["momentum_buffer"] = buffer
