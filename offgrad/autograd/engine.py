@@ -259,6 +259,8 @@ def _run_with_hooks(
     for output_nr, grad in enumerate(grads):
         if (node, output_nr) in captured:
             captured[node, output_nr] = grad
+    # Besides the list, nothing may hold the gradients while the node computes.
+    grad = kept = None
     if not execute:
         return ()
     for hook in _hook_list(node._pre_hooks):
@@ -276,7 +278,6 @@ def _run_with_hooks(
                 outputs = _checked_replacements(result, outputs, node, hook)
         return outputs
     final = tuple(grads)
-    # Besides this tuple, nothing may hold the gradients while the node computes.
     grads.clear()
     return run_function(node, final)
 

@@ -15,6 +15,7 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.garbage import NODES, collector
 from offgrad.autograd.handles import RemovableHandle, add_hook
+from offgrad.autograd.ownership import is_sole_owner
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.autograd.views import is_stale, refresh
@@ -263,13 +264,12 @@ class AccumulateGrad(Node):
         tensor._accumulator = ref(self)
 
     def run(self, grads: Grads) -> Grads:
-        """Add the gradient to the leaf's; copy the first one, which other code may hold, too."""
-        (grad,) = grads
+        """Add the gradient to the leaf's; copy the first one if other code may hold it, too."""
         leaf = self._variable
-        if grad is None or not leaf._requires_grad:
+        if grads[0] is None or not leaf._requires_grad:
             return ()
         with self.lock:
-            self._accumulate(leaf, grad)
+            self._accumulate(leaf, grads)
         for hook in list((leaf._post_accumulate_hooks or {}).values()):
             result = hook(leaf)
             if result is not None:
@@ -279,9 +279,14 @@ class AccumulateGrad(Node):
                 )
         return ()
 
-    def _accumulate(self, leaf: "Tensor", grad: "Tensor") -> None:
+    def _accumulate(self, leaf: "Tensor", grads: Grads) -> None:
+        is_ours = is_sole_owner(grads)
+        (grad,) = grads
+        assert grad is not None
         if leaf.grad is None:
-            leaf.grad = grad.clone()
+            is_plain = grad._grad_fn is None and not grad_mode.state.grad_enabled
+            is_kept = is_ours and is_plain and grad._array.flags.c_contiguous
+            leaf.grad = grad if is_kept else grad.clone()
         elif leaf.grad._array.shape != grad._array.shape:
             raise RuntimeError(
                 f"the gradient of a leaf must have the shape of its .grad, got a {describe(grad)} "

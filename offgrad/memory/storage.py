@@ -75,6 +75,7 @@ class Storage:
         pending_writes: writes of the memory to a store, which in-place changes wait for.
         successor: holds the same memory after the storage has died: see `make_successor`.
         original: of a successor, the storage before it.
+        is_noted: whether a session may return the memory where backward unpacks a tensor.
     """
 
     # Class attributes as defaults save memory: most storages never change and have no role.
@@ -86,6 +87,7 @@ class Storage:
     pending_writes: "Sequence[ref[PendingWrite]]" = ()
     successor: "Storage | None" = None
     original: "ref[Storage] | None" = None
+    is_noted = False
     _max_writes = _MIN_TO_PRUNE
 
     def __init__(self, root: NDArray[Any], *, external: bool = False) -> None:

@@ -207,6 +207,7 @@ class SavedArray:
     def note_copy(self, storage: Storage, offset: int) -> None:
         """Note that `storage`, at its present version, holds the same bytes from `offset` on."""
         if storage.root.flags.c_contiguous:
+            storage.is_noted = True
             self._copy = (ref(storage), storage.version, offset)
 
     def forget_copies(self) -> None:
