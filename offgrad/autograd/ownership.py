@@ -43,7 +43,7 @@ def is_sole_owner(grads: Sequence[Any]) -> bool:
         return False
     root = storage.root
     if root.base is None:
-        return root.flags.owndata
+        return bool(root.flags.owndata)
     # NumPy makes the base of a view the array behind all views of the memory.
     return (
         type(root.base) is np.ndarray
