@@ -22,7 +22,7 @@ def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, A
             calls.innermost = call
             own: Hooks | None = module.__dict__.get("_call_hooks")
             if (own is not None and own.has_call_hooks()) or global_hooks.has_call_hooks():
-                return _HookedCall(module, args, kwargs).run()
+                return _HookedCall(module, args, kwargs).run(own or _NO_HOOKS)
             if not global_hooks.trackers:
                 stop_tracking_if_unused()
             return module.forward(*args, **kwargs)
@@ -54,15 +54,17 @@ class _HookedCall:
         own: Hooks = self._module.__dict__.get("_call_hooks", _NO_HOOKS)
         return own
 
-    def run(self) -> Any:
+    def run(self, own: Hooks) -> Any:
         try:
             forward = self._module.forward
-            backward, legacy = self._backward_hooks()
-            pre_hooks = self._own.forward_pre_entries()
-            if global_hooks.forward_pre:
-                pre_hooks = [*global_hooks.forward_pre_entries(), *pre_hooks]
-            for _, hook, with_kwargs in pre_hooks:
-                self._call_pre_hook(hook, with_kwargs)
+            backward: BackwardHook | None = None
+            legacy: list[Any] = []
+            if own.has_backward_hooks() or global_hooks.has_backward_hooks():
+                backward, legacy = self._backward_hooks()
+            if own.forward_pre or global_hooks.forward_pre:
+                pre_hooks = [*global_hooks.forward_pre_entries(), *own.forward_pre_entries()]
+                for _, hook, with_kwargs in pre_hooks:
+                    self._call_pre_hook(hook, with_kwargs)
             if backward is not None:
                 self._args = backward.setup_input_hook(self._args)
             self._output = forward(*self._args, **self._kwargs)

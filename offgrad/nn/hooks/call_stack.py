@@ -31,13 +31,13 @@ class Call:
         exit_actions: called when the call ends; the last one first.
     """
 
-    __slots__ = ("_cached_name", "caller", "exit_actions", "module")
+    # Class attributes as defaults save time: most calls have no name and no actions.
+    exit_actions: Sequence[Callable[[], None]] = ()
+    _cached_name: "tuple[Module | None, _QualifiedName] | None" = None
 
     def __init__(self, module: "Module", caller: "Call | None") -> None:
         self.module = module
         self.caller = caller
-        self._cached_name: tuple[Module | None, _QualifiedName] | None = None
-        self.exit_actions: Sequence[Callable[[], None]] = ()
 
     def on_exit(self, action: Callable[[], None]) -> None:
         """Call `action` when the call ends, also by an exception. Actions run in reverse order."""

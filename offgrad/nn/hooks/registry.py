@@ -42,6 +42,8 @@ def _entries(
 ) -> list[tuple[int, Hook, bool]]:
     if not hooks:
         return []
+    if not flags:
+        return [(hook_id, hook, False) for hook_id, hook in list(hooks.items())]
     entries = [(hook_id, hook, hook_id in flags) for hook_id, hook in list(hooks.items())]
     # Another thread that removes a hook meanwhile may have dropped its flag already.
     return [entry for entry in entries if entry[0] in hooks]
@@ -77,7 +79,11 @@ class Hooks:
 
     def has_call_hooks(self) -> bool:
         """Return whether there are hooks around module calls."""
-        return bool(self.forward_pre or self.forward or self.backward_pre or self.backward)
+        return bool(self.forward or self.forward_pre or self.backward or self.backward_pre)
+
+    def has_backward_hooks(self) -> bool:
+        """Return whether there are hooks around the backward of module calls."""
+        return bool(self.backward or self.backward_pre)
 
     def forward_pre_entries(self) -> "list[tuple[int, Hook, bool]]":
         """Return the current forward pre-hooks: id, hook, whether it gets keyword arguments."""
