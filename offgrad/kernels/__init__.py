@@ -12,10 +12,28 @@ Internal: operations call kernels, users do not. Importing this package neither 
 compiles anything; the first calls do.
 """
 
+from offgrad.kernels._activations import (
+    log_sigmoid,
+    log_sigmoid_backward,
+    mish,
+    mish_backward,
+    silu,
+    silu_backward,
+    softplus,
+    softplus_backward,
+)
 from offgrad.kernels._along_dim import are_within, gather, scatter_add
 from offgrad.kernels._attention import attention, attention_backward
 from offgrad.kernels._blas import single_threaded_blas
-from offgrad.kernels._chunks import elementwise, fill_where, in_chunks, is_large, keep_where
+from offgrad.kernels._chunks import (
+    elementwise,
+    elementwise_flat,
+    fill_where,
+    in_chunks,
+    is_large,
+    keep_where,
+    scratch,
+)
 from offgrad.kernels._copy import copy_into
 from offgrad.kernels._cross_entropy import (
     cross_entropy,
@@ -59,6 +77,14 @@ from offgrad.kernels._softmax import (
     softmax_backward,
 )
 from offgrad.kernels._sort import sorted_indices
+from offgrad.kernels._special import (
+    erf,
+    erfc,
+    erfinv,
+    floor_divide,
+    fmod,
+    remainder,
+)
 
 __all__ = [
     "PairLoss",
@@ -81,12 +107,18 @@ __all__ = [
     "dropout",
     "dropout_mask",
     "elementwise",
+    "elementwise_flat",
     "embedding_backward",
+    "erf",
+    "erfc",
+    "erfinv",
     "gather",
     "gelu",
     "gelu_backward",
     "get_num_threads",
     "fill_where",
+    "floor_divide",
+    "fmod",
     "has_scans",
     "huber",
     "is_large",
@@ -100,22 +132,32 @@ __all__ = [
     "log_cumsum_exp",
     "log_sum_exp",
     "log_sum_exp_backward",
+    "log_sigmoid",
+    "log_sigmoid_backward",
     "matmul",
+    "mish",
+    "mish_backward",
     "mse",
     "parallel_for",
     "recurrence",
     "reduce_axes",
+    "remainder",
     "running_extreme",
     "scatter_add",
+    "scratch",
     "set_backend",
     "set_num_threads",
     "sgd_step",
     "sgd_steps",
+    "silu",
+    "silu_backward",
     "single_threaded_blas",
     "smooth_l1",
     "soft_margin",
     "softmax",
     "softmax_backward",
+    "softplus",
+    "softplus_backward",
     "sorted_indices",
     "sum_axes",
     "sum_rows",

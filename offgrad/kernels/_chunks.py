@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._parallel import BLOCK, Body, parallel_for
 
 CHUNK = 64 * 1024
@@ -36,15 +36,68 @@ def is_large(size: int) -> bool:
 
 
 def elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> None:
-    """Call ``function(*arrays, out=out)`` in pieces; all have one shape.
+    """Call ``function(*arrays, out=out)`` in pieces, flat ones if all are contiguous.
 
-    In one call if the arrays are small or not contiguous.
+    In one call if `out` is small or not contiguous.
+
+    Args:
+        function: works on arrays of any number of dimensions.
+        out: the results.
+        arrays: they broadcast to the shape of `out`.
     """
-    if out.size <= CHUNK or not all(each.flags.c_contiguous for each in (out, *arrays)):
+    if out.size <= CHUNK or not out.flags.c_contiguous:
         function(*arrays, out=out)
+    elif all(each.flags.c_contiguous and each.shape == out.shape for each in arrays):
+        flat, flats = out.reshape(-1), [each.reshape(-1) for each in arrays]
+        in_chunks(lambda a, b: function(*[each[a:b] for each in flats], out=flat[a:b]), flat.size)
+    else:
+        _in_slices(function, out, [np.broadcast_to(each, out.shape) for each in arrays])
+
+
+def _in_slices(function: Callable[..., Any], out: Array, arrays: list[Array]) -> None:
+    """Call ``function(*arrays, out=out)`` for slices of the first dimension that has several."""
+    axis = next(at for at, size in enumerate(out.shape) if size > 1)
+    out, *arrays = [each[(0,) * axis] for each in (out, *arrays)]
+    count = len(out)
+    in_chunks(
+        lambda a, b: function(*[each[a:b] for each in arrays], out=out[a:b]),
+        count,
+        out.size // count,
+    )
+
+
+def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -> None:
+    """Call ``function(*arrays, out)`` for pieces of one dimension, contiguous, as `elementwise`.
+
+    The function gets 16-bit floats as float32.
+    """
+    is_wide = out.dtype.itemsize >= 4
+
+    def piece(*parts: Array, out: Array) -> None:
+        result = out.reshape(-1) if is_wide else np.empty(out.size, np.float32)
+        function(*[np.ascontiguousarray(as_float(each)).reshape(-1) for each in parts], result)
+        if not is_wide:
+            out[...] = result.reshape(out.shape)
+
+    if all(each.shape == out.shape for each in arrays):
+        elementwise(piece, out, *arrays)
+    else:
+        elementwise(piece, out, *[np.broadcast_to(each, out.shape) for each in arrays])
+
+
+def by_loop(
+    loop: Callable[..., Any], out: Array, *arrays: Array, numbers: tuple[Any, ...] = ()
+) -> None:
+    """Call a compiled ``loop(*arrays, out, *numbers)`` in pieces, as `elementwise_flat`."""
+    if out.dtype.itemsize < 4 or not all(
+        each.shape == out.shape and each.flags.c_contiguous for each in (out, *arrays)
+    ):
+        elementwise_flat(lambda *each: loop(*each, *numbers), out, *arrays)
         return
-    flat, flats = out.reshape(-1), [each.reshape(-1) for each in arrays]
-    in_chunks(lambda a, b: function(*[each[a:b] for each in flats], out=flat[a:b]), flat.size)
+    flats = [each.reshape(-1) for each in (*arrays, out)]
+    parallel_for(
+        lambda start, stop: loop(*[each[start:stop] for each in flats], *numbers), out.size
+    )
 
 
 class _Scratch(threading.local):

@@ -126,6 +126,85 @@ def row_max(row: Any) -> Any:
     return np.int64(highest ^ ((highest >> _SIGN64) & _MAGNITUDE64)).view(np.float64)
 
 
+# The bits of 1.5 * 2^23, and of the float32 numbers 2^n without n.
+_ROUNDER_BITS = np.int32(0x4B400000)
+_EXPONENT_BIAS = np.int32(127)
+_HALVE = np.int32(1)
+_EXP_LOWEST = np.float32(-104)
+
+
+@inlined
+def product_with_exp(factor: Any, x: Any, less: Any) -> Any:
+    """factor * e**(x - less) for float32 x from -150 to 0 and 0 <= less < 0.1.
+
+    Rounded once where the result is subnormal.
+    """
+    shifted = np.float32(x * _LOG2_E + _ROUNDER)
+    n = shifted - _ROUNDER
+    r = x - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    r = r - less
+    p = _E4 + r * (_E5 + r * (_E6 + r * _E7))
+    p = _ONE + r * (_ONE + r * (_E2 + r * (_E3 + r * p)))
+    exponent = np.int32(shifted.view(np.int32) - _ROUNDER_BITS)
+    half = np.int32(exponent >> _HALVE)
+    other = np.int32(exponent - half)
+    first = np.int32(np.int32(half + _EXPONENT_BIAS) << _EXPONENT_SHIFT).view(np.float32)
+    second = np.int32(np.int32(other + _EXPONENT_BIAS) << _EXPONENT_SHIFT).view(np.float32)
+    return np.float32(np.float32(np.float32(factor * p) * first) * second)
+
+
+def _exp_of_negative32(x: Any) -> Any:
+    # The comparison is false for NaN, which stays.
+    limited = _EXP_LOWEST if x < _EXP_LOWEST else x
+    return product_with_exp(_ONE, limited, _ZERO)
+
+
+@specialised(float32=_exp_of_negative32)
+def exp_of_negative(x: Any) -> Any:
+    """e**x for x <= 0, subnormal results included."""
+    return math.exp(x)
+
+
+_SQRT_HALF_BITS = np.int32(0x3F3504F3)
+# log(1 + s) = s - s^2/2 + s^3 P(s) for 1 + s from sqrt(1/2) to sqrt(2) (relative error 6e-9).
+_L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (
+    np.float32(0.3333333),
+    np.float32(-0.25000823),
+    np.float32(0.20001227),
+    np.float32(-0.16623357),
+    np.float32(0.14201762),
+    np.float32(-0.13160194),
+    np.float32(0.1276155),
+    np.float32(-0.0763443),
+)
+
+
+@inlined
+def log_of_normal(x: Any) -> Any:
+    """The logarithm of a normal positive float32 number."""
+    bits = np.float32(x).view(np.int32)
+    exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> _EXPONENT_SHIFT)
+    s = np.int32(bits - np.int32(exponent << _EXPONENT_SHIFT)).view(np.float32) - _ONE
+    p = _L3 + s * (_L4 + s * (_L5 + s * (_L6 + s * _L7)))
+    p = _L0 + s * (_L1 + s * (_L2 + s * p))
+    n = np.float32(exponent)
+    small = n * _LN2_LOW + s * s * (s * p - _HALF)
+    return n * _LN2_HIGH + (s + small)
+
+
+def _log1p_of_share32(x: Any) -> Any:
+    sum_ = np.float32(_ONE + x)
+    # What the sum lost by rounding.
+    return log_of_normal(sum_) + (x - (sum_ - _ONE)) / sum_
+
+
+@specialised(float32=_log1p_of_share32)
+def log1p_of_share(x: Any) -> Any:
+    """log(1 + x) for x from 0 to 1."""
+    return math.log1p(x)
+
+
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -147,6 +147,10 @@ def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callab
     return lambda x: kernel(*([x] * inputs), x.copy(), *rest)
 
 
+def _large_elementwise(kernel: Callable[..., None], inputs: int) -> Callable[[Array], None]:
+    return lambda x: kernel(*([_large(x)] * inputs), _large(x))
+
+
 UNITS: dict[str, Callable[[Array], object]] = {
     "attention": lambda x: _attention(x, 32),
     "attention backward": lambda x: _attention_backward(x, 32),
@@ -179,6 +183,16 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "cumulative log-sum-exp": lambda x: kernels.log_cumsum_exp(x, x.copy()),
     "recurrence": lambda x: kernels.recurrence(x, x, x.copy()),
     "running extreme": lambda x: kernels.running_extreme(x, np.zeros(x.shape, np.int64), True),
+    "SiLU": _elementwise(kernels.silu, 1),
+    "SiLU backward": _elementwise(kernels.silu_backward, 2),
+    "softplus": _elementwise(kernels.softplus, 1, 1, 20),
+    "softplus backward": _elementwise(kernels.softplus_backward, 2, 1, 20),
+    "erf": _large_elementwise(kernels.erf, 1),
+    "erfc": _large_elementwise(kernels.erfc, 1),
+    "erfinv": _large_elementwise(kernels.erfinv, 1),
+    "fmod": _large_elementwise(kernels.fmod, 2),
+    "remainder": _large_elementwise(kernels.remainder, 2),
+    "floor division": _large_elementwise(kernels.floor_divide, 2),
     "GELU by tanh": _elementwise(kernels.gelu, 1, "tanh"),
     "GELU by tanh, backward": _elementwise(kernels.gelu_backward, 2, "tanh"),
 }

@@ -166,8 +166,26 @@ def all_calls() -> Calls:
         kernels.copy_into(out, x.T)
         return [out]
 
+    def error_functions() -> list[Array]:
+        results = [np.empty_like(x) for _ in range(6)]
+        kernels.erf(x, results[0])
+        kernels.erfc(x, results[1])
+        kernels.erfinv(np.tanh(x), results[2])
+        for kernel, out in zip(
+            (kernels.fmod, kernels.remainder, kernels.floor_divide), results[3:], strict=True
+        ):
+            kernel(x, g, out)
+        return results
+
     return {
         "along_dims": along_dims,
+        "error_functions": error_functions,
+        "silu": elementwise(kernels.silu, x, ()),
+        "silu_backward": elementwise(kernels.silu_backward, g, x, ()),
+        "softplus": elementwise(kernels.softplus, x, (1, 20)),
+        "softplus_backward": elementwise(kernels.softplus_backward, g, x, (1, 20)),
+        "mish": elementwise(kernels.mish, x, ()),
+        "mish_backward": elementwise(kernels.mish_backward, g, x, ()),
         "scans_and_orders": scans_and_orders,
         "reductions": reductions,
         "losses": losses,

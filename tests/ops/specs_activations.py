@@ -25,7 +25,7 @@ def _spec(name: str, cls: Any, reference: Any = None, label: str = "", **options
     extra = options.pop("options", {})
     return OpSpec(
         label or name,
-        () if cls is None else (cls,),
+        cls if isinstance(cls, tuple) else () if cls is None else (cls,),
         lambda m, x: call(m, f"F.{name}", x, **extra),
         MATRIX,
         reference,
@@ -34,7 +34,8 @@ def _spec(name: str, cls: Any, reference: Any = None, label: str = "", **options
 
 
 SPECS = [
-    _spec("silu", smooth.Silu, lambda x: x * _sigmoid(x), third=True),
+    _spec("silu", (smooth.Silu, smooth.FusedActivationBackward), lambda x: x * _sigmoid(x),
+          third=True),
     # PyTorch does not differentiate complex ones.
     _spec("silu", smooth.Silu, lambda x: x * _sigmoid(x), label="silu_complex", complex=True,
           real=False, torch=False),

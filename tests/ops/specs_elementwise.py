@@ -6,7 +6,7 @@ import numpy as np
 
 from offgrad.ops._core import dtypes
 from offgrad.ops._core.inplace_forms import CopyBackwards
-from offgrad.ops._elementwise import arithmetic, comparison, exponential, power
+from offgrad.ops._elementwise import arithmetic, comparison, power
 from offgrad.ops._nn import activations
 from tests.ops.opspec import OpSpec, between_integers, nonzero, positive
 
@@ -53,10 +53,6 @@ SPECS = [
     OpSpec(
         "gelu_tanh", (activations.Gelu, activations.GeluBackward),
         lambda m, x: m.nn.functional.gelu(x, approximate="tanh"), ONE, _gelu_tanh, third=True,
-    ),
-    OpSpec(
-        "silu", (exponential.Sigmoid, arithmetic.Mul), lambda m, x: m.nn.functional.silu(x), ONE,
-        lambda x: x / (1 + np.exp(-x)),
     ),
     # Two tensors
     two("add", arithmetic.Add, np.add, complex=True),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.broadcasting import Broadcasting, compute, conj, no_bools, operands
@@ -124,8 +124,11 @@ class Div(Broadcasting):
         if rounding_mode is None:
             self.save(self=a if self.needs_input_grad[1] else None, other=b)
             return compute(np.true_divide, *self.operands(dtype, a, b))
-        ufunc = np.floor_divide if rounding_mode == "floor" else _truncating_division
-        return compute(ufunc, *self.operands(dtype, a, b))
+        a, b = self.operands(dtype, a, b)
+        if rounding_mode == "trunc":
+            return compute(_truncating_division, a, b)
+        is_large = kernels.is_large(a.size * b.size)
+        return compute(kernels.floor_divide if is_large else np.floor_divide, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """d(a/b) = da / b - a / b^2 db."""
@@ -218,8 +221,11 @@ class Remainder(Broadcasting):
         self.rounding_mode = rounding_mode
         if self.needs_input_grad[1]:
             self.save(self=a, other=b)
-        ufunc = np.remainder if rounding_mode == "floor" else np.fmod
-        return compute(ufunc, *self.operands(dtype, a, b))
+        a, b = self.operands(dtype, a, b)
+        is_large = kernels.is_large(a.size * b.size)
+        if rounding_mode == "floor":
+            return compute(kernels.remainder if is_large else np.remainder, a, b)
+        return compute(kernels.fmod if is_large else np.fmod, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """d(a mod b) = da - q db: the rounded quotient is constant between its steps."""

@@ -1,12 +1,13 @@
 """Exponentials, logarithms, roots and the logistic function, element by element."""
 
 from collections.abc import Callable
+from functools import partial
 from math import log as log_of
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import (
@@ -61,7 +62,10 @@ class Unary(Op):
     keeps: ClassVar[str] = "self"
 
     def forward(self, x: Array) -> Array:
-        result = compute(type(self).ufunc, x)
+        ufunc = type(self).ufunc
+        if kernels.is_large(x.size):
+            ufunc = partial(_on_threads, ufunc)
+        result = compute(ufunc, x)
         self.save(**{self.keeps: x if self.keeps == "self" else result})
         return result
 
@@ -71,6 +75,10 @@ class Unary(Op):
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return f'(x) from the saved tensor."""
         raise NotImplementedError
+
+
+def _on_threads(function: Callable[..., Any], x: Array, out: Array) -> None:
+    kernels.elementwise(function, out, x)
 
 
 class Neg(Op):

@@ -1,9 +1,11 @@
 """Powers of tensors and numbers."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels
 from offgrad.autograd import grad_mode
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, wrap
@@ -36,13 +38,74 @@ __all__ = [
 ]
 
 
+_BITS: dict[Any, Any] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
+
+
+def _power(a: Array, b: Array) -> Array:
+    """Return ``a ** b``."""
+    if not kernels.is_large(a.size * b.size):
+        return compute(np.power, a, b)
+    return compute(_power_of_many, a, b)
+
+
+def _power_of_many(a: Array, b: Array, out: Array) -> None:
+    if out.dtype in _BITS:
+        kernels.elementwise_flat(_power_of_floats, out, a, b)
+    else:
+        kernels.elementwise(np.power, out, a, b)
+
+
+def _power_of_floats(a: Array, b: Array, out: Array) -> None:
+    """NumPy's power is slow for negative bases: |a|^b, then signs and NaN as C defines them."""
+    if a.min() >= 0:
+        np.power(a, b, out=out)
+        return
+    integers = _BITS[out.dtype]
+    np.power(np.abs(a, out=kernels.scratch(0, a.size, a.dtype)), b, out=out)
+    half = np.multiply(b, 0.5, out=kernels.scratch(0, b.size, b.dtype))
+    rounded = kernels.scratch(1, b.size, b.dtype)
+    is_odd = np.rint(half, out=rounded) != half
+    is_integer = np.rint(b, out=rounded) == b
+    is_odd &= is_integer
+    is_odd &= np.signbit(a)
+    bits = out.view(integers)
+    np.bitwise_xor(bits, is_odd * np.iinfo(integers).min, out=bits)
+    undefined = ~is_integer
+    undefined &= (a < 0) & (a > -np.inf)
+    if undefined.any():
+        np.bitwise_or(bits, undefined * np.asarray(np.nan, out.dtype).view(integers), out=bits)
+
+
+def _cube(x: Array, out: Array) -> None:
+    np.multiply(x, x, out=out)
+    np.multiply(out, x, out=out)
+
+
+def _inverse_square(x: Array, out: Array) -> None:
+    np.multiply(x, x, out=out)
+    np.reciprocal(out, out=out)
+
+
+def _inverse_root(x: Array, out: Array) -> None:
+    np.sqrt(x, out=out)
+    np.reciprocal(out, out=out)
+
+
+# Exponents of which PyTorch, too, computes powers by these operations.
+_STEPS: dict[Any, Any] = {3: _cube, -1: np.reciprocal, -2: _inverse_square, -0.5: _inverse_root}
+
+
+def _in_steps(steps: Any, x: Array, out: Array) -> None:
+    kernels.elementwise(steps, out, x)
+
+
 class Pow(Broadcasting):
     """a ** b for tensors; keeps a, b, and the result if b needs a gradient."""
 
     suffix = "Backward1"
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-        result = compute(np.power, *self.operands(dtype, a, b))
+        result = _power(*self.operands(dtype, a, b))
         self.save(self=a, exponent=b, result=result if self.needs_input_grad[1] else None)
         return result
 
@@ -88,7 +151,10 @@ class PowScalar(Op):
             return compute(np.multiply, x, x)
         if exponent == 0.5:
             return compute(np.sqrt, x)
-        return compute(np.power, x, np.asarray(exponent, dtype))
+        steps = _STEPS.get(exponent)
+        if steps is not None and dtype.kind == "f" and dtype.itemsize > 2:
+            return compute(partial(_in_steps, steps), x)
+        return _power(x, np.asarray(exponent, dtype))
 
     def backward(self, grad: "Tensor") -> Any:
         """d(x^n) = n x^(n-1) dx, with powers down to x^0 if it is recorded.
@@ -116,7 +182,7 @@ class NumberPow(Op):
     def forward(self, x: Array, base: Any, dtype: np.dtype[Any]) -> Array:
         self.dtype = x.dtype
         self.self = base  # `_saved_self`, PyTorch's name
-        result = compute(np.power, np.asarray(base, dtype), converted(x, dtype))
+        result = _power(np.asarray(base, dtype), converted(x, dtype))
         self.save(exponent=x if base == 0 else None, result=result)
         return result
 

@@ -1,13 +1,13 @@
 """Error functions, stable logarithms of sums of exponentials, copysign, heaviside."""
 
-from math import erf as erf_of
-from math import erfc as erfc_of
+from functools import partial
+from math import e, pi, sqrt
 from math import log as log_of
-from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.broadcasting import (
@@ -50,41 +50,11 @@ __all__ = [
     "xlogy_",
 ]
 
-_erf_of_array = np.vectorize(erf_of, otypes=[np.float64])
-_erfc_of_array = np.vectorize(erfc_of, otypes=[np.float64])
-
-
-def _erf(x: Array, out: Array) -> None:
-    out[...] = _erf_of_array(x)
-
-
-def _erfc(x: Array, out: Array) -> None:
-    out[...] = _erfc_of_array(x)
-
-
-def _erfinv(y: Array, out: Array) -> None:
-    """Invert erf: Winitzki's approximation, then Halley's steps on erf, or in the tails on erfc.
-
-    S. Winitzki, A handy approximation for the error function and its inverse (2008).
-    """
-    target = np.abs(y.astype(np.float64))
-    tail = 1 - target
-    a = 0.147
-    logarithm = np.log1p(-target * target)
-    half = 2 / (pi * a) + logarithm / 2
-    x = np.sqrt(np.sqrt(half * half - logarithm / a) - half)
-    for _ in range(3):
-        missed = np.where(target < 0.5, _erf_of_array(x) - target, tail - _erfc_of_array(x))
-        error = missed * (sqrt(pi) / 2) * np.exp(x * x)
-        x = x - error / (1 + x * error)
-    x = np.where(target == 1, np.inf, x)
-    out[...] = np.copysign(np.where(target > 1, np.nan, x), y)
-
 
 class Erf(Unary):
     """The error function; keeps x."""
 
-    ufunc = _erf
+    ufunc = kernels.erf
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return 2/sqrt(pi) e^(-x^2)."""
@@ -94,7 +64,7 @@ class Erf(Unary):
 class Erfc(Unary):
     """1 - erf(x); keeps x."""
 
-    ufunc = _erfc
+    ufunc = kernels.erfc
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return -2/sqrt(pi) e^(-x^2)."""
@@ -104,7 +74,7 @@ class Erfc(Unary):
 class Erfinv(Unary):
     """The inverse of the error function; keeps x."""
 
-    ufunc = _erfinv
+    ufunc = kernels.erfinv
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return sqrt(pi)/2 e^(erfinv(x)^2)."""
@@ -125,6 +95,29 @@ def log_add_exp(a: Array, b: Array, out: Array) -> None:
     np.copyto(out, np.log(np.exp(high) + np.exp(low)), where=same)
 
 
+def _log_add_exp_of_many(a: Array, b: Array, out: Array, base: float) -> None:
+    if a.dtype.kind == "c":
+        log_add_exp(a, b, out)
+    else:
+        kernels.elementwise_flat(partial(_log_add_exp_of_floats, base=base), out, a, b)
+
+
+def _log_add_exp_of_floats(a: Array, b: Array, out: Array, base: float) -> None:
+    """max(a, b) + log(1 + base^-|a - b|)."""
+    np.subtract(a, b, out=out)
+    np.abs(out, out=out)
+    np.negative(out, out=out)
+    (np.exp if base == e else np.exp2)(out, out=out)
+    np.log1p(out, out=out)
+    if base != e:
+        np.multiply(out, 1 / log_of(base), out=out)
+    high = np.maximum(a, b, out=kernels.scratch(0, a.size, a.dtype))
+    np.add(out, high, out=out)
+    lost = np.isnan(out)
+    if lost.any():  # also from the difference of two equal infinities
+        out[lost] = np.logaddexp(a[lost], b[lost])
+
+
 class LogAddExp(Broadcasting):
     """log(base^a + base^b) to a base; keeps both."""
 
@@ -134,8 +127,10 @@ class LogAddExp(Broadcasting):
         """Return the logarithm of the sum."""
         self.log_base = log_base
         self.save(self=a, other=b)
-        ufunc = log_add_exp if log_base == 1 else np.logaddexp2
-        return compute(ufunc, *self.operands(dtype, a, b))
+        a, b = self.operands(dtype, a, b)
+        if kernels.is_large(a.size * b.size):
+            return compute(partial(_log_add_exp_of_many, base=e if log_base == 1 else 2), a, b)
+        return compute(log_add_exp if log_base == 1 else np.logaddexp2, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """Share the gradient as base^a to base^b."""

@@ -1,14 +1,19 @@
 """Smooth activation functions, each one operation that keeps its input."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.broadcasting import (
+    compute,
     conj,
 )
+from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dims import (
     normalize_dim,
 )
@@ -47,7 +52,14 @@ class Activation(Op):
     def forward(self, x: Array, **parameters: Any) -> Array:
         self.__dict__.update(parameters)
         self.save(self=x)
-        return np.asarray(self.value(x), x.dtype)
+        if not kernels.is_large(x.size):
+            return np.asarray(self.value(x), x.dtype)
+        out = memory.empty(x.shape, x.dtype)
+        kernels.elementwise(self._write, out, x)
+        return out
+
+    def _write(self, x: Array, out: Array) -> None:
+        out[...] = self.value(x)
 
     def backward(self, grad: "Tensor") -> Any:
         return grad * conj(self.slope(self.saved("self")))
@@ -61,6 +73,57 @@ class Activation(Op):
         raise NotImplementedError
 
 
+class FusedActivation(Op):
+    """A function of each element; keeps the input. Its gradient is one operation.
+
+    Parameters become attributes. `value` writes the function's values, ``value(x, out, ...)``, and
+    `gradient` the gradient times the derivative, ``gradient(grad, x, out, ...)``; `slope` returns
+    the derivative of a tensor in differentiable operations.
+    """
+
+    backward_takes_arrays = True
+    is_recomputable = True
+
+    value: ClassVar[Callable[..., None]]
+    gradient: ClassVar[Callable[..., None]]
+    slope: ClassVar[Callable[..., Any]]
+
+    def forward(self, x: Array, **parameters: Any) -> Array:
+        self.parameters = parameters
+        self.__dict__.update(parameters)
+        self.save(self=x)
+        return compute(partial(self.value, **parameters), x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the derivative, in one pass."""
+        x = self.saved("self")
+        if x.dtype.kind == "c":
+            return grad * conj(self.slope(x, **self.parameters))
+        name = type(self).__name__.replace("Backward0", "BackwardBackward0")
+        op = FusedActivationBackward.named(name)
+        return op.compute(grad, x, function=type(self), parameters=self.parameters)
+
+
+class FusedActivationBackward(Op):
+    """grad times the derivative of a function at x; keeps both."""
+
+    def forward(
+        self, grad: Array, x: Array, function: type[FusedActivation], parameters: dict[str, Any]
+    ) -> Array:
+        self.function, self.parameters = function, parameters
+        self.save(grad=grad, self=x)
+        return compute(partial(function.gradient, **parameters), grad, x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        function, parameters = self.function, self.parameters
+        return differentiate(
+            lambda g, x: g * function.slope(x, **parameters),
+            (self.saved("grad"), self.saved("self")),
+            (grad,),
+            self.needs_input_grad,
+        )
+
+
 def _sigmoid(x: Array) -> Array:
     """Return 1 / (1 + e^-x), without overflow for real x."""
     if x.dtype.kind == "c":
@@ -69,13 +132,20 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x < 0, e, x.dtype.type(1)) / (1 + e))
 
 
-class Silu(Activation):
+class Silu(FusedActivation):
     """x sigmoid(x) (Elfwing, Uchibe and Doya, 2018); keeps x."""
 
-    def value(self, x: Array) -> Any:
-        return np.multiply(x, _sigmoid(x))
+    @staticmethod
+    def value(x: Array, out: Array) -> None:
+        if x.dtype.kind == "c":
+            np.multiply(x, _sigmoid(x), out=out)
+        else:
+            kernels.silu(x, out)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    gradient = staticmethod(kernels.silu_backward)
+
+    @staticmethod
+    def slope(x: "Tensor") -> "Tensor":
         """s (1 + x (1 - s)), s = sigmoid(x)."""
         s = sigmoid(x)
         return s * (x * (1 - s) + 1)
@@ -114,41 +184,45 @@ class Celu(Activation):
         return where(x <= 0, exp(low / self.alpha), x.new_ones(()))
 
 
-class Softplus(Activation):
+class Softplus(FusedActivation):
     """log(1 + e^(beta x)) / beta, and x where beta x exceeds the threshold; keeps x."""
 
-    beta: float
-    threshold: float
+    @staticmethod
+    def value(x: Array, out: Array, beta: float, threshold: float) -> None:
+        kernels.softplus(x, out, beta, threshold)
 
-    def value(self, x: Array) -> Any:
-        scaled = x * self.beta
-        return np.where(scaled > self.threshold, x, np.logaddexp(0, scaled) / self.beta)
+    @staticmethod
+    def gradient(grad: Array, x: Array, out: Array, beta: float, threshold: float) -> None:
+        kernels.softplus_backward(grad, x, out, beta, threshold)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    @staticmethod
+    def slope(x: "Tensor", beta: float, threshold: float) -> "Tensor":
         """sigmoid(beta x), and 1 beyond the threshold."""
-        scaled = x * self.beta
-        return where(scaled > self.threshold, x.new_ones(()), sigmoid(scaled))
+        scaled = x * beta
+        return where(scaled > threshold, x.new_ones(()), sigmoid(scaled))
 
 
-class Mish(Activation):
+class Mish(FusedActivation):
     """x tanh(log(1 + e^x)) (Misra, 2019); keeps x."""
 
-    def value(self, x: Array) -> Any:
-        return x * np.tanh(np.logaddexp(np.zeros((), x.dtype), x))
+    value = staticmethod(kernels.mish)
+    gradient = staticmethod(kernels.mish_backward)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    @staticmethod
+    def slope(x: "Tensor") -> "Tensor":
         """t + x sigmoid(x) (1 - t^2), t = tanh(log(1 + e^x))."""
         t = tanh(softplus(x))
         return t + x * sigmoid(x) * (1 - t * t)
 
 
-class LogSigmoid(Activation):
+class LogSigmoid(FusedActivation):
     """log sigmoid(x); keeps x."""
 
-    def value(self, x: Array) -> Any:
-        return -np.logaddexp(np.zeros((), x.dtype), -x)
+    value = staticmethod(kernels.log_sigmoid)
+    gradient = staticmethod(kernels.log_sigmoid_backward)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    @staticmethod
+    def slope(x: "Tensor") -> "Tensor":
         """sigmoid(-x)."""
         return sigmoid(-x)
 

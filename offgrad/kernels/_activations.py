@@ -1,0 +1,199 @@
+"""SiLU, softplus, log-sigmoid and Mish, and their gradients.
+
+In float32 compiled loops, but for Mish; in float64 NumPy's functions, which are vectorised. Arrays
+broadcast to `out`, which is C-contiguous; 16-bit floats are computed in float32.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._chunks import by_loop, elementwise_flat, scratch
+from offgrad.kernels._fastmath import exp_of_negative, log1p_of_share
+from offgrad.kernels._jit import backend, jit
+
+_MISH_LIMIT = 20
+"""From here on Mish is the identity in float64, too; e^(2x) does not overflow in float32."""
+
+
+def silu(x: Array, out: Array) -> None:
+    """Write x / (1 + e^-x) into `out` (Elfwing, Uchibe and Doya, 2018)."""
+    if _is_compiled(out):
+        by_loop(_silu_loop, out, x)
+    else:
+        elementwise_flat(_silu_numpy, out, x)
+
+
+def silu_backward(grad: Array, x: Array, out: Array) -> None:
+    """Write `grad` times the derivative of SiLU at `x` into `out`."""
+    if _is_compiled(out):
+        by_loop(_silu_backward_loop, out, grad, x)
+    else:
+        elementwise_flat(_silu_backward_numpy, out, grad, x)
+
+
+def softplus(x: Array, out: Array, beta: float, threshold: float) -> None:
+    """Write log(1 + e^(beta x)) / beta into `out`, and x where beta x exceeds the threshold."""
+    if _is_compiled(out):
+        by_loop(_softplus_loop, out, x, numbers=_singles(beta, threshold))
+    else:
+        elementwise_flat(lambda x, out: _softplus_numpy(x, out, beta, threshold), out, x)
+
+
+def softplus_backward(grad: Array, x: Array, out: Array, beta: float, threshold: float) -> None:
+    """Write `grad` times the derivative of softplus at `x` into `out`."""
+    if _is_compiled(out):
+        by_loop(_softplus_backward_loop, out, grad, x, numbers=_singles(beta, threshold))
+    else:
+        elementwise_flat(
+            lambda grad, x, out: _softplus_backward_numpy(grad, x, out, beta, threshold),
+            out,
+            grad,
+            x,
+        )
+
+
+def log_sigmoid(x: Array, out: Array) -> None:
+    """Write -log(1 + e^-x) into `out`: softplus of beta = -1."""
+    softplus(x, out, -1, inf)
+
+
+def log_sigmoid_backward(grad: Array, x: Array, out: Array) -> None:
+    """Write `grad` times the derivative of log-sigmoid at `x` into `out`."""
+    softplus_backward(grad, x, out, -1, inf)
+
+
+def mish(x: Array, out: Array) -> None:
+    """Write x tanh(log(1 + e^x)) into `out` (Misra, 2019)."""
+    elementwise_flat(_mish, out, x)
+
+
+def mish_backward(grad: Array, x: Array, out: Array) -> None:
+    """Write `grad` times the derivative of Mish at `x` into `out`."""
+    elementwise_flat(_mish_backward, out, grad, x)
+
+
+def _is_compiled(out: Array) -> bool:
+    return out.dtype.itemsize < 8 and backend() == "numba"
+
+
+def _singles(*numbers: float) -> tuple[Any, ...]:
+    return tuple([np.float32(each) for each in numbers])
+
+
+def _silu_numpy(x: Array, out: Array) -> None:
+    e = np.exp(-np.abs(x))
+    out[...] = x * (np.where(x < 0, e, x.dtype.type(1)) / (1 + e))
+
+
+def _silu_backward_numpy(grad: Array, x: Array, out: Array) -> None:
+    e, one = np.exp(-np.abs(x)), x.dtype.type(1)
+    share = np.where(x < 0, e, one) / (1 + e)
+    rest = np.where(x < 0, one, e) / (1 + e)
+    out[...] = grad * (share * (1 + x * rest))
+
+
+def _softplus_numpy(x: Array, out: Array, beta: float, threshold: float) -> None:
+    scaled = x * x.dtype.type(beta)
+    logarithm = np.log1p(np.exp(-np.abs(scaled))) + np.maximum(scaled, 0)
+    out[...] = np.where(scaled > threshold, x, logarithm / x.dtype.type(beta))
+
+
+def _softplus_backward_numpy(
+    grad: Array, x: Array, out: Array, beta: float, threshold: float
+) -> None:
+    scaled = x * x.dtype.type(beta)
+    out[...] = np.where(scaled > threshold, grad, grad / (1 + np.exp(-scaled)))
+
+
+def _filled(number: int, x: Array, value: float) -> Array:
+    """Return a scratch array of a value: NumPy's minimum with a number is slower."""
+    array = scratch(number, x.size, x.dtype)
+    array.fill(value)
+    return array
+
+
+def _mish(x: Array, out: Array) -> None:
+    """x n / (n + 2), n = (1 + e^x)^2 - 1: tanh(log u) = (u^2 - 1) / (u^2 + 1)."""
+    e = _filled(0, x, _MISH_LIMIT)
+    np.minimum(x, e, out=e)
+    np.exp(e, out=e)
+    np.add(e, 2, out=out)
+    np.multiply(e, out, out=e)
+    np.add(e, 2, out=out)
+    np.divide(e, out, out=e)
+    np.multiply(x, e, out=out)
+
+
+def _mish_backward(grad: Array, x: Array, out: Array) -> None:
+    """grad (t + x 4 e^x (e^x + 1) / (n + 2)^2), t = n / (n + 2)."""
+    e, t, slope = (scratch(number, x.size, x.dtype) for number in range(3))
+    limited = _filled(2, x, _MISH_LIMIT)
+    np.minimum(x, limited, out=limited)
+    np.exp(limited, out=e)
+    np.add(e, 2, out=t)
+    np.multiply(e, t, out=t)
+    # 4 e (e + 1) x / (n + 2), then t, then both over n + 2.
+    np.multiply(limited, e, out=limited)
+    np.add(e, 1, out=e)
+    np.multiply(limited, e, out=slope)
+    np.multiply(slope, 4, out=slope)
+    np.add(t, 2, out=e)
+    np.divide(slope, e, out=slope)
+    np.add(slope, t, out=slope)
+    np.divide(slope, e, out=slope)
+    # NaN where x is infinite, as from the product of infinity and 0.
+    np.subtract(x, x, out=t)
+    np.add(slope, t, out=slope)
+    np.multiply(grad, slope, out=out)
+
+
+@jit
+def _silu_loop(x: Any, out: Any) -> None:
+    number = x.dtype.type
+    zero, one = number(0), number(1)
+    for i in range(x.size):
+        a = x[i]
+        e = exp_of_negative(-abs(a))
+        out[i] = a * ((e if a < zero else one) / (one + e))
+
+
+@jit
+def _silu_backward_loop(grad: Any, x: Any, out: Any) -> None:
+    number = x.dtype.type
+    zero, one = number(0), number(1)
+    for i in range(x.size):
+        a = x[i]
+        e = exp_of_negative(-abs(a))
+        scale = one / (one + e)
+        share = (e if a < zero else one) * scale
+        rest = (one if a < zero else e) * scale
+        out[i] = grad[i] * (share * (one + a * rest))
+
+
+@jit
+def _softplus_loop(x: Any, out: Any, beta: Any, threshold: Any) -> None:
+    number = x.dtype.type
+    zero = number(0)
+    for i in range(x.size):
+        a = x[i]
+        scaled = a * beta
+        logarithm = log1p_of_share(exp_of_negative(-abs(scaled)))
+        positive = scaled if scaled > zero else zero
+        out[i] = a if scaled > threshold else (logarithm + positive) / beta
+
+
+@jit
+def _softplus_backward_loop(grad: Any, x: Any, out: Any, beta: Any, threshold: Any) -> None:
+    number = x.dtype.type
+    zero, one = number(0), number(1)
+    for i in range(x.size):
+        g = grad[i]
+        scaled = x[i] * beta
+        e = exp_of_negative(-abs(scaled))
+        slope = (e if scaled < zero else one) / (one + e)
+        out[i] = g if scaled > threshold else g * slope

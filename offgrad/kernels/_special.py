@@ -1,0 +1,200 @@
+"""Error functions; quotients rounded down and remainders, with the bits of NumPy.
+
+NumPy computes these one element at a time. Arrays broadcast to `out`, which is C-contiguous; 16-bit
+floats are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._chunks import by_loop, elementwise, elementwise_flat
+from offgrad.kernels._jit import backend, jit
+from offgrad.kernels._special_math import (
+    erfinv_of_float32,
+    exact_fmod,
+    far_erf,
+    far_erfc,
+    floor_mod,
+    floor_quotient,
+    near_erf,
+    near_erfc,
+    nearer,
+)
+
+FEW = 1024
+"""So many elements are not worth the compilation of a loop."""
+
+_FLAGGED = 1024
+
+
+def erf(x: Array, out: Array) -> None:
+    """Write the error function into `out`; float32 within 2 ulps."""
+    if not _is_compiled(out):
+        elementwise_flat(_erf_numpy, out, x)
+    else:
+        by_loop(_erf_loop, out, x)
+
+
+def erfc(x: Array, out: Array) -> None:
+    """Write 1 - erf(x) into `out`, accurate for large x; float32 within 4 ulps."""
+    if not _is_compiled(out):
+        elementwise_flat(_erfc_numpy, out, x)
+    else:
+        by_loop(_erfc_loop, out, x)
+
+
+def erfinv(x: Array, out: Array) -> None:
+    """Write the inverse of the error function into `out`; float32 within 4 ulps."""
+    if _is_compiled(out) and out.dtype.itemsize < 8:
+        by_loop(_erfinv_loop, out, x)
+    else:
+        elementwise_flat(_erfinv_numpy, out, x)
+
+
+def fmod(a: Array, b: Array, out: Array) -> None:
+    """Write `np.fmod` into `out`."""
+    _divide(_fmod_loop, np.fmod, a, b, out)
+
+
+def remainder(a: Array, b: Array, out: Array) -> None:
+    """Write `np.remainder` into `out`."""
+    _divide(_remainder_loop, np.remainder, a, b, out)
+
+
+def floor_divide(a: Array, b: Array, out: Array) -> None:
+    """Write `np.floor_divide` into `out`."""
+    _divide(_floor_divide_loop, np.floor_divide, a, b, out)
+
+
+def _is_compiled(out: Array) -> bool:
+    return out.size > FEW and backend() == "numba"
+
+
+def _divide(loop: Callable[..., Any], ufunc: np.ufunc, a: Array, b: Array, out: Array) -> None:
+    if out.dtype != np.float32 or not _is_compiled(out):
+        elementwise(ufunc, out, a, b)
+        return
+
+    def piece(a: Array, b: Array, out: Array) -> None:
+        inexact = np.empty(-(-out.size // _FLAGGED), np.bool_)
+        loop(a, b, out, inexact)
+        # Zero divisors, infinities, NaN and huge quotients.
+        for block in inexact.nonzero()[0]:
+            part = slice(block * _FLAGGED, (block + 1) * _FLAGGED)
+            ufunc(a[part], b[part], out=out[part])
+
+    elementwise_flat(piece, out, a, b)
+
+
+_erf_of_array = np.vectorize(math.erf, otypes=[np.float64])
+_erfc_of_array = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def _erf_numpy(x: Array, out: Array) -> None:
+    out[...] = _erf_of_array(x)
+
+
+def _erfc_numpy(x: Array, out: Array) -> None:
+    out[...] = _erfc_of_array(x)
+
+
+def _erfinv_numpy(y: Array, out: Array) -> None:
+    """Invert erf: Winitzki's approximation, then Halley's steps on erf, or in the tails on erfc.
+
+    S. Winitzki, A handy approximation for the error function and its inverse (2008).
+    """
+    target = np.abs(y.astype(np.float64))
+    tail = 1 - target
+    a = 0.147
+    logarithm = np.log1p(-target * target)
+    half = 2 / (math.pi * a) + logarithm / 2
+    x = np.sqrt(np.sqrt(half * half - logarithm / a) - half)
+    erf_of_x, erfc_of_x = np.empty_like(x), np.empty_like(x)
+    for _ in range(3):
+        erf(x, erf_of_x)
+        erfc(x, erfc_of_x)
+        missed = np.where(target < 0.5, erf_of_x - target, tail - erfc_of_x)
+        error = missed * (math.sqrt(math.pi) / 2) * np.exp(x * x)
+        x = x - error / (1 + x * error)
+    x = np.where(target == 1, np.inf, x)
+    out[...] = np.copysign(np.where(target > 1, np.nan, x), y)
+
+
+@jit
+def _erf_loop(x: Any, out: Any) -> None:
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        a = x[i]
+        near = near_erf(a)
+        far = far_erf(abs(a))
+        signed = far if a > zero else -far
+        out[i] = nearer(a, near, signed)
+
+
+@jit
+def _erfc_loop(x: Any, out: Any) -> None:
+    number = x.dtype.type
+    zero, two = number(0), number(2)
+    for i in range(x.size):
+        a = x[i]
+        near = near_erfc(a)
+        far = far_erfc(abs(a))
+        outside = far if a > zero else two - far
+        out[i] = nearer(a, near, outside)
+
+
+@jit
+def _erfinv_loop(x: Any, out: Any) -> None:
+    for i in range(x.size):
+        out[i] = erfinv_of_float32(x[i])
+
+
+@jit
+def _fmod_loop(a: Any, b: Any, out: Any, inexact: Any) -> None:
+    for block in range(inexact.size):
+        first = block * _FLAGGED
+        x = a[first : first + _FLAGGED]
+        y = b[first : first + _FLAGGED]
+        o = out[first : first + _FLAGGED]
+        exact = True
+        for i in range(x.size):
+            mod, is_exact = exact_fmod(x[i], y[i])
+            exact = exact & is_exact
+            o[i] = mod
+        inexact[block] = not exact
+
+
+@jit
+def _remainder_loop(a: Any, b: Any, out: Any, inexact: Any) -> None:
+    for block in range(inexact.size):
+        first = block * _FLAGGED
+        x = a[first : first + _FLAGGED]
+        y = b[first : first + _FLAGGED]
+        o = out[first : first + _FLAGGED]
+        exact = True
+        for i in range(x.size):
+            mod, is_exact = exact_fmod(x[i], y[i])
+            exact = exact & is_exact
+            o[i] = floor_mod(mod, y[i])
+        inexact[block] = not exact
+
+
+@jit
+def _floor_divide_loop(a: Any, b: Any, out: Any, inexact: Any) -> None:
+    for block in range(inexact.size):
+        first = block * _FLAGGED
+        x = a[first : first + _FLAGGED]
+        y = b[first : first + _FLAGGED]
+        o = out[first : first + _FLAGGED]
+        exact = True
+        for i in range(x.size):
+            mod, is_exact = exact_fmod(x[i], y[i])
+            exact = exact & is_exact
+            o[i] = floor_quotient(x[i], y[i], mod)
+        inexact[block] = not exact

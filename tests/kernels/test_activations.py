@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from offgrad import kernels
+
+Array = npt.NDArray[Any]
+Agree = Callable[..., None]
+SHAPES = [(0,), (1,), (), (7, 3), (3, 50_001), (300, 1111)]
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    """Ignore floating point errors, as operations do."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+class Function(NamedTuple):
+    """A kernel, that of its gradient, and both in plain float64."""
+
+    kernel: Callable[..., None]
+    backward: Callable[..., None]
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    parameters: tuple[float, ...] = ()
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _mish_slope(x: Array) -> Array:
+    t = np.tanh(np.logaddexp(0, x))
+    return np.asarray(t + x * _sigmoid(x) * (1 - t * t))
+
+
+FUNCTIONS = {
+    "silu": Function(
+        kernels.silu,
+        kernels.silu_backward,
+        lambda x: x * _sigmoid(x),
+        lambda x: _sigmoid(x) * (1 + x * _sigmoid(-x)),
+    ),
+    "softplus": Function(
+        kernels.softplus,
+        kernels.softplus_backward,
+        lambda x: np.where(x > 20, x, np.logaddexp(0, x)),
+        lambda x: np.where(x > 20, 1, _sigmoid(x)),
+        (1.0, 20.0),
+    ),
+    "steep softplus": Function(
+        kernels.softplus,
+        kernels.softplus_backward,
+        lambda x: np.where(2.5 * x > 0.9, x, np.logaddexp(0, 2.5 * x) / 2.5),
+        lambda x: np.where(2.5 * x > 0.9, 1, _sigmoid(2.5 * x)),
+        (2.5, 0.9),
+    ),
+    "softplus downwards": Function(
+        kernels.softplus,
+        kernels.softplus_backward,
+        lambda x: np.where(-1.5 * x > -2, x, np.logaddexp(0, -1.5 * x) / -1.5),
+        lambda x: np.where(-1.5 * x > -2, 1, _sigmoid(-1.5 * x)),
+        (-1.5, -2.0),
+    ),
+    "log_sigmoid": Function(
+        kernels.log_sigmoid,
+        kernels.log_sigmoid_backward,
+        lambda x: -np.logaddexp(0, -x),
+        lambda x: _sigmoid(-x),
+    ),
+    "mish": Function(
+        kernels.mish,
+        kernels.mish_backward,
+        lambda x: x * np.tanh(np.logaddexp(0, x)),
+        _mish_slope,
+    ),
+}
+
+every_function = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+@every_function
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_and_gradients(
+    name: str, shape: Any, dtype: Any, rng: np.random.Generator, agree: Agree, backend: str
+) -> None:
+    function = FUNCTIONS[name]
+    x = np.asarray(rng.normal(size=shape) * 4).astype(dtype)
+    grad = np.asarray(rng.normal(size=shape)).astype(dtype)
+    out, wide = np.empty_like(x), x.astype(np.float64)
+    function.kernel(x, out, *function.parameters)
+    agree(out, function.value(wide))
+    function.backward(grad, x, out, *function.parameters)
+    agree(out, grad * function.slope(wide))
+
+
+@every_function
+def test_small_results_keep_their_digits(name: str, backend: str) -> None:
+    function = FUNCTIONS[name]
+    x = np.linspace(-80, 80, 4001).astype(np.float32)
+    out = np.empty_like(x)
+    function.kernel(x, out, *function.parameters)
+    exact = function.value(x.astype(np.float64))
+    # Relative to each result; an exponent's rounding error is the limit.
+    np.testing.assert_allclose(out, exact, rtol=1e-5 if "soft" in name else 1e-6, atol=1e-37)
+
+
+@every_function
+@pytest.mark.parametrize("size", [16, 200_000])
+def test_special_values(name: str, size: int, dtype: Any, backend: str) -> None:
+    function = FUNCTIONS[name]
+    x = np.zeros(size, dtype)
+    x[:10] = 0.0, -0.0, np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-40, 200, -200
+    out, grad = np.empty_like(x), np.ones_like(x)
+    value, slope = (each(x.astype(np.float64)) for each in (function.value, function.slope))
+    function.kernel(x, out, *function.parameters)
+    np.testing.assert_allclose(out, value, rtol=1e-6, atol=1e-37)
+    function.backward(grad, x, out, *function.parameters)
+    np.testing.assert_allclose(out, slope, rtol=1e-6, atol=1e-37)
+
+
+@every_function
+def test_float16_is_computed_in_float32(name: str) -> None:
+    function = FUNCTIONS[name]
+    x = np.linspace(-9, 9, 1000).astype(np.float16)
+    out, wide = np.empty_like(x), np.empty(x.size, np.float32)
+    function.kernel(x, out, *function.parameters)
+    function.kernel(x.astype(np.float32), wide, *function.parameters)
+    np.testing.assert_array_equal(out, wide.astype(np.float16))
+
+
+@every_function
+def test_strided_gradients(name: str, dtype: Any, rng: np.random.Generator) -> None:
+    function = FUNCTIONS[name]
+    x = rng.normal(size=(300, 500)).astype(dtype)
+    grads = rng.normal(size=(500, 300)).astype(dtype).T, np.broadcast_to(dtype.type(2), x.shape)
+    for grad in grads:
+        out, expected = np.empty_like(x), np.empty_like(x)
+        function.backward(grad, x, out, *function.parameters)
+        function.backward(grad.copy(), x, expected, *function.parameters)
+        np.testing.assert_array_equal(out, expected)
