@@ -72,32 +72,44 @@ def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -
     The function gets 16-bit floats as float32.
     """
     is_wide = out.dtype.itemsize >= 4
+    flats = _flats(*arrays, out) if is_wide and out.size <= CHUNK else None
+    if flats is not None:
+        function(*flats)
+        return
 
     def piece(*parts: Array, out: Array) -> None:
         result = out.reshape(-1) if is_wide else np.empty(out.size, np.float32)
+        parts = tuple([np.broadcast_to(each, out.shape) for each in parts])
         function(*[np.ascontiguousarray(as_float(each)).reshape(-1) for each in parts], result)
         if not is_wide:
             out[...] = result.reshape(out.shape)
 
-    if all(each.shape == out.shape for each in arrays):
-        elementwise(piece, out, *arrays)
-    else:
-        elementwise(piece, out, *[np.broadcast_to(each, out.shape) for each in arrays])
+    elementwise(piece, out, *arrays)
 
 
 def by_loop(
     loop: Callable[..., Any], out: Array, *arrays: Array, numbers: tuple[Any, ...] = ()
 ) -> None:
     """Call a compiled ``loop(*arrays, out, *numbers)`` in pieces, as `elementwise_flat`."""
-    if out.dtype.itemsize < 4 or not all(
-        each.shape == out.shape and each.flags.c_contiguous for each in (out, *arrays)
-    ):
+    flats = _flats(*arrays, out) if out.dtype.itemsize >= 4 else None
+    if flats is None:
         elementwise_flat(lambda *each: loop(*each, *numbers), out, *arrays)
-        return
-    flats = [each.reshape(-1) for each in (*arrays, out)]
-    parallel_for(
-        lambda start, stop: loop(*[each[start:stop] for each in flats], *numbers), out.size
-    )
+    elif out.size <= BLOCK:
+        loop(*flats, *numbers)
+    else:
+        parallel_for(
+            lambda start, stop: loop(*[each[start:stop] for each in flats], *numbers), out.size
+        )
+
+
+def _flats(*arrays: Array) -> list[Array] | None:
+    """Return arrays of one shape in one dimension; None if a large one is not contiguous."""
+    shape = arrays[-1].shape
+    is_few = arrays[-1].size <= CHUNK
+    for each in arrays:
+        if each.shape != shape or not (is_few or each.flags.c_contiguous):
+            return None
+    return [each.ravel() for each in arrays]
 
 
 class _Scratch(threading.local):

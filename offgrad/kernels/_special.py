@@ -35,18 +35,18 @@ _FLAGGED = 1024
 
 def erf(x: Array, out: Array) -> None:
     """Write the error function into `out`; float32 within 2 ulps."""
-    if not _is_compiled(out):
-        elementwise_flat(_erf_numpy, out, x)
-    else:
+    if _is_compiled(out):
         by_loop(_erf_loop, out, x)
+    else:
+        out[...] = _erf_of_array(x)
 
 
 def erfc(x: Array, out: Array) -> None:
     """Write 1 - erf(x) into `out`, accurate for large x; float32 within 4 ulps."""
-    if not _is_compiled(out):
-        elementwise_flat(_erfc_numpy, out, x)
-    else:
+    if _is_compiled(out):
         by_loop(_erfc_loop, out, x)
+    else:
+        out[...] = _erfc_of_array(x)
 
 
 def erfinv(x: Array, out: Array) -> None:
@@ -54,7 +54,7 @@ def erfinv(x: Array, out: Array) -> None:
     if _is_compiled(out) and out.dtype.itemsize < 8:
         by_loop(_erfinv_loop, out, x)
     else:
-        elementwise_flat(_erfinv_numpy, out, x)
+        elementwise(_erfinv_numpy, out, x)
 
 
 def fmod(a: Array, b: Array, out: Array) -> None:
@@ -96,14 +96,6 @@ _erf_of_array = np.vectorize(math.erf, otypes=[np.float64])
 _erfc_of_array = np.vectorize(math.erfc, otypes=[np.float64])
 
 
-def _erf_numpy(x: Array, out: Array) -> None:
-    out[...] = _erf_of_array(x)
-
-
-def _erfc_numpy(x: Array, out: Array) -> None:
-    out[...] = _erfc_of_array(x)
-
-
 def _erfinv_numpy(y: Array, out: Array) -> None:
     """Invert erf: Winitzki's approximation, then Halley's steps on erf, or in the tails on erfc.
 
@@ -115,11 +107,12 @@ def _erfinv_numpy(y: Array, out: Array) -> None:
     logarithm = np.log1p(-target * target)
     half = 2 / (math.pi * a) + logarithm / 2
     x = np.sqrt(np.sqrt(half * half - logarithm / a) - half)
+    is_small = target < 0.5
     erf_of_x, erfc_of_x = np.empty_like(x), np.empty_like(x)
     for _ in range(3):
         erf(x, erf_of_x)
         erfc(x, erfc_of_x)
-        missed = np.where(target < 0.5, erf_of_x - target, tail - erfc_of_x)
+        missed = np.where(is_small, erf_of_x - target, tail - erfc_of_x)
         error = missed * (math.sqrt(math.pi) / 2) * np.exp(x * x)
         x = x - error / (1 + x * error)
     x = np.where(target == 1, np.inf, x)

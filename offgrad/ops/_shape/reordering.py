@@ -66,7 +66,11 @@ class Rot90(Op):
 
     def forward(self, x: Array, k: int, dims: tuple[int, int]) -> Array:
         self.k, self.dims = k, dims
-        return memory.copy(np.rot90(x, k, dims))
+        if k % 2 == 0:
+            return memory.copy(np.rot90(x, k, dims))
+        # As in PyTorch, the copy keeps the order of the input's dimensions in memory.
+        turned = memory.copy(np.flip(x, dims[1] if k % 4 == 1 else dims[0]))
+        return turned.swapaxes(*dims)
 
     def backward(self, grad: "Tensor") -> Any:
         return rot90(grad, -self.k, self.dims)
