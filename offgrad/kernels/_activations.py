@@ -1,4 +1,4 @@
-"""SiLU, softplus, log-sigmoid and Mish, and their gradients.
+"""Sigmoid, SiLU, softplus, log-sigmoid and Mish, and their gradients.
 
 In float32 compiled loops, but for Mish; in float64 NumPy's functions, which are vectorised. Arrays
 broadcast to `out`, which is C-contiguous; 16-bit floats are computed in float32.
@@ -14,7 +14,7 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import by_loop, elementwise_flat, scratch
-from offgrad.kernels._fastmath import exp_of_negative, log1p_of_share
+from offgrad.kernels._fastmath import exp_of_negative, log1p_of_share, quadratic
 from offgrad.kernels._jit import backend, jit
 
 FEW = 1024
@@ -38,6 +38,33 @@ def silu_backward(grad: Array, x: Array, out: Array) -> None:
         by_loop(_silu_backward_loop, out, grad, x)
     else:
         elementwise_flat(_silu_backward_numpy, out, grad, x)
+
+
+def sigmoid(x: Array, out: Array) -> None:
+    """Write 1 / (1 + e^-x) into `out`."""
+    if _is_compiled(out):
+        by_loop(_sigmoid_loop, out, x)
+    else:
+        elementwise_flat(_sigmoid_numpy, out, x)
+
+
+def quadratic_backward(grad: Array, y: Array, out: Array, a: int, b: int, c: int) -> None:
+    """Write `grad` times a + b y + c y^2 into `out`: the derivatives of sigmoid and tanh.
+
+    Args:
+        grad: the gradient of the results.
+        y: the results.
+        out: the gradient.
+        a: 1 for tanh, 0 for sigmoid.
+        b: 0 for tanh, 1 for sigmoid.
+        c: -1.
+    """
+    if _is_compiled(out) and out.size > FEW:
+        by_loop(_quadratic_backward_loop, out, grad, y, numbers=_singles(a, b, c))
+    else:
+        elementwise_flat(
+            lambda grad, y, out: np.multiply(grad, a + y * (b + c * y), out=out), out, grad, y
+        )
 
 
 def softplus(x: Array, out: Array, beta: float, threshold: float) -> None:
@@ -73,7 +100,10 @@ def log_sigmoid_backward(grad: Array, x: Array, out: Array) -> None:
 
 def mish(x: Array, out: Array) -> None:
     """Write x tanh(log(1 + e^x)) into `out` (Misra, 2019)."""
-    elementwise_flat(_mish if out.size > FEW else _mish_of_few, out, x)
+    if out.size <= FEW and out.dtype.itemsize >= 4:
+        _mish_of_few(x, out)
+    else:
+        elementwise_flat(_mish, out, x)
 
 
 def mish_backward(grad: Array, x: Array, out: Array) -> None:
@@ -88,6 +118,13 @@ def _is_compiled(out: Array) -> bool:
 @lru_cache(64)
 def _singles(*numbers: float) -> tuple[Any, ...]:
     return tuple([np.float32(each) for each in numbers])
+
+
+def _sigmoid_numpy(x: Array, out: Array) -> None:
+    np.negative(x, out=out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.reciprocal(out, out=out)
 
 
 def _silu_numpy(x: Array, out: Array) -> None:
@@ -161,6 +198,22 @@ def _mish_backward(grad: Array, x: Array, out: Array) -> None:
     np.subtract(x, x, out=t)
     np.add(slope, t, out=slope)
     np.multiply(grad, slope, out=out)
+
+
+@jit
+def _sigmoid_loop(x: Any, out: Any) -> None:
+    number = x.dtype.type
+    zero, one = number(0), number(1)
+    for i in range(x.size):
+        a = x[i]
+        e = exp_of_negative(-abs(a))
+        out[i] = (e if a < zero else one) / (one + e)
+
+
+@jit
+def _quadratic_backward_loop(grad: Any, y: Any, out: Any, a: Any, b: Any, c: Any) -> None:
+    for i in range(y.size):
+        out[i] = grad[i] * quadratic(y[i], a, b, c)
 
 
 @jit

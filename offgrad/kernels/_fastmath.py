@@ -166,6 +166,12 @@ def exp_of_negative(x: Any) -> Any:
     return math.exp(x)
 
 
+@inlined
+def quadratic(y: Any, a: Any, b: Any, c: Any) -> Any:
+    """a + b y + c y^2; y (1 - y) keeps its digits near 1, which y - y^2 would lose."""
+    return a + y * (b + c * y)
+
+
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 # log(1 + s) = s - s^2/2 + s^3 P(s) for 1 + s from sqrt(1/2) to sqrt(2) (relative error 6e-9).
 _L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (

@@ -147,8 +147,10 @@ def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callab
     return lambda x: kernel(*([x] * inputs), x.copy(), *rest)
 
 
-def _large_elementwise(kernel: Callable[..., None], inputs: int) -> Callable[[Array], None]:
-    return lambda x: kernel(*([_large(x)] * inputs), _large(x))
+def _large_elementwise(
+    kernel: Callable[..., None], inputs: int, *rest: Any
+) -> Callable[[Array], None]:
+    return lambda x: kernel(*([_large(x)] * inputs), _large(x), *rest)
 
 
 UNITS: dict[str, Callable[[Array], object]] = {
@@ -183,6 +185,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "cumulative log-sum-exp": lambda x: kernels.log_cumsum_exp(x, x.copy()),
     "recurrence": lambda x: kernels.recurrence(x, x, x.copy()),
     "running extreme": lambda x: kernels.running_extreme(x, np.zeros(x.shape, np.int64), True),
+    "sigmoid": _elementwise(kernels.sigmoid, 1),
+    "sigmoid and tanh, backward": _large_elementwise(kernels.quadratic_backward, 2, 0, 1, -1),
     "SiLU": _elementwise(kernels.silu, 1),
     "SiLU backward": _elementwise(kernels.silu_backward, 2),
     "softplus": _elementwise(kernels.softplus, 1, 1, 20),

@@ -145,3 +145,38 @@ def test_strided_gradients(name: str, dtype: Any, rng: np.random.Generator) -> N
         function.backward(grad, x, out, *function.parameters)
         function.backward(grad.copy(), x, expected, *function.parameters)
         np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sigmoid(shape: Any, dtype: Any, rng: np.random.Generator, agree: Agree) -> None:
+    x = np.asarray(rng.normal(size=shape) * 9).astype(dtype)
+    exact = _sigmoid(x.astype(np.float64))
+    y, reference, out = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    kernels.sigmoid(x, y)
+    # Small results keep their digits.
+    np.testing.assert_allclose(y, exact, rtol=1e-6 if dtype == np.float32 else 2e-15)
+    kernels.set_backend("numpy")
+    kernels.sigmoid(x, reference)
+    agree(y, reference)
+    kernels.set_backend("numba")
+    kernels.quadratic_backward(x, y, out, 0, 1, -1)
+    agree(out, x * y.astype(np.float64) * (1 - y))
+    kernels.quadratic_backward(x, y, out, 1, 0, -1)
+    agree(out, x * (1 - y.astype(np.float64) ** 2))
+
+
+def test_the_derivative_of_sigmoid_keeps_its_digits_near_1(backend: str) -> None:
+    y = 1 - np.linspace(0, 1e-5, 5000, dtype=np.float32)
+    out = np.empty_like(y)
+    kernels.quadratic_backward(np.ones_like(y), y, out, 0, 1, -1)
+    exact = y.astype(np.float64) * (1 - y.astype(np.float64))
+    np.testing.assert_allclose(out, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [9, 200_000])
+def test_sigmoid_of_special_values(size: int, dtype: Any, backend: str) -> None:
+    x = np.zeros(size, dtype)
+    x[:7] = np.nan, np.inf, -np.inf, 1e30, -1e30, -80, 0.0
+    out = np.empty_like(x)
+    kernels.sigmoid(x, out)
+    np.testing.assert_allclose(out[:7], [np.nan, 1, 0, 1, 0, 1 / (1 + np.exp(80.0)), 0.5], 1e-6)

@@ -65,6 +65,8 @@ SPECS = [
     one("rsqrt", exponential.Rsqrt, lambda x: 1 / np.sqrt(x), domain=positive, complex=True),
     one("reciprocal", exponential.Reciprocal, lambda x: 1 / x, domain=nonzero, complex=True),
     one("sigmoid", exponential.Sigmoid, lambda x: 1 / (1 + np.exp(-x)), complex=True),
+    OpSpec("sigmoid_backward", (exponential.FusedUnaryBackward,), lambda m, x: m.sigmoid(x), ONE,
+           lambda x: 1 / (1 + np.exp(-x)), third=True),
     one("logit", exponential.Logit, lambda x: np.log(x / (1 - x)), domain=_probability),
     OpSpec("logit_eps", (exponential.Logit,), lambda m, x: m.logit(x, eps=0.3), ONE,
            lambda x: np.log(np.clip(x, 0.3, 0.7) / (1 - np.clip(x, 0.3, 0.7))),

@@ -60,10 +60,12 @@ class Unary(Op):
 
     ufunc: ClassVar[Callable[..., Any]]
     keeps: ClassVar[str] = "self"
+    # Whether `ufunc` itself computes on threads.
+    is_on_threads: ClassVar[bool] = False
 
     def forward(self, x: Array) -> Array:
         ufunc = type(self).ufunc
-        if kernels.is_large(x.size):
+        if kernels.is_large(x.size) and not self.is_on_threads:
             ufunc = partial(_on_threads, ufunc)
         result = compute(ufunc, x)
         self.save(**{self.keeps: x if self.keeps == "self" else result})
@@ -232,7 +234,49 @@ class Reciprocal(Unary):
         return -(saved * saved)
 
 
+class FusedUnary(Unary):
+    """f(x) whose derivative is a + b y + c y^2 of the result y, in one operation; keeps y."""
+
+    backward_takes_arrays = True
+    keeps = "result"
+
+    factors: ClassVar[tuple[int, int, int]]  # a, b and c
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the derivative, of large real arrays in one pass."""
+        result = self.saved("result")
+        if self._on_arrays:
+            return grad * self.derivative(result)
+        if result.dtype.kind == "c":
+            return grad * conj(self.derivative(result))
+        op = FusedUnaryBackward.named(f"{type(self).__name__[:-1]}Backward0")
+        return op.compute(grad, result, factors=self.factors)
+
+
+class FusedUnaryBackward(Op):
+    """grad times a + b y + c y^2; keeps grad and y."""
+
+    def forward(self, grad: Array, result: Array, factors: tuple[int, int, int]) -> Array:
+        self.factors = factors
+        self.save(grad=grad, result=result)
+        a, b, c = factors
+        return compute(partial(kernels.quadratic_backward, a=a, b=b, c=c), grad, result)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The derivatives by grad, and by y: grad (b + 2 c y)."""
+        need_grad, need_result = self.needs_input_grad
+        first, y = self.saved("grad"), self.saved("result")
+        a, b, c = self.factors
+        return (
+            grad * (a + y * (b + c * y)) if need_grad else None,
+            grad * first * (b + 2 * c * y) if need_result else None,
+        )
+
+
 def _sigmoid(x: Array, out: Array) -> None:
+    if x.dtype.kind != "c":
+        kernels.sigmoid(x, out)
+        return
     # s(x) = (1 + tanh(x/2))/2 does not overflow.
     np.multiply(x, x.dtype.type(0.5), out=out)
     np.tanh(out, out=out)
@@ -240,12 +284,12 @@ def _sigmoid(x: Array, out: Array) -> None:
     np.multiply(out, x.dtype.type(0.5), out=out)
 
 
-class Sigmoid(Unary):
-    """1/(1 + e^-x); keeps the result."""
+class Sigmoid(FusedUnary):
+    """s(x) = 1/(1 + e^-x), whose derivative is s(x) (1 - s(x)); keeps the result."""
 
-    backward_takes_arrays = True
     ufunc = _sigmoid
-    keeps = "result"
+    is_on_threads = True
+    factors = (0, 1, -1)
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return s(x) (1 - s(x))."""

@@ -153,7 +153,7 @@ class PowScalar(Op):
             return compute(np.sqrt, x)
         steps = _STEPS.get(exponent)
         if steps is not None and dtype.kind == "f" and dtype.itemsize > 2:
-            return compute(partial(_in_steps, steps), x)
+            return compute(partial(_in_steps, steps) if kernels.is_large(x.size) else steps, x)
         return _power(x, np.asarray(exponent, dtype))
 
     def backward(self, grad: "Tensor") -> Any:

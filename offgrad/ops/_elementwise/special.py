@@ -55,6 +55,7 @@ class Erf(Unary):
     """The error function; keeps x."""
 
     ufunc = kernels.erf
+    is_on_threads = True
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return 2/sqrt(pi) e^(-x^2)."""
@@ -65,6 +66,7 @@ class Erfc(Unary):
     """1 - erf(x); keeps x."""
 
     ufunc = kernels.erfc
+    is_on_threads = True
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return -2/sqrt(pi) e^(-x^2)."""
@@ -75,6 +77,7 @@ class Erfinv(Unary):
     """The inverse of the error function; keeps x."""
 
     ufunc = kernels.erfinv
+    is_on_threads = True
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return sqrt(pi)/2 e^(erfinv(x)^2)."""

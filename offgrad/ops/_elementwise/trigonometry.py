@@ -22,7 +22,7 @@ from offgrad.ops._core.dtypes import (
     get_default_dtype,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
-from offgrad.ops._elementwise.exponential import Unary, reciprocal, rsqrt
+from offgrad.ops._elementwise.exponential import FusedUnary, Unary, reciprocal, rsqrt
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -158,12 +158,11 @@ class Cosh(Unary):
         return sinh(saved)
 
 
-class Tanh(Unary):
-    """Hyperbolic tangent; keeps the result."""
+class Tanh(FusedUnary):
+    """Hyperbolic tangent, whose derivative is 1 - tanh^2 x; keeps the result."""
 
-    backward_takes_arrays = True
     ufunc = np.tanh
-    keeps = "result"
+    factors = (1, 0, -1)
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return 1 - tanh^2 x."""

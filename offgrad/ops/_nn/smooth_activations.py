@@ -1,7 +1,6 @@
 """Smooth activation functions, each one operation that keeps its input."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,7 +9,6 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.broadcasting import (
-    compute,
     conj,
 )
 from offgrad.ops._core.derivatives import differentiate
@@ -92,7 +90,9 @@ class FusedActivation(Op):
         self.parameters = parameters
         self.__dict__.update(parameters)
         self.save(self=x)
-        return compute(partial(self.value, **parameters), x)
+        out = memory.empty(x.shape, x.dtype)
+        self.value(x, out, **parameters)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Multiply by the derivative, in one pass."""
@@ -112,7 +112,9 @@ class FusedActivationBackward(Op):
     ) -> Array:
         self.function, self.parameters = function, parameters
         self.save(grad=grad, self=x)
-        return compute(partial(function.gradient, **parameters), grad, x)
+        out = memory.empty(x.shape, x.dtype)
+        function.gradient(grad, x, out, **parameters)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         function, parameters = self.function, self.parameters
