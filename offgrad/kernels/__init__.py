@@ -60,6 +60,7 @@ from offgrad.kernels._losses import (
 )
 from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
+from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
 from offgrad.kernels._products import matmul
 from offgrad.kernels._reduce import (
     arg_extreme,
@@ -110,6 +111,8 @@ __all__ = [
     "dropout_mask",
     "elementwise",
     "elementwise_flat",
+    "elu",
+    "elu_backward",
     "embedding_backward",
     "erf",
     "erfc",
@@ -166,4 +169,5 @@ __all__ = [
     "sum_axes",
     "sum_rows",
     "take_rows",
+    "two_slopes_backward",
 ]

@@ -166,6 +166,28 @@ def exp_of_negative(x: Any) -> Any:
     return math.exp(x)
 
 
+_EXPM1_LOWEST = np.float32(-20)
+
+
+def _expm1_of_negative32(x: Any) -> Any:
+    limited = _EXPM1_LOWEST if x < _EXPM1_LOWEST else x
+    shifted = np.float32(limited * _LOG2_E + _ROUNDER)
+    n = shifted - _ROUNDER
+    r = limited - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    p = _E4 + r * (_E5 + r * (_E6 + r * _E7))
+    p = r + r * r * (_E2 + r * (_E3 + r * p))
+    exponent = np.int32(shifted.view(np.int32) << _EXPONENT_SHIFT)
+    power = np.int32(exponent + _EXPONENT_ONE).view(np.float32)
+    return power * p + (power - _ONE)
+
+
+@specialised(float32=_expm1_of_negative32)
+def expm1_of_negative(x: Any) -> Any:
+    """e**x - 1 for x <= 0, precise near 0."""
+    return math.expm1(x)
+
+
 @inlined
 def quadratic(y: Any, a: Any, b: Any, c: Any) -> Any:
     """a + b y + c y^2; y (1 - y) keeps its digits near 1, which y - y^2 would lose."""

@@ -1,9 +1,11 @@
 """Piecewise activation functions, each one operation that keeps its input."""
 
+from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dtypes import (
@@ -37,12 +39,43 @@ __all__ = [
 ]
 
 
-def _choose(condition: "Tensor", yes: Any, no: Any, like: "Tensor") -> "Tensor":
-    """Return one of two numbers for each element."""
-    return where(condition, like.new_full((), yes), like.new_full((), no))
+Slopes = tuple[float, float, float, float, float]
+"""Bounds, the slopes between and outside them, and that of NaN; a bound of NaN does not count."""
 
 
-class LeakyRelu(Activation):
+class TwoSlopes(Activation):
+    """A function with one slope between two bounds, and another outside; keeps the input."""
+
+    backward_takes_arrays = True
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the slopes, in one pass."""
+        x = self.saved("self")
+        op = TwoSlopesBackward.named(f"{type(self).__name__[:-1]}Backward0")
+        return op.compute(grad, x, slopes=self.slopes(x.dtype))
+
+    def slopes(self, dtype: np.dtype[Any]) -> Slopes:
+        """Return the slopes, with bounds for numbers of `dtype`."""
+        raise NotImplementedError
+
+
+class TwoSlopesBackward(Op):
+    """grad times one of two slopes, which x decides; keeps x."""
+
+    def forward(self, grad: Array, x: Array, slopes: Slopes) -> Array:
+        self.slopes = slopes
+        self.save(self=x)
+        out = memory.empty(x.shape, x.dtype)
+        kernels.two_slopes_backward(grad, x, out, *slopes)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the same slopes, which have no derivative."""
+        op = TwoSlopesBackward.named(type(self).__name__)
+        return op.apply(grad, self.saved("self"), slopes=self.slopes), None
+
+
+class LeakyRelu(TwoSlopes):
     """x above 0, else negative_slope x; keeps x. The derivative at 0 is the slope."""
 
     negative_slope: float
@@ -50,12 +83,15 @@ class LeakyRelu(Activation):
     def value(self, x: Array) -> Any:
         return np.where(x > 0, x, x * self.negative_slope)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    def write(self, x: Array, out: Array) -> None:
+        kernels.two_slopes_backward(x, x, out, *self.slopes(x.dtype))
+
+    def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 or the slope."""
-        return _choose(x > 0, 1, self.negative_slope, x)
+        return 0, nan, 1, self.negative_slope, self.negative_slope
 
 
-class Hardtanh(Activation):
+class Hardtanh(TwoSlopes):
     """x limited to a range; keeps x. The derivative at the limits is 0."""
 
     min_val: float
@@ -64,20 +100,20 @@ class Hardtanh(Activation):
     def value(self, x: Array) -> Any:
         return np.clip(x, x.dtype.type(self.min_val), x.dtype.type(self.max_val))
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 within the range."""
-        return _choose((x <= self.min_val) | (x >= self.max_val), 0, 1, x)
+        return self.min_val, self.max_val, 1, 0, 1
 
 
-class Hardsigmoid(Activation):
+class Hardsigmoid(TwoSlopes):
     """(x + 3) / 6 limited to 0 and 1; keeps x. The derivative at the limits is 0."""
 
     def value(self, x: Array) -> Any:
         return np.clip(x + 3, 0, 6) / 6
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1/6 within the limits."""
-        return _choose((x > -3) & (x < 3), 1 / 6, 0, x)
+        return -3, 3, 1 / 6, 0, 0
 
 
 class Hardswish(Activation):
@@ -92,7 +128,7 @@ class Hardswish(Activation):
         return where(x <= -3, x.new_zeros(()), middle)
 
 
-class Threshold(Activation):
+class Threshold(TwoSlopes):
     """x above the threshold, else a value; keeps x."""
 
     threshold: float
@@ -101,12 +137,12 @@ class Threshold(Activation):
     def value(self, x: Array) -> Any:
         return np.where(x <= self.threshold, np.asarray(self.replacement, x.dtype), x)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 above the threshold."""
-        return _choose(x <= self.threshold, 0, 1, x)
+        return self.threshold, nan, 1, 0, 1
 
 
-class Softshrink(Activation):
+class Softshrink(TwoSlopes):
     """x moved by lambd towards 0, and 0 within [-lambd, lambd]; keeps x."""
 
     lambd: float
@@ -115,12 +151,14 @@ class Softshrink(Activation):
         small = np.abs(x) <= self.lambd
         return np.where(small, 0, x - np.copysign(self.lambd, x))
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 outside [-lambd, lambd]."""
-        return _choose((x >= -self.lambd) & (x <= self.lambd), 0, 1, x)
+        number = np.float64 if dtype.itemsize == 8 else np.float32
+        beyond = float(np.nextafter(number(self.lambd), number(inf)))
+        return -beyond, beyond, 0, 1, 1
 
 
-class Hardshrink(Activation):
+class Hardshrink(TwoSlopes):
     """x, and 0 within [-lambd, lambd]; keeps x."""
 
     lambd: float
@@ -128,9 +166,11 @@ class Hardshrink(Activation):
     def value(self, x: Array) -> Any:
         return np.where(np.abs(x) <= self.lambd, 0, x)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 outside [-lambd, lambd]."""
-        return _choose((x >= -self.lambd) & (x <= self.lambd), 0, 1, x)
+        number = np.float64 if dtype.itemsize == 8 else np.float32
+        beyond = float(np.nextafter(number(self.lambd), number(inf)))
+        return -beyond, beyond, 0, 1, 1
 
 
 class PreluKernel(Op):

@@ -53,11 +53,16 @@ class Activation(Op):
         if not kernels.is_large(x.size):
             return np.asarray(self.value(x), x.dtype)
         out = memory.empty(x.shape, x.dtype)
-        kernels.elementwise(self._write, out, x)
+        self.write(x, out)
         return out
 
-    def _write(self, x: Array, out: Array) -> None:
-        out[...] = self.value(x)
+    def write(self, x: Array, out: Array) -> None:
+        """Write the values of a large array into `out`."""
+
+        def piece(x: Array, out: Array) -> None:
+            out[...] = self.value(x)
+
+        kernels.elementwise(piece, out, x)
 
     def backward(self, grad: "Tensor") -> Any:
         return grad * conj(self.slope(self.saved("self")))
@@ -153,37 +158,44 @@ class Silu(FusedActivation):
         return s * (x * (1 - s) + 1)
 
 
-class Elu(Activation):
+class Elu(FusedActivation):
     """scale x, below 0 scale alpha (e^(input_scale x) - 1) (Clevert et al., 2016); keeps x."""
 
-    alpha: float
-    scale: float
-    input_scale: float
+    @staticmethod
+    def value(x: Array, out: Array, alpha: float, scale: float, input_scale: float) -> None:
+        kernels.elu(x, out, scale, alpha * scale, input_scale)
 
-    def value(self, x: Array) -> Any:
-        exponential = np.expm1(np.minimum(x, 0) * self.input_scale) * (self.alpha * self.scale)
-        return np.where(x <= 0, exponential, x * self.scale)
+    @staticmethod
+    def gradient(
+        grad: Array, x: Array, out: Array, alpha: float, scale: float, input_scale: float
+    ) -> None:
+        kernels.elu_backward(grad, x, out, scale, alpha * scale, input_scale)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    @staticmethod
+    def slope(x: "Tensor", alpha: float, scale: float, input_scale: float) -> "Tensor":
         """The scale above 0, else scale alpha input_scale e^(input_scale x)."""
         # Above 0 the exponential is not used, and must not overflow.
         low = where(x < 0, x, x.new_zeros(()))
-        exponential = exp(low * self.input_scale) * (self.alpha * self.scale * self.input_scale)
-        return where(x <= 0, exponential, x.new_full((), self.scale))
+        exponential = exp(low * input_scale) * (alpha * scale * input_scale)
+        return where(x <= 0, exponential, x.new_full((), scale))
 
 
-class Celu(Activation):
+class Celu(FusedActivation):
     """x, below 0 alpha (e^(x / alpha) - 1) (Barron, 2017); keeps x."""
 
-    alpha: float
+    @staticmethod
+    def value(x: Array, out: Array, alpha: float) -> None:
+        kernels.elu(x, out, 1, alpha, 1 / alpha)
 
-    def value(self, x: Array) -> Any:
-        return np.where(x <= 0, np.expm1(np.minimum(x, 0) / self.alpha) * self.alpha, x)
+    @staticmethod
+    def gradient(grad: Array, x: Array, out: Array, alpha: float) -> None:
+        kernels.elu_backward(grad, x, out, 1, alpha, 1 / alpha)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    @staticmethod
+    def slope(x: "Tensor", alpha: float) -> "Tensor":
         """1 above 0, else e^(x / alpha)."""
         low = where(x < 0, x, x.new_zeros(()))
-        return where(x <= 0, exp(low / self.alpha), x.new_ones(()))
+        return where(x <= 0, exp(low / alpha), x.new_ones(()))
 
 
 class Softplus(FusedActivation):
