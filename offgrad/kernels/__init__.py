@@ -86,6 +86,7 @@ from offgrad.kernels._special import (
     erfinv,
     floor_divide,
     fmod,
+    hypot,
     remainder,
 )
 
@@ -126,6 +127,7 @@ __all__ = [
     "fmod",
     "has_scans",
     "huber",
+    "hypot",
     "is_large",
     "in_chunks",
     "in_parts",

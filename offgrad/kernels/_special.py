@@ -1,4 +1,4 @@
-"""Error functions; quotients rounded down and remainders, with the bits of NumPy.
+"""Error functions; quotients rounded down and remainders, with the bits of NumPy; hypot.
 
 NumPy computes these one element at a time. Arrays broadcast to `out`, which is C-contiguous; 16-bit
 floats are computed in float32.
@@ -18,6 +18,7 @@ from offgrad.kernels._jit import backend, jit
 from offgrad.kernels._special_math import (
     erfinv_of_float32,
     exact_fmod,
+    exact_hypot,
     far_erf,
     far_erfc,
     floor_mod,
@@ -59,24 +60,29 @@ def erfinv(x: Array, out: Array) -> None:
 
 def fmod(a: Array, b: Array, out: Array) -> None:
     """Write `np.fmod` into `out`."""
-    _divide(_fmod_loop, np.fmod, a, b, out)
+    _by_parts(_fmod_loop, np.fmod, a, b, out)
 
 
 def remainder(a: Array, b: Array, out: Array) -> None:
     """Write `np.remainder` into `out`."""
-    _divide(_remainder_loop, np.remainder, a, b, out)
+    _by_parts(_remainder_loop, np.remainder, a, b, out)
 
 
 def floor_divide(a: Array, b: Array, out: Array) -> None:
     """Write `np.floor_divide` into `out`."""
-    _divide(_floor_divide_loop, np.floor_divide, a, b, out)
+    _by_parts(_floor_divide_loop, np.floor_divide, a, b, out)
+
+
+def hypot(a: Array, b: Array, out: Array) -> None:
+    """Write sqrt(a^2 + b^2) into `out`, without overflow; float32 within 2 ulps."""
+    _by_parts(_hypot_loop, np.hypot, a, b, out)
 
 
 def _is_compiled(out: Array) -> bool:
     return out.size > FEW and backend() == "numba"
 
 
-def _divide(loop: Callable[..., Any], ufunc: np.ufunc, a: Array, b: Array, out: Array) -> None:
+def _by_parts(loop: Callable[..., Any], ufunc: np.ufunc, a: Array, b: Array, out: Array) -> None:
     if out.dtype != np.float32 or not _is_compiled(out):
         elementwise(ufunc, out, a, b)
         return
@@ -84,7 +90,7 @@ def _divide(loop: Callable[..., Any], ufunc: np.ufunc, a: Array, b: Array, out: 
     def piece(a: Array, b: Array, out: Array) -> None:
         inexact = np.empty(-(-out.size // _FLAGGED), np.bool_)
         loop(a, b, out, inexact)
-        # Zero divisors, infinities, NaN and huge quotients.
+        # What the loop does not compute: zero divisors, infinities, NaN, huge quotients.
         for block in inexact.nonzero()[0]:
             part = slice(block * _FLAGGED, (block + 1) * _FLAGGED)
             ufunc(a[part], b[part], out=out[part])
@@ -146,6 +152,21 @@ def _erfc_loop(x: Any, out: Any) -> None:
 def _erfinv_loop(x: Any, out: Any) -> None:
     for i in range(x.size):
         out[i] = erfinv_of_float32(x[i])
+
+
+@jit
+def _hypot_loop(a: Any, b: Any, out: Any, inexact: Any) -> None:
+    for block in range(inexact.size):
+        first = block * _FLAGGED
+        x = a[first : first + _FLAGGED]
+        y = b[first : first + _FLAGGED]
+        o = out[first : first + _FLAGGED]
+        exact = True
+        for i in range(x.size):
+            length, is_exact = exact_hypot(x[i], y[i])
+            exact = exact & is_exact
+            o[i] = length
+        inexact[block] = not exact
 
 
 @jit

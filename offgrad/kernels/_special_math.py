@@ -156,6 +156,16 @@ def erfinv_of_float32(x: Any) -> Any:
     return inverse if z < _ONE else outside
 
 
+_SHORTEST, _LONGEST = np.float32(1e-15), np.float32(1e18)
+
+
+@inlined
+def exact_hypot(a: Any, b: Any) -> Any:
+    """sqrt(a^2 + b^2) of two float32 numbers, and whether no square lost digits or overflowed."""
+    length = np.float32(math.sqrt(a * a + b * b))
+    return length, (length > _SHORTEST) & (length < _LONGEST)
+
+
 _LARGEST_QUOTIENT = 2.0**28
 _LARGEST32 = np.float32(np.finfo(np.float32).max)
 _SIGN_BIT32 = np.int32(-(2**31))

@@ -197,6 +197,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "erf": _large_elementwise(kernels.erf, 1),
     "erfc": _large_elementwise(kernels.erfc, 1),
     "erfinv": _large_elementwise(kernels.erfinv, 1),
+    "hypot": _large_elementwise(kernels.hypot, 2),
     "fmod": _large_elementwise(kernels.fmod, 2),
     "remainder": _large_elementwise(kernels.remainder, 2),
     "floor division": _large_elementwise(kernels.floor_divide, 2),

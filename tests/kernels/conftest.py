@@ -167,12 +167,14 @@ def all_calls() -> Calls:
         return [out]
 
     def error_functions() -> list[Array]:
-        results = [np.empty_like(x) for _ in range(6)]
+        results = [np.empty_like(x) for _ in range(7)]
         kernels.erf(x, results[0])
         kernels.erfc(x, results[1])
         kernels.erfinv(np.tanh(x), results[2])
         for kernel, out in zip(
-            (kernels.fmod, kernels.remainder, kernels.floor_divide), results[3:], strict=True
+            (kernels.fmod, kernels.remainder, kernels.floor_divide, kernels.hypot),
+            results[3:],
+            strict=True,
         ):
             kernel(x, g, out)
         return results

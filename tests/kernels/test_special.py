@@ -158,6 +158,14 @@ def test_divisions_have_numpys_bits(name: str, rng: np.random.Generator) -> None
         _same_bits(out[exact], expected[exact])
 
 
+def test_hypot(rng: np.random.Generator) -> None:
+    for a, b in _operands(rng).values():
+        out = np.empty_like(a)
+        kernels.hypot(a, b, out)
+        exact = np.hypot(a.astype(np.float64), b.astype(np.float64))
+        assert _ulps(out, exact).max() <= 2
+
+
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_no_usual_quotient_is_left_to_numpy(name: str, rng: np.random.Generator) -> None:
     a, b = _operands(rng)["usual numbers"]

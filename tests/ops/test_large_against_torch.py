@@ -38,6 +38,48 @@ CALLS: dict[str, Call] = {
         m, "F.binary_cross_entropy", x.sigmoid(), m.tensor(TARGET).to(x.dtype)
     ),
     "both_get_gradients": lambda m, x: call(m, "F.mse_loss", x, x * x),
+    **{
+        name: lambda m, x, name=name: call(m, f"F.{name}", x)
+        for name in (
+            "silu",
+            "softplus",
+            "logsigmoid",
+            "mish",
+            "elu",
+            "selu",
+            "celu",
+            "leaky_relu",
+            "relu6",
+            "hardtanh",
+            "softshrink",
+            "hardshrink",
+            "glu",
+        )
+    },
+    **{
+        name: lambda m, x, name=name: getattr(m, name)(x)
+        for name in ("sigmoid", "tanh", "erf", "erfc", "square")
+    },
+    "silu_of_a_transpose": lambda m, x: call(m, "F.silu", x.mT) * x.mT,
+    "erfinv": lambda m, x: m.erfinv(x.tanh()),
+    "sigmoid_in_place": lambda m, x: (x * 1).sigmoid_(),
+    "power_of_negative_numbers": lambda m, x: (
+        (x + x.sign()) ** m.tensor(INDEX % 5 - 2.0).to(x.dtype)
+    ),
+    "power_of_numbers_and_a_row": lambda m, x: (x.abs() + 0.5) ** x[:1],
+    **{
+        f"power_{exponent}": lambda m, x, exponent=exponent: (x.abs() + 0.1) ** exponent
+        for exponent in (0, 1, 3, -1, -2, -0.5, 1.7)
+    },
+    "number_to_the_power": lambda m, x: 2.5**x,
+    "hypot": lambda m, x: m.hypot(x, x[0]),
+    "logaddexp": lambda m, x: m.logaddexp(x, 2 * x[:, :1]),
+    "logaddexp2": lambda m, x: m.logaddexp2(x, 2 * x.flip(0)),
+    "remainder": lambda m, x: m.remainder(x, x[:1] + 5),
+    "remainder_number": lambda m, x: x % -0.3,
+    "remainder_in_place": lambda m, x: (x * 3).remainder_(0.7),
+    "fmod": lambda m, x: m.fmod(x, x.flip(1) + 5),
+    "floor_divide": lambda m, x: m.div(x, 0.3, rounding_mode="floor") + x,
     "clamp": lambda m, x: x.clamp(-0.5, 0.7),
     "clamp_of_a_transpose": lambda m, x: x.mT.clamp(min=-0.5),
     "masked_fill": lambda m, x: x.masked_fill(m.tensor(MASK), 2.5),

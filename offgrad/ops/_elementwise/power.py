@@ -92,7 +92,14 @@ def _inverse_root(x: Array, out: Array) -> None:
 
 
 # Exponents of which PyTorch, too, computes powers by these operations.
-_STEPS: dict[Any, Any] = {3: _cube, -1: np.reciprocal, -2: _inverse_square, -0.5: _inverse_root}
+_STEPS: dict[Any, Any] = {
+    0: lambda x, out: out.fill(1),
+    1: np.positive,
+    3: _cube,
+    -1: np.reciprocal,
+    -2: _inverse_square,
+    -0.5: _inverse_root,
+}
 
 
 def _in_steps(steps: Any, x: Array, out: Array) -> None:

@@ -232,30 +232,12 @@ class Atan2(Broadcasting):
         return self.reduced(share * b if need_a else None, share * -a if need_b else None)
 
 
-def _hypot(a: Array, b: Array, out: Array) -> None:
-    if out.dtype == np.float32:
-        kernels.elementwise_flat(_hypot_of_float32, out, a, b)
-    else:
-        kernels.elementwise(np.hypot, out, a, b)
-
-
-def _hypot_of_float32(a: Array, b: Array, out: Array) -> None:
-    np.multiply(a, a, out=out)
-    square = np.multiply(b, b, out=kernels.scratch(0, b.size, b.dtype))
-    np.add(out, square, out=out)
-    np.sqrt(out, out=out)
-    if not (out.min() > 1e-15 and out.max() < 1e18):
-        # A square has overflowed or lost digits, or a number is NaN.
-        lost = ~((out > 1e-15) & (out < 1e18))
-        out[lost] = np.hypot(a[lost], b[lost])
-
-
 class Hypot(Broadcasting):
     """sqrt(a^2 + b^2); keeps both and the result. The gradient at the origin is 0."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         need_a, need_b = self.needs_input_grad
-        ufunc = _hypot if kernels.is_large(a.size * b.size) else np.hypot
+        ufunc = kernels.hypot if kernels.is_large(a.size * b.size) else np.hypot
         result = compute(ufunc, *self.operands(dtype, a, b))
         self.save(self=a if need_a else None, other=b if need_b else None, result=result)
         return result

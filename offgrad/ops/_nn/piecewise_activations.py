@@ -70,9 +70,12 @@ class TwoSlopesBackward(Op):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Multiply by the same slopes, which have no derivative."""
+        """Multiply by the same slopes, whose derivative is 0."""
         op = TwoSlopesBackward.named(type(self).__name__)
-        return op.apply(grad, self.saved("self"), slopes=self.slopes), None
+        return (
+            op.apply(grad, self.saved("self"), slopes=self.slopes),
+            grad.new_zeros(grad.shape) if self.needs_input_grad[1] else None,
+        )
 
 
 class LeakyRelu(TwoSlopes):

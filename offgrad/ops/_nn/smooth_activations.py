@@ -131,21 +131,13 @@ class FusedActivationBackward(Op):
         )
 
 
-def _sigmoid(x: Array) -> Array:
-    """Return 1 / (1 + e^-x), without overflow for real x."""
-    if x.dtype.kind == "c":
-        return np.asarray(1 / (1 + np.exp(-x)))
-    e = np.exp(-np.abs(x))
-    return np.asarray(np.where(x < 0, e, x.dtype.type(1)) / (1 + e))
-
-
 class Silu(FusedActivation):
     """x sigmoid(x) (Elfwing, Uchibe and Doya, 2018); keeps x."""
 
     @staticmethod
     def value(x: Array, out: Array) -> None:
         if x.dtype.kind == "c":
-            np.multiply(x, _sigmoid(x), out=out)
+            np.multiply(x, 1 / (1 + np.exp(-x)), out=out)
         else:
             kernels.silu(x, out)
 
@@ -250,7 +242,10 @@ class Glu(Op):
         self.dim = dim
         self.save(self=x)
         first, second = np.split(x, 2, dim)
-        return np.asarray(first * _sigmoid(second), x.dtype)
+        out = memory.empty(second.shape, x.dtype)
+        kernels.sigmoid(second, out)
+        kernels.elementwise(np.multiply, out, first, out)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """da = g s, db = g a s (1 - s)."""
