@@ -103,6 +103,10 @@ class Hardtanh(TwoSlopes):
     def value(self, x: Array) -> Any:
         return np.clip(x, x.dtype.type(self.min_val), x.dtype.type(self.max_val))
 
+    def write(self, x: Array, out: Array) -> None:
+        low, high = x.dtype.type(self.min_val), x.dtype.type(self.max_val)
+        kernels.elementwise(lambda x, out: np.clip(x, low, high, out=out), out, x)
+
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 within the range."""
         return self.min_val, self.max_val, 1, 0, 1
