@@ -350,6 +350,7 @@ class Tensor(OperationMethods, InPlaceMethods):
                 f"an array cannot carry the history of this {describe(self)} that requires grad; "
                 "use .detach().numpy()"
             )
+        self._storage.export()
         return self._array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:

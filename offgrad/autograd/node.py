@@ -286,7 +286,8 @@ class AccumulateGrad(Node):
         if leaf.grad is None:
             is_plain = grad._grad_fn is None and not grad_mode.state.grad_enabled
             is_kept = is_ours and is_plain and grad._array.flags.c_contiguous
-            leaf.grad = grad if is_kept else grad.clone()
+            # A tensor of its own: a Function may return a parameter.
+            leaf.grad = wrap(grad._array, grad._storage) if is_kept else grad.clone()
         elif leaf.grad._array.shape != grad._array.shape:
             raise RuntimeError(
                 f"the gradient of a leaf must have the shape of its .grad, got a {describe(grad)} "

@@ -29,12 +29,12 @@ def is_sole_owner(grads: Sequence[Any]) -> bool:
     """Return whether `grads` holds the only references to its one tensor and its memory.
 
     Every view of memory refers to the array that it is a view of, so their numbers of references
-    tell. Weak references do not count.
+    tell. Weak references to the tensor do not count.
     """
     if _item_count(grads) != _ONE_ITEM or _attribute_count(grads[0], "_storage") != _ONE_ATTRIBUTE:
         return False
     storage = grads[0]._storage
-    if storage.external or storage.is_noted or storage.successor is not None:
+    if storage.external or storage.inference or storage.is_noted or storage.successor is not None:
         return False
     # The array is referred to by the tensor and the storage.
     if storage.root is not grads[0]._array:
@@ -44,9 +44,12 @@ def is_sole_owner(grads: Sequence[Any]) -> bool:
     root = storage.root
     if root.base is None:
         return bool(root.flags.owndata)
-    # NumPy makes the base of a view the array behind all views of the memory.
+    # NumPy makes the base of a view the array behind all views of the memory; behind that of pooled
+    # memory is the object that returns it to the pool.
+    behind = root.base
     return (
-        type(root.base) is np.ndarray
-        and type(root.base.base) is not np.ndarray
-        and _attribute_count(root, "base") == _ONE_ATTRIBUTE
+        type(behind) is np.ndarray
+        and _attribute_count(root, "base") == _ONE_ATTRIBUTE + 1  # and `behind`
+        and type(behind.base) is not np.ndarray
+        and (behind.base is None or _attribute_count(behind, "base") == _ONE_ATTRIBUTE)
     )

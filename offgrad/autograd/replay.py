@@ -130,8 +130,8 @@ def _source(tensor: "Tensor") -> HeldInput | ComputedInput | None:
     if maker is None or not tensor._requires_grad:
         if tensor._array.nbytes <= _MAX_COPIED_NBYTES:
             return HeldInput(wrap(tensor._array.copy("K")), 0)
-        # External memory may change without notice.
-        if storage.external or not is_parameter(owner):
+        # NumPy does not report changes.
+        if storage.external or storage.exported or not is_parameter(owner):
             return None
         return HeldInput(wrap(tensor._array, storage), storage.version)
     replay = made_by(owner)
@@ -146,7 +146,7 @@ def _source(tensor: "Tensor") -> HeldInput | ComputedInput | None:
 def made_by(tensor: "Tensor") -> Replay | None:
     """Return the replay that computes `tensor`, which is not a view; None if it has changed."""
     node, storage = tensor._grad_fn, tensor._storage
-    if node is None or node.replay is None or storage.version:
+    if node is None or node.replay is None or storage.version or storage.exported:
         return None
     # Setting .data gives a tensor other memory, or makes it a view, and leaves its history.
     if node.replay.outputs[tensor._output_nr] != storage.uid or tensor._array is not storage.root:

@@ -20,12 +20,13 @@ from offgrad.memory.allocator import (
 )
 from offgrad.memory.holders import memory_by_holder, saved_by_module
 from offgrad.memory.limited_counter import OutOfMemoryError
-from offgrad.memory.storage import Storage, track_saver
+from offgrad.memory.storage import PendingCopy, Storage, track_saver
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 __all__ = [
     "OutOfMemoryError",
     "POOL_THRESHOLD",
+    "PendingCopy",
     "Storage",
     "allocated",
     "contiguous",

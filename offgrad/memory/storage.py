@@ -49,6 +49,10 @@ class PendingWrite(Protocol):
         """Block until the memory may change."""
 
 
+class PendingCopy:
+    """Base class of pending writes that changes through a NumPy array must not reach, either."""
+
+
 # Never held across a wait. Reentrant: a collection may run a finalizer of the program's inside it.
 _lock = MaskedLock(reentrant=True)
 savers: WeakRegistry[Saver] = WeakRegistry()
@@ -70,6 +74,7 @@ class Storage:
         version: the number of in-place operations that changed the memory.
         inference: whether it belongs to inference tensors, which autograd refuses to save.
         external: whether the memory is a NumPy array of the user, which may change unannounced.
+        exported: whether the user has got a NumPy array of the memory.
         changed_by: the last operation that changed the memory.
         role: the purpose of the memory, in the words of an `OutOfMemoryError`.
         pending_writes: writes of the memory to a store, which in-place changes wait for.
@@ -82,6 +87,7 @@ class Storage:
     version = 0
     inference = False
     external = False
+    exported = False
     changed_by = ""
     role = OTHER_TENSORS
     pending_writes: "Sequence[ref[PendingWrite]]" = ()
@@ -144,6 +150,14 @@ class Storage:
         self.changed_by = operation
         if self.pending_writes:  # of a save by another thread since
             self._wait_for_writes()
+
+    def export(self) -> None:
+        """Prepare for changes through a NumPy array, which versions do not count."""
+        self.exported = True
+        for reference in tuple(self.pending_writes):
+            pending = reference()
+            if isinstance(pending, PendingCopy):
+                pending.wait_captured()
 
     def _wait_for_writes(self) -> None:
         # If one fails or is interrupted, the next attempt waits for all of them again.

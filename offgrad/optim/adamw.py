@@ -62,7 +62,13 @@ class AdamW(BatchedOptimizer):
                 state.update(self._first_state(param, group))
         name = type(self).__name__
         steps = [each["step"] + 1 for each in states]
-        highest = [each.get("max_exp_avg_sq") for each in states]
+        # The group's setting counts, not that of the first step.
+        highest = [each.get("max_exp_avg_sq") if group["amsgrad"] else None for each in states]
+        if group["amsgrad"] and any(each is None for each in highest):
+            raise KeyError(
+                "amsgrad needs max_exp_avg_sq in the state of each parameter, but it was set after "
+                "the first step; make a new optimizer"
+            )
         arrays = (
             writable(params, name),
             [contiguous(each._array) for each in grads],

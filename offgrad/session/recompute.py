@@ -16,7 +16,7 @@ from offgrad.autograd import replay as replays
 from offgrad.autograd.replay import Replay
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.views import ViewChain
-from offgrad.memory import Storage
+from offgrad.memory import PendingCopy, Storage
 from offgrad.policies.base import MAX_RECOMPUTE_OPS
 from offgrad.session.saved_array import (
     Array,
@@ -73,7 +73,7 @@ class _NoInput:
         return iter(())
 
 
-class _HeldInput(_NoInput):
+class _HeldInput(_NoInput, PendingCopy):
     """An array in memory. It is copied once, for all recomputations, before an in-place change."""
 
     def __init__(self, tensor: "Tensor") -> None:
@@ -109,9 +109,10 @@ class _HeldInput(_NoInput):
         return self._storage is None
 
     def wait_captured(self) -> None:
-        data, layout, _ = compact(self._array)
-        self._array = layout.view(memory.copy(data))
-        self._storage = None
+        if self._storage is not None:
+            data, layout, _ = compact(self._array)
+            self._array = layout.view(memory.copy(data))
+            self._storage = None
 
 
 _held_inputs: WeakValueDictionary[tuple[int, int, int], _HeldInput] = WeakValueDictionary()
@@ -238,5 +239,7 @@ def _input(
         unpacker, packed_tensor = packed
         return _SavedInput(packed_tensor) if unpacker is session else None
     kept = saved[source].kept()
-    # External memory may change without notice.
-    return None if kept is None or kept._storage.external else _HeldInput.of(kept)
+    # NumPy does not report changes.
+    if kept is None or kept._storage.external or kept._storage.exported:
+        return None
+    return _HeldInput.of(kept)

@@ -100,6 +100,43 @@ def test_what_a_function_holds_is_copied(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_the_gradient_is_a_plain_tensor(shape: tuple[int, ...]) -> None:
+    """Whatever a Function returns: .grad can be changed in place."""
+
+    def in_inference_mode(ctx: Any, grad: Any) -> Any:
+        with offgrad.inference_mode():
+            return offgrad.ones(*shape)
+
+    gives: list[Callable[[Any, Any], Any]] = [
+        lambda ctx, grad: offgrad.ones(*shape, requires_grad=True),
+        lambda ctx, grad: offgrad.nn.Parameter(offgrad.ones(*shape)),
+        lambda ctx, grad: offgrad.nn.Parameter(offgrad.ones(*shape), requires_grad=False),
+        in_inference_mode,
+    ]
+    for give in gives:
+        leaf = normal(1, *shape)
+        Gives.apply(leaf, give).sum().backward()
+        assert leaf.grad is not None
+        assert type(leaf.grad) is offgrad.Tensor
+        assert not leaf.grad.requires_grad
+        leaf.grad.mul_(2)
+        np.testing.assert_array_equal(array_of(leaf.grad), np.full(shape, 2, np.float32))
+
+
+def test_what_the_base_of_pooled_memory_reaches_is_copied() -> None:
+    held: list[Any] = []
+
+    def give(ctx: Any, grad: Any) -> Any:
+        mine = grad * 2
+        held.append(np.asarray(mine.detach().numpy().base.base))
+        return mine
+
+    leaf = normal(1, 256, 256)
+    Gives.apply(leaf, give).sum().backward()
+    assert not np.shares_memory(held[0], array_of(leaf.grad))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("policy", ["keep", "pool", "disk,min=1", "recompute"])
 def test_memory_that_a_session_may_return_again_is_copied(
     shape: tuple[int, ...], policy: str

@@ -267,3 +267,28 @@ def test_ctrl_c_splits_no_step(kind: Any, options: dict[str, Any]) -> None:
 
     modules = (adamw, batched, optimizer, sgd, _array_tables, _optimizers, _parallel, interrupts)
     assert interrupt_everywhere(modules, action, check) > 50
+
+
+def test_amsgrad_set_after_the_first_step() -> None:
+    param = offgrad.ones(3, requires_grad=True)
+    optimizer = offgrad.optim.AdamW([param], lr=0.1)
+    param.grad = offgrad.ones(3)
+    optimizer.step()
+    before = param.detach().clone()
+    optimizer.param_groups[0]["amsgrad"] = True
+    with pytest.raises(KeyError, match="set after the first step"):
+        optimizer.step()
+    assert param.equal(before)
+
+
+def test_amsgrad_unset_after_the_first_step() -> None:
+    found = []
+    for unset in (False, True):
+        param = offgrad.ones(3, requires_grad=True)
+        optimizer = offgrad.optim.AdamW([param], lr=0.1, betas=(0.9, 0.5), amsgrad=True)
+        for scale in (4, 1, 0.5):
+            optimizer.param_groups[0]["amsgrad"] = not (unset and scale < 1)
+            param.grad = offgrad.full((3,), scale)
+            optimizer.step()
+        found.append(param.detach())
+    assert not found[0].equal(found[1])
