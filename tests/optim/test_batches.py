@@ -286,7 +286,7 @@ def test_amsgrad_unset_after_the_first_step() -> None:
     for unset in (False, True):
         param = offgrad.ones(3, requires_grad=True)
         optimizer = offgrad.optim.AdamW([param], lr=0.1, betas=(0.9, 0.5), amsgrad=True)
-        for scale in (4, 1, 0.5):
+        for scale in (4.0, 1.0, 0.5):
             optimizer.param_groups[0]["amsgrad"] = not (unset and scale < 1)
             param.grad = offgrad.full((3,), scale)
             optimizer.step()
