@@ -1,11 +1,11 @@
 """The context of a step's forward pass: a policy of offgrad, or PyTorch's counterpart.
 
 ``default`` is neither a policy nor hooks. Variants of torch are ``keep``, which is the same,
-``disk`` (the example of PyTorch's documentation: torch.save writes
-each saved tensor to a file), ``checkpoint`` (of each block, non-reentrant) and ``naive`` (hooks
-that count the bytes passed to them). offgrad has the last two, ``saved`` (keep, with unique bytes
-counted without parameters), every text that `offgrad.offload` accepts, and ``checkpoint`` before
-such a text: the policy then applies to the tensors that checkpoints save.
+``disk`` (the example of PyTorch's documentation: torch.save writes each saved tensor to a file),
+``checkpoint`` (of each block, non-reentrant) and ``naive`` (hooks that count the bytes passed to
+them). offgrad has the last two, ``saved`` (keep, with unique bytes counted without parameters),
+every text that `offgrad.offload` accepts, and ``checkpoint`` before such a text: the policy then
+applies to the tensors that checkpoints save.
 """
 
 import os

@@ -52,6 +52,11 @@ def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Arr
     return out
 
 
+def are_large(a: Array, b: Array) -> bool:
+    """Return whether work on arrays broadcast to one shape is worth several pieces."""
+    return kernels.is_large(a.size * b.size) and kernels.is_large(np.broadcast(a, b).size)
+
+
 def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     """Return `array` as `dtype`; itself if it has that dtype."""
     if array.dtype == dtype:

@@ -7,7 +7,14 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
-from offgrad.ops._core.broadcasting import Broadcasting, compute, conj, no_bools, operands
+from offgrad.ops._core.broadcasting import (
+    Broadcasting,
+    are_large,
+    compute,
+    conj,
+    no_bools,
+    operands,
+)
 from offgrad.ops._core.dtypes import (
     TensorLike,
     category,
@@ -127,7 +134,7 @@ class Div(Broadcasting):
         a, b = self.operands(dtype, a, b)
         if rounding_mode == "trunc":
             return compute(_truncating_division, a, b)
-        is_large = kernels.is_large(a.size * b.size)
+        is_large = are_large(a, b)
         return compute(kernels.floor_divide if is_large else np.floor_divide, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
@@ -222,7 +229,7 @@ class Remainder(Broadcasting):
         if self.needs_input_grad[1]:
             self.save(self=a, other=b)
         a, b = self.operands(dtype, a, b)
-        is_large = kernels.is_large(a.size * b.size)
+        is_large = are_large(a, b)
         if rounding_mode == "floor":
             return compute(kernels.remainder if is_large else np.remainder, a, b)
         return compute(kernels.fmod if is_large else np.fmod, a, b)

@@ -11,6 +11,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
+    are_large,
     compute,
     conj,
     converted,
@@ -43,7 +44,7 @@ _BITS: dict[Any, Any] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): n
 
 def _power(a: Array, b: Array) -> Array:
     """Return ``a ** b``."""
-    if not kernels.is_large(a.size * b.size):
+    if not are_large(a, b):
         return compute(np.power, a, b)
     return compute(_power_of_many, a, b)
 

@@ -12,6 +12,7 @@ from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
+    are_large,
     compute,
     conj,
     operands,
@@ -131,7 +132,7 @@ class LogAddExp(Broadcasting):
         self.log_base = log_base
         self.save(self=a, other=b)
         a, b = self.operands(dtype, a, b)
-        if kernels.is_large(a.size * b.size):
+        if are_large(a, b):
             return compute(partial(_log_add_exp_of_many, base=e if log_base == 1 else 2), a, b)
         return compute(log_add_exp if log_base == 1 else np.logaddexp2, a, b)
 

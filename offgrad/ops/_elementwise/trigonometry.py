@@ -10,6 +10,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
+    are_large,
     compute,
     operands,
 )
@@ -237,7 +238,7 @@ class Hypot(Broadcasting):
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         need_a, need_b = self.needs_input_grad
-        ufunc = kernels.hypot if kernels.is_large(a.size * b.size) else np.hypot
+        ufunc = kernels.hypot if are_large(a, b) else np.hypot
         result = compute(ufunc, *self.operands(dtype, a, b))
         self.save(self=a if need_a else None, other=b if need_b else None, result=result)
         return result
