@@ -16,6 +16,7 @@ FACES = (
     "offgrad.autograd.functional",
     "offgrad.autograd.graph",
     "offgrad.fft",
+    "offgrad.linalg",
     "offgrad.memory",
     "offgrad.nn",
     "offgrad.nn.functional",

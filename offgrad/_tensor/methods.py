@@ -52,6 +52,9 @@ class OperationMethods(TensorBase):
     bmm = ops.bmm
     broadcast_to = ops.broadcast_to
     ceil = ops.ceil
+    cholesky = ops.cholesky
+    cholesky_inverse = ops.cholesky_inverse
+    cholesky_solve = ops.cholesky_solve
     chunk = ops.chunk
     clamp = ops.clamp
     clamp_max = ops.clamp_max
@@ -71,6 +74,7 @@ class OperationMethods(TensorBase):
     cumprod = ops.cumprod
     cumsum = ops.cumsum
     deg2rad = ops.deg2rad
+    det = ops.det
     detach = ops.detach
     diag = ops.diag
     diag_embed = ops.diag_embed
@@ -106,6 +110,7 @@ class OperationMethods(TensorBase):
     frac = ops.frac
     gather = ops.gather
     ge = ops.ge
+    geqrf = ops.geqrf
     ger = ops.ger
     greater = ops.greater
     greater_equal = ops.greater_equal
@@ -120,6 +125,7 @@ class OperationMethods(TensorBase):
     index_put = ops.index_put
     index_select = ops.index_select
     inner = ops.inner
+    inverse = ops.inverse
     isclose = ops.isclose
     isfinite = ops.isfinite
     isinf = ops.isinf
@@ -141,6 +147,7 @@ class OperationMethods(TensorBase):
     logaddexp = ops.logaddexp
     logaddexp2 = ops.logaddexp2
     logcumsumexp = ops.logcumsumexp
+    logdet = ops.logdet
     logical_and = ops.logical_and
     logical_not = ops.logical_not
     logical_or = ops.logical_or
@@ -148,10 +155,14 @@ class OperationMethods(TensorBase):
     logit = ops.logit
     logsumexp = ops.logsumexp
     lt = ops.lt
+    lu = ops.lu
+    lu_solve = ops.lu_solve
     masked_fill = ops.masked_fill
     masked_scatter = ops.masked_scatter
     masked_select = ops.masked_select
     matmul = ops.matmul
+    matrix_exp = ops.matrix_exp
+    matrix_power = ops.matrix_power
     max = ops.max
     maximum = ops.maximum
     mean = ops.mean
@@ -176,13 +187,16 @@ class OperationMethods(TensorBase):
     nonzero = ops.nonzero
     norm = ops.norm
     not_equal = ops.not_equal
+    orgqr = ops.orgqr
     outer = ops.outer
     permute = ops.permute
+    pinverse = ops.pinverse
     positive = ops.positive
     pow = ops.pow
     prelu = ops.prelu
     prod = ops.prod
     put = ops.put
+    qr = ops.qr
     rad2deg = ops.rad2deg
     ravel = ops.ravel
     reciprocal = ops.reciprocal
@@ -208,6 +222,7 @@ class OperationMethods(TensorBase):
     sinc = ops.sinc
     sinh = ops.sinh
     slice_scatter = ops.slice_scatter
+    slogdet = ops.slogdet
     softmax = ops.softmax
     sort = ops.sort
     split = ops.split
@@ -220,6 +235,7 @@ class OperationMethods(TensorBase):
     subtract = ops.subtract
     sum = ops.sum
     sum_to_size = ops.sum_to_size
+    svd = ops.svd
     swapaxes = ops.swapaxes
     swapdims = ops.swapdims
     t = ops.t
@@ -232,6 +248,7 @@ class OperationMethods(TensorBase):
     topk = ops.topk
     trace = ops.trace
     transpose = ops.transpose
+    triangular_solve = ops.triangular_solve
     tril = ops.tril
     triu = ops.triu
     true_divide = ops.true_divide

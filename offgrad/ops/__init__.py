@@ -28,8 +28,13 @@ from offgrad.ops._indexing.sorting import *
 from offgrad.ops._indexing.view_scatter import *
 from offgrad.ops._linalg.affine import *
 from offgrad.ops._linalg.contraction import *
+from offgrad.ops._linalg.determinants import *
 from offgrad.ops._linalg.einstein import *
+from offgrad.ops._linalg.factorizations import *
+from offgrad.ops._linalg.matrix_functions import *
 from offgrad.ops._linalg.products import *
+from offgrad.ops._linalg.solving import *
+from offgrad.ops._linalg.spectral import *
 from offgrad.ops._nn.activations import *
 from offgrad.ops._nn.attention import *
 from offgrad.ops._nn.classification_losses import *

@@ -3,7 +3,6 @@
 from typing import Any
 
 import offgrad
-from offgrad.ops._linalg import contraction
 
 
 def of(m: Any, name: str) -> Any:
@@ -13,8 +12,7 @@ def of(m: Any, name: str) -> Any:
     """
     module, _, last = name.rpartition(".")
     if m is offgrad:
-        places: list[Any] = [offgrad.ops, contraction]
-        last = "linalg_cross" if name == "linalg.cross" else last
+        places: list[Any] = [offgrad.linalg if module == "linalg" else offgrad.ops]
     elif module:
         places = [{"F": m.nn.functional, "linalg": m.linalg}[module]]
     else:

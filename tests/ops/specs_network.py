@@ -16,7 +16,7 @@ from offgrad.ops._nn.probabilities import (
 )
 from offgrad.ops._random import generators
 from offgrad.ops._shape import reshaping
-from tests.ops import specs_activations, specs_losses, specs_products
+from tests.ops import specs_activations, specs_linalg, specs_losses, specs_products
 from tests.ops.opspec import OpSpec, positive
 
 TARGETS = np.array([0, 2, 2, 1])
@@ -189,4 +189,9 @@ SPECS = [
            [((2, 3), (2, 3)), ((), ())], lambda a, b: (a - b) ** 2),
 ]  # fmt: skip
 
-SPECS += [*specs_products.SPECS, *specs_activations.SPECS, *specs_losses.SPECS]
+SPECS += [
+    *specs_products.SPECS,
+    *specs_linalg.SPECS,
+    *specs_activations.SPECS,
+    *specs_losses.SPECS,
+]
