@@ -27,6 +27,7 @@ from offgrad import (
     policies,
     profiler,
     session,
+    special,
     storage,
     utils,
 )
@@ -133,6 +134,7 @@ __all__ = [
     "set_num_threads",
     "short",
     "show_config",
+    "special",
     "storage",
     "uint8",
     "utils",

@@ -49,6 +49,7 @@ class InPlaceMethods(TensorBase):
     cumprod_ = inplace_form(ops.cumprod)
     cumsum_ = inplace_form(ops.cumsum)
     deg2rad_ = ops.deg2rad_
+    digamma_ = inplace_form(ops.digamma)
     div_ = inplace_form(ops.div)
     divide_ = inplace_form(ops.divide)
     eq_ = inplace_form(ops.eq)
@@ -69,6 +70,9 @@ class InPlaceMethods(TensorBase):
     gt_ = inplace_form(ops.gt)
     heaviside_ = inplace_form(ops.heaviside)
     hypot_ = inplace_form(ops.hypot)
+    i0_ = ops.i0_
+    igamma_ = inplace_form(ops.igamma)
+    igammac_ = inplace_form(ops.igammac)
     index_add_ = inplace_form(ops.index_add)
     index_copy_ = inplace_form(ops.index_copy)
     index_fill_ = inplace_form(ops.index_fill)
@@ -77,6 +81,7 @@ class InPlaceMethods(TensorBase):
     lerp_ = inplace_form(ops.lerp)
     less_ = inplace_form(ops.less)
     less_equal_ = inplace_form(ops.less_equal)
+    lgamma_ = inplace_form(ops.lgamma)
     log10_ = ops.log10_
     log1p_ = ops.log1p_
     log2_ = ops.log2_
@@ -91,11 +96,13 @@ class InPlaceMethods(TensorBase):
     masked_scatter_ = inplace_form(ops.masked_scatter)
     mul_ = inplace_form(ops.mul)
     multiply_ = inplace_form(ops.multiply)
+    mvlgamma_ = inplace_form(ops.mvlgamma)
     nan_to_num_ = ops.nan_to_num_
     ne_ = inplace_form(ops.ne)
     neg_ = ops.neg_
     negative_ = ops.negative_
     not_equal_ = inplace_form(ops.not_equal)
+    polygamma_ = inplace_form(ops.polygamma)
     pow_ = inplace_form(ops.pow)
     put_ = inplace_form(ops.put)
     rad2deg_ = ops.rad2deg_

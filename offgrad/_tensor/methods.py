@@ -82,6 +82,7 @@ class OperationMethods(TensorBase):
     diagonal = ops.diagonal
     diagonal_scatter = ops.diagonal_scatter
     diff = ops.diff
+    digamma = ops.digamma
     dist = ops.dist
     div = ops.div
     divide = ops.divide
@@ -119,6 +120,9 @@ class OperationMethods(TensorBase):
     heaviside = ops.heaviside
     hsplit = ops.hsplit
     hypot = ops.hypot
+    i0 = ops.i0
+    igamma = ops.igamma
+    igammac = ops.igammac
     index_add = ops.index_add
     index_copy = ops.index_copy
     index_fill = ops.index_fill
@@ -139,6 +143,7 @@ class OperationMethods(TensorBase):
     lerp = ops.lerp
     less = ops.less
     less_equal = ops.less_equal
+    lgamma = ops.lgamma
     log = ops.log
     log10 = ops.log10
     log1p = ops.log1p
@@ -177,6 +182,7 @@ class OperationMethods(TensorBase):
     multinomial = ops.multinomial
     multiply = ops.multiply
     mv = ops.mv
+    mvlgamma = ops.mvlgamma
     nan_to_num = ops.nan_to_num
     nanmean = ops.nanmean
     nansum = ops.nansum
@@ -191,6 +197,7 @@ class OperationMethods(TensorBase):
     outer = ops.outer
     permute = ops.permute
     pinverse = ops.pinverse
+    polygamma = ops.polygamma
     positive = ops.positive
     pow = ops.pow
     prelu = ops.prelu

@@ -10,10 +10,12 @@ from offgrad.ops._core.dtypes import *
 from offgrad.ops._core.inplace_forms import *
 from offgrad.ops._creation import *
 from offgrad.ops._elementwise.arithmetic import *
+from offgrad.ops._elementwise.bessel_functions import *
 from offgrad.ops._elementwise.clamping import *
 from offgrad.ops._elementwise.comparison import *
 from offgrad.ops._elementwise.complex_numbers import *
 from offgrad.ops._elementwise.exponential import *
+from offgrad.ops._elementwise.gamma_functions import *
 from offgrad.ops._elementwise.power import *
 from offgrad.ops._elementwise.rounding import *
 from offgrad.ops._elementwise.special import *

@@ -1,0 +1,322 @@
+"""Bessel functions, the normal distribution's integrals and others of `special`; by SciPy."""
+
+from math import pi, sqrt
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from offgrad.autograd.op import Array
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
+from offgrad.ops._core.dtypes import TensorLike, category, check_ordered, get_default_dtype
+from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._elementwise.exponential import Unary, exp
+from offgrad.ops._elementwise.gamma_functions import _real, scipy_function
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["i0", "i0_"]
+
+
+class _OfPair(Unary):
+    """A Bessel function; the derivative comes from that of the neighbouring order.
+
+    `partner` names the other function, and `slope` gives the derivative from x, the function and
+    its partner (Abramowitz and Stegun, 9.1.27, 9.1.28 and 9.6.26 to 9.6.28).
+    """
+
+    partner: ClassVar[str]
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        own = type(self).apply(saved)
+        return self.slope(saved, own, FUNCTIONS[self.partner].apply(saved))
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        """Return f'(x)."""
+        raise NotImplementedError
+
+
+def _at_zero(value: "Tensor", x: "Tensor", limit: float) -> "Tensor":
+    """Return `value`, and `limit` where x is 0."""
+    return value.masked_fill(wrap(x._array == 0), limit)
+
+
+class I0(_OfPair):
+    """The modified Bessel function of order 0; keeps x."""
+
+    ufunc = scipy_function("i0")
+    partner = "i1"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return other
+
+
+class SpecialI1(_OfPair):
+    """The modified Bessel function of order 1; keeps x."""
+
+    ufunc = scipy_function("i1")
+    partner = "i0"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return _at_zero(other - own / x, x, 0.5)
+
+
+class SpecialI0E(_OfPair):
+    """e^-|x| I0(x); keeps x."""
+
+    torch_name = "SpecialI0EBackward0"
+    ufunc = scipy_function("i0e")
+    partner = "i1e"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return other - x.sign() * own
+
+
+class SpecialI1E(_OfPair):
+    """e^-|x| I1(x); keeps x."""
+
+    torch_name = "SpecialI1EBackward0"
+    ufunc = scipy_function("i1e")
+    partner = "i0e"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return _at_zero(other - own * (x.sign() + 1 / x), x, 0.5)
+
+
+class BesselJ0(_OfPair):
+    """The Bessel function of the first kind of order 0; keeps x."""
+
+    ufunc = scipy_function("j0")
+    partner = "bessel_j1"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return -other
+
+
+class BesselJ1(_OfPair):
+    """The Bessel function of the first kind of order 1; keeps x."""
+
+    ufunc = scipy_function("j1")
+    partner = "bessel_j0"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return _at_zero(other - own / x, x, 0.5)
+
+
+class BesselY0(_OfPair):
+    """The Bessel function of the second kind of order 0; keeps x."""
+
+    ufunc = scipy_function("y0")
+    partner = "bessel_y1"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return -other
+
+
+class BesselY1(_OfPair):
+    """The Bessel function of the second kind of order 1; keeps x."""
+
+    ufunc = scipy_function("y1")
+    partner = "bessel_y0"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return other - own / x
+
+
+class ModifiedBesselK0(_OfPair):
+    """The modified Bessel function of the second kind of order 0; keeps x."""
+
+    ufunc = scipy_function("k0")
+    partner = "modified_bessel_k1"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return -other
+
+
+class ModifiedBesselK1(_OfPair):
+    """The modified Bessel function of the second kind of order 1; keeps x."""
+
+    ufunc = scipy_function("k1")
+    partner = "modified_bessel_k0"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return -other - own / x
+
+
+class ScaledModifiedBesselK0(_OfPair):
+    """e^x K0(x); keeps x."""
+
+    ufunc = scipy_function("k0e")
+    partner = "scaled_modified_bessel_k1"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return own - other
+
+
+class ScaledModifiedBesselK1(_OfPair):
+    """e^x K1(x); keeps x."""
+
+    ufunc = scipy_function("k1e")
+    partner = "scaled_modified_bessel_k0"
+
+    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
+        return own - other - own / x
+
+
+class SpecialNdtr(Unary):
+    """The normal distribution function; keeps x."""
+
+    ufunc = scipy_function("ndtr")
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return the normal density."""
+        return exp(saved * saved * -0.5) / sqrt(2 * pi)
+
+
+class SpecialNdtri(Unary):
+    """The quantiles of the normal distribution; keeps the result."""
+
+    ufunc = scipy_function("ndtri")
+    keeps = "result"
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 1 / the normal density of the result."""
+        return exp(saved * saved * 0.5) * sqrt(2 * pi)
+
+
+class SpecialLogNdtr(Unary):
+    """The logarithm of the normal distribution function; keeps x."""
+
+    ufunc = scipy_function("log_ndtr")
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return the normal density over the distribution function, by erfcx without overflow."""
+        return sqrt(2 / pi) / SpecialErfcx.apply(saved * (-1 / sqrt(2)))
+
+
+class SpecialErfcx(Unary):
+    """e^(x^2) erfc(x); keeps x."""
+
+    ufunc = scipy_function("erfcx")
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return 2 x erfcx(x) - 2/sqrt(pi)."""
+        return 2 * saved * SpecialErfcx.apply(saved) - 2 / sqrt(pi)
+
+
+def _entr(x: Array, out: Array) -> None:
+    from scipy.special import entr as scipy_entr
+
+    scipy_entr(x, out=out, casting="unsafe")
+
+
+class SpecialEntr(Unary):
+    """-x log x, 0 at 0 and -inf below; keeps x."""
+
+    ufunc = staticmethod(_entr)
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return -1 - log x, and infinity at 0 and below."""
+        return (-saved.log() - 1).masked_fill(wrap(saved._array <= 0), np.inf)
+
+
+class SpecialXlog1Py(Broadcasting):
+    """a log(1 + b), and 0 where a is 0; keeps both."""
+
+    torch_name = "SpecialXlog1PyBackward0"
+
+    def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+        from scipy.special import xlog1py as scipy_xlog1py
+
+        self.save(self=a, other=b)
+        return compute(lambda a, b, out: scipy_xlog1py(a, b, out=out, casting="unsafe"),
+                       *self.operands(dtype, a, b))  # fmt: skip
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d(a log(1 + b)) = log(1 + b) da + a/(1 + b) db."""
+        need_a, need_b = self.needs_input_grad
+        a, b = self.saved("self"), self.saved("other")
+        grad_a = None
+        if need_a:
+            undefined = wrap((a._array == 0) & (b._array <= -1))
+            grad_a = (grad * b.log1p()).masked_fill(undefined, 0)
+        return self.reduced(grad_a, grad * (a / (b + 1)) if need_b else None)
+
+
+class SpecialZeta(Broadcasting):
+    """Hurwitz's zeta function, the sum of (q + k)^-x; keeps both."""
+
+    def forward(self, x: Array, q: Array, dtype: np.dtype[Any]) -> Array:
+        from scipy.special import zeta as scipy_zeta
+
+        self.save(self=x, other=q)
+        first, second = self.operands(dtype, x, q)
+        return compute(lambda x, q, out: scipy_zeta(x, q, out=out), first, second)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d zeta(x, q)/dq = -x zeta(x + 1, q); that of x is not known in closed form."""
+        if self.needs_input_grad[0]:
+            raise RuntimeError(
+                "the derivative for 'special_zeta: input' is not implemented: only `other` has a "
+                "gradient; detach `input`"
+            )
+        x, q = self.saved("self"), self.saved("other")
+        return self.reduced(None, grad * (-x * zeta(x + 1, q)))
+
+
+FUNCTIONS: dict[str, type[Unary]] = {
+    "bessel_j0": BesselJ0,
+    "bessel_j1": BesselJ1,
+    "bessel_y0": BesselY0,
+    "bessel_y1": BesselY1,
+    "entr": SpecialEntr,
+    "erfcx": SpecialErfcx,
+    "i0": I0,
+    "i0e": SpecialI0E,
+    "i1": SpecialI1,
+    "i1e": SpecialI1E,
+    "log_ndtr": SpecialLogNdtr,
+    "modified_bessel_k0": ModifiedBesselK0,
+    "modified_bessel_k1": ModifiedBesselK1,
+    "ndtr": SpecialNdtr,
+    "ndtri": SpecialNdtri,
+    "scaled_modified_bessel_k0": ScaledModifiedBesselK0,
+    "scaled_modified_bessel_k1": ScaledModifiedBesselK1,
+}
+"""The operations of one argument by their public names."""
+
+
+def public(name: str) -> Any:
+    """Return the function that users call `name`."""
+    operation = FUNCTIONS[name]
+
+    def function(input: "Tensor") -> "Tensor":
+        return operation.apply(_real(input, name))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return this function of each element: {operation.__doc__}"
+    return function
+
+
+def _two(where: str, input: TensorLike, other: TensorLike) -> Any:
+    a, b, dtype = operands(where, input, other)
+    check_ordered(a, where)
+    check_ordered(b, where)
+    return a, b, np.dtype(get_default_dtype()) if category(dtype) < 2 else dtype
+
+
+def xlog1py(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input * log1p(other)``, 0 where `input` is 0."""
+    a, b, dtype = _two("xlog1py", input, other)
+    return SpecialXlog1Py.apply(a, b, dtype=dtype)
+
+
+def zeta(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return Hurwitz's zeta function; the gradient of `input` raises."""
+    a, b, dtype = _two("zeta", input, other)
+    return SpecialZeta.apply(a, b, dtype=dtype)
+
+
+i0 = public("i0")
+i0_ = inplace_form(i0)

@@ -1,0 +1,189 @@
+"""The gamma function's relatives, and distributions of which it is a part; by SciPy."""
+
+from math import log, pi
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
+from offgrad.ops._core.dtypes import (
+    TensorLike,
+    category,
+    check_ordered,
+    check_tensor,
+    floating,
+    get_default_dtype,
+)
+from offgrad.ops._elementwise.exponential import Unary, exp
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "digamma",
+    "igamma",
+    "igammac",
+    "lgamma",
+    "mvlgamma",
+    "polygamma",
+]
+
+
+def scipy_function(name: str) -> Any:
+    """Return ``scipy.special.name``, imported at its first call."""
+
+    def run(*arrays: Array, out: Array) -> None:
+        from scipy import special
+
+        getattr(special, name)(*arrays, out=out, casting="unsafe")
+
+    return staticmethod(run)
+
+
+def _lgamma(x: Array, out: Array) -> None:
+    from scipy.special import gammaln
+
+    gammaln(x, out=out, casting="unsafe")
+    np.copyto(out, np.inf, where=np.isinf(x))  # SciPy gives -inf at -inf
+
+
+class Lgamma(Unary):
+    """The logarithm of |gamma(x)|; keeps x."""
+
+    ufunc = staticmethod(_lgamma)
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return digamma(x)."""
+        return digamma(saved)
+
+
+def _digamma(x: Array, out: Array) -> None:
+    from scipy.special import psi
+
+    psi(x, out=out, casting="unsafe")
+    zero = x == 0
+    if zero.any():
+        out[zero] = np.copysign(np.inf, -x[zero])
+
+
+class Digamma(Unary):
+    """The derivative of lgamma; keeps x."""
+
+    ufunc = staticmethod(_digamma)
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return polygamma(1, x)."""
+        return polygamma(1, saved)
+
+
+class Polygamma(Op):
+    """The n-th derivative of digamma; keeps x."""
+
+    is_recomputable = True
+
+    def forward(self, x: Array, n: int) -> Array:
+        from scipy.special import polygamma as scipy_polygamma
+
+        self.n = n
+        self.save(self=x)
+        result = scipy_polygamma(n, x.astype(np.float64))
+        return compute(lambda _, out: np.copyto(out, result, casting="unsafe"), x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """d polygamma(n, x) = polygamma(n + 1, x)."""
+        return grad * polygamma(self.n + 1, self.saved("self"))
+
+
+class Igamma(Broadcasting):
+    """The regularized lower incomplete gamma function P(a, x), or 1 - P; keeps both."""
+
+    def forward(self, a: Array, x: Array, dtype: np.dtype[Any], upper: bool) -> Array:
+        from scipy.special import gammainc, gammaincc
+
+        self.upper = upper
+        self.save(self=a, other=x)
+        function = gammaincc if upper else gammainc
+        first, second = self.operands(dtype, a, x)
+        return compute(lambda a, x, out: function(a, x, out=out), first, second)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """dP/dx = x^(a - 1) e^-x / gamma(a); that of a is not known in closed form."""
+        if self.needs_input_grad[0]:
+            name = "igammac" if self.upper else "igamma"
+            raise RuntimeError(
+                f"the derivative for '{name}: input' is not implemented: only `other` has a "
+                "gradient; detach `input`"
+            )
+        a, x = self.saved("self"), self.saved("other")
+        density = exp((a - 1) * x.log() - x - lgamma(a))
+        return self.reduced(None, grad * (-density if self.upper else density))
+
+
+def _real(input: "Tensor", where: str) -> "Tensor":
+    check_ordered(check_tensor(input, where), where)
+    return floating(input, where)
+
+
+def lgamma(input: "Tensor") -> "Tensor":
+    """Return the logarithm of the absolute value of the gamma function."""
+    return Lgamma.apply(_real(input, "lgamma"))
+
+
+def digamma(input: "Tensor") -> "Tensor":
+    """Return the logarithmic derivative of the gamma function: -inf at 0, NaN at -1, -2 ..."""
+    return Digamma.apply(_real(input, "digamma"))
+
+
+def polygamma(n: "int | Tensor", input: "Tensor | int") -> "Tensor":
+    """Return the n-th derivative of digamma.
+
+    Raises:
+        RuntimeError: for a negative n.
+    """
+    if not isinstance(n, int):  # as a method, the tensor comes first
+        n, input = input, n  # type: ignore[assignment]
+    if not isinstance(n, int) or n < 0:
+        raise RuntimeError(f"polygamma: n must be 0 or more, got {n}")
+    x = _real(input, "polygamma")  # type: ignore[arg-type]
+    return digamma(x) if n == 0 else Polygamma.apply(x, n=n)
+
+
+def mvlgamma(input: "Tensor", p: int) -> "Tensor":
+    """Return the logarithm of the multivariate gamma function of dimension `p`.
+
+    The sum of lgamma(x - j/2) over j from 0 to p - 1, and p (p - 1)/4 log(pi).
+
+    Raises:
+        RuntimeError: for p below 1.
+    """
+    if p < 1:
+        raise RuntimeError(f"mvlgamma: p must be 1 or more, got {p}")
+    x = _real(input, "mvlgamma")
+    steps = wrap(np.arange(p, dtype=x._array.dtype) / -2)
+    return lgamma(x.unsqueeze(-1) + steps).sum(-1) + p * (p - 1) / 4 * log(pi)
+
+
+def _incomplete(where: str, input: TensorLike, other: TensorLike, upper: bool) -> "Tensor":
+    a, b, dtype = operands(where, input, other)
+    check_ordered(a, where)
+    check_ordered(b, where)
+    dtype = get_default_dtype() if category(dtype) < 2 else dtype
+    return Igamma.named(f"{where.capitalize()}Backward0").apply(
+        a, b, dtype=np.dtype(dtype), upper=upper
+    )
+
+
+def igamma(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the regularized lower incomplete gamma function P(input, other).
+
+    The integral of t^(input - 1) e^-t from 0 to `other`, divided by gamma(input). The gradient of
+    `input` raises.
+    """
+    return _incomplete("igamma", input, other, False)
+
+
+def igammac(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the regularized upper incomplete gamma function, ``1 - igamma(input, other)``."""
+    return _incomplete("igammac", input, other, True)

@@ -1,0 +1,121 @@
+"""Special functions: ``torch.special``. SciPy computes those that are not operations of `offgrad`.
+
+The functions of Bessel and the polynomials have gradients here, which PyTorch's lack.
+"""
+
+from offgrad import _missing, _out
+from offgrad.ops import (
+    digamma,
+    erf,
+    erfc,
+    erfinv,
+    exp2,
+    expm1,
+    i0,
+    log1p,
+    log_softmax,
+    logit,
+    logsumexp,
+    polygamma,
+    round,
+    sinc,
+    softmax,
+    xlogy,
+)
+from offgrad.ops import igamma as gammainc
+from offgrad.ops import igammac as gammaincc
+from offgrad.ops import lgamma as gammaln
+from offgrad.ops import mvlgamma as multigammaln
+from offgrad.ops import sigmoid as expit
+from offgrad.ops._elementwise.bessel_functions import public, xlog1py, zeta
+from offgrad.ops._elementwise.orthogonal_polynomials import polynomial
+
+psi = digamma
+modified_bessel_i0 = i0
+bessel_j0, bessel_j1 = public("bessel_j0"), public("bessel_j1")
+bessel_y0, bessel_y1 = public("bessel_y0"), public("bessel_y1")
+entr, erfcx = public("entr"), public("erfcx")
+i0e, i1, i1e = public("i0e"), public("i1"), public("i1e")
+log_ndtr, ndtr, ndtri = public("log_ndtr"), public("ndtr"), public("ndtri")
+modified_bessel_i1 = i1
+modified_bessel_k0, modified_bessel_k1 = (
+    public("modified_bessel_k0"),
+    public("modified_bessel_k1"),
+)
+scaled_modified_bessel_k0, scaled_modified_bessel_k1 = (
+    public("scaled_modified_bessel_k0"),
+    public("scaled_modified_bessel_k1"),
+)
+chebyshev_polynomial_t = polynomial("chebyshev_polynomial_t")
+chebyshev_polynomial_u = polynomial("chebyshev_polynomial_u")
+chebyshev_polynomial_v = polynomial("chebyshev_polynomial_v")
+chebyshev_polynomial_w = polynomial("chebyshev_polynomial_w")
+hermite_polynomial_h = polynomial("hermite_polynomial_h")
+hermite_polynomial_he = polynomial("hermite_polynomial_he")
+laguerre_polynomial_l = polynomial("laguerre_polynomial_l")
+legendre_polynomial_p = polynomial("legendre_polynomial_p")
+shifted_chebyshev_polynomial_t = polynomial("shifted_chebyshev_polynomial_t")
+shifted_chebyshev_polynomial_u = polynomial("shifted_chebyshev_polynomial_u")
+shifted_chebyshev_polynomial_v = polynomial("shifted_chebyshev_polynomial_v")
+shifted_chebyshev_polynomial_w = polynomial("shifted_chebyshev_polynomial_w")
+
+__getattr__ = _missing.missing("offgrad.special")
+
+__all__ = [
+    "bessel_j0",
+    "bessel_j1",
+    "bessel_y0",
+    "bessel_y1",
+    "chebyshev_polynomial_t",
+    "chebyshev_polynomial_u",
+    "chebyshev_polynomial_v",
+    "chebyshev_polynomial_w",
+    "digamma",
+    "entr",
+    "erf",
+    "erfc",
+    "erfcx",
+    "erfinv",
+    "exp2",
+    "expit",
+    "expm1",
+    "gammainc",
+    "gammaincc",
+    "gammaln",
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
+    "i0",
+    "i0e",
+    "i1",
+    "i1e",
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+    "log1p",
+    "log_ndtr",
+    "log_softmax",
+    "logit",
+    "logsumexp",
+    "modified_bessel_i0",
+    "modified_bessel_i1",
+    "modified_bessel_k0",
+    "modified_bessel_k1",
+    "multigammaln",
+    "ndtr",
+    "ndtri",
+    "polygamma",
+    "psi",
+    "round",
+    "scaled_modified_bessel_k0",
+    "scaled_modified_bessel_k1",
+    "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u",
+    "shifted_chebyshev_polynomial_v",
+    "shifted_chebyshev_polynomial_w",
+    "sinc",
+    "softmax",
+    "xlog1py",
+    "xlogy",
+    "zeta",
+]
+
+globals().update({name: _out.with_out(globals()[name]) for name in __all__})
