@@ -27,37 +27,38 @@ from offgrad.ops import igammac as gammaincc
 from offgrad.ops import lgamma as gammaln
 from offgrad.ops import mvlgamma as multigammaln
 from offgrad.ops import sigmoid as expit
-from offgrad.ops._elementwise.bessel_functions import public, xlog1py, zeta
-from offgrad.ops._elementwise.orthogonal_polynomials import polynomial
+from offgrad.ops._elementwise.bessel_functions import public as _public
+from offgrad.ops._elementwise.bessel_functions import xlog1py, zeta
+from offgrad.ops._elementwise.orthogonal_polynomials import polynomial as _polynomial
 
 psi = digamma
 modified_bessel_i0 = i0
-bessel_j0, bessel_j1 = public("bessel_j0"), public("bessel_j1")
-bessel_y0, bessel_y1 = public("bessel_y0"), public("bessel_y1")
-entr, erfcx = public("entr"), public("erfcx")
-i0e, i1, i1e = public("i0e"), public("i1"), public("i1e")
-log_ndtr, ndtr, ndtri = public("log_ndtr"), public("ndtr"), public("ndtri")
+bessel_j0, bessel_j1 = _public("bessel_j0"), _public("bessel_j1")
+bessel_y0, bessel_y1 = _public("bessel_y0"), _public("bessel_y1")
+entr, erfcx = _public("entr"), _public("erfcx")
+i0e, i1, i1e = _public("i0e"), _public("i1"), _public("i1e")
+log_ndtr, ndtr, ndtri = _public("log_ndtr"), _public("ndtr"), _public("ndtri")
 modified_bessel_i1 = i1
 modified_bessel_k0, modified_bessel_k1 = (
-    public("modified_bessel_k0"),
-    public("modified_bessel_k1"),
+    _public("modified_bessel_k0"),
+    _public("modified_bessel_k1"),
 )
 scaled_modified_bessel_k0, scaled_modified_bessel_k1 = (
-    public("scaled_modified_bessel_k0"),
-    public("scaled_modified_bessel_k1"),
+    _public("scaled_modified_bessel_k0"),
+    _public("scaled_modified_bessel_k1"),
 )
-chebyshev_polynomial_t = polynomial("chebyshev_polynomial_t")
-chebyshev_polynomial_u = polynomial("chebyshev_polynomial_u")
-chebyshev_polynomial_v = polynomial("chebyshev_polynomial_v")
-chebyshev_polynomial_w = polynomial("chebyshev_polynomial_w")
-hermite_polynomial_h = polynomial("hermite_polynomial_h")
-hermite_polynomial_he = polynomial("hermite_polynomial_he")
-laguerre_polynomial_l = polynomial("laguerre_polynomial_l")
-legendre_polynomial_p = polynomial("legendre_polynomial_p")
-shifted_chebyshev_polynomial_t = polynomial("shifted_chebyshev_polynomial_t")
-shifted_chebyshev_polynomial_u = polynomial("shifted_chebyshev_polynomial_u")
-shifted_chebyshev_polynomial_v = polynomial("shifted_chebyshev_polynomial_v")
-shifted_chebyshev_polynomial_w = polynomial("shifted_chebyshev_polynomial_w")
+chebyshev_polynomial_t = _polynomial("chebyshev_polynomial_t")
+chebyshev_polynomial_u = _polynomial("chebyshev_polynomial_u")
+chebyshev_polynomial_v = _polynomial("chebyshev_polynomial_v")
+chebyshev_polynomial_w = _polynomial("chebyshev_polynomial_w")
+hermite_polynomial_h = _polynomial("hermite_polynomial_h")
+hermite_polynomial_he = _polynomial("hermite_polynomial_he")
+laguerre_polynomial_l = _polynomial("laguerre_polynomial_l")
+legendre_polynomial_p = _polynomial("legendre_polynomial_p")
+shifted_chebyshev_polynomial_t = _polynomial("shifted_chebyshev_polynomial_t")
+shifted_chebyshev_polynomial_u = _polynomial("shifted_chebyshev_polynomial_u")
+shifted_chebyshev_polynomial_v = _polynomial("shifted_chebyshev_polynomial_v")
+shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w")
 
 __getattr__ = _missing.missing("offgrad.special")
 

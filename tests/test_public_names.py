@@ -30,8 +30,7 @@ FACES = (
     "offgrad.utils",
     "offgrad.utils.checkpoint",
     "offgrad.utils.hooks",
-    "offgrad.special",
-    "offgrad.storage",
+    "offgrad_storage",
     "offgrad_storage.codecs",
     "offgrad_storage.testing",
 )

@@ -143,10 +143,10 @@ def polygamma(n: "int | Tensor", input: "Tensor | int") -> "Tensor":
         RuntimeError: for a negative n.
     """
     if not isinstance(n, int):  # as a method, the tensor comes first
-        n, input = input, n  # type: ignore[assignment]
+        n, input = input, n
     if not isinstance(n, int) or n < 0:
         raise RuntimeError(f"polygamma: n must be 0 or more, got {n}")
-    x = _real(input, "polygamma")  # type: ignore[arg-type]
+    x = _real(check_tensor(input, "polygamma"), "polygamma")
     return digamma(x) if n == 0 else Polygamma.apply(x, n=n)
 
 

@@ -35,8 +35,8 @@ def polynomial(name: str) -> Any:
     """Return the function of the family `name`; ``shifted_`` ones take 2 x - 1 for x."""
     first, following = _FAMILIES[name.removeprefix("shifted_")]
 
-    def function(input: "Tensor", n: "Tensor | int") -> "Tensor":
-        x = floating(check_tensor(input, name), name)
+    def function(input: "Tensor", n: "Tensor | int") -> Any:
+        x: Any = floating(check_tensor(input, name), name)
         if name.startswith("shifted_"):
             x = 2 * x - 1
         degrees = n._array if isinstance(n, TensorBase) else np.asarray(n)
