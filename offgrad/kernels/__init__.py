@@ -36,6 +36,8 @@ from offgrad.kernels._chunks import (
     keep_where,
     scratch,
 )
+from offgrad.kernels._conv import convolve, convolve_transposed, convolve_weight
+from offgrad.kernels._conv_numpy import Steps, add_columns, columns
 from offgrad.kernels._copy import copy_into
 from offgrad.kernels._cross_entropy import (
     cross_entropy,
@@ -92,8 +94,10 @@ from offgrad.kernels._special import (
 
 __all__ = [
     "PairLoss",
+    "Steps",
     "adamw_step",
     "adamw_steps",
+    "add_columns",
     "add_rows",
     "are_probabilities",
     "are_within",
@@ -103,6 +107,10 @@ __all__ = [
     "backend",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "columns",
+    "convolve",
+    "convolve_transposed",
+    "convolve_weight",
     "copy_into",
     "cross_entropy",
     "cross_entropy_backward",

@@ -6,6 +6,13 @@ from offgrad.nn._inplace import with_inplace as _with_inplace
 from offgrad.ops import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_tbc,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
     cosine_embedding_loss,
     cosine_similarity,
     cross_entropy,
@@ -45,6 +52,7 @@ from offgrad.ops import (
     triplet_margin_loss,
 )
 from offgrad.ops._core.inplace_forms import inplace_form as _inplace_form
+from offgrad.ops._nn.sliding_blocks import fold, unfold
 
 celu = _with_inplace(_ops.celu)
 dropout = _with_inplace(_ops.dropout)
@@ -74,6 +82,13 @@ __all__ = [
     "binary_cross_entropy_with_logits",
     "celu",
     "celu_",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_tbc",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
@@ -81,6 +96,7 @@ __all__ = [
     "elu",
     "elu_",
     "embedding",
+    "fold",
     "gaussian_nll_loss",
     "gelu",
     "glu",
@@ -131,6 +147,7 @@ __all__ = [
     "threshold",
     "threshold_",
     "triplet_margin_loss",
+    "unfold",
 ]
 
 __getattr__ = _missing("offgrad.nn.functional")

@@ -40,6 +40,7 @@ from offgrad.ops._linalg.spectral import *
 from offgrad.ops._nn.activations import *
 from offgrad.ops._nn.attention import *
 from offgrad.ops._nn.classification_losses import *
+from offgrad.ops._nn.convolution import *
 from offgrad.ops._nn.distance_losses import *
 from offgrad.ops._nn.elementwise_losses import *
 from offgrad.ops._nn.embeddings import *

@@ -10,6 +10,7 @@ from offgrad import Tensor
 from offgrad.autograd import gradcheck, gradgradcheck, graph
 from offgrad.autograd.op import registry
 from tests.ops import (
+    specs_convolution,
     specs_elementwise,
     specs_fft,
     specs_inplace,
@@ -28,6 +29,7 @@ SPECS = [
     *specs_network.SPECS,
     *specs_fft.SPECS,
     *specs_inplace.SPECS,
+    *specs_convolution.SPECS,
 ]
 
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=str)

@@ -2,7 +2,16 @@
 
 from offgrad.nn.modules.activation import GELU, ReLU, Sigmoid, SiLU, Softmax, Tanh
 from offgrad.nn.modules.container import ModuleDict, ModuleList, Sequential
+from offgrad.nn.modules.conv import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
 from offgrad.nn.modules.dropout import Dropout
+from offgrad.nn.modules.fold import Fold, Unfold
 from offgrad.nn.modules.linear import Identity, Linear
 from offgrad.nn.modules.loss import CrossEntropyLoss, MSELoss
 from offgrad.nn.modules.module import Module
@@ -11,9 +20,16 @@ from offgrad.nn.modules.sparse import Embedding
 
 __all__ = [
     "GELU",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
+    "Fold",
     "Identity",
     "LayerNorm",
     "Linear",
@@ -27,4 +43,5 @@ __all__ = [
     "Sigmoid",
     "Softmax",
     "Tanh",
+    "Unfold",
 ]
