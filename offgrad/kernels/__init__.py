@@ -26,6 +26,7 @@ from offgrad.kernels._activations import (
 )
 from offgrad.kernels._along_dim import are_within, gather, scatter_add
 from offgrad.kernels._attention import attention, attention_backward
+from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
 from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._chunks import (
     elementwise,
@@ -48,6 +49,7 @@ from offgrad.kernels._cumsum import cumsum
 from offgrad.kernels._dropout import dropout, dropout_mask
 from offgrad.kernels._embedding import embedding_backward
 from offgrad.kernels._gelu import gelu, gelu_backward
+from offgrad.kernels._group_norm import group_norm, group_norm_backward
 from offgrad.kernels._jit import backend, set_backend
 from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
 from offgrad.kernels._losses import (
@@ -105,6 +107,8 @@ __all__ = [
     "attention",
     "attention_backward",
     "backend",
+    "batch_norm",
+    "batch_norm_backward",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "columns",
@@ -130,6 +134,8 @@ __all__ = [
     "gelu",
     "gelu_backward",
     "get_num_threads",
+    "group_norm",
+    "group_norm_backward",
     "fill_where",
     "floor_divide",
     "fmod",

@@ -127,6 +127,28 @@ def _layer_norm_backward(x: Array) -> None:
     kernels.layer_norm_backward(x, x, x[0], rows, rows, x.copy(), x[0].copy(), x[0].copy())
 
 
+def _batch_norm(x: Array) -> None:
+    for each in (x, x[None]):
+        row = np.ones(each.shape[1], x.dtype)
+        kernels.batch_norm(each, None, None, 1e-5, each.copy(), row, row.copy(), row.copy())
+
+
+def _batch_norm_backward(x: Array) -> None:
+    for each in (x, x[None]):
+        row = np.ones(each.shape[1], x.dtype)
+        outputs = each.copy(), row.copy(), row.copy()
+        kernels.batch_norm_backward(each, each, None, row, row, *outputs, training=True)
+
+
+def _group_norm(x: Array) -> None:
+    kernels.group_norm(x[None, None], None, None, 1e-5, x[None, None].copy(), x[:1, :1], x[:1, :1])
+
+
+def _group_norm_backward(x: Array) -> None:
+    group, ones = x[None, None], np.ones((1, 1), x.dtype)
+    kernels.group_norm_backward(group, group, None, ones, ones, group.copy(), None, None)
+
+
 def _cross_entropy(x: Array) -> None:
     kernels.cross_entropy(x, _target(x), _statistics(x), _statistics(x))
 
@@ -164,6 +186,10 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "cross-entropy backward": _cross_entropy_backward,
     "GELU": _elementwise(kernels.gelu, 1),
     "layer norm": _layer_norm,
+    "batch norm": _batch_norm,
+    "batch norm backward": _batch_norm_backward,
+    "group norm": _group_norm,
+    "group norm backward": _group_norm_backward,
     "GELU backward": _elementwise(kernels.gelu_backward, 2),
     "embedding backward": lambda x: kernels.embedding_backward(x, _target(x), x.copy()),
     "dropout": _elementwise(kernels.dropout, 1, 0.5, 0),

@@ -3,6 +3,7 @@
 from offgrad import ops as _ops
 from offgrad._missing import missing as _missing
 from offgrad.nn._inplace import with_inplace as _with_inplace
+from offgrad.nn._normalization import batch_norm, group_norm, instance_norm
 from offgrad.ops import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -27,6 +28,7 @@ from offgrad.ops import (
     l1_loss,
     layer_norm,
     linear,
+    local_response_norm,
     log_softmax,
     logsigmoid,
     margin_ranking_loss,
@@ -78,6 +80,7 @@ selu_ = _ops.selu_
 threshold_ = _ops.threshold_
 
 __all__ = [
+    "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
@@ -100,6 +103,7 @@ __all__ = [
     "gaussian_nll_loss",
     "gelu",
     "glu",
+    "group_norm",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
@@ -107,12 +111,14 @@ __all__ = [
     "hardtanh_",
     "hinge_embedding_loss",
     "huber_loss",
+    "instance_norm",
     "kl_div",
     "l1_loss",
     "layer_norm",
     "leaky_relu",
     "leaky_relu_",
     "linear",
+    "local_response_norm",
     "log_softmax",
     "logsigmoid",
     "margin_ranking_loss",

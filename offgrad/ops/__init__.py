@@ -39,11 +39,13 @@ from offgrad.ops._linalg.solving import *
 from offgrad.ops._linalg.spectral import *
 from offgrad.ops._nn.activations import *
 from offgrad.ops._nn.attention import *
+from offgrad.ops._nn.batch_normalization import *
 from offgrad.ops._nn.classification_losses import *
 from offgrad.ops._nn.convolution import *
 from offgrad.ops._nn.distance_losses import *
 from offgrad.ops._nn.elementwise_losses import *
 from offgrad.ops._nn.embeddings import *
+from offgrad.ops._nn.group_normalization import *
 from offgrad.ops._nn.normalization import *
 from offgrad.ops._nn.piecewise_activations import *
 from offgrad.ops._nn.probabilities import *

@@ -95,6 +95,25 @@ def all_calls() -> Calls:
         kernels.layer_norm_backward(g, x, weight, mean, rstd, dx, dweight, dbias)
         return [out, mean, rstd, dx, dweight, dbias]
 
+    def batch_norm() -> list[Array]:
+        results = []
+        for each, grad in ((x, g), (x.reshape(7, 100, 513), g.reshape(7, 100, 513))):
+            mean, invstd, variance, dweight, dbias = np.ones((5, each.shape[1]), np.float32)
+            out, dx = np.empty_like(each), np.empty_like(each)
+            kernels.batch_norm(each, None, None, 1e-5, out, mean, invstd, variance)
+            outputs = dx, dweight, dbias
+            kernels.batch_norm_backward(grad, each, None, mean, invstd, *outputs, training=True)
+            results += [out, mean, invstd, variance, *outputs]
+        return results
+
+    def group_norm() -> list[Array]:
+        each, grad = x.reshape(7, 20, 5, 513), g.reshape(7, 20, 5, 513)
+        (mean, rstd), (dweight, dbias) = np.ones((2, 7, 20), np.float32), np.ones((2, 100), "f")
+        out, dx = np.empty_like(each), np.empty_like(each)
+        kernels.group_norm(each, None, None, 1e-5, out, mean, rstd)
+        kernels.group_norm_backward(grad, each, None, mean, rstd, dx, dweight, dbias)
+        return [out, mean, rstd, dx, dweight, dbias]
+
     def adamw() -> list[Array]:
         param, mean, square = x.copy(), np.zeros_like(x), np.zeros_like(x)
         kernels.adamw_step(param, g, mean, square, 1e-2, 0.9, 0.99, 1e-8, 0.1, 1)
@@ -208,6 +227,8 @@ def all_calls() -> Calls:
         "dropout": elementwise(kernels.dropout, x, (0.3, 1, 2)),
         "cross_entropy": cross_entropy,
         "layer_norm": layer_norm,
+        "batch_norm": batch_norm,
+        "group_norm": group_norm,
         "adamw": adamw,
         "sgd": sgd,
         "attention": attention,

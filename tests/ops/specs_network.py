@@ -23,6 +23,7 @@ from tests.ops import (
     specs_products,
     specs_special,
 )
+from tests.ops import specs_activations, specs_losses, specs_normalization, specs_products
 from tests.ops.opspec import OpSpec, positive
 
 TARGETS = np.array([0, 2, 2, 1])
@@ -201,4 +202,7 @@ SPECS += [
     *specs_special.SPECS,
     *specs_activations.SPECS,
     *specs_losses.SPECS,
+    *specs_activations.SPECS,
+    *specs_losses.SPECS,
+    *specs_normalization.SPECS,
 ]

@@ -1,6 +1,7 @@
 """Module and the layers, each in the file where PyTorch has it. Internal: use `offgrad.nn`."""
 
 from offgrad.nn.modules.activation import GELU, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from offgrad.nn.modules.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm
 from offgrad.nn.modules.container import ModuleDict, ModuleList, Sequential
 from offgrad.nn.modules.conv import (
     Conv1d,
@@ -12,10 +13,17 @@ from offgrad.nn.modules.conv import (
 )
 from offgrad.nn.modules.dropout import Dropout
 from offgrad.nn.modules.fold import Fold, Unfold
+from offgrad.nn.modules.instancenorm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from offgrad.nn.modules.linear import Identity, Linear
 from offgrad.nn.modules.loss import CrossEntropyLoss, MSELoss
 from offgrad.nn.modules.module import Module
-from offgrad.nn.modules.normalization import LayerNorm
+from offgrad.nn.modules.normalization import (
+    CrossMapLRN2d,
+    GroupNorm,
+    LayerNorm,
+    LocalResponseNorm,
+    RMSNorm,
+)
 from offgrad.nn.modules.sparse import Embedding
 
 __all__ = [
@@ -44,4 +52,15 @@ __all__ = [
     "Softmax",
     "Tanh",
     "Unfold",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "SyncBatchNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "CrossMapLRN2d",
+    "GroupNorm",
+    "LocalResponseNorm",
+    "RMSNorm",
 ]

@@ -1,0 +1,227 @@
+"""The loops of `_batch_norm`: over channels that are runs of numbers, or columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS
+from offgrad.kernels._jit import jit
+
+
+@jit
+def planes_loop(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: Any,
+    out: Any,
+    mean: Any,
+    invstd: Any,
+    variance: Any,
+    start: int,
+    stop: int,
+) -> None:
+    number = x.dtype.type
+    for c in range(start, stop):
+        if variance.size > 0 and x.shape[0] * x.shape[2] > 0:
+            # Sums of differences from a number near the mean: their squares keep their digits.
+            first = x[0, c]
+            near = number(0)
+            for j in range(first.size):
+                near += first[j]
+            near = near / number(first.size)
+            total = 0.0
+            squares = 0.0
+            for n in range(x.shape[0]):
+                plane = x[n, c]
+                for begin in range(0, plane.size, SUM_BLOCK):
+                    block = plane[begin : begin + SUM_BLOCK]
+                    part = number(0)
+                    square = number(0)
+                    for j in range(block.size):
+                        difference = block[j] - near
+                        part += difference
+                        square += difference * difference
+                    total += part
+                    squares += square
+            shift = total / (x.shape[0] * x.shape[2])
+            mean[c] = number(near + shift)
+            spread = squares / (x.shape[0] * x.shape[2]) - shift * shift
+            # NaN stays.
+            variance[c] = number(0) if spread < 0 else number(spread)
+            invstd[c] = number(1) / number(np.sqrt(variance[c] + eps))
+        m = mean[c]
+        scale = invstd[c] * weight[c]
+        b = bias[c]
+        for n in range(x.shape[0]):
+            row = x[n, c]
+            y = out[n, c]
+            for j in range(row.size):
+                y[j] = (row[j] - m) * scale + b
+
+
+@jit
+def planes_backward_loop(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    mean: Any,
+    invstd: Any,
+    dx: Any,
+    dweight: Any,
+    dbias: Any,
+    training: bool,
+    sums: bool,
+    start: int,
+    stop: int,
+) -> None:
+    number = x.dtype.type
+    for c in range(start, stop):
+        m = mean[c]
+        r = invstd[c]
+        total = 0.0
+        product = 0.0
+        for n in range(x.shape[0] if sums else 0):
+            g = grad[n, c]
+            row = x[n, c]
+            for begin in range(0, row.size, SUM_BLOCK):
+                block = row[begin : begin + SUM_BLOCK]
+                grads = g[begin : begin + SUM_BLOCK]
+                part = number(0)
+                products = number(0)
+                for j in range(block.size):
+                    part += grads[j]
+                    products += grads[j] * (block[j] - m)
+                total += part
+                product += products
+        dweight[c] = number(product) * r
+        dbias[c] = number(total)
+        if dx.size > 0:
+            scale = weight[c] * r
+            average = number(0)
+            slope = number(0)
+            if training:
+                count = number(x.shape[0] * x.shape[2])
+                average = number(total) / count
+                slope = number(product) * r * r / count
+            for n in range(x.shape[0]):
+                g = grad[n, c]
+                row = x[n, c]
+                d = dx[n, c]
+                for j in range(row.size):
+                    d[j] = (g[j] - average - (row[j] - m) * slope) * scale
+
+
+@jit
+def column_statistics_loop(
+    x: Any,
+    eps: Any,
+    mean: Any,
+    invstd: Any,
+    variance: Any,
+    sums: Any,
+    parts: Any,
+    start: int,
+    stop: int,
+) -> None:
+    number = x.dtype.type
+    near = parts[0, start:stop]
+    part = parts[1, start:stop]
+    square = parts[2, start:stop]
+    total = sums[0, start:stop]
+    squares = sums[1, start:stop]
+    few = min(x.shape[0], 16)
+    near[:] = 0
+    for i in range(few):
+        row = x[i, start:stop]
+        for j in range(row.size):
+            near[j] += row[j] / number(few)
+    total[:] = 0
+    squares[:] = 0
+    for begin in range(0, x.shape[0], SUM_ROWS):
+        part[:] = 0
+        square[:] = 0
+        for i in range(begin, min(begin + SUM_ROWS, x.shape[0])):
+            row = x[i, start:stop]
+            for j in range(row.size):
+                difference = row[j] - near[j]
+                part[j] += difference
+                square[j] += difference * difference
+        for j in range(near.size):
+            total[j] += part[j]
+            squares[j] += square[j]
+    for j in range(near.size):
+        shift = total[j] / x.shape[0]
+        mean[start + j] = number(near[j] + shift)
+        spread = squares[j] / x.shape[0] - shift * shift
+        variance[start + j] = number(0) if spread < 0 else number(spread)
+        invstd[start + j] = number(1) / number(np.sqrt(variance[start + j] + eps))
+
+
+@jit
+def columns_loop(x: Any, scale: Any, bias: Any, mean: Any, out: Any, start: int, stop: int) -> None:
+    for i in range(start, stop):
+        row = x[i]
+        y = out[i]
+        for j in range(row.size):
+            y[j] = (row[j] - mean[j]) * scale[j] + bias[j]
+
+
+@jit
+def column_sums_loop(
+    grad: Any,
+    x: Any,
+    mean: Any,
+    invstd: Any,
+    dweight: Any,
+    dbias: Any,
+    totals: Any,
+    parts: Any,
+    start: int,
+    stop: int,
+) -> None:
+    number = x.dtype.type
+    total = totals[0, start:stop]
+    product = totals[1, start:stop]
+    part = parts[0, start:stop]
+    products = parts[1, start:stop]
+    m = mean[start:stop]
+    total[:] = 0
+    product[:] = 0
+    for begin in range(0, x.shape[0], SUM_ROWS):
+        part[:] = 0
+        products[:] = 0
+        for i in range(begin, min(begin + SUM_ROWS, x.shape[0])):
+            g = grad[i, start:stop]
+            row = x[i, start:stop]
+            for j in range(row.size):
+                part[j] += g[j]
+                products[j] += g[j] * (row[j] - m[j])
+        for j in range(m.size):
+            total[j] += part[j]
+            product[j] += products[j]
+    for j in range(m.size):
+        dweight[start + j] = number(product[j]) * invstd[start + j]
+        dbias[start + j] = number(total[j])
+
+
+@jit
+def columns_backward_loop(
+    grad: Any,
+    x: Any,
+    scale: Any,
+    mean: Any,
+    means: Any,
+    slopes: Any,
+    dx: Any,
+    start: int,
+    stop: int,
+) -> None:
+    for i in range(start, stop):
+        g = grad[i]
+        row = x[i]
+        d = dx[i]
+        for j in range(row.size):
+            d[j] = (g[j] - means[j] - (row[j] - mean[j]) * slopes[j]) * scale[j]

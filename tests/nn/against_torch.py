@@ -1,0 +1,68 @@
+"""Layers with torch's weights give torch's results, gradients, buffers and texts."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offgrad
+
+Case = tuple[Callable[[Any], Any], Sequence[Any]]
+"""A function that makes the layer from ``nn``, and its inputs: shapes of random numbers, or
+arrays.
+"""
+
+
+def inputs_of(case: Sequence[Any], m: Any, rng: np.random.Generator) -> list[Any]:
+    """Return the inputs as tensors of a library."""
+    found = []
+    for each in case:
+        array = each if isinstance(each, np.ndarray) else rng.standard_normal(each).astype("f")
+        tensor = m.tensor(array)
+        found.append(tensor.requires_grad_() if array.dtype.kind == "f" else tensor)
+    return found
+
+
+def close(mine: Any, theirs: Any, tolerance: float = 1e-5) -> None:
+    """Compare two tensors."""
+    a, b = mine.detach().numpy(), theirs.detach().numpy()
+    assert a.shape == b.shape
+    assert a.dtype == b.dtype
+    np.testing.assert_allclose(a, b, tolerance, tolerance)
+
+
+def check(case: Case, steps: int = 1, is_random: bool = False) -> None:
+    """Run a layer in training for some steps and then in evaluation mode, on both libraries.
+
+    Layers that are random in training are compared in evaluation mode.
+    """
+    torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+    make, shapes = case
+    mine, theirs = make(offgrad.nn), make(torch.nn)
+    assert repr(mine) == repr(theirs)
+    state = theirs.state_dict()
+    own = mine.state_dict()
+    assert list(own) == list(state)
+    assert [tuple(each.shape) for each in own.values()] == [
+        tuple(each.shape) for each in state.values()
+    ]
+    mine.load_state_dict({key: offgrad.tensor(value.numpy()) for key, value in state.items()})
+    for step in range(steps + 1):
+        if step == steps or is_random:
+            mine.eval()
+            theirs.eval()
+        sides = []
+        for m, layer in ((offgrad, mine), (torch, theirs)):
+            inputs = inputs_of(shapes, m, np.random.default_rng(step))
+            layer.zero_grad()
+            result = layer(*inputs)
+            result = result if isinstance(result, tuple) else (result,)
+            if result[0].requires_grad:
+                sum((each * each).sum() for each in result).backward()
+            leaves = [*inputs, *layer.parameters()]
+            grads = [each.grad for each in leaves if each.grad is not None]
+            sides.append((*result, *grads, *layer.buffers()))
+        assert len(sides[0]) == len(sides[1])
+        for a, b in zip(*sides, strict=True):
+            close(a, b)
