@@ -4,7 +4,7 @@ Internal: the modules in this folder other than `functional` and `init`.
 """
 
 from offgrad._missing import missing as _missing
-from offgrad.nn import functional, init, modules
+from offgrad.nn import functional, init, modules, parameter
 from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
     register_module_forward_hook,
@@ -13,13 +13,22 @@ from offgrad.nn.hooks.registry import (
     register_module_full_backward_pre_hook,
 )
 from offgrad.nn.modules import *  # noqa: F403
-from offgrad.nn.parameter import Parameter
+from offgrad.nn.parameter import (
+    Buffer,
+    Parameter,
+    UninitializedBuffer,
+    UninitializedParameter,
+)
 
 __all__ = [
+    "Buffer",
     "Parameter",
+    "UninitializedBuffer",
+    "UninitializedParameter",
     "functional",
     "init",
     "modules",
+    "parameter",
     "register_module_backward_hook",
     "register_module_forward_hook",
     "register_module_forward_pre_hook",

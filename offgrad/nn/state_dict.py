@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
 from offgrad.autograd.handles import RemovableHandle
-from offgrad.autograd.tensor_base import describe
 from offgrad.nn.hooks.registry import Hook, HookMethods, WithModule
-from offgrad.nn.parameter import Parameter
+from offgrad.nn.parameter import Parameter, is_lazy
 
 if TYPE_CHECKING:
     from offgrad.nn.modules.module import Module
@@ -27,7 +26,7 @@ class IncompatibleKeys(NamedTuple):
     def __repr__(self) -> str:
         if not any(self):
             return "<All keys matched successfully>"
-        return f"IncompatibleKeys(missing_keys={self[0]}, unexpected_keys={self[1]})"
+        return f"_IncompatibleKeys(missing_keys={self[0]}, unexpected_keys={self[1]})"
 
 
 class StateDict(OrderedDict[str, Any]):
@@ -181,21 +180,20 @@ class StateMethods(HookMethods):
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(
-                f"load_state_dict takes a mapping, such as state_dict() returns, got "
-                f"{type(state_dict).__name__}"
+                f"Expected state_dict to be dict-like, as state_dict() returns it, got "
+                f"{type(state_dict)}"
             )
         loading = _Loading(self, getattr(state_dict, "_metadata", None), assign)
         loading.load(self, state_dict, "")
         missing, unexpected = loading.keys
         problems = loading.errors
         if strict and unexpected:
-            problems.insert(0, f"unexpected keys: {', '.join(unexpected)}")
+            problems.insert(0, f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
         if strict and missing:
-            problems.insert(0, f"missing keys: {', '.join(missing)}")
+            problems.insert(0, f"Missing key(s) in state_dict: {_quoted(missing)}. ")
         if problems:
-            raise RuntimeError(
-                f"the state dict must fit {type(self).__name__}: {'; '.join(problems)}"
-            )
+            lines = "".join(f"\n\t{each}" for each in problems)
+            raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:{lines}")
         loading.copy()
         return IncompatibleKeys(missing, unexpected)
 
@@ -224,16 +222,18 @@ class StateMethods(HookMethods):
             value = state_dict[prefix + name]
             if not isinstance(value, Tensor):
                 error_msgs.append(
-                    f"{prefix}{name} is a {describe(tensor)}, its value is a "
-                    f"{type(value).__name__}; make it a tensor"
+                    f'While copying the parameter named "{prefix}{name}", expected torch.Tensor or '
+                    f"Tensor-like object from checkpoint but received {type(value)}; make it a "
+                    "tensor"
                 )
                 continue
-            if tensor.shape == () and value.shape == (1,):
+            if not is_lazy(tensor) and tensor.shape == () and value.shape == (1,):
                 value = value[0]
-            if value.shape != tensor.shape:
+            if not is_lazy(tensor) and (is_lazy(value) or value.shape != tensor.shape):
                 error_msgs.append(
-                    f"{prefix}{name} is a {describe(tensor)}, its value has shape "
-                    f"{list(value.shape)}"
+                    f"size mismatch for {prefix}{name}: copying a param with shape "
+                    f"{_size(value)} from checkpoint, the shape in current model is "
+                    f"{_size(tensor)}."
                 )
             elif local_metadata.get("assign_to_params_buffers"):
                 self._assign(name, tensor, value)
@@ -315,6 +315,14 @@ class _Loading:
             for tensor, value in self._copies:
                 _copy(tensor, value)
             self._copies.clear()
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _size(tensor: Tensor) -> str:
+    return "unknown" if is_lazy(tensor) else f"torch.Size({list(tensor.shape)})"
 
 
 @grad_mode.no_grad()

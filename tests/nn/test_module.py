@@ -79,7 +79,7 @@ def test_setting_replacing_and_deleting() -> None:
 
 def test_registration_errors() -> None:
     net = Net()
-    with pytest.raises(KeyError, match=r"'\.'"):
+    with pytest.raises(KeyError, match=r'"\."'):
         net.register_parameter("a.b", None)
     with pytest.raises(KeyError, match="already"):
         net.register_buffer("note", offgrad.ones(1))
@@ -119,7 +119,7 @@ def test_load_state_dict_changes_nothing_when_it_fails() -> None:
     del wrong["scale"]
     wrong["extra"] = offgrad.ones(1)
     wrong["blocks.0.weight"] = offgrad.ones(2, 2)
-    with pytest.raises(RuntimeError, match=r"(?s)missing.*scale.*unexpected.*extra.*blocks\.0"):
+    with pytest.raises(RuntimeError, match=r"(?s)Missing.*scale.*Unexpected.*extra.*blocks\.0"):
         net.load_state_dict(wrong)
     assert net.first.bias.equal(before)
     del wrong["blocks.0.weight"]
@@ -127,7 +127,9 @@ def test_load_state_dict_changes_nothing_when_it_fails() -> None:
     assert (missing, unexpected) == (["scale", "blocks.0.weight"], ["extra"])
     assert net.first.bias.tolist() == [7] * 4
     arrays = {name: value.numpy() for name, value in state.items()}
-    with pytest.raises(RuntimeError, match=r"scale is a .* tensor .*, its value is a ndarray"):
+    with pytest.raises(
+        RuntimeError, match=r"\"scale\", expected torch.Tensor .* received <class 'numpy.ndarray'>"
+    ):
         net.load_state_dict(arrays)
 
 
@@ -253,7 +255,7 @@ def test_containers() -> None:
     assert list(table) == ["x", "y"]
     assert "y" in table
     assert [name for name, _ in table.named_parameters()] == ["y.weight", "y.bias"]
-    with pytest.raises(NotImplementedError, match="one by one"):
+    with pytest.raises(NotImplementedError, match="ModuleList"):
         nn.ModuleList([nn.Identity()])(1)
     assert len(nn.ModuleList().append(nn.Identity()).extend([nn.Identity()])) == 2
 

@@ -10,6 +10,13 @@ from offgrad.nn.modules.conv import (
     ConvTranspose1d,
     ConvTranspose2d,
     ConvTranspose3d,
+from offgrad.nn.modules.container import (
+    Container,
+    ModuleDict,
+    ModuleList,
+    ParameterDict,
+    ParameterList,
+    Sequential,
 )
 from offgrad.nn.modules.dropout import Dropout
 from offgrad.nn.modules.fold import Fold, Unfold
@@ -34,6 +41,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "Container",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
@@ -45,6 +53,8 @@ __all__ = [
     "Module",
     "ModuleDict",
     "ModuleList",
+    "ParameterDict",
+    "ParameterList",
     "ReLU",
     "Sequential",
     "SiLU",

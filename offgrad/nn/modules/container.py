@@ -1,10 +1,38 @@
 """Containers: modules made of other modules."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from typing import Any, overload
+import warnings
+from collections.abc import Iterable, Iterator, KeysView, Mapping
+from itertools import chain, groupby, islice
+from typing import Any, Self, overload
 
-from offgrad.nn.modules.module import Module
+from offgrad.nn.hooks.call_stack import module_registrations
+from offgrad.nn.modules.module import Module, representation
+from offgrad.nn.modules.parameter_containers import (
+    ParameterDict,
+    ParameterList,
+    as_iterable,
+    as_pairs,
+    as_position,
+)
+
+__all__ = [
+    "Container",
+    "ModuleDict",
+    "ModuleList",
+    "ParameterDict",
+    "ParameterList",
+    "Sequential",
+]
+
+
+class Container(Module):
+    """A module with the given modules as attributes; deprecated: subclass `Module`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        warnings.warn("nn.Container is deprecated: subclass nn.Module", FutureWarning, stacklevel=2)
+        super().__init__()
+        for name, module in kwargs.items():
+            self.add_module(name, module)
 
 
 class _Indexed(Module):
@@ -14,32 +42,45 @@ class _Indexed(Module):
         return len(self._modules)
 
     def __iter__(self) -> Iterator[Module]:
-        return iter(self._module_list())
-
-    def _module_list(self) -> list[Module]:
-        """Return all modules; one that was added twice is there twice, unlike in `children`."""
-        return [module for module in self._modules.values() if module is not None]
+        return iter(self._modules.values())  # type: ignore[arg-type]
 
     @overload
-    def __getitem__(self, index: int) -> Module: ...
+    def __getitem__(self, idx: int) -> Module: ...
     @overload
-    def __getitem__(self, index: slice) -> "_Indexed": ...
-    def __getitem__(self, index: int | slice) -> "Module | _Indexed":
+    def __getitem__(self, idx: slice) -> Self: ...
+    def __getitem__(self, idx: int | slice) -> "Module | Self":
         """Return a module, or for a slice a container of the same class."""
-        if isinstance(index, slice):
-            return self._with_modules(self._module_list()[index])
-        position = range(len(self))[index]
-        return next(islice(self._modules.values(), position, None))  # type: ignore[return-value]
+        if isinstance(idx, slice):
+            return self._part(idx)
+        return next(islice(iter(self), as_position(idx, len(self)), None))
 
-    def __setitem__(self, index: int, module: Module) -> None:
-        name = list(self._modules)[index]
-        setattr(self, name, module)
+    def __setitem__(self, idx: int, module: Module) -> None:
+        setattr(self, list(self._modules)[as_position(idx, len(self))], module)
 
-    def append(self, module: Module) -> "_Indexed":
+    def __delitem__(self, idx: int | slice) -> None:
+        names = list(self._modules)
+        for name in names[idx] if isinstance(idx, slice) else [names[as_position(idx, len(names))]]:
+            delattr(self, name)
+        self._set_modules(list(self))
+
+    def append(self, module: Module) -> Self:
+        """Add a module at the end; return the container."""
         self.add_module(str(len(self)), module)
         return self
 
-    def _with_modules(self, modules: list[Module]) -> "_Indexed":
+    def pop(self, key: int | slice) -> Module:
+        """Remove a module, or those of a slice, and return what ``self[key]`` was."""
+        value = self[key]
+        del self[key]
+        return value
+
+    def _set_modules(self, modules: Iterable[Module]) -> None:
+        """Name `modules` by their positions."""
+        module_registrations.count += 1
+        self._modules.clear()
+        self._modules.update({str(position): each for position, each in enumerate(modules)})
+
+    def _part(self, part: slice) -> Self:
         raise NotImplementedError
 
 
@@ -49,50 +90,129 @@ class Sequential(_Indexed):
     Takes the modules one by one, or one dict of modules by name.
     """
 
-    def __init__(self, *modules: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         super().__init__()
-        if len(modules) == 1 and isinstance(modules[0], Mapping):
-            for name, module in modules[0].items():
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            for name, module in args[0].items():
                 self.add_module(name, module)
         else:
-            for index, module in enumerate(modules):
-                self.add_module(str(index), module)
+            for position, module in enumerate(args):
+                self.add_module(str(position), module)
 
-    def _with_modules(self, modules: list[Module]) -> "Sequential":
-        return Sequential(*modules)
+    def _part(self, part: slice) -> Self:
+        return type(self)(dict(list(self._modules.items())[part]))
 
     def forward(self, input: Any) -> Any:
-        for module in self._module_list():
-            input = module(input)
+        for module in self._modules.values():
+            input = module(input)  # type: ignore[misc]
         return input
+
+    def __add__(self, other: Any) -> "Sequential":
+        """Return the modules of both."""
+        return Sequential(*self, *_sequential(other))
+
+    def __iadd__(self, other: Any) -> Self:
+        return self.extend(list(_sequential(other)))
+
+    def __mul__(self, other: int) -> "Sequential":
+        """Return the modules, the same ones, several times over."""
+        return Sequential(*list(self) * self._factor(other))
+
+    def __rmul__(self, other: int) -> "Sequential":
+        return self * other
+
+    def __imul__(self, other: int) -> Self:
+        return self.extend(list(self) * (self._factor(other) - 1))
+
+    def _factor(self, other: Any) -> int:
+        if not isinstance(other, int):
+            raise TypeError(
+                f"unsupported operand type(s) for *: {type(self)} and {type(other)}; the factor "
+                "must be an int"
+            )
+        if other <= 0:
+            raise ValueError(
+                f"Non-positive multiplication factor {other} for {type(self)}; it must be 1 or more"
+            )
+        return other
+
+    def insert(self, index: int, module: Module) -> Self:
+        """Add a module before that of an index; return the container."""
+        if not isinstance(module, Module):
+            raise AssertionError(f"module should be of type {Module}, got {type(module).__name__}")
+        if not -len(self) <= index <= len(self):
+            raise IndexError(f"Index out of range: {index}, of {len(self)} modules")
+        modules = list(self)
+        modules.insert(index, module)
+        self._set_modules(modules)
+        return self
+
+    def extend(self, sequential: Iterable[Module]) -> Self:
+        """Add modules at the end; return the container."""
+        for module in sequential:
+            self.append(module)
+        return self
+
+
+def _sequential(other: Any) -> Any:
+    if not isinstance(other, Sequential):
+        raise ValueError(
+            f"add operator supports only objects of Sequential class, but {type(other)} is given; "
+            "use extend() for other iterables"
+        )
+    return other
 
 
 class ModuleList(_Indexed):
     """A list of modules, for use in a custom `forward`."""
 
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
-        self.extend(modules)
+        if modules is not None:
+            self += modules
 
-    def _with_modules(self, modules: list[Module]) -> "ModuleList":
-        return ModuleList(modules)
+    def _part(self, part: slice) -> Self:
+        return type(self)(list(self)[part])
 
-    def extend(self, modules: Iterable[Module]) -> "ModuleList":
-        for module in modules:
+    def __iadd__(self, modules: Iterable[Module]) -> Self:
+        return self.extend(modules)
+
+    def __add__(self, other: Iterable[Module]) -> "ModuleList":
+        """Return a list of the modules of both."""
+        return ModuleList(chain(self, other))
+
+    def insert(self, index: int, module: Module) -> None:
+        """Add a module before that of an index."""
+        modules = list(self)
+        modules.insert(index, module)
+        self._set_modules(modules)
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Add modules at the end; return the list."""
+        for module in list(as_iterable(modules, "ModuleList.extend")):
             self.append(module)
         return self
 
-    def forward(self, *args: Any) -> Any:
-        raise NotImplementedError("a ModuleList has no forward; call its modules one by one")
+    def __repr__(self) -> str:
+        lines = []
+        texts = enumerate(map(repr, self))
+        for text, group in groupby(texts, key=lambda each: each[1]):
+            positions = [position for position, _ in group]
+            text = text.replace("\n", "\n  ")
+            if len(positions) > 1:
+                lines.append(f"({positions[0]}-{positions[-1]}): {len(positions)} x {text}")
+            else:
+                lines.append(f"({positions[0]}): {text}")
+        return representation(self._get_name(), "", lines)
 
 
 class ModuleDict(Module):
     """A dict of modules, for use in a custom `forward`."""
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+    def __init__(self, modules: Any = None) -> None:
         super().__init__()
-        for name, module in (modules or {}).items():
-            self.add_module(name, module)
+        if modules is not None:
+            self.update(modules)
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -100,23 +220,39 @@ class ModuleDict(Module):
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._modules
+    def __contains__(self, key: str) -> bool:
+        return key in self._modules
 
-    def __getitem__(self, name: str) -> Module:
-        return self.get_submodule(name)
+    def __getitem__(self, key: str) -> Module:
+        return self._modules[key]  # type: ignore[return-value]
 
-    def __setitem__(self, name: str, module: Module) -> None:
-        self.add_module(name, module)
+    def __setitem__(self, key: str, module: Module) -> None:
+        self.add_module(key, module)
 
-    def keys(self) -> Iterable[str]:
+    def __delitem__(self, key: str) -> None:
+        del self._modules[key]
+
+    def clear(self) -> None:
+        """Remove all modules."""
+        self._modules.clear()
+
+    def pop(self, key: str) -> Module:
+        """Remove a module and return it."""
+        return self._modules.pop(key)  # type: ignore[return-value]
+
+    def keys(self) -> KeysView[str]:
+        """Return the names."""
         return self._modules.keys()
 
-    def items(self) -> Iterable[tuple[str, Module]]:
-        return self._modules.items()  # type: ignore[return-value]
+    def items(self) -> Any:
+        """Return names and modules."""
+        return self._modules.items()
 
-    def values(self) -> Iterable[Module]:
-        return self._modules.values()  # type: ignore[return-value]
+    def values(self) -> Any:
+        """Return the modules."""
+        return self._modules.values()
 
-    def forward(self, *args: Any) -> Any:
-        raise NotImplementedError("a ModuleDict has no forward; call its modules by name")
+    def update(self, modules: Any) -> None:
+        """Add the modules of a mapping, or of pairs of names and modules."""
+        for name, module in as_pairs(modules, "ModuleDict"):
+            self[name] = module
