@@ -1,7 +1,8 @@
-"""Errors for names that offgrad lacks, and PyTorch may have."""
+"""Errors for names that offgrad lacks, and PyTorch may have; modules imported at first use."""
 
+import importlib
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any
 
 
 def no_attribute(where: str, name: str) -> AttributeError:
@@ -11,10 +12,17 @@ def no_attribute(where: str, name: str) -> AttributeError:
     )
 
 
-def missing(where: str) -> Callable[[str], NoReturn]:
-    """Return a module's ``__getattr__``, which raises `no_attribute` for missing names."""
+def missing(where: str, modules: tuple[str, ...] = ()) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__``, which raises `no_attribute` for missing names.
 
-    def raise_(name: str) -> NoReturn:
+    Args:
+        where: the full name of the module.
+        modules: names of submodules, which it imports when a program asks for them.
+    """
+
+    def find(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{where}.{name}")
         raise no_attribute(where, name)
 
-    return raise_
+    return find

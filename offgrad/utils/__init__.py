@@ -1,8 +1,8 @@
-"""Checkpoints and hook handles, as in ``torch.utils``."""
+"""Checkpoints, hook handles, data loading and others, as in ``torch.utils``."""
 
 from offgrad._missing import missing as _missing
 from offgrad.utils import checkpoint, hooks
 
-__all__ = ["checkpoint", "hooks"]
+__all__ = ["checkpoint", "data", "hooks"]
 
-__getattr__ = _missing("offgrad.utils")
+__getattr__ = _missing("offgrad.utils", ("data",))
