@@ -17,7 +17,9 @@ from offgrad.ops._linalg.factorizations import (
 )
 from offgrad.ops._linalg.factorizations import linalg_cholesky as cholesky
 from offgrad.ops._linalg.factorizations import linalg_lu_of as lu
+from offgrad.ops._linalg.factorizations import linalg_lu_solve as lu_solve
 from offgrad.ops._linalg.factorizations import linalg_qr_of as qr
+from offgrad.ops._linalg.least_squares import lstsq, matrix_rank, pinv
 from offgrad.ops._linalg.matrices import LinAlgError
 from offgrad.ops._linalg.matrix_functions import (
     cond,
@@ -34,16 +36,12 @@ from offgrad.ops._linalg.products import matmul
 from offgrad.ops._linalg.solving import (
     inv,
     inv_ex,
-    lstsq,
-    matrix_rank,
-    pinv,
     solve,
     solve_ex,
     solve_triangular,
     tensorinv,
     tensorsolve,
 )
-from offgrad.ops._linalg.solving import linalg_lu_solve as lu_solve
 from offgrad.ops._linalg.spectral import eig, eigh, eigvals, eigvalsh, svdvals
 from offgrad.ops._linalg.spectral import linalg_svd_of as svd
 

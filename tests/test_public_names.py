@@ -29,6 +29,7 @@ FACES = (
     "offgrad.storage",
     "offgrad.utils",
     "offgrad.utils.checkpoint",
+    "offgrad.utils.data",
     "offgrad.utils.hooks",
     "offgrad_storage",
     "offgrad_storage.codecs",

@@ -35,6 +35,6 @@ __all__ = [
     "register_module_full_backward_hook",
     "register_module_full_backward_pre_hook",
 ]
-__all__ += modules.__all__
+__all__ += vars(modules)["__all__"]
 
 __getattr__ = _missing("offgrad.nn")

@@ -58,9 +58,12 @@ def test_only_requested_gradients_are_written(
 ) -> None:
     x, grad = rng.normal(size=(2, *shape)).astype(np.float32)
     weight, mean, invstd = rng.normal(size=(3, 5)).astype(np.float32)
-    everything: Any = [np.empty_like(x), np.empty(5, np.float32), np.empty(5, np.float32)]
+    everything: tuple[Any, Any, Any] = np.empty_like(x), *np.empty((2, 5), np.float32)
     kernels.batch_norm_backward(grad, x, weight, mean, invstd, *everything, True)
-    some: Any = [np.empty_like(a) if wanted >> i & 1 else None for i, a in enumerate(everything)]
+    first, second, third = (
+        np.empty_like(each) if wanted >> i & 1 else None for i, each in enumerate(everything)
+    )
+    some = first, second, third
     kernels.batch_norm_backward(grad, x, weight, mean, invstd, *some, True)
     for array, expected in zip(some, everything, strict=True):
         if array is not None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from offgrad.ops._linalg import (
     determinants,
     factorizations,
+    least_squares,
     matrix_functions,
     solving,
     spectral,
@@ -91,10 +92,10 @@ SPECS = [
     OpSpec("solve_triangular_unit", (solving.LinalgSolveTriangular,),
            lambda m, a, b: m.linalg.solve_triangular(
                a, b, upper=False, left=False, unitriangular=True), [((3, 3), (2, 3))]),
-    OpSpec("pinv", (solving.LinalgPinv,), lambda m, x: m.linalg.pinv(x),
+    OpSpec("pinv", (least_squares.LinalgPinv,), lambda m, x: m.linalg.pinv(x),
            [((3, 3),), ((4, 2),), ((2, 2, 3),), ((0, 3),)], np.linalg.pinv, domain=_regular,
            complex=True),
-    OpSpec("lstsq", (solving.LinalgLstsq,), lambda m, a, b: m.linalg.lstsq(a, b)[0],
+    OpSpec("lstsq", (least_squares.LinalgLstsq,), lambda m, a, b: m.linalg.lstsq(a, b)[0],
            [((4, 2), (4, 3)), ((2, 3), (2, 1)), ((2, 3, 2), (2, 3, 1))], domain=_regular,
            complex=True),
     OpSpec("det", (determinants.LinalgDet,), lambda m, x: m.det(x), SQUARE, np.linalg.det,

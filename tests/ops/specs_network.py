@@ -16,13 +16,6 @@ from offgrad.ops._nn.probabilities import (
 )
 from offgrad.ops._random import generators
 from offgrad.ops._shape import reshaping
-from tests.ops import (
-    specs_activations,
-    specs_linalg,
-    specs_losses,
-    specs_products,
-    specs_special,
-)
 from tests.ops import specs_activations, specs_losses, specs_normalization, specs_products
 from tests.ops.opspec import OpSpec, positive
 
@@ -198,10 +191,6 @@ SPECS = [
 
 SPECS += [
     *specs_products.SPECS,
-    *specs_linalg.SPECS,
-    *specs_special.SPECS,
-    *specs_activations.SPECS,
-    *specs_losses.SPECS,
     *specs_activations.SPECS,
     *specs_losses.SPECS,
     *specs_normalization.SPECS,

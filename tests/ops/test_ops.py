@@ -14,9 +14,11 @@ from tests.ops import (
     specs_elementwise,
     specs_fft,
     specs_inplace,
+    specs_linalg,
     specs_math,
     specs_network,
     specs_reduce,
+    specs_special,
     specs_structure,
 )
 from tests.ops.opspec import Array, OpSpec, is_floating, outputs_of, tensors
@@ -30,6 +32,8 @@ SPECS = [
     *specs_fft.SPECS,
     *specs_inplace.SPECS,
     *specs_convolution.SPECS,
+    *specs_linalg.SPECS,
+    *specs_special.SPECS,
 ]
 
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=str)

@@ -4,6 +4,8 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.nn import functional as F
 from offgrad.nn.modules.module import Module
 
+__all__ = ["GELU", "ReLU", "SiLU", "Sigmoid", "Softmax", "Tanh"]
+
 
 class GELU(Module):
     """The Gaussian error linear unit, exact or in its ``"tanh"`` approximation."""

@@ -9,6 +9,8 @@ from offgrad.nn import init
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"]
+
 
 class _NormBase(Module):
     """Channels with optional weight and bias, and optional running statistics as buffers."""

@@ -12,6 +12,8 @@ from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 from offgrad.ops._core.device import check_device
 
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+
 Size = int | Sequence[int]
 _MODES = ("zeros", "reflect", "replicate", "circular")
 

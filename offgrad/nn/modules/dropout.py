@@ -4,6 +4,8 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.nn import functional as F
 from offgrad.nn.modules.module import Module
 
+__all__ = ["Dropout"]
+
 
 class Dropout(Module):
     """Zero each element with probability `p` and scale the others by ``1 / (1 - p)``.

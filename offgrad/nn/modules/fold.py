@@ -6,6 +6,8 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.nn import functional as F
 from offgrad.nn.modules.module import Module
 
+__all__ = ["Fold", "Unfold"]
+
 Size = int | Sequence[int]
 
 

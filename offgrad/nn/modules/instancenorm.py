@@ -7,6 +7,8 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.nn import functional as F
 from offgrad.nn.modules.batchnorm import _NormBase
 
+__all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
+
 
 class _InstanceNorm(_NormBase):
     """Base of the layers for different numbers of dimensions.

@@ -10,6 +10,8 @@ from offgrad.nn import init
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 
+__all__ = ["Identity", "Linear"]
+
 
 class Identity(Module):
     """Return the input; constructor arguments are ignored."""

@@ -4,6 +4,8 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.nn import functional as F
 from offgrad.nn.modules.module import Module
 
+__all__ = ["CrossEntropyLoss", "MSELoss"]
+
 
 class CrossEntropyLoss(Module):
     """Cross-entropy between logits and targets; parameters as for `functional.cross_entropy`."""

@@ -11,6 +11,8 @@ from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 from offgrad.ops._nn.group_normalization import sums_over_channels
 
+__all__ = ["CrossMapLRN2d", "GroupNorm", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
+
 
 class _Affine(Module):
     """A layer with an optional weight, ones at first, and an optional bias, zeros at first."""

@@ -9,6 +9,8 @@ from offgrad.nn import init
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 
+__all__ = ["Embedding"]
+
 
 class Embedding(Module):
     """Rows of a table of `num_embeddings` vectors: integers [...] to [..., embedding_dim].

@@ -14,12 +14,23 @@ from offgrad.ops._linalg.matrices import (
     lapack,
     over_batch,
 )
-from offgrad.ops._linalg.solving import solve_triangular
+from offgrad.ops._linalg.solving import check_system, solve_triangular
+from offgrad.ops._shape.joining import cat
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["cholesky", "geqrf", "lu", "lu_unpack", "orgqr", "qr"]
+__all__ = [
+    "cholesky",
+    "cholesky_inverse",
+    "cholesky_solve",
+    "geqrf",
+    "lu",
+    "lu_solve",
+    "lu_unpack",
+    "orgqr",
+    "qr",
+]
 
 
 class linalg_cholesky_ex(NamedTuple):
@@ -173,14 +184,8 @@ class LinalgQr(Op):
         if columns > rows:
             if grad_wide is None:
                 grad_wide = grad.new_zeros((*grad._array.shape[:-1], columns - rows))
-            grad = _beside(grad, grad_wide)
+            grad = cat((grad, grad_wide), -1)
         return grad
-
-
-def _beside(left: "Tensor", right: "Tensor") -> "Tensor":
-    from offgrad.ops._shape.joining import cat
-
-    return cat((left, right), -1)
 
 
 def linalg_qr_of(A: "Tensor", mode: str = "reduced") -> linalg_qr:
@@ -234,8 +239,6 @@ class LinalgLuFactorEx(Op):
         inner = solve_triangular(lower.mH, inner, upper=True, unitriangular=True)
         result = solve_triangular(upper.mH, inner, upper=False, left=False)
         if rest is not None:
-            from offgrad.ops._shape.joining import cat
-
             result = cat((result, rest), -2 if rows > k else -1)
         return _permutation(pivots._array, rows, result._array.dtype) @ result
 
@@ -317,8 +320,6 @@ def lu_unpack(
 
 
 def _tall_eye(eye: "Tensor", rows: int) -> "Tensor":
-    from offgrad.ops._shape.joining import cat
-
     k = eye._array.shape[0]
     return cat((eye, eye.new_zeros(rows - k, k)), 0)
 
@@ -327,6 +328,43 @@ def lu(A: "Tensor", pivot: bool = True, get_infos: bool = False) -> Any:
     """Return `linalg.lu_factor`, with `get_infos` of `linalg.lu_factor_ex`."""
     result = lu_factor_ex(A, pivot=pivot)
     return tuple(result) if get_infos else tuple(result[:2])
+
+
+def lu_solve(
+    b: "Tensor", LU_data: "Tensor", LU_pivots: "Tensor", *, left: bool = True, adjoint: bool = False
+) -> "Tensor":
+    """Return X with A X = B for the factors of A that `lu_factor` returned."""
+    return linalg_lu_solve(LU_data, LU_pivots, b, left=left, adjoint=adjoint)
+
+
+def linalg_lu_solve(
+    LU: "Tensor", pivots: "Tensor", B: "Tensor", *, left: bool = True, adjoint: bool = False
+) -> "Tensor":
+    """Return X with A X = B, or X A = B without `left`, for the factors of `lu_factor`.
+
+    With `adjoint`, A^H stands for A.
+    """
+    check_system("linalg.lu_solve", LU, B, left)
+    if not left:
+        return linalg_lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH
+    permutation = _permutation(pivots._array, LU._array.shape[-1], LU._array.dtype)
+    if adjoint:
+        inner = solve_triangular(LU.mH, B, upper=False)
+        return permutation @ solve_triangular(LU.mH, inner, upper=True, unitriangular=True)
+    inner = solve_triangular(LU, permutation.mT @ B, upper=False, unitriangular=True)
+    return solve_triangular(LU, inner, upper=True)
+
+
+def cholesky_solve(B: "Tensor", L: "Tensor", upper: bool = False) -> "Tensor":
+    """Return X with A X = B for the Cholesky factor L of A, or U with `upper`."""
+    lower = L.mH if upper else L
+    inner = solve_triangular(lower, B, upper=False)
+    return solve_triangular(lower.mH, inner, upper=True)
+
+
+def cholesky_inverse(L: "Tensor", upper: bool = False) -> "Tensor":
+    """Return the inverse of the matrices whose Cholesky factor is L, or U with `upper`."""
+    return cholesky_solve(eye_like(L, L._array.shape[-1]), L, upper)
 
 
 def geqrf(input: "Tensor") -> "tuple[Tensor, Tensor]":

@@ -1,4 +1,4 @@
-"""Systems of linear equations, inverses and least squares."""
+"""Systems of linear equations, and inverses."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -7,30 +7,20 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops._core.derivatives import differentiate
+from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._linalg.matrices import (
     LinAlgError,
     check_matrices,
     check_same_dtype,
     eye_like,
-    lapack,
     over_batch,
 )
-from offgrad.ops._linalg.spectral import eigh, linalg_svd_of
 from offgrad.ops._reduction.sums import sum_to_size
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = [
-    "cholesky_inverse",
-    "cholesky_solve",
-    "inverse",
-    "lu_solve",
-    "pinverse",
-    "triangular_solve",
-]
+__all__ = ["inverse", "triangular_solve"]
 
 
 class linalg_inv_ex(NamedTuple):
@@ -45,15 +35,6 @@ class linalg_solve_ex(NamedTuple):
 
     result: "Tensor"
     info: "Tensor"
-
-
-class linalg_lstsq(NamedTuple):
-    """Least-squares solutions, sums of squared residuals, ranks and singular values."""
-
-    solution: "Tensor"
-    residuals: "Tensor"
-    rank: "Tensor"
-    singular_values: "Tensor"
 
 
 class triangular_solutions(NamedTuple):
@@ -147,14 +128,14 @@ class LinalgSolveEx(Op):
         return grad_a, sum_to_size(grad_b, self.shape_b) if self.needs_input_grad[1] else None
 
 
-def _is_vector(a: "Tensor", b: "Tensor") -> bool:
+def is_vector(a: "Tensor", b: "Tensor") -> bool:
     """Return whether `b` is a batch of vectors beside the matrices `a`."""
     return b._array.ndim == 1 or (
         b._array.ndim == a._array.ndim - 1 and b._array.shape == a._array.shape[:-1]
     )
 
 
-def _check_system(where: str, a: "Tensor", b: "Tensor", left: bool) -> None:
+def check_system(where: str, a: "Tensor", b: "Tensor", left: bool) -> None:
     check_matrices(a, where, square=True)
     check_matrices(b, where)
     check_same_dtype(where, a, b)
@@ -176,9 +157,9 @@ def solve_ex(
 ) -> linalg_solve_ex:
     """Return `solve`, and for each matrix 0 or the number of its first zero pivot."""
     check_matrices(A, "linalg.solve", square=True)
-    vector = left and _is_vector(A, B)
+    vector = left and is_vector(A, B)
     b = B.unsqueeze(-1) if vector else B
-    _check_system("linalg.solve", A, b, left)
+    check_system("linalg.solve", A, b, left)
     info = np.zeros(A._array.shape[:-2], np.int32)
     try:
         if left:
@@ -275,7 +256,7 @@ def solve_triangular(
         left: whether A stands left of X.
         unitriangular: whether the diagonal counts as ones.
     """
-    _check_system("linalg.solve_triangular", A, B, left)
+    check_system("linalg.solve_triangular", A, B, left)
     if left:
         return LinalgSolveTriangular.apply(A, B, upper=upper, unitriangular=unitriangular)
     return LinalgSolveTriangular.apply(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT
@@ -292,184 +273,6 @@ def triangular_solve(
     matrix, upper = (A.mT, not upper) if transpose else (A, upper)
     solution = solve_triangular(matrix, input, upper=upper, unitriangular=unitriangular)
     return triangular_solutions(solution, A.clone())
-
-
-def lu_solve(
-    b: "Tensor", LU_data: "Tensor", LU_pivots: "Tensor", *, left: bool = True, adjoint: bool = False
-) -> "Tensor":
-    """Return X with A X = B for the factors of A that `lu_factor` returned."""
-    return linalg_lu_solve(LU_data, LU_pivots, b, left=left, adjoint=adjoint)
-
-
-def linalg_lu_solve(
-    LU: "Tensor", pivots: "Tensor", B: "Tensor", *, left: bool = True, adjoint: bool = False
-) -> "Tensor":
-    """Return X with A X = B, or X A = B without `left`, for the factors of `lu_factor`.
-
-    With `adjoint`, A^H stands for A.
-    """
-    _check_system("linalg.lu_solve", LU, B, left)
-    if not left:
-        return linalg_lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH
-    from offgrad.ops._linalg.factorizations import _permutation
-
-    permutation = _permutation(pivots._array, LU._array.shape[-1], LU._array.dtype)
-    if adjoint:
-        inner = solve_triangular(LU.mH, B, upper=False)
-        return permutation @ solve_triangular(LU.mH, inner, upper=True, unitriangular=True)
-    inner = solve_triangular(LU, permutation.mT @ B, upper=False, unitriangular=True)
-    return solve_triangular(LU, inner, upper=True)
-
-
-def cholesky_solve(B: "Tensor", L: "Tensor", upper: bool = False) -> "Tensor":
-    """Return X with A X = B for the Cholesky factor L of A, or U with `upper`."""
-    lower = L.mH if upper else L
-    inner = solve_triangular(lower, B, upper=False)
-    return solve_triangular(lower.mH, inner, upper=True)
-
-
-def cholesky_inverse(L: "Tensor", upper: bool = False) -> "Tensor":
-    """Return the inverse of the matrices whose Cholesky factor is L, or U with `upper`."""
-    return cholesky_solve(eye_like(L, L._array.shape[-1]), L, upper)
-
-
-class LinalgPinv(Op):
-    """The pseudoinverse from singular values above a bound; keeps A and the result."""
-
-    def forward(self, x: Array, result: Array) -> Array:
-        out: Array = result.copy()
-        self.save(self=x, result=out)
-        return out
-
-    def backward(self, grad: "Tensor") -> Any:
-        """dA = -P^H G P^H + (I - A P) G^H P P^H + P^H P G^H (I - P A) (Golub, Pereyra, 1973)."""
-        a, p = self.saved("self"), self.saved("result")
-        adjoint, grad_h = p.mH, grad.mH
-        first = adjoint @ grad @ adjoint
-        left = grad_h @ p @ adjoint
-        right = adjoint @ p @ grad_h
-        return left - a @ (p @ left) + right - (right @ p) @ a - first, None
-
-
-def _bounds(
-    singular: Array, shape: tuple[int, ...], atol: Any, rtol: Any, dtype: np.dtype[Any]
-) -> Array:
-    """Return the bound below which singular values count as zero."""
-    numbers = [each._array[..., None] if isinstance(each, TensorBase) else each
-               for each in (atol, rtol)]  # fmt: skip
-    absolute, relative = numbers
-    if relative is None:
-        default = max(shape[-2:]) * np.finfo(dtype).eps
-        relative = default if absolute is None else np.where(np.asarray(absolute) > 0, 0.0, default)
-    largest = singular.max(-1, keepdims=True, initial=0)
-    return np.asarray(np.maximum(0.0 if absolute is None else absolute, relative * largest))
-
-
-def pinv(
-    A: "Tensor", rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
-) -> "Tensor":
-    """Return the pseudoinverses [..., n, m] of matrices [..., m, n].
-
-    Singular values up to ``max(atol, rtol * largest)`` count as zero; `rtol` is by default
-    max(m, n) times the dtype's eps where `atol` is 0, and 0 where it is positive. `rcond` is an
-    older name of `rtol`.
-    """
-    check_matrices(A, "linalg.pinv", square=hermitian)
-    array = A._array
-    rtol = rcond if rtol is None else rtol
-    if not array.size:
-        empty = np.zeros((*array.shape[:-2], array.shape[-1], array.shape[-2]), array.dtype)
-        return LinalgPinv.apply(A, wrap(empty))
-    if hermitian:
-        values, u = lapack("linalg.pinv", np.linalg.eigh, array)
-        s, vh = np.abs(values), (u * np.sign(values)[..., None, :]).swapaxes(-1, -2).conj()
-    else:
-        u, s, vh = lapack("linalg.pinv", np.linalg.svd, array, full_matrices=False)
-    kept = s > _bounds(s, array.shape, atol, rtol, array.dtype)
-    inverse = np.divide(1, s, out=np.zeros_like(s), where=kept)
-    result: Array = vh.swapaxes(-1, -2).conj() @ (inverse[..., None] * u.swapaxes(-1, -2).conj())
-    return LinalgPinv.apply(A, wrap(result.astype(array.dtype, copy=False)))
-
-
-def pinverse(input: "Tensor", rcond: float = 1e-15) -> "Tensor":
-    """Return the pseudoinverses of matrices: `linalg.pinv`."""
-    return pinv(input, rcond)
-
-
-def matrix_rank(
-    A: "Tensor", tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
-) -> "Tensor":
-    """Return how many singular values exceed ``max(atol, rtol * largest)``, as int64.
-
-    Defaults as for `pinv`; `tol` is an older name of `atol`.
-    """
-    check_matrices(A, "linalg.matrix_rank", square=hermitian)
-    singular = eigh(A.detach())[0].abs() if hermitian else linalg_svd_of(A.detach(), False)[1]
-    atol, rtol = (tol, 0.0) if tol is not None else (atol, rtol)
-    bound = _bounds(singular._array, A._array.shape, atol, rtol, A._array.dtype)
-    return wrap(np.asarray((singular._array > bound).sum(-1), np.int64))
-
-
-class LinalgLstsq(Op):
-    """X with the least |A X - B|; keeps A and B."""
-
-    def forward(self, a: Array, b: Array, rcond: float) -> tuple[Array, ...]:
-        self.save(self=a, b=b)
-
-        def one(a: Array, b: Array) -> tuple[Array, ...]:
-            solution, _, rank, singular = lapack("linalg.lstsq", np.linalg.lstsq, a, b, rcond)
-            return solution, np.asarray(rank, np.int64), singular
-
-        solution, rank, singular = over_batch(one, a, b)
-        residuals = np.zeros(0, singular.dtype)
-        if a.shape[-2] > a.shape[-1] and (rank == a.shape[-1]).all():
-            residuals = (np.abs(a @ solution - b) ** 2).sum(-2)
-        return solution, residuals, rank, singular
-
-    def backward(self, grad: "Tensor", *_: Any) -> Any:
-        """The gradient of pinv(A) B."""
-        inputs = self.saved("self"), self.saved("b")
-        return differentiate(lambda a, b: pinv(a) @ b, inputs, (grad,), self.needs_input_grad)
-
-
-def lstsq(A: "Tensor", B: "Tensor", rcond: Any = None, *, driver: Any = None) -> linalg_lstsq:
-    """Return the X with the least |A X - B|, and its residuals, ranks and singular values.
-
-    Args:
-        A: [..., m, n].
-        B: [..., m, k], or [..., m] for one column; batches broadcast.
-        rcond: singular values below it times the largest count as zero; by default max(m, n)
-            times the dtype's eps.
-        driver: LAPACK's routine: ``"gelsy"`` (the default), ``"gels"``, ``"gelsd"`` or
-            ``"gelss"``; gelsd runs. Only the last two return singular values.
-
-    Returns:
-        solution [..., n, k], residuals [..., k], empty unless m > n and A has full rank, rank
-        [...] (empty for gels), and singular values [..., min(m, n)].
-    """
-    check_matrices(A, "linalg.lstsq")
-    vector = _is_vector(A, B)
-    b = B.unsqueeze(-1) if vector else B
-    check_same_dtype("linalg.lstsq", A, b)
-    if A._array.shape[-2] != b._array.shape[-2]:
-        raise RuntimeError(
-            f"linalg.lstsq: A and B must have as many rows, got {describe(A)} and {describe(B)}"
-        )
-    if driver not in (None, "gelsy", "gels", "gelsd", "gelss"):
-        raise RuntimeError(
-            f"linalg.lstsq: driver must be 'gels', 'gelsy', 'gelsd' or 'gelss', got {driver!r}"
-        )
-    batch = np.broadcast_shapes(A._array.shape[:-2], b._array.shape[:-2])
-    a = A.expand(*batch, *A._array.shape[-2:])
-    b = b.expand(*batch, *b._array.shape[-2:])
-    bound = max(A._array.shape[-2:]) * float(np.finfo(A._array.dtype).eps)
-    results = LinalgLstsq.apply_all(a, b, rcond=bound if rcond is None else rcond)
-    solution, residuals, rank, singular = results
-    if driver in (None, "gelsy", "gels"):
-        singular = singular.new_empty(0)
-    if driver == "gels":
-        rank = rank.new_empty(0)
-    return linalg_lstsq(solution.squeeze(-1) if vector else solution, residuals, rank, singular)
 
 
 def tensorinv(A: "Tensor", ind: int = 2) -> "Tensor":

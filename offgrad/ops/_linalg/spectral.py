@@ -11,6 +11,7 @@ from offgrad.ops._linalg.matrices import (
     eye_like,
     lapack,
 )
+from offgrad.ops._linalg.solving import solve
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -143,8 +144,6 @@ class LinalgEig(Op):
             inner = inner + grad_values.diag_embed()
         if isinstance(inner, int):
             return None
-        from offgrad.ops._linalg.solving import solve
-
         result = solve(vectors.mH, inner @ vectors.mH)
         return result.real if self.is_real else result
 
