@@ -11,10 +11,10 @@ from typing import Any as _Any
 # product and take that time from the kernels' threads (docs/adr/0007).
 _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
-import ml_dtypes as _ml_dtypes
 import numpy as _np
 
 from offgrad import (
+    _dtype,
     _missing,
     _out,
     autograd,
@@ -32,6 +32,30 @@ from offgrad import (
     utils,
 )
 from offgrad._config import show_config
+from offgrad._dtype import (
+    bfloat16,
+    cdouble,
+    cfloat,
+    complex64,
+    complex128,
+    double,
+    dtype,
+    float16,
+    float32,
+    float64,
+    half,
+    int8,
+    int16,
+    int32,
+    int64,
+    long,
+    short,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from offgrad._size import Size
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import (
     enable_grad,
@@ -53,20 +77,9 @@ _parallel.apply_environment()
 
 __version__ = "0.1.0"
 
-float16 = half = _np.dtype(_np.float16)
-bfloat16 = _np.dtype(_ml_dtypes.bfloat16)
-float32 = float = _np.dtype(_np.float32)
-float64 = double = _np.dtype(_np.float64)
-complex64 = cfloat = _np.dtype(_np.complex64)
-complex128 = cdouble = _np.dtype(_np.complex128)
-uint8 = _np.dtype(_np.uint8)
-int8 = _np.dtype(_np.int8)
-int16 = short = _np.dtype(_np.int16)
-int32 = int = _np.dtype(_np.int32)
-int64 = long = _np.dtype(_np.int64)
-bool = _np.dtype(_np.bool_)
-device = ops.Device
-finfo, iinfo = _np.finfo, _np.iinfo
+float = float32
+int = int32
+bool = _dtype.bool_
 inf, nan, pi, e = _np.inf, _np.nan, _np.pi, _np.e
 
 
@@ -82,6 +95,7 @@ __getattr__ = _missing.missing("offgrad")
 
 __all__ = [
     "OutOfMemoryError",
+    "Size",
     "Tensor",
     "autograd",
     "bfloat16",
@@ -91,20 +105,18 @@ __all__ = [
     "complex64",
     "complex128",
     "detach_",
-    "device",
     "double",
+    "dtype",
     "e",
     "enable_grad",
     "fft",
     "fill_",
-    "finfo",
     "float",
     "float16",
     "float32",
     "float64",
     "get_num_threads",
     "half",
-    "iinfo",
     "inf",
     "inference_mode",
     "int",
@@ -137,6 +149,9 @@ __all__ = [
     "special",
     "storage",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "utils",
     "zero_",
 ]

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad import ops
+from offgrad._dtype import DTYPES, DType
 from offgrad._missing import no_attribute
+from offgrad._size import Size
 from offgrad._tensor.inplace import InPlaceMethods
 from offgrad._tensor.methods import OperationMethods
 from offgrad._tensor.printing import numbers
@@ -18,13 +20,17 @@ from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.node import AccumulateGrad, Node, gradient_edge
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.autograd.views import is_stale, refresh
-from offgrad.ops._core.dtypes import check_tensor, element
+from offgrad.ops._core.device import CPU, Device
+from offgrad.ops._core.dims import normalize_dim
+from offgrad.ops._core.dtypes import check_tensor, default_dtype, element
 from offgrad.ops._indexing.advanced import as_tuple, parse
 from offgrad.ops._shape.permuting import expand_to
 from offgrad.ops._shape.reshaping import reshape_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_new_tuple = tuple.__new__  # without the checks of Size
 
 
 def _comparable(other: object) -> TypeGuard[Any]:
@@ -67,7 +73,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def __init__(self, *data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
         """Copy one sequence or array as the default dtype; with sizes, leave it uninitialised."""
-        dtype = ops.get_default_dtype() if dtype is None else dtype
+        dtype = default_dtype() if dtype is None else dtype
         if data and all(isinstance(each, int) for each in data):
             source = ops.empty(*data, dtype=dtype)
         else:
@@ -79,9 +85,9 @@ class Tensor(OperationMethods, InPlaceMethods):
     # Shape, dtype and memory
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Size:
         """The sizes of the dimensions."""
-        return self._array.shape
+        return _new_tuple(Size, self._array.shape)
 
     @property
     def ndim(self) -> int:
@@ -89,9 +95,9 @@ class Tensor(OperationMethods, InPlaceMethods):
         return self._array.ndim
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the elements, a NumPy dtype."""
-        return self._array.dtype
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return DTYPES[self._array.dtype]
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +111,9 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def size(self, dim: int | None = None) -> Any:
         """Return the shape, or the size of one dimension."""
-        return self._array.shape if dim is None else self._array.shape[dim]
+        if dim is None:
+            return _new_tuple(Size, self._array.shape)
+        return self._array.shape[self._existing_dim(dim, "size")]
 
     def dim(self) -> int:
         """Return the number of dimensions."""
@@ -122,7 +130,12 @@ class Tensor(OperationMethods, InPlaceMethods):
     def stride(self, dim: int | None = None) -> Any:
         """Return the strides in elements, of all dimensions or one."""
         steps = tuple(step // self._array.itemsize for step in self._array.strides)
-        return steps if dim is None else steps[dim]
+        return steps if dim is None else steps[self._existing_dim(dim, "stride")]
+
+    def _existing_dim(self, dim: int, where: str) -> int:
+        if not self._array.ndim:
+            raise IndexError(f"{where}: dim {dim} is given, but the tensor has no dimensions")
+        return normalize_dim(dim, self._array.ndim, where)
 
     def data_ptr(self) -> int:
         """Return the address of the first element."""
@@ -152,7 +165,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def __repr__(self) -> str:
         parts = [f"tensor({numbers(self._array, 'tensor(')}"]
-        default = {"f": ops.get_default_dtype(), "i": np.dtype(np.int64), "b": np.dtype(np.bool_)}
+        default = {"f": default_dtype(), "i": np.dtype(np.int64), "b": np.dtype(np.bool_)}
         if self._array.dtype != default.get(self._array.dtype.kind):
             parts.append(f"dtype={self._array.dtype.name}")
         if self._grad_fn is not None:
@@ -214,7 +227,9 @@ class Tensor(OperationMethods, InPlaceMethods):
     def grad(self, value: "Tensor | None") -> None:
         if value is not None and not isinstance(value, TensorBase):
             raise TypeError(f"grad must be a tensor or None, got {type(value).__name__}")
-        if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
+        if value is not None and (
+            value._array.shape != self._array.shape or value._array.dtype != self._array.dtype
+        ):
             raise RuntimeError(
                 f"grad must have its tensor's shape and dtype, got a {describe(value)} for a "
                 f"{describe(self)}"
@@ -453,9 +468,9 @@ class Tensor(OperationMethods, InPlaceMethods):
         return result.clone() if copy and result is self else result
 
     @property
-    def device(self) -> ops.Device:
+    def device(self) -> Device:
         """The device: always the CPU."""
-        return ops.Device("cpu")
+        return CPU
 
     def type_as(self, other: "Tensor") -> "Tensor":
         """Return the tensor converted to the dtype of `other`."""
@@ -572,7 +587,7 @@ class Tensor(OperationMethods, InPlaceMethods):
     # In place
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        while isinstance(value, Tensor) and value.ndim and value.shape[0] == 1:
+        while isinstance(value, Tensor) and value._array.ndim and value._array.shape[0] == 1:
             value = value[0]  # as PyTorch drops leading sizes of 1
         index = as_tuple(index)
         if not parse(index)[2]:
@@ -613,12 +628,12 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def normal_(self, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with normal numbers of mean `mean` and standard deviation `std`."""
-        sample = ops.randn(self.shape, dtype=self.dtype, generator=generator)
+        sample = ops.randn(self.shape, dtype=self._array.dtype, generator=generator)
         return self.copy_(sample * std + mean, name="normal_")
 
     def uniform_(self, a: Any = 0.0, b: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with numbers uniform on [a, b)."""
-        sample = ops.rand(self.shape, dtype=self.dtype, generator=generator)
+        sample = ops.rand(self.shape, dtype=self._array.dtype, generator=generator)
         return self.copy_(sample * (b - a) + a, name="uniform_")
 
     def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> "Tensor":
@@ -628,7 +643,7 @@ class Tensor(OperationMethods, InPlaceMethods):
 
     def exponential_(self, lambd: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with numbers of the exponential distribution of rate `lambd`."""
-        sample = ops.rand(self.shape, dtype=self.dtype, generator=generator)
+        sample = ops.rand(self.shape, dtype=self._array.dtype, generator=generator)
         return self.copy_(ops.log1p(-sample) / -lambd, name="exponential_")
 
     # Operators

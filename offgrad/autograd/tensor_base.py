@@ -80,6 +80,12 @@ def wrap(
     return tensor
 
 
+def numpy_dtype(x: Any) -> np.dtype[Any]:
+    """Return NumPy's dtype of a tensor or an array, as backward gets either."""
+    dtype: np.dtype[Any] = getattr(x, "_array", x).dtype
+    return dtype
+
+
 def is_differentiable(dtype: np.dtype[Any]) -> bool:
     """Return whether tensors of `dtype` can require grad: real or complex floating point."""
     return dtype.kind in "fc" or dtype.name == "bfloat16"

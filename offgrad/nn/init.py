@@ -98,7 +98,7 @@ def ones_(tensor: _Tensor) -> _Tensor:
 @_no_grad()
 def eye_(tensor: _Tensor) -> _Tensor:
     """Fill a matrix with ones on the diagonal."""
-    return tensor.copy_(_ops.eye(*tensor.shape, dtype=tensor.dtype))
+    return tensor.copy_(_ops.eye(*tensor.shape, dtype=tensor._array.dtype))
 
 
 def xavier_uniform_(

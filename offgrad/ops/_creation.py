@@ -14,10 +14,10 @@ from offgrad.ops._core.dtypes import (
     cast,
     category,
     check_tensor,
+    common_dtype,
     converted_array,
+    default_dtype,
     element,
-    get_default_dtype,
-    result_type,
 )
 from offgrad.ops._core.nested_data import array_of_numbers, check_numeric
 
@@ -103,7 +103,7 @@ def empty(
 ) -> "Tensor":
     """Return an uninitialised tensor."""
     check_device(device)
-    dtype = get_default_dtype() if dtype is None else dtype
+    dtype = default_dtype() if dtype is None else dtype
     return _set_requires_grad(wrap(memory.empty(shape_of(size, "empty"), dtype)), requires_grad)
 
 
@@ -130,7 +130,7 @@ def full(
     """
     check_device(device)
     value = _number(fill_value, "full")
-    kind = np.dtype(dtype) if dtype is not None else result_type(value)
+    kind = np.dtype(dtype) if dtype is not None else common_dtype(value)
     out = memory.empty(shape_of((integers(size, "full", "size"),), "full"), kind)
     out[...] = element(value, kind, "full")
     return _set_requires_grad(wrap(out), requires_grad)
@@ -156,7 +156,7 @@ def zeros(
     return full(
         shape_of(size, "zeros"),
         0,
-        dtype=dtype or get_default_dtype(),
+        dtype=dtype or default_dtype(),
         device=device,
         requires_grad=requires_grad,
     )
@@ -169,7 +169,7 @@ def ones(
     return full(
         shape_of(size, "ones"),
         1,
-        dtype=dtype or get_default_dtype(),
+        dtype=dtype or default_dtype(),
         device=device,
         requires_grad=requires_grad,
     )
@@ -244,7 +244,7 @@ def arange(
         raise RuntimeError(f"arange: real numbers are needed, got {start}, {end} and {step}")
     if dtype is None:
         integral = all(isinstance(each, int | np.integer) for each in (start, end, step))
-        dtype = np.int64 if integral else get_default_dtype()
+        dtype = np.int64 if integral else default_dtype()
     kind = np.dtype(dtype)
     if category(kind) in (0, 3):
         raise NotImplementedError(f"arange is not defined for {kind.name}")
@@ -282,7 +282,7 @@ def linspace(
         if isinstance(each, TensorBase) and each._array.ndim:
             raise RuntimeError(f"linspace: bounds have no dimensions, got a {describe(each)}")
     start, end = _number(start, "linspace"), _number(end, "linspace")
-    inferred = result_type(start, end, 0.0)
+    inferred = common_dtype(start, end, 0.0)
     kind = inferred if dtype is None else np.dtype(dtype)
     if category(inferred) == 3 != category(kind):
         raise RuntimeError(f"linspace: complex bounds do not fit into {kind.name}")
@@ -301,7 +301,7 @@ def eye(
     """Return the matrix [n, m] with ones on the diagonal; `m` defaults to `n`."""
     check_device(device)
     rows, columns = shape_of((n, n if m is None else m), "eye")
-    array = np.eye(rows, columns, dtype=dtype or get_default_dtype())
+    array = np.eye(rows, columns, dtype=dtype or default_dtype())
     return _set_requires_grad(wrap(array), requires_grad)
 
 

@@ -32,7 +32,7 @@ def _matrix(n: int, sign: int = -1) -> Array:
 
 def _close(have: Tensor, want: Array, tolerance: float = 1e-11) -> None:
     assert have.shape == want.shape
-    assert have.dtype.kind == want.dtype.kind
+    assert np.dtype(have.dtype).kind == want.dtype.kind
     np.testing.assert_allclose(have.detach().numpy(), want, tolerance, tolerance)
 
 

@@ -138,7 +138,7 @@ def test_names_and_saved_values_are_torchs(expression: str) -> None:
             err_msg=slot,
         )
         if value.ndim:  # a number is a tensor of the dtype computed in, torch's of its own
-            assert str(saved.dtype) == str(value.dtype).removeprefix("torch."), slot
+            assert str(saved.dtype) == str(value.dtype), slot
     for name, value in known.items():
         if isinstance(value, torch.Tensor) or value is None or not hasattr(mine, name):
             continue

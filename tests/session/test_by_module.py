@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from offgrad_storage import DiskStore, PoolStore, ZarrStore
 
@@ -505,7 +506,7 @@ def test_bad_arguments(
 
 
 def context(module: str) -> SaveContext:
-    return SaveContext("", "", module, offgrad.float32, (1 << 20,), 4 << 20, False, False, 0, 0)
+    return SaveContext("", "", module, np.dtype("f4"), (1 << 20,), 4 << 20, False, False, 0, 0)
 
 
 def test_by_module_prints_pickles_and_compares_like_other_policies() -> None:

@@ -8,14 +8,14 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.node import as_tensors
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.tensor_base import TensorBase, numpy_dtype, wrap
 from offgrad.ops._core.dtypes import (
     TensorLike,
     as_tensor_of,
     cast_gradient,
     check_operand,
+    common_dtype,
     not_broadcastable,
-    result_type,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def conj(tensor: "Tensor") -> "Tensor":
     """Return the complex conjugate; a real tensor or array itself."""
-    if tensor.dtype.kind != "c":
+    if numpy_dtype(tensor).kind != "c":
         return tensor
     result = tensor.conj_physical()
     if tensor._is_wrapped_number:
@@ -164,7 +164,7 @@ def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor,
         array_a, array_b = a._array, b._array
         dtype = array_a.dtype
         if dtype is not array_b.dtype and dtype != array_b.dtype:
-            dtype = result_type(a, b)
+            dtype = common_dtype(a, b)
         if array_a.shape != array_b.shape:
             try:
                 broadcast_shape(array_a.shape, array_b.shape)
@@ -176,17 +176,19 @@ def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor,
     for each in (a, b):
         check_operand(each, where)
     if isinstance(a, TensorBase):
-        dtype = result_type(a, b)
+        dtype = common_dtype(a, b)
         return a, as_tensor_of(b, dtype, where), dtype
     if isinstance(b, TensorBase):
-        dtype = result_type(a, b)
+        dtype = common_dtype(a, b)
         return as_tensor_of(a, dtype, where), b, dtype
-    dtype = result_type(a, b)
+    dtype = common_dtype(a, b)
     return as_tensor_of(a, dtype, where), as_tensor_of(b, dtype, where), dtype
 
 
 def no_bools(where: str, *operands: TensorLike) -> None:
     """Raise RuntimeError for bools, tensors or numbers."""
     for each in operands:
-        if isinstance(each, bool) or getattr(each, "dtype", None) == np.bool_:
+        if isinstance(each, bool) or (
+            isinstance(each, TensorBase) and each._array.dtype == np.bool_
+        ):
             raise RuntimeError(f"{where} is not defined for bools; convert them, or use ^ or ~")

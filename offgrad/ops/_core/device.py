@@ -1,57 +1,147 @@
-"""Devices, as PyTorch code names them. There is one: the CPU."""
+"""Devices, as PyTorch code names them. Tensors are on one: the CPU."""
 
-from dataclasses import dataclass
+import re
 from typing import Any
 
 from offgrad.autograd.tensor_base import TensorBase
 
-__all__ = ["Device", "conversion"]
+__all__ = ["conversion", "device"]
 
-_PYTORCH_DEVICES = ("cpu", "cuda", "mps", "xpu", "meta")
+_NAMES = [
+    "cpu",
+    "cuda",
+    "fpga",
+    "hip",
+    "hpu",
+    "ideep",
+    "ipu",
+    "lazy",
+    "maia",
+    "meta",
+    "mkldnn",
+    "mps",
+    "mtia",
+    "opencl",
+    "opengl",
+    "privateuseone",
+    "ve",
+    "vulkan",
+    "xla",
+    "xpu",
+]
 
 
-@dataclass(frozen=True)
 class Device:
-    """A device: ``Device("cpu")`` is the only one.
+    """A device by name, and perhaps index: ``device("cpu")``, ``device("cuda:0")``.
+
+    Devices other than the CPU have names only, so that programs can ask for them; a tensor there is
+    refused. As a context manager it is the device of tensors made without another.
 
     Raises:
-        RuntimeError: for another device.
+        RuntimeError: for a name that PyTorch does not know, or an index alone.
     """
 
-    type: str
+    __slots__ = ("index", "type")
 
-    def __post_init__(self) -> None:
-        kind, _, index = self.type.partition(":")
-        if kind != "cpu" or index not in ("", "0"):
-            raise RuntimeError(f"there is only the device 'cpu', got {self.type!r}")
-        object.__setattr__(self, "type", kind)
+    type: str
+    index: int | None
+
+    def __init__(self, type: Any, index: int | None = None) -> None:
+        if isinstance(type, Device):
+            type, index = type.type, type.index
+        if isinstance(type, int):
+            raise RuntimeError(
+                f"device {type} is an accelerator's, and none is available; use device('cpu')"
+            )
+        if not isinstance(type, str):
+            raise TypeError(f"a device is named by a string, got {type!r}")
+        name, colon, number = type.partition(":")
+        if name not in _NAMES:
+            raise RuntimeError(f"expected one of {', '.join(_NAMES)} as a device, got {type!r}")
+        if colon and (index is not None or not re.fullmatch("0|[1-9][0-9]*", number)):
+            raise RuntimeError(f"a device is a name, or a name and an index: 'cpu:0', got {type!r}")
+        if index is not None and index < 0:
+            raise RuntimeError(f"the index of a device must not be negative, got {index}")
+        _set(self, "type", name)
+        _set(self, "index", int(number) if colon else index)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a device does not change: {name} cannot be set")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Device):
+            return False
+        return (self.type, self.index) == (other.type, other.index)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+    def __repr__(self) -> str:
+        index = "" if self.index is None else f", index={self.index}"
+        return f"device(type={self.type!r}{index})"
 
     def __str__(self) -> str:
-        return self.type
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __reduce__(self) -> Any:
+        return Device, (str(self),)
+
+    def __enter__(self) -> "Device":
+        check_device(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
-def check_device(device: Any) -> None:
-    """Raise unless `device` is None or the CPU."""
-    if device is not None and not isinstance(device, Device):
-        Device(str(device))
+Device.__module__, Device.__name__, Device.__qualname__ = "offgrad", "device", "device"
+device = Device
+_set = object.__setattr__
+CPU = Device("cpu")
 
 
-def conversion(target: tuple[Any, ...], device: Any, dtype: Any) -> Any:
+def check_device(target: Any) -> None:
+    """Raise unless `target` is None or the CPU.
+
+    Raises:
+        AssertionError: for "cuda" and "xpu", as PyTorch without them.
+        RuntimeError: for other devices.
+        TypeError: for what is no device.
+    """
+    if target is None or target is CPU or target == "cpu":
+        return
+    named = target if isinstance(target, Device) else Device(target)
+    if named.type == "cpu":
+        return
+    if named.type in ("cuda", "xpu"):
+        raise AssertionError(
+            f"device {str(named)!r} is not there, tensors are on the CPU: Torch not compiled with "
+            f"{named.type.upper()} enabled"
+        )
+    raise RuntimeError(
+        f"device {str(named)!r} is not there, tensors are on the CPU: not linked with support for "
+        f"{named.type} devices"
+    )
+
+
+def conversion(target: tuple[Any, ...], where: Any, dtype: Any) -> Any:
     """Return the dtype that the arguments of ``to()`` ask for, None to keep the tensor's.
 
     Args:
         target: positional arguments: a device, a dtype, both, or a tensor.
-        device: the keyword argument, checked.
+        where: the keyword argument ``device``, checked.
         dtype: the keyword argument.
     """
-    check_device(device)
+    check_device(where)
     for each in target:
         if isinstance(each, TensorBase):
             dtype = each._array.dtype
-        elif isinstance(each, Device) or (
-            isinstance(each, str) and each.partition(":")[0] in _PYTORCH_DEVICES
+        elif isinstance(each, bool):  # non_blocking
+            pass
+        elif isinstance(each, Device | int) or (
+            isinstance(each, str) and each.partition(":")[0] in _NAMES
         ):
             check_device(each)
-        elif not isinstance(each, bool):  # non_blocking
+        elif each is not None:
             dtype = each
     return dtype

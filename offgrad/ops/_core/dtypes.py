@@ -20,7 +20,7 @@ from offgrad.autograd.tensor_base import (
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["cast", "get_default_dtype", "result_type", "set_default_dtype"]
+__all__ = ["cast"]
 
 Scalar: TypeAlias = "bool | int | float | complex"
 TensorLike: TypeAlias = "Tensor | bool | int | float | complex"
@@ -30,21 +30,22 @@ _PACKAGE = str(Path(__file__).parents[2])
 _has_warned_of_complex = False
 
 
-def get_default_dtype() -> np.dtype[Any]:
+def default_dtype() -> np.dtype[Any]:
     """Return the dtype of tensors made from Python floats."""
     return _default_dtype
 
 
-def set_default_dtype(dtype: Any) -> None:
+def change_default_dtype(dtype: np.dtype[Any]) -> None:
     """Set the dtype of tensors made from Python floats.
 
     Raises:
         TypeError: if `dtype` is not a floating point type.
     """
     global _default_dtype
-    dtype = np.dtype(dtype)
     if dtype.kind == "c" or not is_differentiable(dtype):
-        raise TypeError(f"the default dtype must be a floating point type, got {dtype.name}")
+        raise TypeError(
+            f"only floating-point types are supported as the default type, got {dtype.name}"
+        )
     _default_dtype = dtype
 
 
@@ -57,12 +58,22 @@ def category(dtype: np.dtype[Any]) -> int:
 
 
 def promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype to which PyTorch promotes two tensors with dimensions, or two without."""
+    """Return the dtype to which PyTorch promotes two tensors with dimensions, or two without.
+
+    Raises:
+        RuntimeError: for uint16, uint32 and uint64 next to integers, bools or complex numbers.
+    """
     if a == b:
         return a
     category_a, category_b = category(a), category(b)
     if {category_a, category_b} == {2, 3}:
         return np.promote_types(a, _complex_of(b)) if category_a == 3 else promote_dtypes(b, a)
+    for each, partner in ((a, category_b), (b, category_a)):
+        if each.kind == "u" and each.itemsize > 1 and partner != 2:
+            raise RuntimeError(
+                "promotion for uint16, uint32 and uint64 types is not supported, got "
+                f"{a.name} and {b.name}; convert one of them"
+            )
     if category_a == category_b:
         if "bfloat16" in (a.name, b.name):
             other = b if a.name == "bfloat16" else a
@@ -89,7 +100,7 @@ def _complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.complex128 if real == np.float64 else np.complex64)
 
 
-def result_type(*operands: Any) -> np.dtype[Any]:
+def common_dtype(*operands: Any) -> np.dtype[Any]:
     """Return the dtype to which PyTorch promotes `operands`.
 
     Tensors with dimensions decide. A tensor without dimensions, or a number, changes the dtype only
@@ -190,7 +201,7 @@ def promote(a: TensorLike, b: TensorLike, where: str) -> "tuple[Tensor, Tensor]"
         return a, b
     for each in (a, b):
         check_operand(each, where)
-    dtype = result_type(a, b)
+    dtype = common_dtype(a, b)
     return as_tensor_of(a, dtype, where), as_tensor_of(b, dtype, where)
 
 

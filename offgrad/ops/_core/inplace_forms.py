@@ -117,7 +117,7 @@ class CopyBackwards(Op):
         """The overwritten target gets zeros, the source the gradient."""
         need_target, need_source = self.needs_input_grad
         return (
-            grad.new_zeros(grad.shape) if need_target else None,
+            grad.new_zeros(grad._array.shape) if need_target else None,
             grad.sum_to_size(self.shape) if need_source else None,
         )
 

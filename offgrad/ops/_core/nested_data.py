@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.ops._core.dtypes import get_default_dtype, promote_dtypes, result_type
+from offgrad.ops._core.dtypes import common_dtype, default_dtype, promote_dtypes
 
 _SUPPORTED = "biufc"
 
@@ -48,7 +48,7 @@ def array_of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
     if not is_too_large:
         check_numeric(array, "tensor()")
     if dtype is None:
-        dtype = functools.reduce(promote_dtypes, dtypes) if dtypes else get_default_dtype()
+        dtype = functools.reduce(promote_dtypes, dtypes) if dtypes else default_dtype()
     target = np.dtype(dtype)
     if target.kind in "iu" and array.dtype.kind != "b":
         _check_range(array, target, ValueError if is_too_large else RuntimeError)
@@ -99,7 +99,7 @@ _PYTHON_NUMBERS = {bool, int, float, complex}
 
 def _dtype_of(kind: type) -> np.dtype[Any]:
     """Return PyTorch's dtype for a Python type of number."""
-    return result_type(kind())
+    return common_dtype(kind())
 
 
 def _holds_integers(array: np.ndarray[Any, Any]) -> bool:

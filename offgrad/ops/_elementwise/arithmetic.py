@@ -6,7 +6,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array
-from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.tensor_base import TensorBase, numpy_dtype, wrap
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
     are_large,
@@ -18,7 +18,7 @@ from offgrad.ops._core.broadcasting import (
 from offgrad.ops._core.dtypes import (
     TensorLike,
     category,
-    get_default_dtype,
+    default_dtype,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Div(Broadcasting):
         """d(a/b) = da / b - a / b^2 db."""
         need_a, need_b = self.needs_input_grad
         if self.rounding_mode is not None:
-            zero: Any = memory.zeros(grad.shape, grad.dtype)
+            zero: Any = memory.zeros(grad.shape, numpy_dtype(grad))
             zero = zero if self._on_arrays else wrap(zero)
             return self.reduced(zero if need_a else None, zero if need_b else None)
         other = conj(self.saved("other"))
@@ -214,7 +214,7 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
         return mul(other.reciprocal(), input)  # as PyTorch, to the last bit
     a, b, dtype = operands("div", input, other)
     if category(dtype) < 2:
-        dtype = get_default_dtype()
+        dtype = default_dtype()
     return Div.apply(a, b, dtype=dtype)
 
 

@@ -22,8 +22,8 @@ from offgrad.ops._core.dtypes import (
     check_operand,
     check_ordered,
     check_tensor,
+    common_dtype,
     element,
-    result_type,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
 
@@ -71,7 +71,7 @@ class Extremum(Broadcasting):
             loses_a, loses_b = (a < b, a > b) if self.ufunc is np.maximum else (a > b, a < b)
             tie = a == b
             if tie.any():
-                grad = grad * wrap(np.where(tie, 0.5, 1.0).astype(grad.dtype))
+                grad = grad * wrap(np.where(tie, 0.5, 1.0).astype(grad._array.dtype))
         return self.reduced(
             grad.masked_fill(wrap(loses_a), 0) if need_a else None,
             grad.masked_fill(wrap(loses_b), 0) if need_b else None,
@@ -232,7 +232,7 @@ def _clamp(where: str, input: "Tensor", low: Any, high: Any) -> "Tensor":
     for each in bounds:
         check_operand(each, where)
     check_ordered(x, where)
-    dtype = result_type(x, *bounds)
+    dtype = common_dtype(x, *bounds)
     if dtype.kind in "cb":
         raise NotImplementedError(f"{where} is defined for integers and floats, got {dtype.name}")
     if not any(isinstance(each, TensorBase) for each in bounds):

@@ -21,7 +21,7 @@ from offgrad.ops._core.dtypes import (
     check_broadcastable,
     check_ordered,
     check_tensor,
-    result_type,
+    common_dtype,
 )
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def where(condition: "Tensor", input: Any = None, other: Any = None) -> Any:
     if isinstance(input, TensorBase) or isinstance(other, TensorBase):
         a, b, dtype = operands("where", input, other)
     else:
-        dtype = result_type(input, other)
+        dtype = common_dtype(input, other)
         a, b = as_tensor_of(input, dtype, "where"), as_tensor_of(other, dtype, "where")
     check_broadcastable("where", condition, a, b)
     return Where.apply(condition, a, b, dtype=dtype)

@@ -247,7 +247,7 @@ class FusedUnary(Unary):
         result = self.saved("result")
         if self._on_arrays:
             return grad * self.derivative(result)
-        if result.dtype.kind == "c":
+        if result._array.dtype.kind == "c":
             return grad * conj(self.derivative(result))
         op = FusedUnaryBackward.named(f"{type(self).__name__[:-1]}Backward0")
         return op.compute(grad, result, factors=self.factors)

@@ -24,7 +24,7 @@ from offgrad.ops._core.dtypes import (
     cast_gradient,
     category,
     check_tensor,
-    result_type,
+    common_dtype,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
 
@@ -126,7 +126,7 @@ class Pow(Broadcasting):
             slope = exponent * base ** (exponent - 1)
             grad_a = grad.new_zeros(()).where(exponent == 0, grad * conj(slope))
         if need_b:
-            converted_base = cast(base, grad.dtype)
+            converted_base = cast(base, grad._array.dtype)
             grad_b = _to_exponent(
                 grad, converted_base._array, converted_base.log(), exponent, self.saved("result")
             )
@@ -247,7 +247,7 @@ def square(input: "Tensor") -> "Tensor":
 
 def float_power(input: TensorLike, exponent: TensorLike) -> "Tensor":
     """Return ``input ** exponent`` computed in float64, or in complex128 if one is complex."""
-    dtype = np.dtype(np.complex128 if category(result_type(input, exponent)) == 3 else np.float64)
+    dtype = np.dtype(np.complex128 if category(common_dtype(input, exponent)) == 3 else np.float64)
     a, b = (
         cast(each, dtype) if isinstance(each, TensorBase) else dtype.type(each).item()  # type: ignore[arg-type]
         for each in (input, exponent)

@@ -22,8 +22,8 @@ from offgrad.ops._core.dtypes import (
     category,
     check_ordered,
     check_tensor,
+    default_dtype,
     floating,
-    get_default_dtype,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import where
@@ -212,7 +212,7 @@ def _floats(
     a, b, dtype = operands(where, input, other)
     check_ordered(a, where)
     check_ordered(b, where)
-    return a, b, get_default_dtype() if category(dtype) < 2 else dtype
+    return a, b, default_dtype() if category(dtype) < 2 else dtype
 
 
 def logaddexp(input: "Tensor", other: "Tensor") -> "Tensor":

@@ -17,7 +17,7 @@ from offgrad.ops._core.dtypes import (
     category,
     check_broadcastable,
     check_tensor,
-    result_type,
+    common_dtype,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def addcmul(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any
     """Return ``input + value * tensor1 * tensor2``."""
     tensors = [check_tensor(each, "addcmul") for each in (input, tensor1, tensor2)]
     check_broadcastable("addcmul", *tensors)
-    return AddProduct.apply(*tensors, dtype=result_type(*tensors), value=value)
+    return AddProduct.apply(*tensors, dtype=common_dtype(*tensors), value=value)
 
 
 def addcdiv(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any = 1) -> "Tensor":
@@ -170,4 +170,4 @@ def addcdiv(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any
     if all(category(each._array.dtype) < 2 for each in tensors[1:]):
         raise RuntimeError("addcdiv divides floating point tensors, got integers; convert one")
     check_broadcastable("addcdiv", *tensors)
-    return AddQuotient.apply(*tensors, dtype=result_type(*tensors), value=value)
+    return AddQuotient.apply(*tensors, dtype=common_dtype(*tensors), value=value)

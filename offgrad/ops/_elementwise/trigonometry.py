@@ -19,8 +19,8 @@ from offgrad.ops._core.dtypes import (
     category,
     check_ordered,
     check_tensor,
+    default_dtype,
     floating,
-    get_default_dtype,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.exponential import FusedUnary, Unary, reciprocal, rsqrt
@@ -338,7 +338,7 @@ def atan2(input: TensorLike, other: TensorLike) -> "Tensor":
     check_ordered(a, "atan2")
     check_ordered(b, "atan2")
     if category(dtype) < 2:
-        dtype = get_default_dtype()
+        dtype = default_dtype()
     return Atan2.apply(a, b, dtype=dtype)
 
 

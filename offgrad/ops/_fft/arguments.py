@@ -15,7 +15,7 @@ from offgrad.ops._core.dtypes import (
     cast,
     category,
     check_tensor,
-    get_default_dtype,
+    default_dtype,
 )
 from offgrad.ops._fft.nodes import INVERSE_NORM
 from offgrad.ops._shape.slicing import narrow
@@ -163,7 +163,7 @@ def _transform_dtype(input: "Tensor", where: str) -> np.dtype[Any]:
     """Return the floating point or complex dtype of a transform of `input`."""
     dtype = input._array.dtype
     if category(dtype) < 2:
-        dtype = get_default_dtype()
+        dtype = default_dtype()
     if dtype.itemsize < 4:
         raise RuntimeError(
             f"{where} computes in single and double precision, got {dtype.name}; convert with "

@@ -7,7 +7,7 @@ import numpy as np
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.device import check_device
-from offgrad.ops._core.dtypes import category, check_tensor, get_default_dtype
+from offgrad.ops._core.dtypes import category, check_tensor, default_dtype
 from offgrad.ops._fft.arguments import Ints, dimensions, integer
 from offgrad.ops._shape.reordering import roll
 
@@ -20,7 +20,7 @@ def _frequencies(
 ) -> "Tensor":
     """Return ``counts / (n * d)``."""
     check_device(device)
-    dtype = get_default_dtype() if dtype is None else np.dtype(dtype)
+    dtype = default_dtype() if dtype is None else np.dtype(dtype)
     if category(dtype) != 2:
         raise RuntimeError(f"{where}: the dtype must be a floating point type, got {dtype.name}")
     if isinstance(d, str | bytes):

@@ -69,14 +69,14 @@ class LinearWithoutBias(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """dx = G W, dW = G^H x."""
-        rows = grad.reshape(prod(self.shape[:-1]), grad.shape[-1])
+        rows = grad.reshape(prod(self.shape[:-1]), self.columns)
         return self.factors(rows, *self.needs_input_grad)
 
     def factors(self, rows: "Tensor", need_x: bool, need_weight: bool) -> Any:
         """Return the gradients of x and W from the rows of the incoming gradient."""
         grad_x = grad_weight = None
         if need_weight:
-            x = conj(self.saved(self.rows)).reshape(rows.shape[0], self.shape[-1])
+            x = conj(self.saved(self.rows)).reshape(prod(self.shape[:-1]), self.shape[-1])
             grad_weight = times(rows.mT, x)
             del x  # perhaps recomputed: it makes room for the next product
         if need_x:
@@ -113,7 +113,7 @@ class Linear(LinearWithoutBias):
     def backward(self, grad: "Tensor") -> Any:
         """dx = G W, dW = G^H x, db = sum of G over rows."""
         need_bias, need_x, need_weight = self.needs_input_grad
-        rows = grad.reshape(prod(self.shape[:-1]), grad.shape[-1])
+        rows = grad.reshape(prod(self.shape[:-1]), self.columns)
         return (
             SumRows.compute(rows) if need_bias else None,
             *self.factors(rows, need_x, need_weight),

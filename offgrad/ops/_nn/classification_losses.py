@@ -169,7 +169,7 @@ class CrossEntropyBackward(_Classification):
         logits, target = self.saved("self"), self.saved("target")._array
         dim = 1 if logits.ndim > 1 else 0
         classes = logits.shape[dim]
-        weight = np.ones(classes, logits.dtype)
+        weight = np.ones(classes, logits._array.dtype)
         if "weight" in self._saved:
             weight = self.saved("weight")._array
         smoothing = self.options["label_smoothing"]
@@ -183,8 +183,8 @@ class CrossEntropyBackward(_Classification):
         np.put_along_axis(subtracted, class_index, shares, dim)
         mask = np.expand_dims(counted, dim)
         scale = 1 / np.float64(self.total) if self.reduction == 1 else 1.0
-        factor = wrap(((at_target + spread.sum()) * mask * scale).astype(logits.dtype))
-        constant = wrap((subtracted * mask * scale).astype(logits.dtype))
+        factor = wrap(((at_target + spread.sum()) * mask * scale).astype(logits._array.dtype))
+        constant = wrap((subtracted * mask * scale).astype(logits._array.dtype))
 
         def reference(g: "Tensor", x: "Tensor") -> "Tensor":
             each = g.unsqueeze(dim) if self.reduction == 0 else g

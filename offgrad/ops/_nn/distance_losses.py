@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad.autograd.tensor_base import describe
-from offgrad.ops._core.dtypes import category, check_broadcastable, check_tensor, result_type
+from offgrad.ops._core.dtypes import category, check_broadcastable, check_tensor, common_dtype
 from offgrad.ops._elementwise.clamping import clamp
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._elementwise.exponential import sqrt
@@ -39,7 +39,7 @@ def cosine_similarity(x1: "Tensor", x2: "Tensor", dim: int = 1, eps: float = 1e-
     Raises:
         RuntimeError: if the vectors are not floating point.
     """
-    dtype = result_type(
+    dtype = common_dtype(
         check_tensor(x1, "cosine_similarity"), check_tensor(x2, "cosine_similarity")
     )
     if category(dtype) != 2:

@@ -10,8 +10,8 @@ from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import (
     check_broadcastable,
     check_tensor,
+    common_dtype,
     real_floating,
-    result_type,
     shape_error,
 )
 from offgrad.ops._elementwise.comparison import where
@@ -52,7 +52,7 @@ def _broadcast(input: "Tensor", target: "Tensor", where: str) -> "tuple[Tensor, 
     """Return both in the same shape and dtype; warn if the shapes differed."""
     a, b = check_tensor(input, where), check_tensor(target, where)
     if a._array.dtype != b._array.dtype:
-        dtype = result_type(a, b)
+        dtype = common_dtype(a, b)
         a, b = a.to(dtype), b.to(dtype)
     if a._array.shape == b._array.shape:
         return a, b

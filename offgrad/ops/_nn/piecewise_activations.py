@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import describe, numpy_dtype
 from offgrad.ops._core.dtypes import (
     category,
     check_tensor,
@@ -52,7 +52,7 @@ class TwoSlopes(Activation):
         """Multiply by the slopes, in one pass."""
         x = self.saved("self")
         op = TwoSlopesBackward.named(f"{type(self).__name__[:-1]}Backward0")
-        return op.compute(grad, x, slopes=self.slopes(x.dtype))
+        return op.compute(grad, x, slopes=self.slopes(numpy_dtype(x)))
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """Return the slopes, with bounds for numbers of `dtype`."""

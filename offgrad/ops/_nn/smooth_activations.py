@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import describe, numpy_dtype
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -102,7 +102,7 @@ class FusedActivation(Op):
     def backward(self, grad: "Tensor") -> Any:
         """Multiply by the derivative, in one pass."""
         x = self.saved("self")
-        if x.dtype.kind == "c":
+        if numpy_dtype(x).kind == "c":
             return grad * conj(self.slope(x, **self.parameters))
         name = type(self).__name__.replace("Backward0", "BackwardBackward0")
         op = FusedActivationBackward.named(name)

@@ -12,7 +12,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import is_differentiable, wrap
 from offgrad.ops._core.device import check_device
 from offgrad.ops._core.dims import integer, shape_of
-from offgrad.ops._core.dtypes import get_default_dtype, real_floating
+from offgrad.ops._core.dtypes import default_dtype, real_floating
 from offgrad.ops._random import replay
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def dropout(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor":
 
 
 def _float_dtype(dtype: Any, where: str) -> np.dtype[Any]:
-    result = get_default_dtype() if dtype is None else np.dtype(dtype)
+    result = default_dtype() if dtype is None else np.dtype(dtype)
     if not is_differentiable(result):
         raise NotImplementedError(
             f"{where}: a floating point or complex dtype is needed, got {result.name}"

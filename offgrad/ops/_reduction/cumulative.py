@@ -248,5 +248,5 @@ def diff(
         if not size:
             break
         later, earlier = result.narrow(axis, 1, size - 1), result.narrow(axis, 0, size - 1)
-        result = logical_xor(later, earlier) if result.dtype == np.bool_ else later - earlier
+        result = logical_xor(later, earlier) if result._array.dtype == np.bool_ else later - earlier
     return result

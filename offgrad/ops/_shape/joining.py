@@ -9,7 +9,7 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dims import normalize_dim
-from offgrad.ops._core.dtypes import check_tensor, result_type
+from offgrad.ops._core.dtypes import check_tensor, common_dtype
 from offgrad.ops._shape.permuting import broadcast_to
 from offgrad.ops._shape.reshaping import (
     atleast_1d,
@@ -118,7 +118,7 @@ def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
 
 def _cat(tensors: "Sequence[Tensor]", dim: int, where: str) -> "Tensor":
     tensors = _listed(tensors, where)
-    dtype = result_type(*tensors)
+    dtype = common_dtype(*tensors)
     if len(tensors) > 1:
         # In PyTorch an empty vector can be joined with any tensor.
         tensors = [each for each in tensors if each._array.shape != (0,)] or tensors[:1]
@@ -158,7 +158,7 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
                 f"{describe(each)} and tensor 0 a {describe(tensors[0])}"
             )
     axis = normalize_dim(dim, tensors[0]._array.ndim + 1, "stack")
-    dtype = result_type(*tensors)
+    dtype = common_dtype(*tensors)
     return Stack.apply(*(each.to(dtype) for each in tensors), dim=axis)
 
 
@@ -203,7 +203,7 @@ def block_diag(*tensors: "Tensor") -> "Tensor":
     for each in tensors:
         if check_tensor(each, "block_diag")._array.ndim > 2:
             raise RuntimeError(f"block_diag: at most 2 dimensions, got a {describe(each)}")
-    dtype = result_type(*tensors)
+    dtype = common_dtype(*tensors)
     return BlockDiag.apply(*(each.to(dtype) for each in tensors))
 
 
