@@ -8,7 +8,7 @@ import numpy as np
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
-from offgrad.ops._core.dtypes import TensorLike, category, check_ordered, get_default_dtype
+from offgrad.ops._core.dtypes import TensorLike, category, check_ordered, default_dtype
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.exponential import Unary, exp
 from offgrad.ops._elementwise.gamma_functions import _real, scipy_function
@@ -303,7 +303,7 @@ def _two(where: str, input: TensorLike, other: TensorLike) -> Any:
     a, b, dtype = operands(where, input, other)
     check_ordered(a, where)
     check_ordered(b, where)
-    return a, b, np.dtype(get_default_dtype()) if category(dtype) < 2 else dtype
+    return a, b, default_dtype() if category(dtype) < 2 else dtype
 
 
 def xlog1py(input: TensorLike, other: TensorLike) -> "Tensor":

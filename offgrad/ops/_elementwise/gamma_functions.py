@@ -13,8 +13,8 @@ from offgrad.ops._core.dtypes import (
     category,
     check_ordered,
     check_tensor,
+    default_dtype,
     floating,
-    get_default_dtype,
 )
 from offgrad.ops._elementwise.exponential import Unary, exp
 
@@ -169,7 +169,7 @@ def _incomplete(where: str, input: TensorLike, other: TensorLike, upper: bool) -
     a, b, dtype = operands(where, input, other)
     check_ordered(a, where)
     check_ordered(b, where)
-    dtype = get_default_dtype() if category(dtype) < 2 else dtype
+    dtype = default_dtype() if category(dtype) < 2 else dtype
     return Igamma.named(f"{where.capitalize()}Backward0").apply(
         a, b, dtype=np.dtype(dtype), upper=upper
     )
