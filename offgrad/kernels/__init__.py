@@ -62,6 +62,13 @@ from offgrad.kernels._losses import (
     smooth_l1,
     soft_margin,
 )
+from offgrad.kernels._max_pool import (
+    Windows,
+    code_dtype,
+    max_pool,
+    max_pool_backward,
+    places,
+)
 from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
@@ -75,6 +82,7 @@ from offgrad.kernels._reduce import (
     sum_axes,
     sum_rows,
 )
+from offgrad.kernels._resample import Taps, resample
 from offgrad.kernels._rows import add_rows, take_rows
 from offgrad.kernels._scans import has_scans, log_cumsum_exp, recurrence, running_extreme
 from offgrad.kernels._softmax import (
@@ -97,6 +105,8 @@ from offgrad.kernels._special import (
 __all__ = [
     "PairLoss",
     "Steps",
+    "Taps",
+    "Windows",
     "adamw_step",
     "adamw_steps",
     "add_columns",
@@ -115,6 +125,7 @@ __all__ = [
     "convolve",
     "convolve_transposed",
     "convolve_weight",
+    "code_dtype",
     "copy_into",
     "cross_entropy",
     "cross_entropy_backward",
@@ -156,14 +167,18 @@ __all__ = [
     "log_sigmoid",
     "log_sigmoid_backward",
     "matmul",
+    "max_pool",
+    "max_pool_backward",
     "mish",
     "mish_backward",
     "mse",
     "parallel_for",
+    "places",
     "quadratic_backward",
     "recurrence",
     "reduce_axes",
     "remainder",
+    "resample",
     "running_extreme",
     "scatter_add",
     "scratch",

@@ -157,6 +157,32 @@ def _cross_entropy_backward(x: Array) -> None:
     kernels.cross_entropy_backward(_statistics(x), x, _target(x), _statistics(x), x.copy())
 
 
+def _windows(x: Array) -> tuple[tuple[kernels.Windows, ...], Array]:
+    """Return pairs of rows and columns of an image, and where their maxima are."""
+    ends = [np.arange(0, size, 2) for size in x.shape]
+    high, low = (kernels.Windows(each, each * 0 + 2, 1, 2, 2, 0, len(each)) for each in ends)
+    single = kernels.Windows(np.zeros(1, np.int64), np.ones(1, np.int64), 1, 1)
+    codes = np.zeros((1, 1, len(ends[0]), len(ends[1])), np.uint8)
+    return (single, high, low), codes
+
+
+def _max_pool(x: Array) -> None:
+    windows, codes = _windows(x)
+    kernels.max_pool(x[None, None], windows, codes.astype(x.dtype), codes)
+
+
+def _max_pool_backward(x: Array) -> None:
+    windows, codes = _windows(x)
+    kernels.max_pool_backward(codes.astype(x.dtype), codes, windows, x[None, None].copy())
+
+
+def _resample(x: Array) -> None:
+    height, width = (
+        kernels.Taps(size, np.arange(size)[None], np.ones((1, size))) for size in x.shape
+    )
+    kernels.resample(x, (height, width), x.copy())
+
+
 def _adamw(x: Array) -> None:
     kernels.adamw_step(x, x.copy(), x.copy(), x.copy(), 0.1, 0.9, 0.9, 0.1, 0.1, 1)
 
@@ -209,6 +235,9 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "loss of differences, backward": _difference_loss_backward,
     "sums of rows": lambda x: kernels.sum_axes(_large(x), (1,)),
     "cumulative log-sum-exp": lambda x: kernels.log_cumsum_exp(x, x.copy()),
+    "max pooling": _max_pool,
+    "max pooling, backward": _max_pool_backward,
+    "resampling": _resample,
     "recurrence": lambda x: kernels.recurrence(x, x, x.copy()),
     "running extreme": lambda x: kernels.running_extreme(x, np.zeros(x.shape, np.int64), True),
     "sigmoid": _elementwise(kernels.sigmoid, 1),

@@ -54,6 +54,47 @@ from offgrad.ops import (
     triplet_margin_loss,
 )
 from offgrad.ops._core.inplace_forms import inplace_form as _inplace_form
+from offgrad.ops._nn.average_pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    lp_pool1d,
+    lp_pool2d,
+    lp_pool3d,
+)
+from offgrad.ops._nn.channel_shuffling import (
+    channel_shuffle,
+    native_channel_shuffle,
+    pixel_shuffle,
+    pixel_unshuffle,
+)
+from offgrad.ops._nn.fractional_pooling import (
+    fractional_max_pool2d,
+    fractional_max_pool2d_with_indices,
+    fractional_max_pool3d,
+    fractional_max_pool3d_with_indices,
+)
+from offgrad.ops._nn.grid_sampling import affine_grid, grid_sample
+from offgrad.ops._nn.interpolation import interpolate, upsample, upsample_bilinear, upsample_nearest
+from offgrad.ops._nn.max_pooling import (
+    adaptive_max_pool1d,
+    adaptive_max_pool1d_with_indices,
+    adaptive_max_pool2d,
+    adaptive_max_pool2d_with_indices,
+    adaptive_max_pool3d,
+    adaptive_max_pool3d_with_indices,
+    max_pool1d,
+    max_pool1d_with_indices,
+    max_pool2d,
+    max_pool2d_with_indices,
+    max_pool3d,
+    max_pool3d_with_indices,
+)
+from offgrad.ops._nn.max_unpooling import max_unpool1d, max_unpool2d, max_unpool3d
+from offgrad.ops._nn.padding import pad
 from offgrad.ops._nn.sliding_blocks import fold, unfold
 
 celu = _with_inplace(_ops.celu)
@@ -80,6 +121,45 @@ selu_ = _ops.selu_
 threshold_ = _ops.threshold_
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "lp_pool1d",
+    "lp_pool2d",
+    "lp_pool3d",
+    "channel_shuffle",
+    "native_channel_shuffle",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "fractional_max_pool2d",
+    "fractional_max_pool2d_with_indices",
+    "fractional_max_pool3d",
+    "fractional_max_pool3d_with_indices",
+    "affine_grid",
+    "grid_sample",
+    "interpolate",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool2d_with_indices",
+    "adaptive_max_pool3d",
+    "adaptive_max_pool3d_with_indices",
+    "max_pool1d",
+    "max_pool1d_with_indices",
+    "max_pool2d",
+    "max_pool2d_with_indices",
+    "max_pool3d",
+    "max_pool3d_with_indices",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
+    "pad",
     "batch_norm",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",

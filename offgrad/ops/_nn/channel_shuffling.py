@@ -1,0 +1,82 @@
+"""Rearranging channels: into finer or coarser grids, and between groups."""
+
+from typing import TYPE_CHECKING
+
+from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.dims import integer
+from offgrad.ops._core.dtypes import check_tensor
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["channel_shuffle", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle"]
+
+
+def _factor(input: "Tensor", value: int, where: str, name: str) -> "tuple[Tensor, int]":
+    x, factor = check_tensor(input, where), integer(value, where, name)
+    if x._array.ndim < 3:
+        raise RuntimeError(
+            f"{where} expects input to have at least 3 dimensions, got a {describe(x)}"
+        )
+    if factor <= 0:
+        raise RuntimeError(f"{where} expects a positive {name}, but got {factor}")
+    return x, factor
+
+
+def pixel_shuffle(input: "Tensor", upscale_factor: int) -> "Tensor":
+    """Return [..., C * r * r, H, W] as [..., C, H * r, W * r], r being the factor.
+
+    Raises:
+        RuntimeError: if the shape does not fit.
+    """
+    x, r = _factor(input, upscale_factor, "pixel_shuffle", "upscale_factor")
+    *batch, channels, height, width = x._array.shape
+    if channels % (r * r):
+        raise RuntimeError(
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square "
+            f"of upscale_factor, but input.size(-3)={channels} is not divisible by {r * r}"
+        )
+    split = x.reshape(*batch, channels // (r * r), r, r, height, width)
+    n = len(batch)
+    order = split.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return order.reshape(*batch, channels // (r * r), height * r, width * r)
+
+
+def pixel_unshuffle(input: "Tensor", downscale_factor: int) -> "Tensor":
+    """Return [..., C, H * r, W * r] as [..., C * r * r, H, W], r being the factor.
+
+    Raises:
+        RuntimeError: if the shape does not fit.
+    """
+    x, r = _factor(input, downscale_factor, "pixel_unshuffle", "downscale_factor")
+    *batch, channels, height, width = x._array.shape
+    for name, dim, size in (("height", -2, height), ("width", -1, width)):
+        if size % r:
+            raise RuntimeError(
+                f"pixel_unshuffle expects {name} to be divisible by downscale_factor, but "
+                f"input.size({dim})={size} is not divisible by {r}"
+            )
+    split = x.reshape(*batch, channels, height // r, r, width // r, r)
+    n = len(batch)
+    order = split.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return order.reshape(*batch, channels * r * r, height // r, width // r)
+
+
+def channel_shuffle(input: "Tensor", groups: int) -> "Tensor":
+    """Return `input` [N, C, ...] with its channels, split into groups, taken in turn from each.
+
+    Raises:
+        RuntimeError: if the shape does not fit.
+    """
+    x, count = _factor(input, groups, "channel_shuffle", "groups")
+    n, channels, *rest = x._array.shape
+    if channels % count:
+        raise RuntimeError(
+            f"Number of channels must be divisible by groups. Got {channels} channels and {count} "
+            "groups."
+        )
+    split = x.reshape(n, count, channels // count, *rest)
+    return split.transpose(1, 2).reshape(n, channels, *rest)
+
+
+native_channel_shuffle = channel_shuffle
