@@ -120,3 +120,122 @@ def test_function(case: Case, dtype: Any) -> None:
     )
     for have, want in zip(mine, theirs, strict=True):
         close(have, want, 2e-5 if dtype == np.float32 else 1e-7)
+
+
+@pytest.mark.parametrize("case", INDEXED, ids=lambda c: f"{c[0]}-{list(c[2].values())}")
+def test_indices_and_unpooling(case: Case) -> None:
+    name, shape, options = case
+    array = np.round(numbers(shape), 1)  # with ties, of which the first counts
+    array[0, 0].reshape(-1)[[1, 3]] = np.nan
+    found = []
+    for m in (offgrad, torch):
+        x = m.tensor(array[0], requires_grad=True)  # without a batch
+        values, indices = getattr(m.nn.functional, name)(x, return_indices=True, **options)
+        again, _ = getattr(m.nn.functional, f"{name}_with_indices")(x, **options)
+        assert again.detach().numpy().tobytes() == values.detach().numpy().tobytes()
+        found.append([values.detach(), indices, *m.autograd.grad(values.sum(), x)])
+    for have, want in zip(*found, strict=True):
+        close(have, want, 0)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_max_unpool(ndim: int) -> None:
+    shape = (2, 2, 4, 6, 2)[: ndim + 2]
+    found = []
+    for m in (offgrad, torch):
+        f = m.nn.functional
+        x = m.tensor(numbers(shape), requires_grad=True)
+        pool, unpool = getattr(f, f"max_pool{ndim}d"), getattr(f, f"max_unpool{ndim}d")
+        y, indices = pool(x, 2, return_indices=True)
+        results = [unpool(y, indices, 2, output_size=shape), unpool(y[0], indices[0], 2, 2)]
+        grads = m.autograd.grad((results[0] ** 3).sum() + results[1].sum(), x)
+        found.append([*results, *grads])
+    for have, want in zip(*found, strict=True):
+        close(have, want, 1e-12)
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_fractional_max_pool(ndim: int) -> None:
+    shape = (2, 3, 7, 8, 6)[: ndim + 2]
+    u = np.random.default_rng(3).random((2, 3, ndim))
+    found = []
+    for m in (offgrad, torch):
+        x = m.tensor(numbers(shape), requires_grad=True)
+        pool = getattr(m.nn.functional, f"fractional_max_pool{ndim}d_with_indices")
+        of_size = pool(x, 2, output_size=4, _random_samples=m.tensor(u))
+        of_ratio = pool(x[0], 2, output_ratio=(0.5,) * ndim, _random_samples=m.tensor(u[:1]))
+        grads = m.autograd.grad((of_size[0] ** 2).sum(), x)
+        found.append([*of_size, *of_ratio, *grads])
+    for have, want in zip(*found, strict=True):
+        close(have, want, 1e-12)
+    for m in (offgrad, torch):  # places of its own
+        x = m.zeros(2, 3, *shape[2:])
+        pool = getattr(m.nn, f"FractionalMaxPool{ndim}d")(2, output_ratio=0.6, return_indices=True)
+        assert tuple(pool(x)[1].shape) == (2, 3, *(int(0.6 * size) for size in shape[2:]))
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize(
+    ("mode", "ndim"),
+    [("bilinear", 2), ("nearest", 2), ("bicubic", 2), ("bilinear", 3), ("nearest", 3)],
+)
+def test_grid_sample(mode: str, ndim: int, padding_mode: str, align_corners: bool) -> None:
+    arrays = [
+        numbers((2, 3, 4, 5, 3)[: ndim + 2]),
+        1.3 * numbers((2, 3, 2, 4, 1)[: ndim + 1] + (ndim,)),
+    ]
+    options = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    found = [
+        results(m, lambda f, x, g: f.grid_sample(x, g, **options), arrays) for m in (offgrad, torch)
+    ]
+    for have, want in zip(*found, strict=True):
+        close(have, want, 1e-9)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.filterwarnings("ignore:Since version")
+@pytest.mark.parametrize("size", [(2, 1, 3, 4), (2, 1, 1, 2), (2, 1, 2, 3, 2)])
+def test_affine_grid(size: tuple[int, ...], align_corners: bool) -> None:
+    arrays = [numbers((2, len(size) - 2, len(size) - 1))]
+    found = [
+        results(m, lambda f, t: f.affine_grid(t, list(size), align_corners), arrays)
+        for m in (offgrad, torch)
+    ]
+    for have, want in zip(*found, strict=True):
+        close(have, want, 1e-12)
+
+
+INTEGERS = {
+    "max_pool2d": {"kernel_size": 2},
+    "avg_pool2d": {"kernel_size": 2},
+    "pad": {"pad": (1, 2)},
+    "pixel_unshuffle": {"downscale_factor": 2},
+    **{f"pad {m}": {"pad": (1, 2), "mode": m} for m in ("reflect", "replicate", "circular")},
+    **{f"interpolate {m}": {"size": (3, 7), "mode": m} for m in ("nearest", "bilinear", "bicubic")},
+    "adaptive_avg_pool2d": {"output_size": 2},
+    "max_pool1d": {"kernel_size": 2},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64", "uint8", "bool", "complex64"])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_dtypes(name: str, dtype: str) -> None:
+    """What PyTorch computes has its dtype and values; for what it refuses its error."""
+    shape = (1, 2, 8) if INTEGERS[name].get("pad") or name.endswith("1d") else (1, 2, 4, 6)
+    array = np.random.default_rng(1).integers(0, 200, shape)
+    found: list[Any] = []
+    for m in (offgrad, torch):
+        x = m.tensor(array).to(getattr(m, dtype))
+        try:
+            result = getattr(m.nn.functional, name.split()[0])(x, **INTEGERS[name])
+        except (RuntimeError, NotImplementedError) as error:
+            found.append(type(error))
+        else:
+            found.append((str(result.dtype).split(".")[-1], result.to(m.complex128).numpy()))
+    if isinstance(found[1], type):
+        assert found[0] is found[1]
+        return
+    assert found[0][0] == found[1][0]
+    tolerance = 1 if dtype == "uint8" and "bi" in name else 0
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-2, atol=tolerance)

@@ -48,7 +48,7 @@ def _avg_pool(
         if override == 0:
             raise RuntimeError(f"{where}: divisor must be not zero")
     arguments = window_sizes(where, ndim, kernel_size, stride, padding)
-    x = check_input(input, ndim, where, allows_integers=True)
+    x = check_input(input, ndim, where, (np.int64,))
     counts = output_sizes(x, where, arguments, ceil_mode)
     # The divisors of all dimensions are multiplied.
     divisors = (override, *(1,) * (ndim - 1)) if override else (0,) * ndim

@@ -104,7 +104,7 @@ def _sampled(
                 for each, size in zip(indices, sizes, strict=True)
             ]
         part = _values(flat, chosen, tuple(sizes))
-        part = part if weight is None else part * weight.unsqueeze(1)
+        part = part * weight.unsqueeze(1)
         total = part if total is None else total + part
     assert len(out_sizes) == ndim
     result: Tensor = total.reshape(n, channels, *out_sizes)
@@ -168,7 +168,9 @@ def _inside(at: "Tensor", size: int, padding: str, align_corners: bool) -> "Tens
 def _corners(at: "list[Tensor]", mode: str) -> "Any":
     """Yield for each element that takes part its indices, as floats, and its weights."""
     if mode == "nearest":
-        yield [each.detach().round() for each in at], None
+        # A weight of 1, by which the grid gets a gradient: 0.
+        every = wrap(np.ones(at[0]._array.shape, np.bool_))
+        yield [each.detach().round() for each in at], where(every, 1.0, sum(at))
         return
     lower = [each.detach().floor() for each in at]
     share = [each - low for each, low in zip(at, lower, strict=True)]

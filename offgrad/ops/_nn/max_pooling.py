@@ -8,6 +8,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.kernels import Windows
 from offgrad.ops._nn.windows import (
+    INTEGERS,
     adaptive,
     check_input,
     output_sizes,
@@ -123,7 +124,7 @@ def _max_pool(
 ) -> Any:  # fmt: skip
     where = f"max_pool{ndim}d"
     arguments = window_sizes(where, ndim, kernel_size, stride, padding, dilation)
-    x = check_input(input, ndim, where, allows_integers=ndim > 1)
+    x = check_input(input, ndim, where, INTEGERS if ndim > 1 else ())
     counts = output_sizes(x, where, arguments, ceil_mode)
     spatial = x._array.shape[-ndim:]
     windows = tuple(

@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad.ops._core.dims import integers
 from offgrad.ops._core.dtypes import check_tensor, shape_error
-from offgrad.ops._nn.windows import check_input, sizes_of
+from offgrad.ops._nn.windows import INTEGERS, check_input, sizes_of
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -51,7 +51,7 @@ def _max_unpool(
     output_size: Any,
 ) -> "Tensor":  # fmt: skip
     where = f"max_unpool{ndim}d"
-    x = check_input(input, ndim, where, allows_integers=True)
+    x = check_input(input, ndim, where, INTEGERS)
     sizes = _unpooled_size(x, ndim, kernel_size, stride, padding, output_size)
     at = check_tensor(indices, where)
     if at._array.dtype != np.int64:

@@ -142,6 +142,8 @@ def pad(
             f"pad: the mode {mode!r} pads the last 1 to 3 dimensions of a tensor with one or two "
             f"more, got {len(given)} numbers for a {describe(x)}"
         )
+    if mode != "circular" and x._array.dtype == np.bool_:
+        raise NotImplementedError(f"pad: the mode {mode!r} is not implemented for bool")
     pairs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)][::-1]
     if 0 in shape[-count - 1 :]:
         raise RuntimeError(

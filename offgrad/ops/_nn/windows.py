@@ -7,13 +7,16 @@ import numpy as np
 
 from offgrad.autograd.tensor_base import describe
 from offgrad.kernels import Windows
-from offgrad.ops._core.dims import integer, integers, is_integer
+from offgrad.ops._core.dims import integer, is_integer
+from offgrad.ops._core.dims import integers as as_integers
 from offgrad.ops._core.dtypes import category, check_tensor
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 Sizes = tuple[int, ...]
+
+INTEGERS = (np.uint8, np.int8, np.int16, np.int32, np.int64)
 
 
 def sizes_of(value: Any, ndim: int, where: str, name: str) -> Sizes:
@@ -25,7 +28,7 @@ def sizes_of(value: Any, ndim: int, where: str, name: str) -> Sizes:
     """
     if is_integer(value):
         return (integer(value, where, name),) * ndim
-    given = integers(value, where, name)
+    given = as_integers(value, where, name)
     if len(given) == 1:
         given *= ndim
     if len(given) != ndim:
@@ -33,10 +36,10 @@ def sizes_of(value: Any, ndim: int, where: str, name: str) -> Sizes:
     return given
 
 
-def check_input(
-    input: "Tensor", ndim: int, where: str, *, allows_integers: bool = False
-) -> "Tensor":
-    """Return a tensor [N, C, *sizes] or [C, *sizes] of `ndim` sizes, of real numbers.
+def check_input(input: "Tensor", ndim: int, where: str, integers: tuple[Any, ...] = ()) -> "Tensor":
+    """Return a tensor [N, C, *sizes] or [C, *sizes] of `ndim` sizes.
+
+    It holds floating point numbers, or integers of one of the given dtypes.
 
     Raises:
         RuntimeError: for another number of dimensions, or an empty one other than N.
@@ -49,8 +52,7 @@ def check_input(
             f"{where}: expected a {ndim + 1}D tensor, or a {ndim + 2}D (batch mode) tensor whose "
             f"first size may be 0, got a {describe(x)}"
         )
-    kind = category(x._array.dtype)
-    if kind != 2 and not (allows_integers and kind == 1):
+    if category(x._array.dtype) != 2 and x._array.dtype not in integers:
         raise NotImplementedError(
             f'"{where}" not implemented for {x._array.dtype.name}: convert the input, such as with '
             ".float()"
