@@ -21,6 +21,7 @@ FACES = (
     "offgrad.nn",
     "offgrad.nn.functional",
     "offgrad.nn.init",
+    "offgrad.nn.utils",
     "offgrad.optim",
     "offgrad.policies",
     "offgrad.profiler",

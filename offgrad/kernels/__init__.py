@@ -49,6 +49,7 @@ from offgrad.kernels._cumsum import cumsum
 from offgrad.kernels._dropout import dropout, dropout_mask
 from offgrad.kernels._embedding import embedding_backward
 from offgrad.kernels._gelu import gelu, gelu_backward
+from offgrad.kernels._gradients import scale_all, sum_of_squares
 from offgrad.kernels._group_norm import group_norm, group_norm_backward
 from offgrad.kernels._jit import backend, set_backend
 from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
@@ -180,6 +181,7 @@ __all__ = [
     "remainder",
     "resample",
     "running_extreme",
+    "scale_all",
     "scatter_add",
     "scratch",
     "set_backend",
@@ -198,6 +200,7 @@ __all__ = [
     "softplus_backward",
     "sorted_indices",
     "sum_axes",
+    "sum_of_squares",
     "sum_rows",
     "take_rows",
     "two_slopes_backward",

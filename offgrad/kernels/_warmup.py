@@ -221,6 +221,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "dropout": _elementwise(kernels.dropout, 1, 0.5, 0),
     "sum of rows": lambda x: kernels.sum_rows(x, x[0].copy()),
     "SGD": _sgd,
+    "norm of gradients": lambda x: kernels.sum_of_squares([x]),
+    "clipping of gradients": lambda x: kernels.scale_all([x.copy()], 0.5),
     "softmax": _elementwise(kernels.softmax, 1),
     "softmax backward": _elementwise(kernels.softmax_backward, 2),
     "log-softmax": _elementwise(kernels.log_softmax, 1),

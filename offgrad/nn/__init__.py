@@ -1,10 +1,10 @@
 """Modules: layers, containers, and the parts to build them from.
 
-Internal: the modules in this folder other than `functional` and `init`.
+Internal: the modules in this folder other than `functional`, `init` and `utils`.
 """
 
 from offgrad._missing import missing as _missing
-from offgrad.nn import functional, init, modules, parameter
+from offgrad.nn import functional, init, modules, parameter, utils
 from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
     register_module_forward_hook,
@@ -34,6 +34,7 @@ __all__ = [
     "register_module_forward_pre_hook",
     "register_module_full_backward_hook",
     "register_module_full_backward_pre_hook",
+    "utils",
 ]
 __all__ += vars(modules)["__all__"]
 

@@ -22,7 +22,11 @@ def outcomes(setup: str, expressions: str, lib: Any) -> list[str]:
                 text = repr(eval(line, names))
             except Exception as error:
                 text = type(error).__name__
-            found.append(f"{line.strip()} -> {text}".replace("FloatTensor", "float32"))
+            found.append(
+                f"{line.strip()} -> {text}".replace("FloatTensor", "float32").replace(
+                    "dtype=torch.", "dtype="
+                )
+            )
     return found
 
 

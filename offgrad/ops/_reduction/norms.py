@@ -22,7 +22,7 @@ from offgrad.ops._reduction.sums import (
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["dist", "norm"]
+__all__ = ["dist", "norm", "norm_except_dim"]
 
 
 class VectorNorm(Reduction):
@@ -114,6 +114,20 @@ def norm(
         axes = range(input._array.ndim) if dims is None else dims
         not_empty(input, tuple(axes), f"norm with p={ord}", RuntimeError)
     return VectorNorm.apply(input, ord=ord, dim=dims, keepdim=keepdim)
+
+
+def norm_except_dim(v: "Tensor", pow: int = 2, dim: int = 0) -> "Tensor":
+    """Return the norm over all dimensions but `dim`, which keep size 1; -1: over all, as a number.
+
+    Args:
+        v: floating point or complex.
+        pow: the order of the norm.
+        dim: the dimension that stays.
+    """
+    if dim == -1:
+        return norm(v, pow)
+    dims = [each for each in range(v._array.ndim) if each != dim]
+    return norm(v, pow, dims, keepdim=True) if dims else v.abs()
 
 
 def dist(input: "Tensor", other: "Tensor", p: float = 2) -> "Tensor":

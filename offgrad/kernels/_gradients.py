@@ -1,0 +1,80 @@
+"""The norm of many arrays, and their scaling: one pass each, for clipping gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._array_tables import array_at, batches
+from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._jit import jit
+from offgrad.kernels._parallel import BLOCK
+
+_RUN = 1024
+
+
+def sum_of_squares(arrays: Sequence[Array]) -> float:
+    """Return the sum of squares of all elements.
+
+    Short runs are added up in the arrays' dtype, runs in float64.
+
+    Args:
+        arrays: real and C-contiguous.
+    """
+    total = 0.0
+    for _, table in batches({"array": arrays}, [None] * len(arrays), "array"):
+        rows = list(table.rows())
+        if not table.is_compiled():
+            total += sum(map(_sum_of_squares_numpy, rows))
+            continue
+        sums = np.zeros(sum(max(1, -(-each.size // BLOCK)) for (each,) in rows))
+        table.run(_sum_of_squares_loop, (), sums)
+        total += float(sums.sum())
+    return total
+
+
+def scale_all(arrays: Sequence[Array], factor: float) -> None:
+    """Multiply all elements in place.
+
+    Args:
+        arrays: C-contiguous.
+        factor: a real number.
+    """
+    for _, table in batches({"array": arrays}, [None] * len(arrays), ""):
+        if table.is_compiled():
+            table.run(_scale_loop, (factor,))
+        else:
+            for (array,) in table.rows():
+                np.multiply(array, array.dtype.type(factor), out=array)
+
+
+def _sum_of_squares_numpy(row: tuple[Array, ...]) -> float:
+    values = as_float(row[0]).reshape(-1).astype(np.float64)
+    return float(values @ values)
+
+
+@jit
+def _sum_of_squares_loop(
+    first: int, last: int, table: Array, numbers: Any, factors: Array, sums: Array
+) -> None:
+    for row in range(first, last):
+        values = array_at(table[1, row], table[0, row], numbers[0])
+        total = 0.0
+        for start in range(0, values.size, _RUN):
+            run = values[start : start + _RUN]
+            part = numbers[0]
+            for i in range(run.size):
+                part += run[i] * run[i]
+            total += part
+        sums[row] = total
+
+
+@jit
+def _scale_loop(first: int, last: int, table: Array, numbers: Any, factors: Array) -> None:
+    factor = factors[0]
+    for row in range(first, last):
+        values = array_at(table[1, row], table[0, row], numbers[0])
+        for i in range(values.size):
+            values[i] *= factor

@@ -1,0 +1,181 @@
+"""Norms of gradients, and clipping, in place and without recording."""
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from inspect import isgenerator
+from typing import Any
+
+import numpy as np
+
+from offgrad import kernels, ops
+from offgrad._tensor.tensor import Tensor
+from offgrad.autograd import grad_mode
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.ops._core.dtypes import promote_dtypes
+
+__all__ = [
+    "clip_grad_norm",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "get_total_norm",
+]
+
+Tensors = Tensor | Iterable[Tensor]
+
+
+@grad_mode.no_grad()
+def get_total_norm(
+    tensors: Tensors,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Return the norm of all elements of all tensors, as if they were one vector.
+
+    Args:
+        tensors: one or several.
+        norm_type: the order; ``inf`` is the largest magnitude.
+        error_if_nonfinite: raise RuntimeError if the norm is NaN or infinite.
+        foreach: accepted; all tensors are always taken in one pass.
+    """
+    each = list(_listed(tensors))
+    norm_type = float(norm_type)
+    total = _norm(each, norm_type)
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise RuntimeError(
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
+            "so it cannot be clipped; find the operation that gave NaN or infinity, for example by "
+            "detect_anomaly(), or pass error_if_nonfinite=False to clip anyway"
+        )
+    return total
+
+
+def _norm(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
+    if not tensors:
+        return ops.tensor(0.0)
+    arrays: list[Any] = [each._array for each in tensors]
+    if norm_type == 2:
+        return ops.tensor(math.sqrt(_sum_of_squares(arrays)), dtype=_real_dtype(arrays))
+    if norm_type == math.inf:
+        return ops.tensor(_largest(arrays), dtype=_real_dtype(arrays))
+    return ops.norm(ops.stack([ops.norm(each, norm_type) for each in tensors]), norm_type)
+
+
+def _real_dtype(arrays: Sequence[Any]) -> Any:
+    dtype = arrays[0].dtype
+    for each in arrays[1:]:
+        dtype = promote_dtypes(dtype, each.dtype)
+    return dtype if dtype.kind != "c" else np.zeros((), dtype).real.dtype
+
+
+def _sum_of_squares(arrays: Sequence[Any]) -> float:
+    real = [each.view(each.real.dtype) if each.dtype.kind == "c" else each for each in arrays]
+    return kernels.sum_of_squares([np.ascontiguousarray(each) for each in real])
+
+
+def _largest(arrays: Sequence[Any]) -> float:
+    largest = [
+        np.abs(each).max() if each.dtype.kind == "c" else np.maximum(each.max(), -each.min())
+        for each in arrays
+        if each.size
+    ]
+    return float(np.max(largest)) if largest else 0.0
+
+
+@grad_mode.no_grad()
+def clip_grads_with_norm_(
+    parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None
+) -> None:
+    """Multiply the gradients of parameters by ``max_norm / (total_norm + 1e-6)`` if that is below
+    1.
+
+    Args:
+        parameters: one or several tensors; those without a gradient are skipped.
+        max_norm: the largest norm.
+        total_norm: that of the gradients, from `get_total_norm`.
+        foreach: accepted; all gradients are always scaled in one pass.
+    """
+    grads = _gradients(parameters)
+    factor = float(max_norm / (total_norm + 1e-6))  # in the dtype of the norm, as PyTorch
+    if factor >= 1 or not grads:
+        return
+    plain: list[Any] = []
+    for each in {id(grad._storage): grad for grad in grads}.values():
+        each._storage.write("clip_grads_with_norm_")
+    for each in grads:
+        if each._array.flags.c_contiguous:
+            plain.append(each._array)
+        else:
+            each._array *= each._array.dtype.type(factor)
+    kernels.scale_all(plain, factor)
+
+
+def clip_grad_norm_(
+    parameters: Tensors,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scale the gradients of parameters so that their common norm is at most `max_norm`.
+
+    Args:
+        parameters: one or several tensors; those without a gradient are skipped.
+        max_norm: the largest norm.
+        norm_type: the order of the norm; ``inf`` is the largest magnitude.
+        error_if_nonfinite: raise RuntimeError if the norm is NaN or infinite.
+        foreach: accepted; all gradients are always taken in one pass.
+
+    Returns:
+        The norm before, a tensor without dimensions.
+    """
+    tensors = list(_listed(parameters))
+    if isgenerator(parameters) and not tensors:
+        warnings.warn(
+            "`parameters` is an empty generator, no gradient clipping will occur; was it consumed "
+            "before?",
+            stacklevel=2,
+        )
+    total = get_total_norm(_gradients(tensors), norm_type, error_if_nonfinite, foreach)
+    clip_grads_with_norm_(tensors, max_norm, total, foreach)
+    return total
+
+
+def clip_grad_norm(
+    parameters: Tensors,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Call `clip_grad_norm_`; deprecated."""
+    warnings.warn(
+        "torch.nn.utils.clip_grad_norm is deprecated: use clip_grad_norm_",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+
+
+@grad_mode.no_grad()
+def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
+    """Limit each element of the gradients of parameters to -`clip_value` and `clip_value`.
+
+    Args:
+        parameters: one or several tensors; those without a gradient are skipped.
+        clip_value: the limit.
+        foreach: accepted; it has no effect.
+    """
+    limit = float(clip_value)
+    for grad in _gradients(parameters):
+        grad.clamp_(-limit, limit)
+
+
+def _listed(tensors: Tensors) -> Iterable[Tensor]:
+    return [tensors] if isinstance(tensors, TensorBase) else tensors
+
+
+def _gradients(parameters: Tensors) -> list[Tensor]:
+    return [each.grad for each in _listed(parameters) if each.grad is not None]

@@ -1,0 +1,25 @@
+"""Construction of modules whose parameters will be overwritten."""
+
+import inspect
+from typing import Any
+
+from offgrad.nn.modules.module import Module
+
+__all__ = ["skip_init"]
+
+
+def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return ``module_cls(*args, **kwargs)``, whose parameters are to be filled by the caller.
+
+    The values are those of the usual initialisation.
+
+    Args:
+        module_cls: a subclass of `Module` that takes `device`.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+    if not issubclass(module_cls, Module):
+        raise RuntimeError(f"Expected a Module; got {module_cls}")
+    if "device" not in inspect.signature(module_cls).parameters:
+        raise RuntimeError("Module must support a 'device' arg to skip initialization")
+    return module_cls(*args, **kwargs)
