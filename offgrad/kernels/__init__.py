@@ -71,6 +71,20 @@ from offgrad.kernels._max_pool import (
     places,
 )
 from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
+from offgrad.kernels._optimizers_matrices import adafactor_step, muon_step
+from offgrad.kernels._optimizers_moments import (
+    adamax_steps,
+    nadam_momentum,
+    nadam_steps,
+    radam_steps,
+)
+from offgrad.kernels._optimizers_rates import (
+    adadelta_steps,
+    adagrad_steps,
+    asgd_steps,
+    rmsprop_steps,
+    rprop_steps,
+)
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
 from offgrad.kernels._products import matmul
@@ -108,6 +122,10 @@ __all__ = [
     "Steps",
     "Taps",
     "Windows",
+    "adadelta_steps",
+    "adafactor_step",
+    "adagrad_steps",
+    "adamax_steps",
     "adamw_step",
     "adamw_steps",
     "add_columns",
@@ -115,6 +133,7 @@ __all__ = [
     "are_probabilities",
     "are_within",
     "arg_extreme",
+    "asgd_steps",
     "attention",
     "attention_backward",
     "backend",
@@ -173,13 +192,19 @@ __all__ = [
     "mish",
     "mish_backward",
     "mse",
+    "muon_step",
+    "nadam_momentum",
+    "nadam_steps",
     "parallel_for",
     "places",
     "quadratic_backward",
+    "radam_steps",
     "recurrence",
     "reduce_axes",
     "remainder",
     "resample",
+    "rmsprop_steps",
+    "rprop_steps",
     "running_extreme",
     "scale_all",
     "scatter_add",

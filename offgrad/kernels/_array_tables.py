@@ -8,7 +8,7 @@ split and shared among threads, as in `parallel_for`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from ctypes import addressof, c_char
 from typing import Any
 
@@ -18,7 +18,7 @@ from offgrad.kernels._arrays import Array, flat, same_shape
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._parallel import BLOCK, parallel_for
 
-Columns = dict[str, Sequence[Array | None]]
+Columns = Mapping[str, Sequence[Array | None]]
 """For each role, the arrays of all rows; only those of the first role are never None."""
 
 _from_buffer = c_char.from_buffer
@@ -99,6 +99,32 @@ def batches(
             yield kind[0], table.take(members)
 
 
+def update_rows(
+    columns: Columns,
+    keys: Sequence[Hashable],
+    read_only: str,
+    loop: Callable[..., None],
+    reference: Callable[..., None],
+    terms: Callable[[Any], tuple[Sequence[bool], Sequence[float]]],
+) -> None:
+    """Change arrays in place, as if row by row: by a compiled loop, or by its NumPy reference.
+
+    Args:
+        columns, keys, read_only: as in `batches`.
+        loop: called as ``loop(first, last, table, numbers, factors, options)``, as in
+            `ArrayTable.run`; `options` is an array of bools.
+        reference: called as ``reference(*arrays, *options, *factors)`` for each row.
+        terms: returns options and factors for rows of a key.
+    """
+    for key, table in batches(columns, keys, read_only):
+        options, factors = terms(key)
+        if table.is_compiled():
+            table.run(loop, factors, np.array(options, np.bool_))
+        else:
+            for row in table.rows():
+                reference(*row, *options, *factors)
+
+
 class ArrayTable:
     """Rows of arrays.
 
@@ -171,7 +197,8 @@ def _split(table: Array, itemsizes: Array) -> Array:
     table = np.repeat(table, counts, axis=1)
     offsets = (np.arange(len(firsts)) - firsts) * BLOCK
     table[0] = np.minimum(BLOCK, table[0] - offsets)
-    table[1:] += offsets * itemsizes[:, None]
+    # 0 stays 0: there is no array.
+    table[1:] += offsets * itemsizes[:, None] * (table[1:] != 0)
     return table
 
 

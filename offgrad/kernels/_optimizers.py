@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._array_tables import Columns, array_at, batches
+from offgrad.kernels._array_tables import Columns, array_at, update_rows
 from offgrad.kernels._arrays import Array, as_float, same_shape
 from offgrad.kernels._jit import jit
 
@@ -68,7 +68,7 @@ def adamw_steps(
     exp_avgs: Sequence[Array],
     exp_avg_sqs: Sequence[Array],
     max_exp_avg_sqs: Sequence[Array | None],
-    steps: Sequence[int],
+    steps: Sequence[float],
     lr: float,
     beta1: float,
     beta2: float,
@@ -99,23 +99,14 @@ def adamw_steps(
     }
     decay = 1 - lr * weight_decay if decoupled else 1.0
     penalty = 0.0 if decoupled else weight_decay
-    for step, table in batches(columns, steps, "grad"):
-        factors = (
-            decay,
-            penalty,
-            1 - beta1,
-            beta2,
-            1 - beta2,
-            lr / (1 - beta1**step),  # step size
-            (1 - beta2**step) ** 0.5,  # correction
-            eps,
-        )
-        if table.is_compiled():
-            amsgrad = table.first["max_exp_avg_sq"] is not None
-            table.run(_adamw_loop, factors, np.array([maximize, amsgrad]))
-        else:
-            for param, grad, mean, square, highest in table.rows():
-                _adamw_step_numpy(param, grad, mean, square, highest, maximize, *factors)
+
+    def terms(step: float) -> Any:
+        step_size = lr / (1 - beta1**step)
+        correction = (1 - beta2**step) ** 0.5
+        factors = decay, penalty, 1 - beta1, beta2, 1 - beta2, step_size, correction, eps
+        return (maximize,), factors
+
+    update_rows(columns, steps, "grad", _adamw_loop, _adamw_step_numpy, terms)
 
 
 def sgd_step(
@@ -188,16 +179,13 @@ def sgd_steps(
         "grad": grads,
         "momentum_buffer": momentum_buffers,
     }
-    for first_step, table in batches(columns, first_steps, "grad"):
+
+    def terms(first_step: bool) -> Any:
         # The first step sets the buffer to the whole gradient and ignores its content.
         grad_factor = 1.0 if first_step else 1 - dampening
-        factors = (lr, momentum, grad_factor, weight_decay)
-        options = (nesterov, first_step, maximize)
-        if table.is_compiled():
-            table.run(_sgd_loop, factors, has_momentum, *options)
-        else:
-            for param, grad, buffer in table.rows():
-                _sgd_step_numpy(param, grad, buffer, *options, *factors)
+        return (nesterov, first_step, maximize), (lr, momentum, grad_factor, weight_decay)
+
+    update_rows(columns, first_steps, "grad", _sgd_loop, _sgd_step_numpy, terms)
 
 
 @np.errstate(all="ignore")
@@ -280,7 +268,7 @@ def _adamw_loop(
         exp_avg_sq = array_at(table[4, row], size, numbers[3])
         max_exp_avg_sq = array_at(table[5, row], size, numbers[4])
         # Read for each row: LLVM then optimises the inner loop as if it stood alone.
-        maximize, amsgrad = options[0], options[1]
+        maximize, amsgrad = options[0], table[5, row] != 0
         decay, penalty, one_minus_beta1, beta2 = factors[0], factors[1], factors[2], factors[3]
         one_minus_beta2, step_size = factors[4], factors[5]
         correction, eps = factors[6], factors[7]
@@ -312,17 +300,16 @@ def _sgd_loop(
     table: Any,
     numbers: Any,
     factors: Any,
-    has_momentum: bool,
-    nesterov: bool,
-    first_step: bool,
-    maximize: bool,
+    options: Any,
 ) -> None:
     lr, momentum, grad_factor, weight_decay = factors[0], factors[1], factors[2], factors[3]
+    nesterov, first_step, maximize = options[0], options[1], options[2]
     for row in range(first, last):
         size = table[0, row]
         param = array_at(table[1, row], size, numbers[0])
         grad = array_at(table[2, row], size, numbers[1])
         momentum_buffer = array_at(table[3, row], size, numbers[2])
+        has_momentum = table[3, row] != 0
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)
         for i in range(param.size):

@@ -191,6 +191,10 @@ def _sgd(x: Array) -> None:
     kernels.sgd_step(x, x.copy(), x.copy(), 0.1, 0.9)
 
 
+def _optimizer(steps: Callable[..., None], states: int, *rest: Any) -> Callable[[Array], None]:
+    return lambda x: steps(*([x.copy()] for _ in range(2 + states)), *rest)
+
+
 def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callable[[Array], None]:
     return lambda x: kernel(*([x] * inputs), x.copy(), *rest)
 
@@ -223,6 +227,16 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "SGD": _sgd,
     "norm of gradients": lambda x: kernels.sum_of_squares([x]),
     "clipping of gradients": lambda x: kernels.scale_all([x.copy()], 0.5),
+    "Adadelta": _optimizer(kernels.adadelta_steps, 2, 0.1, 0.9, 0.1, 0.1, False),
+    "Adagrad": _optimizer(kernels.adagrad_steps, 1, [1], 0.1, 0.1, 0.1, 0.1, False),
+    "Adamax": _optimizer(kernels.adamax_steps, 2, [1], 0.1, 0.9, 0.9, 0.1, 0.1, False),
+    "ASGD": _optimizer(kernels.asgd_steps, 1, [(0.1, 1)], 0.1, 0.1, False),
+    "NAdam": _optimizer(
+        kernels.nadam_steps, 2, [1], [0.1], 0.1, 0.9, 0.9, 0.1, 0.1, 0.1, False, False
+    ),
+    "RAdam": _optimizer(kernels.radam_steps, 2, [1], 0.1, 0.9, 0.9, 0.1, 0.1, False, False),
+    "RMSprop": _optimizer(kernels.rmsprop_steps, 3, 0.1, 0.9, 0.1, 0.1, 0.9, False),
+    "Rprop": _optimizer(kernels.rprop_steps, 2, 0.5, 1.2, 0.1, 9.0, False),
     "softmax": _elementwise(kernels.softmax, 1),
     "softmax backward": _elementwise(kernels.softmax_backward, 2),
     "log-softmax": _elementwise(kernels.log_softmax, 1),

@@ -1,13 +1,41 @@
 """Optimisers.
 
-Internal: the modules in this folder.
+Internal: the modules in this folder other than `lr_scheduler` and `swa_utils`.
 """
 
 from offgrad._missing import missing as _missing
-from offgrad.optim.adamw import Adam, AdamW
+from offgrad.optim.adadelta import Adadelta
+from offgrad.optim.adafactor import Adafactor
+from offgrad.optim.adagrad import Adagrad
+from offgrad.optim.adam import Adam
+from offgrad.optim.adamax import Adamax
+from offgrad.optim.adamw import AdamW
+from offgrad.optim.asgd import ASGD
+from offgrad.optim.lbfgs import LBFGS
+from offgrad.optim.muon import Muon
+from offgrad.optim.nadam import NAdam
 from offgrad.optim.optimizer import Optimizer
+from offgrad.optim.radam import RAdam
+from offgrad.optim.rmsprop import RMSprop
+from offgrad.optim.rprop import Rprop
 from offgrad.optim.sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = [
+    "ASGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "LBFGS",
+    "Muon",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+]
 
 __getattr__ = _missing("offgrad.optim")

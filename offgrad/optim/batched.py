@@ -1,23 +1,69 @@
 """BatchedOptimizer, the base class of optimizers that update many parameters in one pass."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+from offgrad_storage.interrupts import masked
+
+from offgrad import ops
 from offgrad._tensor.tensor import Tensor
-from offgrad.optim.optimizer import Optimizer
+from offgrad.memory import contiguous
+from offgrad.optim.optimizer import Optimizer, as_real, writable
+from offgrad.optim.options import number, numbers
+
+Column: TypeAlias = Any
+"""A list of an array for each parameter; None where there is none."""
+Counts = dict[str, float]
+
+
+class Batch(NamedTuple):
+    """What a kernel updates, and what it needs for that.
+
+    Attributes:
+        columns: of parameters, of gradients, and of each of `buffers`.
+        states: of the parameters, with the counts before the step.
+        counts: what `next_counts` returned for each parameter.
+        is_first: for each parameter, whether its state lacked something.
+        options: of the group, as Python numbers.
+    """
+
+    columns: list[Column]
+    states: list[dict[str, Any]]
+    counts: list[Counts]
+    is_first: list[bool]
+    options: dict[str, Any]
+
+    def steps(self) -> list[float]:
+        """Return the number of the step, for each parameter."""
+        return [each["step"] for each in self.counts]
+
+    def arguments(self, *names: str, counts: Iterable[Any] = ()) -> list[Any]:
+        """Return the columns, then `counts`, then options; the members of tuples one by one."""
+        found: list[Any] = [*self.columns, *counts]
+        for name in names:
+            option = self.options[name]
+            found += option if isinstance(option, tuple | list) else [option]
+        return found
 
 
 class BatchedOptimizer(Optimizer):
-    """An optimizer whose kernels take many parameters at once; a subclass defines `update_all`.
+    """An optimizer whose kernels take many parameters at once.
 
-    The result is that of `update`, one parameter after the other. A subclass may override `update`
-    instead.
+    A subclass defines `buffers`, `first_state` and `run_kernel`, or else `update_all`. The result
+    is that of `update`, one parameter after the other. A subclass may override `update` instead.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "update" in cls.__dict__ and "update_group" not in cls.__dict__:
             cls.update_group = Optimizer.update_group  # type: ignore[method-assign]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for values in self.state.values():  # of old versions
+            if "step" in values and not isinstance(values["step"], Tensor):
+                values["step"] = new_count(float(values["step"]))
 
     def update_group(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
         """Update parameters of one group, all of which have a gradient.
@@ -42,7 +88,7 @@ class BatchedOptimizer(Optimizer):
     def _update_batch(self, batch: list[Tensor], group: dict[str, Any]) -> None:
         if batch:
             grads: list[Any] = [each._grad for each in batch]
-            states = [self.state.setdefault(each, {}) for each in batch]
+            states = [self.state_of(each, group) for each in batch]
             self.update_all(batch, grads, states, group)
 
     def update(
@@ -58,8 +104,83 @@ class BatchedOptimizer(Optimizer):
         states: Sequence[dict[str, Any]],
         group: dict[str, Any],
     ) -> None:
-        """Update contiguous parameters in place, and their states; for subclasses to define.
+        """Update contiguous parameters in place, and their states.
 
         Ctrl-C finds either all parameters and states as before, or all of them updated.
+
+        Raises:
+            KeyError: if a state lacks a buffer that an option needs which was set later.
         """
-        raise NotImplementedError
+        name = type(self).__name__
+        new = [
+            self.lacking_state(param, state, group)
+            for param, state in zip(params, states, strict=True)
+        ]
+        states_after = [
+            {**state, **first} if first else state for state, first in zip(states, new, strict=True)
+        ]
+        options = numbers(group)
+        counts = [self.next_counts(each, options) for each in states_after]
+        columns = [_column(params, name), [as_real(contiguous(each._array)) for each in grads]]
+        for buffer in self.buffers(group):
+            if buffer is None:
+                columns.append([None] * len(params))
+                continue
+            if any(buffer not in each for each in states_after):
+                raise KeyError(
+                    f"{name} needs {buffer} in the state of each parameter, but the option was set "
+                    "after the first step; make a new optimizer"
+                )
+            columns.append(_column([each[buffer] for each in states_after], name))
+        targets = [
+            (state[key], value)
+            for state, count in zip(states_after, counts, strict=True)
+            for key, value in count.items()
+        ]
+        for target, _ in targets:
+            target._storage.write(name)
+        with masked:
+            self.run_kernel(Batch(columns, states_after, counts, [*map(bool, new)], options))
+            for target, value in targets:
+                target._array[...] = value
+            for state, first in zip(states, new, strict=True):
+                if first:
+                    state.update(first)
+
+    def lacking_state(
+        self, param: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return what the state of a parameter lacks for this step."""
+        return {} if state else self.first_state(param, group)
+
+    def first_state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of a parameter before its first step."""
+        first = {name: self.new_state(param) for name in self.buffers(group) if name}
+        return {"step": new_count(), **first}
+
+    def buffers(self, group: dict[str, Any]) -> tuple[str | None, ...]:
+        """Return the names of the state's arrays that the kernel takes, None for an unused one."""
+        return ()
+
+    def next_counts(self, state: dict[str, Any], options: dict[str, Any]) -> Counts:
+        """Return the numbers in a parameter's state after this step."""
+        step = state["step"]
+        return {"step": number(step) + 1}
+
+    def run_kernel(self, batch: Batch) -> None:
+        """Update the arrays of a batch in place; for subclasses to define."""
+        raise NotImplementedError(
+            f"{type(self).__name__} defines neither update() nor run_kernel()"
+        )
+
+
+def new_count(value: float = 0.0) -> Tensor:
+    """Return a number of a parameter's state, a float tensor without dimensions."""
+    is_double = ops.get_default_dtype() == np.float64
+    tensor = ops.tensor(value, dtype=np.float64 if is_double else np.float32)
+    tensor._storage.role = "optimizer state"
+    return tensor
+
+
+def _column(tensors: Sequence[Tensor], name: str) -> Column:
+    return [as_real(each) for each in writable(tensors, name)]

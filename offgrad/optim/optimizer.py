@@ -1,24 +1,56 @@
 """Optimizer, the base class: groups of parameters, their options and state."""
 
+import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
+from offgrad_storage.interrupts import masked
 
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
 from offgrad.autograd.gradients import clear_grad
 from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.optim.hooks import (
+    OptimizerHooks,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+    with_step_hooks,
+)
+from offgrad.optim.loading import convert_state
+
+__all__ = [
+    "Optimizer",
+    "ParamsT",
+    "register_optimizer_step_post_hook",
+    "register_optimizer_step_pre_hook",
+    "required",
+]
+
+ParamsT = Iterable[Any]
+"""What an optimizer takes: parameters, groups of them as dicts, or pairs (name, parameter)."""
 
 
-class Optimizer:
+class _Required:
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+required: Any = _Required()
+"""As a default: each group must set this option."""
+
+
+class Optimizer(OptimizerHooks):
     """Base class of optimisers, which change parameters by their gradients.
 
-    A subclass defines `update`.
+    A subclass defines `update`, or all of `step`.
 
     Attributes:
-        param_groups: dicts with the key ``"params"`` and the options of each group.
+        param_groups: dicts with the key ``"params"`` and the options of each group;
+            ``"param_names"`` if the parameters came with names.
         state: a dict for each parameter, such as its step count and momentum buffers.
         defaults: options of groups that do not set their own.
 
@@ -26,51 +58,96 @@ class Optimizer:
         TypeError, ValueError: as `add_param_group`; also for a single tensor or an empty list.
     """
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+    profile_hook_step = staticmethod(with_step_hooks)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "step" in cls.__dict__:
+            cls.step = with_step_hooks(cls.step)  # type: ignore[method-assign]
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        self._make_hooks()
         if isinstance(params, TensorBase):
             raise TypeError(
-                "an optimizer takes several parameters, got one tensor; put it into a list"
+                "params argument given to the optimizer should be an iterable of Tensors or "
+                f"dicts, but got one {describe(params)}; put it into a list"
             )
         groups = list(params)
         if not groups:
-            raise ValueError("an optimizer needs at least one parameter, got an empty list")
+            raise ValueError("optimizer got an empty parameter list")
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         self.defaults = defaults
-        self.state: dict[Tensor, dict[str, Any]] = {}
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
         self._learn_params()
         for group in groups:
-            Optimizer.add_param_group(self, group)
+            self.add_param_group(group)
 
-    def add_param_group(self, group: dict[str, Any]) -> None:
-        """Add a group of parameters, ``group["params"]``, with its own options.
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, ``param_group["params"]``, with its own options.
 
         Raises:
-            TypeError: if a parameter is no tensor.
-            ValueError: if a parameter is no leaf, or already in a group.
+            TypeError: if the group is no dict, a parameter no tensor, or the parameters a set.
+            ValueError: if a parameter is no leaf, or already in a group; if some parameters have
+                names and some have not; if a required option is missing.
         """
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         if self._num_known_groups != len(self.param_groups):
             self._learn_params()  # the program changed the list
-        params = group["params"]
-        new_params = [params] if isinstance(params, TensorBase) else list(params)
-        new_ids: set[int] = set()
-        for each in new_params:
-            if not isinstance(each, TensorBase):
-                raise TypeError(f"an optimizer takes tensors, got {type(each).__name__}")
-            if each._grad_fn is not None:
+        params, names = _params_and_names(param_group["params"])
+        for group in self.param_groups[:1]:
+            if ("param_names" in group) != bool(names):
+                missing = "without names" if "param_names" in group else "with names"
                 raise ValueError(
-                    f"an optimizer takes leaf tensors, got a {describe(each)} that was computed; "
+                    "all optimizer param groups should be with/without names. cannot add param "
+                    f"group {missing} to the optimizer"
+                )
+        new_ids = self._checked_ids(params)
+        named = {"param_names": names} if names else {}
+        filled = {**param_group, "params": params, **named}
+        for name, default in self.defaults.items():
+            if default is required and name not in filled:
+                raise ValueError(
+                    f"parameter group didn't specify a value of required optimization parameter "
+                    f"{name}"
+                )
+            filled.setdefault(name, default)
+        param_group.update(filled)
+        self.param_groups.append(param_group)
+        self._known_ids |= new_ids
+        self._num_known_groups += 1
+
+    def _checked_ids(self, params: list[Tensor]) -> set[int]:
+        new_ids: set[int] = set()
+        for each in params:
+            if not isinstance(each, TensorBase):
+                raise TypeError(
+                    f"optimizer can only optimize Tensors, but one of the params is "
+                    f"{type(each).__name__}"
+                )
+            if each._grad_fn is not None and not self.defaults.get("differentiable"):
+                raise ValueError(
+                    f"can't optimize a non-leaf Tensor, got a {describe(each)} that was computed; "
                     "detach it"
                 )
             if id(each) in self._known_ids:
                 self._learn_params()  # the program may have removed it from its group
-            if id(each) in self._known_ids or id(each) in new_ids:
-                raise ValueError(f"a parameter belongs to one group, got a {describe(each)} twice")
+            if id(each) in self._known_ids:
+                raise ValueError(
+                    "some parameters appear in more than one parameter group, got a "
+                    f"{describe(each)} twice"
+                )
             new_ids.add(id(each))
-        self.param_groups.append({**self.defaults, **group, "params": new_params})
-        self._known_ids |= new_ids
-        self._num_known_groups += 1
+        if len(new_ids) < len(params):
+            warnings.warn(
+                "optimizer contains a parameter group with duplicate parameters: each step updates "
+                "them as often",
+                UserWarning,
+                stacklevel=4,
+            )
+        return new_ids
 
     def _learn_params(self) -> None:
         """Collect the ids of all parameters, so that adding a group checks the new ones alone."""
@@ -78,7 +155,19 @@ class Optimizer:
         self._num_known_groups = len(self.param_groups)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_known_ids": set(), "_num_known_groups": -1}  # copies have new ids
+        return {
+            "defaults": self.defaults,
+            "state": self.state,
+            "param_groups": self.param_groups,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_hooks()
+        self._learn_params()  # copies have new ids
+        for group in self.param_groups:
+            for name in _LATER_OPTIONS & self.defaults.keys():
+                group.setdefault(name, self.defaults[name])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or fill them with zeros."""
@@ -86,6 +175,7 @@ class Optimizer:
             for param in group["params"]:
                 clear_grad(param, set_to_none)
 
+    @with_step_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update each parameter that has a gradient; return the result of `closure`, if given.
 
@@ -103,13 +193,19 @@ class Optimizer:
     def update_group(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
         """Update parameters of one group, all of which have a gradient: one after the other."""
         for param in params:
-            state = self.state.setdefault(param, {})
-            # Kernels need contiguous memory.
-            contiguous = param.detach().contiguous()
+            state = self.state_of(param, group)
             grad: Any = param._grad
-            self.update(contiguous, grad, state, group)
-            if contiguous._storage is not param._storage:
+            if param._array.flags.c_contiguous:
+                self.update(param.detach(), grad, state, group)
+                continue
+            with masked:  # kernels need contiguous memory
+                contiguous = param.detach().contiguous()
+                self.update(contiguous, grad, state, group)
                 grad_mode.call(False, param.copy_, contiguous)
+
+    def state_of(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of a parameter, a new one if there is none."""
+        return self.state[param]
 
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
@@ -118,66 +214,124 @@ class Optimizer:
 
         Kernels get the arrays that they change from `writable`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines neither step() nor update()")
 
-    def new_state(self, param: Tensor) -> Tensor:
-        """Return zeros like `param`; memory reports count them as optimizer state."""
+    def new_state(self, param: Tensor, value: float = 0.0) -> Tensor:
+        """Return a constant like `param`; memory reports count it as optimizer state.
+
+        Of a complex parameter, real and imaginary parts are `value`.
+        """
         tensor = ops.zeros_like(param)
         tensor._storage.role = "optimizer state"
+        if value:
+            as_real(tensor._array)[...] = value
         return tensor
 
     def state_dict(self) -> dict[str, Any]:
         """Return options and state, with parameters replaced by their indices over all groups."""
+        for hook in [*self._hooks("state_dict_pre").values()]:
+            hook(self)
         indices: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
             numbers = [indices.setdefault(id(each), len(indices)) for each in group["params"]]
-            groups.append({**group, "params": numbers})
+            options = {key: value for key, value in group.items() if key != "params"}
+            groups.append({**options, "params": numbers})
         # State of a parameter that is no longer in a group is keyed by the tensor itself.
-        state = {indices.get(id(each), each): dict(values) for each, values in self.state.items()}
-        return {"state": state, "param_groups": groups}
+        state = {indices.get(id(each), each): values for each, values in self.state.items()}
+        result: dict[str, Any] = {"state": state, "param_groups": groups}
+        for hook in [*self._hooks("state_dict_post").values()]:
+            changed = hook(self, result)
+            result = result if changed is None else changed
+        return result
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load options and a copy of the state from the result of `state_dict`.
 
-        Floating point state gets the dtype of its parameter, but for counts named ``"step"``.
+        Tensors get the dtype of their parameter, but for counts named ``"step"``. NumPy arrays
+        become tensors.
 
         Raises:
             ValueError: if the groups differ in number or size.
         """
-        groups = state_dict["param_groups"]
+        state_dict = state_dict.copy()
+        for hook in [*self._hooks("load_state_dict_pre").values()]:
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        groups = [_copied_group(each) for each in state_dict["param_groups"]]
         sizes = [len(group["params"]) for group in groups]
         expected = [len(group["params"]) for group in self.param_groups]
+        if len(sizes) != len(expected):
+            raise ValueError(
+                "loaded state dict has a different number of parameter groups: "
+                f"{len(sizes)} instead of {len(expected)}"
+            )
         if sizes != expected:
             raise ValueError(
-                f"the state dict must have groups of the sizes {expected}, got {sizes}"
+                "loaded state dict contains a parameter group that doesn't match the size of "
+                f"optimizer's group: its groups have the sizes {sizes} instead of {expected}"
             )
         params_by_index: dict[int, Tensor] = {}
-        for group, saved in zip(self.param_groups, groups, strict=True):
-            params_by_index.update(zip(saved["params"], group["params"], strict=True))
-            group.update({key: value for key, value in saved.items() if key != "params"})
-        self.state = {
-            params_by_index[index]: {
-                key: _copied(value, None if key == "step" else params_by_index[index])
-                for key, value in values.items()
-            }
-            for index, values in state_dict["state"].items()
-            if index in params_by_index
-        }
+        for group, loaded in zip(self.param_groups, groups, strict=True):
+            params_by_index.update(zip(loaded["params"], group["params"], strict=True))
+            loaded["params"] = group["params"]
+            if "param_names" in group:
+                loaded.setdefault("param_names", group["param_names"])
+        state: defaultdict[Any, Any] = defaultdict(dict)
+        for index, values in state_dict["state"].items():
+            param = params_by_index.get(index)
+            if param is None:
+                state[index] = values
+            else:
+                state[param] = convert_state(values, param)
+        self.__setstate__({"state": state, "param_groups": groups})
+        for hook in [*self._hooks("load_state_dict_post").values()]:
+            hook(self)
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{key}={value!r}" for key, value in self.defaults.items())
-        return f"{type(self).__name__}({options})"
+        lines = [f"{type(self).__name__} ("]
+        for number, group in enumerate(self.param_groups):
+            lines += [""] * bool(number)
+            lines.append(f"Parameter Group {number}")
+            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
+        return "\n".join([*lines, ")"])
 
 
-def _copied(value: Any, param: Tensor | None) -> Any:
-    if isinstance(value, Tensor):
-        copy = value.detach().clone()
-        if param is not None and param.is_floating_point() and copy.is_floating_point():
-            copy = copy.to(param.dtype)
-        copy._storage.role = "optimizer state"
-        return copy
-    return value
+_LATER_OPTIONS = {
+    "amsgrad",
+    "capturable",
+    "decoupled_weight_decay",
+    "differentiable",
+    "foreach",
+    "fused",
+    "maximize",
+    "nesterov",
+}
+"""Options that state dicts of old versions of PyTorch lack."""
+
+
+def _params_and_names(params: Any) -> tuple[list[Any], list[str]]:
+    """Return parameters as a list, and their names if they come as pairs of name and parameter."""
+    if isinstance(params, TensorBase):
+        return [params], []
+    if isinstance(params, set):
+        raise TypeError(
+            "optimizer parameters need to be organized in ordered collections, but the ordering "
+            "of tensors in sets will change between runs. Please use a list instead."
+        )
+    members = list(params)
+    are_pairs = [isinstance(each, tuple) for each in members]
+    if not any(are_pairs):
+        return members, []
+    if not all(are_pairs):
+        raise ValueError(
+            "all optimizer params should be with/without names. Some param names are missing"
+        )
+    return [each[1] for each in members], [each[0] for each in members]
+
+
+def _copied_group(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: deepcopy(value) for key, value in group.items()}
 
 
 def writable(tensors: Iterable[Tensor], operation: str) -> list[np.ndarray[Any, Any]]:
@@ -193,8 +347,8 @@ def writable(tensors: Iterable[Tensor], operation: str) -> list[np.ndarray[Any, 
     return arrays
 
 
-def check_options(**options: float) -> None:
-    """Raise ValueError for negative options and NaN."""
-    for name, value in options.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must not be negative, got {value}")
+def as_real(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a contiguous array itself; of complex numbers, their parts side by side, a view."""
+    if array.dtype.kind != "c":
+        return array
+    return array.reshape(-1).view(array.real.dtype)

@@ -1,15 +1,12 @@
 """Stochastic gradient descent."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any
-
-from offgrad_storage.interrupts import masked
 
 from offgrad import kernels
 from offgrad._tensor.tensor import Tensor
-from offgrad.memory import contiguous
-from offgrad.optim.batched import BatchedOptimizer
-from offgrad.optim.optimizer import check_options, writable
+from offgrad.optim.batched import Batch, BatchedOptimizer, Counts
+from offgrad.optim.optimizer import ParamsT
+from offgrad.optim.options import check_common, check_options, number
 
 
 class SGD(BatchedOptimizer):
@@ -25,59 +22,61 @@ class SGD(BatchedOptimizer):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float | Tensor = 0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
         check_options(lr=lr, momentum=momentum, weight_decay=weight_decay)
-        if nesterov and (momentum == 0 or dampening != 0):
-            raise ValueError("nesterov needs a momentum and no dampening")
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "dampening": dampening,
-                "weight_decay": weight_decay,
-                "nesterov": nesterov,
-                "maximize": maximize,
-            },
-        )
+        check_common(foreach, differentiable, fused)
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        super().__init__(params, defaults)
 
-    def update_all(
-        self,
-        params: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        states: Sequence[dict[str, Any]],
-        group: dict[str, Any],
-    ) -> None:
-        momentum = group["momentum"]
-        first_steps = [momentum != 0 and "momentum_buffer" not in each for each in states]
-        buffers = [
-            self.new_state(param) if is_first else state.get("momentum_buffer")
-            for param, state, is_first in zip(params, states, first_steps, strict=True)
-        ]
-        arrays = (
-            writable(params, "SGD"),
-            [contiguous(each._array) for each in grads],
-            [None if each is None else writable([each], "SGD")[0] for each in buffers],
-        )
-        with masked:
-            kernels.sgd_steps(
-                *arrays,
-                first_steps,
-                group["lr"],
-                momentum,
-                group["dampening"],
-                group["weight_decay"],
-                group["nesterov"],
-                group["maximize"],
+    def state_of(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        return self.state[param] if self.buffers(group)[0] else {}
+
+    def buffers(self, group: dict[str, Any]) -> tuple[str | None, ...]:
+        return ("momentum_buffer" if number(group["momentum"]) != 0 else None,)
+
+    def lacking_state(
+        self, param: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> dict[str, Any]:
+        name = self.buffers(group)[0]
+        if name is None or state.get(name) is not None:
+            return {}
+        return {name: self.new_state(param)}
+
+    def next_counts(self, state: dict[str, Any], options: dict[str, Any]) -> Counts:
+        return {}
+
+    def run_kernel(self, batch: Batch) -> None:
+        kernels.sgd_steps(
+            *batch.arguments(
+                "lr",
+                "momentum",
+                "dampening",
+                "weight_decay",
+                "nesterov",
+                "maximize",
+                counts=[batch.is_first],
             )
-            for state, buffer, is_first in zip(states, buffers, first_steps, strict=True):
-                if is_first:
-                    state["momentum_buffer"] = buffer
+        )

@@ -203,6 +203,38 @@ def test_to_maximize_is_to_minimize_the_negative(
     assert results[0] == results[1]
 
 
+OTHERS: list[tuple[Any, int, tuple[Any, ...]]] = [
+    (kernels.adadelta_steps, 2, (0.1, 0.9, 1e-6, 0.1, True)),
+    (kernels.adagrad_steps, 1, ([1.0, 2.0], 0.1, 0.1, 1e-10, 0.0, False)),
+    (kernels.adamax_steps, 2, ([1.0, 2.0], 0.1, 0.9, 0.99, 1e-8, 0.1, True)),
+    (kernels.asgd_steps, 1, ([(0.1, 1), (0.2, 0.5)], 0.1, 0.1, False)),
+    (kernels.nadam_steps, 2, ([1.0, 2.0], [0.5, 0.3], 0.1, 0.9, 0.99, 1e-8, 0.1, 4e-3, True, True)),
+    (kernels.radam_steps, 2, ([1.0, 9.0], 0.1, 0.9, 0.99, 1e-8, 0.1, False, False)),
+    (kernels.rmsprop_steps, 3, (0.1, 0.9, 1e-8, 0.1, 0.9, False)),
+    (kernels.rprop_steps, 2, (0.5, 1.2, 0.2, 0.4, True)),
+]
+
+
+@pytest.mark.parametrize(("kernel", "states", "rest"), OTHERS)
+def test_other_optimizers_on_numba_and_numpy(
+    kernel: Any, states: int, rest: Any, dtype: Any, agree: Agree
+) -> None:
+    results = []
+    for backend in ("numba", "numpy"):
+        kernels.set_backend(backend)
+        rng = np.random.default_rng(3)
+        sizes = (33, 2 * BLOCK + 7)
+        columns = [[rng.normal(size=each).astype(dtype) for each in sizes] for _ in range(2)]
+        columns += [
+            [rng.random(size=each).astype(dtype) + (number == 0) for each in sizes]
+            for number in range(states)
+        ]
+        kernel(*columns, *rest)
+        results.append([each for column in columns for each in column])
+    for actual, expected in zip(*results, strict=True):
+        agree(actual, expected, 4)
+
+
 def test_rows_that_share_memory_come_one_by_one(backend: str) -> None:
     """The second gradient is the first parameter, as it is after its step."""
     memory = np.ones(8, np.float32)

@@ -9,8 +9,26 @@ from offgrad_storage import interrupts
 
 import offgrad
 from offgrad import Tensor, kernels, nn
-from offgrad.kernels import _array_tables, _optimizers, _parallel
-from offgrad.optim import SGD, Adam, AdamW, adamw, batched, optimizer, sgd
+from offgrad.kernels import _array_tables, _optimizers, _optimizers_moments, _parallel
+from offgrad.optim import (
+    ASGD,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    RAdam,
+    RMSprop,
+    Rprop,
+    adam,
+    batched,
+    nadam,
+    optimizer,
+    sgd,
+)
+from offgrad.optim import options as optimizer_options
 from tests.interrupts import interrupt_everywhere
 
 CASES: list[tuple[type[Any], dict[str, Any]]] = [
@@ -20,6 +38,14 @@ CASES: list[tuple[type[Any], dict[str, Any]]] = [
     (AdamW, {}),
     (AdamW, {"amsgrad": True, "maximize": True}),
     (Adam, {"weight_decay": 0.1}),
+    (Adadelta, {"weight_decay": 0.1}),
+    (Adagrad, {"lr_decay": 0.1}),
+    (Adamax, {}),
+    (ASGD, {"t0": 2}),
+    (NAdam, {}),
+    (RAdam, {"betas": (0.8, 0.7)}),
+    (RMSprop, {"centered": True, "momentum": 0.5}),
+    (Rprop, {}),
 ]
 SHAPES = [(), (0,), (1,), (7, 3), (128,), (64, 65), (300, 500), (3,)]
 
@@ -235,7 +261,7 @@ def test_gradients_may_be_read_only() -> None:
     assert param.tolist() == [0.5] * 3
 
 
-@pytest.mark.parametrize(("kind", "options"), [(SGD, {"momentum": 0.9}), (AdamW, {})])
+@pytest.mark.parametrize(("kind", "options"), [(SGD, {"momentum": 0.9}), (AdamW, {}), (NAdam, {})])
 def test_ctrl_c_splits_no_step(kind: Any, options: dict[str, Any]) -> None:
     """After SIGINT at any point, all parameters and states are of the same step."""
     start = [np.ones(shape, np.float32) for shape in [(3,), (2, 2)]]
@@ -265,7 +291,10 @@ def test_ctrl_c_splits_no_step(kind: Any, options: dict[str, Any]) -> None:
         assert all_bits(current) == expected[count + 1]
         current = make()
 
-    modules = (adamw, batched, optimizer, sgd, _array_tables, _optimizers, _parallel, interrupts)
+    modules = (
+        *(adam, batched, nadam, optimizer, optimizer_options, sgd),
+        *(_array_tables, _optimizers, _optimizers_moments, _parallel, interrupts),
+    )
     assert interrupt_everywhere(modules, action, check) > 50
 
 

@@ -41,11 +41,20 @@ def test_a_parameter_belongs_to_one_group() -> None:
     first, second, third = (offgrad.ones(1) for _ in range(3))
     optimizer = SGD([first], lr=0.1)
     optimizer.add_param_group({"params": [second]})
-    for params in (first, [second], [third, third]):
+    for params in (first, [second], [third, first]):
         with pytest.raises(ValueError, match="twice"):
             optimizer.add_param_group({"params": params})
     assert len(optimizer.param_groups) == 2
     optimizer.add_param_group({"params": third})  # the refused group left nothing behind
+
+
+def test_a_parameter_twice_in_a_group() -> None:
+    param = offgrad.ones(1)
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = SGD([param, param], lr=0.25)
+    param.grad = offgrad.ones(1)
+    optimizer.step()
+    assert param.item() == 0.5
 
 
 def test_groups_that_the_program_changed() -> None:

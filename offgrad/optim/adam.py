@@ -1,0 +1,71 @@
+"""Adam."""
+
+from typing import Any
+
+from offgrad import kernels
+from offgrad._tensor.tensor import Tensor
+from offgrad.optim.batched import Batch, BatchedOptimizer
+from offgrad.optim.optimizer import ParamsT
+from offgrad.optim.options import check_betas, check_common, check_options, check_tensor_lr
+
+
+class Adam(BatchedOptimizer):
+    """Adam (Kingma and Ba, 2015), with weight decay added to the gradient, as in PyTorch.
+
+    Keeps two buffers per parameter, three with `amsgrad`. `decoupled_weight_decay` makes it AdamW.
+
+    Raises:
+        ValueError: for betas outside [0, 1), or a negative `lr`, `eps` or `weight_decay`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        check_tensor_lr(lr, foreach, capturable)
+        check_options(lr=lr, eps=eps)
+        check_betas(betas)
+        check_options(weight_decay=weight_decay)
+        check_common(foreach, differentiable, fused)
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
+        super().__init__(params, defaults)
+
+    def buffers(self, group: dict[str, Any]) -> tuple[str | None, ...]:
+        return "exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else None
+
+    def run_kernel(self, batch: Batch) -> None:
+        kernels.adamw_steps(
+            *batch.arguments(
+                "lr",
+                "betas",
+                "eps",
+                "weight_decay",
+                "maximize",
+                "decoupled_weight_decay",
+                counts=[batch.steps()],
+            )
+        )
