@@ -26,6 +26,7 @@ from offgrad import (
     optim,
     policies,
     profiler,
+    serialization,
     session,
     special,
     storage,
@@ -69,6 +70,7 @@ from offgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_en
 from offgrad.kernels import _openblas, _parallel, get_num_threads, set_num_threads
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
+from offgrad.serialization import load, save
 from offgrad.session import offload
 
 # NumPy may have been imported before this module set the environment.
@@ -130,6 +132,7 @@ __all__ = [
     "is_inference_mode_enabled",
     "is_tensor",
     "linalg",
+    "load",
     "long",
     "memory",
     "nan",
@@ -141,6 +144,8 @@ __all__ = [
     "pi",
     "policies",
     "profiler",
+    "save",
+    "serialization",
     "session",
     "set_grad_enabled",
     "set_num_threads",

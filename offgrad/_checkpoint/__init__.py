@@ -1,0 +1,1 @@
+"""Files of PyTorch's zip format, written and read with the standard library."""

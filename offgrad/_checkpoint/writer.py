@@ -1,0 +1,255 @@
+"""Writing checkpoints: a pickle, and the bytes of each storage, in an uncompressed zip file."""
+
+import contextlib
+import io
+import os
+import pickle
+import stat
+import sys
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offgrad import memory
+from offgrad._checkpoint.names import STORAGE_TYPES, dtype_names, offgrad_module
+from offgrad._tensor.tensor import Tensor
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.nn.parameter import Parameter
+from offgrad.nn.state_dict import StateDict
+
+_ALIGNMENT = 64
+_CHUNK = 16 << 20
+_TYPES = {dtype: name for name, dtype in STORAGE_TYPES.items()}
+_PADDING = b"FB"  # the id of an extra field whose content readers ignore
+
+
+class _Name:
+    """A global that the pickle names whether or not its module can be imported here."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.text = f"{module}\n{name}\n".encode()
+
+    def __call__(self) -> None:
+        """Pickles take only callables as functions."""
+
+
+_NAMES = {
+    name: _Name(*name.rsplit(".", 1))
+    for name in (
+        "torch._utils._rebuild_tensor_v2",
+        "torch._utils._rebuild_tensor_v3",
+        "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_parameter_with_state",
+        "torch._tensor._rebuild_from_type_v2",
+        "torch.storage.UntypedStorage",
+        "torch.Tensor",
+        "torch.Size",
+        "torch.device",
+    )
+}
+
+
+def _name(full: str) -> _Name:
+    if full not in _NAMES:
+        _NAMES[full] = _Name(*full.rsplit(".", 1))
+    return _NAMES[full]
+
+
+class _StorageRef:
+    """A storage, as the pickle refers to it."""
+
+    def __init__(self, key: str, data: NDArray[Any], dtype_name: str) -> None:
+        self.data = data
+        typed = dtype_name in _TYPES
+        kind = _name("torch." + _TYPES[dtype_name] if typed else "torch.storage.UntypedStorage")
+        count = data.size if typed else data.nbytes
+        self.pid = ("storage", kind, key, "cpu", count)
+
+
+# The pickler in Python, whose methods can be replaced.
+_PythonPickler: Any = pickle._Pickler
+
+
+class _Pickler(_PythonPickler):  # type: ignore[misc]
+    """Replaces tensors, dtypes and the like by the names that PyTorch knows."""
+
+    def __init__(self, file: BinaryIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.storages: list[_StorageRef] = []
+        self._by_memory: dict[Any, _StorageRef] = {}
+        package = offgrad_module()
+        names = dtype_names().items()
+        self._dtypes = {identity: _name(f"torch.{name}") for identity, name in names}
+        self._size: Any = getattr(package, "Size", None)
+        self._device = package.device
+
+    def persistent_id(self, obj: Any) -> Any:
+        return obj.pid if type(obj) is _StorageRef else None
+
+    def save_global(self, obj: Any, name: Any = None) -> None:
+        known = obj if type(obj) is _Name else self._dtypes.get(id(obj))
+        if known is None:
+            super().save_global(obj, name)
+            return
+        self.write(pickle.GLOBAL + known.text)
+        self.memoize(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is _Name or id(obj) in self._dtypes:
+            return ""  # `save_global` writes it
+        if isinstance(obj, TensorBase):
+            return self._reduce_tensor(obj)  # type: ignore[arg-type]
+        if kind is StateDict:
+            state = {"_metadata": obj._metadata} if hasattr(obj, "_metadata") else None
+            return OrderedDict, (), state, None, iter(obj.items())
+        if self._size is not None and kind is self._size:
+            return _name("torch.Size"), (tuple(obj),)
+        if kind is self._device:
+            index = getattr(obj, "index", None)
+            return _name("torch.device"), (obj.type,) if index is None else (obj.type, index)
+        return NotImplemented
+
+    def _reduce_tensor(self, tensor: Tensor) -> Any:
+        arguments = self._tensor_arguments(tensor)
+        function = _name(f"torch._utils._rebuild_tensor_{'v3' if len(arguments) > 6 else 'v2'}")
+        own = {
+            name: value
+            for name, value in tensor.__dict__.items()
+            if name not in TensorBase.__annotations__
+        }
+        kind = type(tensor)
+        if kind is Parameter:
+            data = wrap(tensor._array, tensor._storage)
+            flags: Any = tensor._requires_grad, OrderedDict()
+            if own:
+                return _name("torch._utils._rebuild_parameter_with_state"), (data, *flags, own)
+            return _name("torch._utils._rebuild_parameter"), (data, *flags)
+        is_ours = kind.__module__.partition(".")[0] == "offgrad"
+        if is_ours and not own:
+            return function, arguments
+        named = _name("torch.Tensor") if is_ours else kind
+        return _name("torch._tensor._rebuild_from_type_v2"), (function, named, arguments, own)
+
+    def _tensor_arguments(self, tensor: Tensor) -> Any:
+        """Return the storage, offset, shape, strides and flags of a tensor."""
+        array, storage = tensor._array, tensor._storage
+        flat = _flat(storage.root)
+        ref, offset = None, 0
+        if flat is not None:
+            distance = _address(array) - _address(flat) if array.size else 0
+            offset, rest = divmod(distance, array.itemsize)
+            steps = [divmod(step, array.itemsize) for step in array.strides]
+            fits = not rest and not flat.nbytes % array.itemsize and distance >= 0
+            fits &= distance + _extent(array) <= flat.nbytes
+            if fits and all(step >= 0 and not odd for step, odd in steps):
+                ref = self._ref((storage.uid, array.dtype), flat.view(array.dtype))
+        if ref is None:  # memory that PyTorch's strides cannot describe: a copy of its own
+            array = memory.copy(array)
+            ref, offset = self._ref(array, array.reshape(-1)), 0
+        stride = tuple(step // array.itemsize for step in array.strides)
+        common: Any = (ref, offset, array.shape, stride, tensor._requires_grad, OrderedDict())
+        name = array.dtype.name
+        if name in _TYPES:
+            return common
+        return *common, _name(f"torch.{name}")
+
+    def _ref(self, key: Any, data: NDArray[Any]) -> _StorageRef:
+        key = id(key) if isinstance(key, np.ndarray) else key
+        ref = self._by_memory.get(key)
+        if ref is None:
+            ref = _StorageRef(str(len(self.storages)), data, data.dtype.name)
+            self._by_memory[key] = ref
+            self.storages.append(ref)
+        return ref
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _extent(array: NDArray[Any]) -> int:
+    """Return the bytes from the first element to the end of the last, for strides from 0 on."""
+    if not array.size:
+        return 0
+    steps = zip(array.shape, array.strides, strict=True)
+    return int(sum((size - 1) * step for size, step in steps) + array.itemsize)
+
+
+def _flat(root: NDArray[Any]) -> NDArray[np.uint8] | None:
+    """Return all bytes of `root`, in memory order; None if it has gaps."""
+    order = sorted(range(root.ndim), key=lambda dim: -root.strides[dim])
+    dense = root.transpose(order)
+    if not dense.flags.c_contiguous:
+        return None
+    return dense.reshape(-1).view(np.uint8)
+
+
+def write(obj: Any, file: BinaryIO, folder: str, protocol: int) -> None:
+    """Write a checkpoint of `obj` to an open file; its records have names in `folder`."""
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer, protocol)
+    pickler.dump(obj)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        _add(archive, f"{folder}/data.pkl", buffer.getbuffer())
+        _add(archive, f"{folder}/.format_version", b"1")
+        _add(archive, f"{folder}/.storage_alignment", str(_ALIGNMENT).encode())
+        _add(archive, f"{folder}/byteorder", sys.byteorder.encode())
+        for key, ref in enumerate(pickler.storages):
+            _add(archive, f"{folder}/data/{key}", ref.data.view(np.uint8).data)
+        _add(archive, f"{folder}/version", b"3\n")
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: Any) -> None:
+    """Add a record whose data begins at a multiple of `_ALIGNMENT` bytes in the file."""
+    view = memoryview(data)
+    entry = zipfile.ZipInfo(name)
+    entry.file_size = view.nbytes
+    is_large = view.nbytes > zipfile.ZIP64_LIMIT // 2
+    assert archive.fp is not None
+    header = archive.fp.tell() + 30 + len(name.encode()) + (20 if is_large else 0)
+    gap = -(header + 4) % _ALIGNMENT
+    entry.extra = _PADDING + gap.to_bytes(2, "little") + b"Z" * gap
+    with archive.open(entry, "w", force_zip64=is_large) as record:
+        for start in range(0, view.nbytes, _CHUNK):
+            record.write(view[start : start + _CHUNK])
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[BinaryIO]:
+    """Open a new file that takes the place of `path` when the block ends without an error.
+
+    It is written beside `path`, so whoever reads sees the old file or the whole new one. What is
+    no ordinary file, such as a pipe, is opened itself.
+
+    Raises:
+        RuntimeError: the folder does not exist.
+    """
+    path = os.path.realpath(path)
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise RuntimeError(f"Parent directory {folder} does not exist.")
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = 0
+    if mode and not stat.S_ISREG(mode):
+        with open(path, "wb") as file:
+            yield file
+        return
+    temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.urandom(6).hex()}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        if mode:
+            os.chmod(temporary, stat.S_IMODE(mode))
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
