@@ -13,11 +13,16 @@ import pytest
 import offgrad
 
 LAZY = {
+    "offgrad._checkpoint.reader",
+    "offgrad._checkpoint.unpickler",
+    "offgrad._checkpoint.writer",
     "offgrad.cli.compare.plot",
     "offgrad.profiler.plot",
     "offgrad_storage.testing.machine",
 }
-"""Imported in functions, so that Matplotlib, Rich and hypothesis are loaded when first needed."""
+"""Imported in functions, so that Matplotlib, Rich, hypothesis, zipfile and others are loaded when
+first needed.
+"""
 
 
 class Import:

@@ -159,9 +159,9 @@ def safe_globals(safe_globals: list[Any]) -> Iterator[None]:
 
 def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
     """Return the full names in a file that ``weights_only=True`` does not allow."""
-    from offgrad._checkpoint import names, reader, rebuild, unpickler
+    from offgrad._checkpoint import reader, unpickler
 
-    known = {**names.plain_globals(), **rebuild.REBUILD, **unpickler.safe_globals()}
+    known = unpickler.known_globals()
     return [each for each in reader.names_in(f) if each not in known]
 
 

@@ -48,6 +48,11 @@ def safe_globals() -> dict[str, Any]:
     return _safe
 
 
+def known_globals() -> dict[str, Any]:
+    """Return all that weights-only files may refer to, by full name."""
+    return {**plain_globals(), **REBUILD, **_safe}
+
+
 def full_name(value: Any) -> str:
     """Return the name by which a pickle refers to a class or function."""
     return f"{value.__module__}.{value.__qualname__}"
