@@ -88,6 +88,15 @@ from offgrad.kernels._optimizers_rates import (
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
 from offgrad.kernels._products import matmul
+from offgrad.kernels._recurrent import (
+    TimeSteps,
+    gru,
+    gru_backward,
+    lstm,
+    lstm_backward,
+    rnn,
+    rnn_backward,
+)
 from offgrad.kernels._reduce import (
     arg_extreme,
     in_parts,
@@ -120,6 +129,7 @@ from offgrad.kernels._special import (
 __all__ = [
     "PairLoss",
     "Steps",
+    "TimeSteps",
     "Taps",
     "Windows",
     "adadelta_steps",
@@ -170,6 +180,8 @@ __all__ = [
     "fill_where",
     "floor_divide",
     "fmod",
+    "gru",
+    "gru_backward",
     "has_scans",
     "huber",
     "hypot",
@@ -186,6 +198,8 @@ __all__ = [
     "log_sum_exp_backward",
     "log_sigmoid",
     "log_sigmoid_backward",
+    "lstm",
+    "lstm_backward",
     "matmul",
     "max_pool",
     "max_pool_backward",
@@ -205,6 +219,8 @@ __all__ = [
     "resample",
     "rmsprop_steps",
     "rprop_steps",
+    "rnn",
+    "rnn_backward",
     "running_extreme",
     "scale_all",
     "scatter_add",

@@ -194,6 +194,24 @@ def quadratic(y: Any, a: Any, b: Any, c: Any) -> Any:
     return a + y * (b + c * y)
 
 
+@inlined
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e**-x)."""
+    number = type(x)
+    small = exp(-abs(x))
+    share = number(1) / (number(1) + small)
+    return small * share if x < number(0) else share
+
+
+@inlined
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent, precise near 0."""
+    number = type(x)
+    less = expm1_of_negative(number(-2) * abs(x))
+    value = -less / (less + number(2))
+    return -value if x < number(0) else value
+
+
 _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 # log(1 + s) = s - s^2/2 + s^3 P(s) for 1 + s from sqrt(1/2) to sqrt(2) (relative error 6e-9).
 _L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7 = (

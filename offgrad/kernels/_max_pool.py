@@ -58,7 +58,7 @@ def max_pool(x: Array, windows: tuple[Windows, ...], out: Array, codes: Array | 
     row = (w.starts, w.counts, w.dilation, w.width, w.stride, w.first, w.last)
     arguments: tuple[Any, ...] = (x, out, kept, *tables, *row)
     parallel_for(
-        lambda start, stop: _max_pool_loop(*arguments, start, stop),
+        lambda start, stop: _max_pool_loop(*(*arguments, start, stop)),
         len(x),
         prod(out.shape[1:]) * d.width * h.width * w.width,
     )
@@ -87,7 +87,7 @@ def max_pool_backward(grad: Array, codes: Array, windows: tuple[Windows, ...], d
     offsets = _offsets(windows, dx.shape[1:])
     arguments: tuple[Any, ...] = (grad, codes, dx, *starts, offsets, is_pairs)
     parallel_for(
-        lambda start, stop: _max_pool_backward_loop(*arguments, start, stop),
+        lambda start, stop: _max_pool_backward_loop(*(*arguments, start, stop)),
         len(dx),
         prod(dx.shape[1:]) + prod(grad.shape[1:]),
     )

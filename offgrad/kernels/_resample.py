@@ -188,7 +188,7 @@ def _resample_numba(x: Array, rows: Taps | None, columns: Taps | None, out: Arra
     is_rows_first = rows_first < columns_first
     arguments: tuple[Any, ...] = (x, out, *r, *c, above, below, is_rows_first, even, stride)
     parallel_for(
-        lambda start, stop: _resample_loop(*arguments, start, stop),
+        lambda start, stop: _resample_loop(*(*arguments, start, stop)),
         len(x),
         min(rows_first, columns_first),
     )

@@ -195,6 +195,48 @@ def _optimizer(steps: Callable[..., None], states: int, *rest: Any) -> Callable[
     return lambda x: steps(*([x.copy()] for _ in range(2 + states)), *rest)
 
 
+def _states(x: Array, *shapes: tuple[int, int]) -> tuple[kernels.TimeSteps, Any]:
+    """Return two steps of eight elements, and arrays of ones."""
+    steps = kernels.TimeSteps(np.array([0, 8]), np.array([8, 8]), 1)
+    return steps, [np.ones(shape, x.dtype) for shape in shapes]
+
+
+def _lstm(x: Array) -> None:
+    steps, (gates, weight, h, c, *others) = _states(
+        x, (16, 8), (8, 2), (8, 2), (8, 2), *[(16, 2)] * 2
+    )
+    kernels.lstm(steps, gates, weight, None, h, c, *others)
+
+
+def _lstm_backward(x: Array) -> None:
+    shapes = (16, 8), (16, 2), (8, 2), (8, 2), (16, 2), (8, 2), (8, 2), (16, 8)
+    steps, (gates, cells, first, weight, dout, dh, dc, dgates) = _states(x, *shapes)
+    kernels.lstm_backward(steps, gates, cells, first, weight, None, dout, dh, dc, dgates, None)
+
+
+def _gru(x: Array) -> None:
+    shapes = (16, 6), (6, 2), (1, 6), (8, 2), (16, 2), (16, 2)
+    steps, (gates, weight, bias, *others) = _states(x, *shapes)
+    kernels.gru(steps, gates, weight, bias[0], *others)
+
+
+def _gru_backward(x: Array) -> None:
+    shapes = (16, 6), (16, 2), (8, 2), (6, 2), (16, 2), (16, 2), (8, 2), (16, 6), (16, 6)
+    steps, arrays = _states(x, *shapes)
+    kernels.gru_backward(steps, *arrays)
+
+
+def _rnn(x: Array) -> None:
+    steps, (weight, h, out) = _states(x, (2, 2), (8, 2), (16, 2))
+    kernels.rnn(steps, weight, h, out, False)
+
+
+def _rnn_backward(x: Array) -> None:
+    shapes = (2, 2), (16, 2), (16, 2), (8, 2), (16, 2)
+    steps, (weight, out, dout, dh, dgates) = _states(x, *shapes)
+    kernels.rnn_backward(steps, weight, out, dout, dh, dgates, False)
+
+
 def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callable[[Array], None]:
     return lambda x: kernel(*([x] * inputs), x.copy(), *rest)
 
@@ -272,6 +314,12 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "fmod": _large_elementwise(kernels.fmod, 2),
     "remainder": _large_elementwise(kernels.remainder, 2),
     "floor division": _large_elementwise(kernels.floor_divide, 2),
+    "LSTM": _lstm,
+    "LSTM backward": _lstm_backward,
+    "GRU": _gru,
+    "GRU backward": _gru_backward,
+    "RNN": _rnn,
+    "RNN backward": _rnn_backward,
     "GELU by tanh": _elementwise(kernels.gelu, 1, "tanh"),
     "GELU by tanh, backward": _elementwise(kernels.gelu_backward, 2, "tanh"),
 }

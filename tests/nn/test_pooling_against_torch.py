@@ -206,7 +206,7 @@ def test_affine_grid(size: tuple[int, ...], align_corners: bool) -> None:
         close(have, want, 1e-12)
 
 
-INTEGERS = {
+INTEGERS: dict[str, dict[str, Any]] = {
     "max_pool2d": {"kernel_size": 2},
     "avg_pool2d": {"kernel_size": 2},
     "pad": {"pad": (1, 2)},

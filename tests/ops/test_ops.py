@@ -18,6 +18,7 @@ from tests.ops import (
     specs_math,
     specs_network,
     specs_pooling,
+    specs_recurrent,
     specs_reduce,
     specs_special,
     specs_structure,
@@ -35,6 +36,7 @@ SPECS = [
     *specs_inplace.SPECS,
     *specs_convolution.SPECS,
     *specs_linalg.SPECS,
+    *specs_recurrent.SPECS,
     *specs_special.SPECS,
 ]
 

@@ -18,6 +18,7 @@ from offgrad.nn.modules.normalization import *
 from offgrad.nn.modules.padding import *
 from offgrad.nn.modules.pixelshuffle import *
 from offgrad.nn.modules.pooling import *
+from offgrad.nn.modules.rnn import *
 from offgrad.nn.modules.sparse import *
 from offgrad.nn.modules.upsampling import *
 

@@ -12,6 +12,7 @@ from offgrad.nn.utils import (
     memory_format,
     parametrizations,
     parametrize,
+    rnn,
     stateless,
 )
 from offgrad.nn.utils._spectral_norm import remove_spectral_norm, spectral_norm
@@ -58,6 +59,7 @@ __all__ = [
     "parametrize",
     "remove_spectral_norm",
     "remove_weight_norm",
+    "rnn",
     "skip_init",
     "spectral_norm",
     "stateless",

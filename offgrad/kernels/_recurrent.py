@@ -1,0 +1,341 @@
+"""Recurrent layers over time: LSTM, GRU, and RNN with tanh or relu; forward and backward.
+
+The rows of all steps stand in one matrix. `TimeSteps` says which rows a step has: one loop serves
+sequences that are time-major, batch-major, packed, or read backward. The caller multiplies the
+inputs of all steps at once; here each step multiplies the states, by a weight in panels
+(`_panels`), and computes its gates. Blocks of the batch are independent: threads take one each and never wait
+for each other. Backward computes the gradients of the gates; the caller multiplies these, for all
+steps at once.
+
+Few rows are computed by the NumPy references, which need no copy of the weight.
+
+Source: S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation, 1997; K. Cho et
+al., "Learning phrase representations using RNN encoder-decoder", EMNLP 2014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offgrad.kernels import _panels
+from offgrad.kernels import _recurrent_loops as loops
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._jit import uses_numba
+from offgrad.kernels._parallel import parallel_for
+from offgrad.kernels._recurrent_numpy import (
+    gru_backward_numpy,
+    gru_numpy,
+    lstm_backward_numpy,
+    lstm_numpy,
+    rnn_backward_numpy,
+    rnn_numpy,
+)
+
+MIN_ROWS = 16
+"""Rows of all steps together for which the weight is copied."""
+
+BLOCK_ROWS = 16
+"""Elements of the batch in a block: with more, each of them reads the weight less often."""
+
+_PER_ELEMENT = 16
+"""Multiplications in the time that kernels spend on an element."""
+
+
+class TimeSteps(NamedTuple):
+    """The rows of each step, in the order of computation.
+
+    Attributes:
+        starts: the row of the first element of the batch.
+        counts: the number of elements; the first ones of the batch.
+        stride: rows from one element to the next.
+    """
+
+    starts: Array
+    counts: Array
+    stride: int
+
+    def rows(self, step: int) -> slice:
+        """Return the rows of a step."""
+        start, count = int(self.starts[step]), int(self.counts[step])
+        return slice(start, start + count * self.stride, self.stride)
+
+    def previous(self, states: Array, first: Array, out: Array) -> None:
+        """Write the state before each row into `out`: of the step before, or `first`."""
+        for step in range(len(self.starts)):
+            rows, count = self.rows(step), int(self.counts[step])
+            known = min(count, int(self.counts[step - 1])) if step else 0
+            target = out[rows]
+            if known:
+                target[:known] = states[self.rows(step - 1)][:known]
+            target[known:] = first[known:count]
+
+
+def lstm(
+    steps: TimeSteps,
+    gates: Array,
+    weight: Array,
+    projection: Array | None,
+    h: Array,
+    c: Array,
+    cells: Array,
+    out: Array,
+) -> None:
+    """Compute an LSTM layer in one direction.
+
+    Args:
+        steps: which rows the steps have.
+        gates: [rows, 4 H], the inputs' products with biases, i, f, g, o; overwritten by the gates.
+        weight: [4 H, P], that of the states.
+        projection: [P, H], or None: then P is H.
+        h: [batch, P], the first states; overwritten by the last.
+        c: [batch, H], the first cells; overwritten by the last.
+        cells: [rows, H], written.
+        out: [rows, P], written: the states.
+    """
+    if not _is_compiled(gates, weight, h, c):
+        lstm_numpy(steps, gates, weight, projection, h, c, cells, out)
+        return
+    dtype = gates.dtype
+    packed, projected_by = _packed(weight, True), _packed(projection, True, dtype)
+
+    def run(first: int, last: int) -> None:
+        rows = last - first
+        loops.lstm_loop(
+            *steps,
+            first,
+            last,
+            gates,
+            cells,
+            out,
+            h,
+            c,
+            packed,
+            _scratch(rows, weight.shape[0], dtype),
+            projected_by,
+            _scratch(rows, c.shape[1], dtype),
+            _scratch(0 if projection is None else rows, h.shape[1], dtype),
+        )
+
+    _over_blocks(run, steps, h, weight)
+
+
+def lstm_backward(
+    steps: TimeSteps,
+    gates: Array,
+    cells: Array,
+    first_cells: Array,
+    weight: Array,
+    projection: Array | None,
+    dout: Array,
+    dh: Array,
+    dc: Array,
+    dgates: Array,
+    dprojected: Array | None,
+) -> None:
+    """Compute the gradients of the gates, before activation, of `lstm`.
+
+    Args:
+        steps, gates, cells, weight, projection: of the forward.
+        first_cells: [batch, H].
+        dout: [rows, P], the gradient of all states.
+        dh: [batch, P], the gradient of the last states; overwritten by that of the first.
+        dc: [batch, H], likewise for cells.
+        dgates: [rows, 4 H], written.
+        dprojected: [rows, P], written: the whole gradient of the states; None without projection.
+    """
+    if not _is_compiled(gates, weight, dout, dh, dc):
+        lstm_backward_numpy(
+            steps, gates, cells, first_cells, weight, projection, dout, dh, dc, dgates, dprojected
+        )
+        return
+    dtype = gates.dtype
+    packed, projected_by = _packed(weight, False), _packed(projection, False, dtype)
+    projected = np.empty((0, dh.shape[1]), dtype) if dprojected is None else dprojected
+
+    def run(first: int, last: int) -> None:
+        passed = _padded(dh[first:last])
+        loops.lstm_backward_loop(
+            *steps,
+            first,
+            last,
+            gates,
+            cells,
+            first_cells,
+            dout,
+            passed,
+            dc,
+            dgates,
+            packed,
+            projected_by,
+            _scratch(0 if projection is None else last - first, dc.shape[1], dtype),
+            projected,
+        )
+        dh[first:last] = passed[:, : dh.shape[1]]
+
+    _over_blocks(run, steps, dh, weight)
+
+
+def gru(
+    steps: TimeSteps,
+    gates: Array,
+    weight: Array,
+    bias: Array,
+    h: Array,
+    candidates: Array,
+    out: Array,
+) -> None:
+    """Compute a GRU layer in one direction.
+
+    Args:
+        steps: which rows the steps have.
+        gates: [rows, 3 H], the inputs' products with biases, r, z, n; overwritten by the gates.
+        weight: [3 H, H], that of the states.
+        bias: [3 H], added to the product of the states.
+        h: [batch, H], the first states; overwritten by the last.
+        candidates: [rows, H], written: the product of the states that r multiplies.
+        out: [rows, H], written: the states.
+    """
+    if not _is_compiled(gates, weight, h):
+        gru_numpy(steps, gates, weight, bias, h, candidates, out)
+        return
+    packed = _packed(weight, True)
+
+    def run(first: int, last: int) -> None:
+        products = _scratch(last - first, weight.shape[0], gates.dtype)
+        loops.gru_loop(*steps, first, last, gates, candidates, out, h, bias, packed, products)
+
+    _over_blocks(run, steps, h, weight)
+
+
+def gru_backward(
+    steps: TimeSteps,
+    gates: Array,
+    candidates: Array,
+    first_states: Array,
+    weight: Array,
+    out: Array,
+    dout: Array,
+    dh: Array,
+    dinput: Array,
+    dstate: Array,
+) -> None:
+    """Compute the gradients of both products of `gru`.
+
+    Args:
+        steps, gates, candidates, weight, out: of the forward.
+        first_states: [batch, H].
+        dout: [rows, H], the gradient of all states.
+        dh: [batch, H], the gradient of the last states; overwritten by that of the first.
+        dinput: [rows, 3 H], written: the gradient of the inputs' product.
+        dstate: [rows, 3 H], written: the gradient of the states' product.
+    """
+    arrays = (gates, candidates, first_states)
+    if not _is_compiled(gates, weight, dout, dh):
+        gru_backward_numpy(steps, *arrays, weight, out, dout, dh, dinput, dstate)
+        return
+    packed = _packed(weight, False)
+
+    def run(first: int, last: int) -> None:
+        passed = _padded(dh[first:last])
+        loops.gru_backward_loop(
+            *steps, first, last, *arrays, out, dout, passed, dinput, dstate, packed
+        )
+        dh[first:last] = passed[:, : dh.shape[1]]
+
+    _over_blocks(run, steps, dh, weight)
+
+
+def rnn(steps: TimeSteps, weight: Array, h: Array, out: Array, is_relu: bool) -> None:
+    """Compute an RNN layer in one direction, with tanh or relu.
+
+    Args:
+        steps: which rows the steps have.
+        weight: [H, H], that of the states.
+        h: [batch, H], the first states; overwritten by the last.
+        out: [rows, H], the inputs' products with biases; overwritten by the states.
+        is_relu: relu rather than tanh.
+    """
+    if not _is_compiled(out, weight, h):
+        rnn_numpy(steps, weight, h, out, is_relu)
+        return
+    packed = _packed(weight, True)
+
+    def run(first: int, last: int) -> None:
+        products = _scratch(last - first, weight.shape[0], out.dtype)
+        loops.rnn_loop(*steps, first, last, out, h, is_relu, packed, products)
+
+    _over_blocks(run, steps, h, weight)
+
+
+def rnn_backward(
+    steps: TimeSteps,
+    weight: Array,
+    out: Array,
+    dout: Array,
+    dh: Array,
+    dgates: Array,
+    is_relu: bool,
+) -> None:
+    """Compute the gradient before activation of `rnn`.
+
+    Args:
+        steps, weight, out, is_relu: of the forward.
+        dout: [rows, H], the gradient of all states.
+        dh: [batch, H], the gradient of the last states; overwritten by that of the first.
+        dgates: [rows, H], written.
+    """
+    if not _is_compiled(out, weight, dout, dh):
+        rnn_backward_numpy(steps, weight, out, dout, dh, dgates, is_relu)
+        return
+    packed = _packed(weight, False)
+
+    def run(first: int, last: int) -> None:
+        passed = _padded(dh[first:last])
+        loops.rnn_backward_loop(*steps, first, last, out, dout, passed, dgates, is_relu, packed)
+        dh[first:last] = passed[:, : dh.shape[1]]
+
+    _over_blocks(run, steps, dh, weight)
+
+
+def _is_compiled(*arrays: Array) -> bool:
+    return len(arrays[0]) >= MIN_ROWS and uses_numba(*arrays)
+
+
+def _packed(weight: Array | None, transposed: bool, dtype: Any = None) -> Array:
+    """Return the panels of a weight as one matrix; an empty one without weight."""
+    _panels.register()
+    if weight is None:
+        return np.empty((0, 1), dtype)
+    panels = _panels.pack(np.ascontiguousarray(weight), transposed)
+    return panels.reshape(-1, panels.shape[2])
+
+
+def _scratch(rows: int, columns: int, dtype: Any) -> Array:
+    """Return room for a product with panels."""
+    wide = _panels.width(np.dtype(dtype))
+    return np.empty((rows, -(-columns // wide) * wide), dtype)
+
+
+def _padded(array: Array) -> Array:
+    padded = _scratch(array.shape[0], array.shape[1], array.dtype)
+    padded[:, : array.shape[1]] = array
+    return padded
+
+
+def _over_blocks(
+    body: Callable[[int, int], None], steps: TimeSteps, states: Array, weight: Array
+) -> None:
+    """Call `body` for blocks of the batch; sizes alone decide them."""
+    batch = len(states)
+    blocks = -(-batch // BLOCK_ROWS)
+    rows = -(-batch // (4 * blocks)) * 4  # whole tiles of rows
+
+    def run(start: int, stop: int) -> None:
+        for block in range(start, stop):
+            body(block * rows, min((block + 1) * rows, batch))
+
+    cost = len(steps.starts) * rows * weight.size // _PER_ELEMENT
+    parallel_for(run, -(-batch // rows), cost)
