@@ -3,9 +3,9 @@
 The rows of all steps stand in one matrix. `TimeSteps` says which rows a step has: one loop serves
 sequences that are time-major, batch-major, packed, or read backward. The caller multiplies the
 inputs of all steps at once; here each step multiplies the states, by a weight in panels
-(`_panels`), and computes its gates. Blocks of the batch are independent: threads take one each and never wait
-for each other. Backward computes the gradients of the gates; the caller multiplies these, for all
-steps at once.
+(`_panels`), and computes its gates. Blocks of the batch are independent: threads take one each and
+never wait for each other. Backward computes the gradients of the gates; the caller multiplies
+these, for all steps at once.
 
 Few rows are computed by the NumPy references, which need no copy of the weight.
 
