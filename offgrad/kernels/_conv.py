@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from offgrad.kernels import _conv_winograd
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._conv_numpy import (
     Steps,
@@ -16,21 +17,32 @@ from offgrad.kernels._conv_numpy import (
 )
 
 
-def convolve(x: Array, weight: Array, out: Array, steps: Steps) -> None:
-    """Write ``out[n, o, p] = sum over c, k of weight[o, c, k] x[n, c, p * stride - ...]``.
+def convolve(x: Array, weight: Array, out: Array, steps: Steps, bias: Array | None = None) -> None:
+    """Write a convolution into `out`.
+
+    Output [n, o, p] is bias[o] plus the sum, over channels c of its group and elements k of the
+    kernel, of weight[o, c, k] x[n, c, p stride - padding + k dilation], with zeros beyond x.
 
     Args:
         x: [N, C, *S].
         weight: [O, C / groups, *K].
         out: [N, O, *P], written, C-contiguous.
         steps: how the kernel passes over x.
+        bias: [O].
 
     16-bit floats are computed in float32.
     """
+    if _conv_winograd.usable(out, x, weight.shape[2:], steps):
+        x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
+        _conv_winograd.convolve(x, weight, out, bias, steps)
+        return
     convolve_numpy(as_float(x), as_float(weight), out, steps)
+    _add(bias, out)
 
 
-def convolve_transposed(x: Array, weight: Array, out: Array, steps: Steps) -> None:
+def convolve_transposed(
+    x: Array, weight: Array, out: Array, steps: Steps, bias: Array | None = None
+) -> None:
     """Write the sum of the kernel at each place, times x there, into `out`.
 
     It is the gradient that `convolve`, with the same weight, gives its input for ``grad = x``.
@@ -40,15 +52,19 @@ def convolve_transposed(x: Array, weight: Array, out: Array, steps: Steps) -> No
         weight: [I, O / groups, *K].
         out: [N, O, *S], written, C-contiguous.
         steps: how the kernel passes over `out`.
+        bias: [O].
 
     16-bit floats are computed in float32.
     """
-    if out.dtype.itemsize >= 4:
-        convolve_transposed_numpy(x, weight, out, steps)
+    if _conv_winograd.usable(x, out, weight.shape[2:], steps):
+        x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
+        _conv_winograd.convolve_transposed(x, weight, out, bias, steps)
         return
-    wide = np.empty(out.shape, np.float32)
+    wide = as_float(out)
     convolve_transposed_numpy(as_float(x), as_float(weight), wide, steps)
-    out[...] = wide
+    if wide is not out:
+        out[...] = wide
+    _add(bias, out)
 
 
 def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> None:
@@ -62,9 +78,16 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
 
     16-bit floats are computed in float32.
     """
-    if out.dtype.itemsize >= 4:
-        convolve_weight_numpy(small, large, out, steps)
+    if _conv_winograd.usable(small, large, out.shape[2:], steps):
+        small, large = np.ascontiguousarray(small), np.ascontiguousarray(large)
+        _conv_winograd.convolve_weight(small, large, out, steps)
         return
-    wide = np.empty(out.shape, np.float32)
+    wide = as_float(out)
     convolve_weight_numpy(as_float(small), as_float(large), wide, steps)
-    out[...] = wide
+    if wide is not out:
+        out[...] = wide
+
+
+def _add(bias: Array | None, out: Array) -> None:
+    if bias is not None:
+        np.add(out, bias.reshape(-1, *(1,) * (out.ndim - 2)), out=out)

@@ -68,12 +68,14 @@ def convolve_weight_numpy(small: Array, large: Array, out: Array, steps: Steps) 
     """Write the gradient of a weight into `out`; arguments as those of `convolve_weight`."""
     groups, kernel, places = steps.groups, out.shape[2:], small.shape[2:]
     total = np.zeros((groups, out.shape[0] // groups, prod(out.shape[1:])), out.dtype)
+    result = np.empty_like(total)
     for part in _samples(len(small), large.shape[1] * prod(kernel) * prod(places)):
         patches = columns(large[part], kernel, places, steps)
         patches = patches.reshape(len(patches), groups, total.shape[2], prod(places))
         values = small[part].reshape(len(patches), groups, total.shape[1], prod(places))
         for value, patch in zip(values, patches, strict=True):
-            total += np.matmul(value, patch.swapaxes(1, 2))
+            matmul(value, patch.swapaxes(1, 2), result)
+            total += result
     out[...] = total.reshape(out.shape)
 
 

@@ -40,9 +40,36 @@ def gemm(
     raise NotImplementedError("gemm runs in compiled loops")
 
 
+def strided_gemm(
+    blas: Any,
+    m: int,
+    n: int,
+    k: int,
+    a: int,
+    a_stride: int,
+    a_transposed: int,
+    b: int,
+    b_stride: int,
+    b_transposed: int,
+    beta: Any,
+    c: int,
+    c_stride: int,
+) -> None:
+    """Write a b + beta c into `c`, in compiled loops only.
+
+    Args:
+        blas, m, n, k, beta: as those of `gemm`.
+        a: address of [m, k], or [k, m] if `a_transposed` is 1.
+        b: address of [k, n], or [n, k] if `b_transposed` is 1.
+        c: address of [m, n], written.
+        a_stride, b_stride, c_stride: elements from one row to the next.
+    """
+    raise NotImplementedError("strided_gemm runs in compiled loops")
+
+
 @functools.cache
 def register() -> None:
-    """Register `gemm` with Numba."""
+    """Register `gemm` and `strided_gemm` with Numba."""
     from llvmlite import ir  # type: ignore[import-untyped]
     from numba import types
     from numba.extending import intrinsic, overload
@@ -96,3 +123,42 @@ def register() -> None:
         )
 
     overload(gemm, strict=False)(lambda *_: implementation)
+
+    def strided_implementation(
+        blas: Any,
+        m: Any,
+        n: Any,
+        k: Any,
+        a: Any,
+        a_stride: Any,
+        a_transposed: Any,
+        b: Any,
+        b_stride: Any,
+        b_transposed: Any,
+        beta: Any,
+        c: Any,
+        c_stride: Any,
+    ) -> None:
+        address, integer = blas
+        whole, number = type(integer), type(beta)
+        call(
+            (
+                address,
+                enum(row_major),
+                enum(as_is + a_transposed),
+                enum(as_is + b_transposed),
+                whole(m),
+                whole(n),
+                whole(k),
+                number(1),
+                a,
+                whole(a_stride),
+                b,
+                whole(b_stride),
+                beta,
+                c,
+                whole(c_stride),
+            )
+        )
+
+    overload(strided_gemm, strict=False)(lambda *_: strided_implementation)

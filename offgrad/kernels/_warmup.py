@@ -235,6 +235,16 @@ def _rnn_backward(x: Array) -> None:
     shapes = (2, 2), (16, 2), (16, 2), (8, 2), (16, 2)
     steps, (weight, out, dout, dh, dgates) = _states(x, *shapes)
     kernels.rnn_backward(steps, weight, out, dout, dh, dgates, False)
+def _convolution(x: Array) -> None:
+    image, weight = np.ones((48, 16, 4, 4), x.dtype), np.ones((16, 16, 3, 3), x.dtype)
+    steps = kernels.Steps((1, 1), (1, 1), (1, 1))
+    kernels.convolve(image, weight, image.copy(), steps)
+
+
+def _convolution_backward(x: Array) -> None:
+    image, weight = np.ones((48, 16, 4, 4), x.dtype), np.ones((16, 16, 3, 3), x.dtype)
+    steps = kernels.Steps((1, 1), (1, 1), (1, 1))
+    kernels.convolve_weight(image, image, weight, steps)
 
 
 def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callable[[Array], None]:
@@ -248,6 +258,8 @@ def _large_elementwise(
 
 
 UNITS: dict[str, Callable[[Array], object]] = {
+    "convolution": _convolution,
+    "convolution backward": _convolution_backward,
     "attention": lambda x: _attention(x, 32),
     "attention backward": lambda x: _attention_backward(x, 32),
     "attention of wide heads": lambda x: _attention(x, 136),

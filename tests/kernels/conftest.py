@@ -185,6 +185,31 @@ def all_calls() -> Calls:
         kernels.copy_into(out, x.T)
         return [out]
 
+    images = [
+        (
+            kernels.Steps((stride,) * 2, (kernel // 2,) * 2, (1, 1), groups),
+            rng.normal(size=(samples, channels, side, side)).astype(np.float32),
+            rng.normal(size=(outputs, channels // groups, kernel, kernel)).astype(np.float32),
+            rng.normal(size=(samples, outputs, *[-(-side // stride)] * 2)).astype(np.float32),
+        )
+        for samples, channels, outputs, side, kernel, stride, groups in (
+            (9, 32, 80, 22, 3, 1, 1),
+            (9, 24, 40, 31, 3, 2, 1),
+            (4, 16, 24, 40, 1, 1, 1),
+            (3, 64, 64, 40, 5, 1, 64),
+        )
+    ]
+
+    def convolutions() -> list[Array]:
+        results = []
+        for steps, image, kernel, upper in images:
+            out, dx, dweight = (np.full_like(each, np.nan) for each in (upper, image, kernel))
+            kernels.convolve(image, kernel, out, steps, kernel[:, 0, 0, 0].copy())
+            kernels.convolve_transposed(upper, kernel, dx, steps)
+            kernels.convolve_weight(upper, image, dweight, steps)
+            results += [out, dx, dweight]
+        return results
+
     def error_functions() -> list[Array]:
         results = [np.empty_like(x) for _ in range(7)]
         kernels.erf(x, results[0])
@@ -200,6 +225,7 @@ def all_calls() -> Calls:
 
     return {
         "along_dims": along_dims,
+        "convolutions": convolutions,
         "error_functions": error_functions,
         "sigmoid": elementwise(kernels.sigmoid, x, ()),
         "quadratic_backward": elementwise(kernels.quadratic_backward, g, x, (0, 1, -1)),

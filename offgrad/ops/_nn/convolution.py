@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.ops._core.broadcasting import conj
@@ -51,9 +49,7 @@ class Convolution(Op):
         channels = weight.shape[1] * how.groups if how.transposed else weight.shape[0]
         out = memory.empty((x.shape[0], channels, *size), x.dtype)
         kernel = kernels.convolve_transposed if how.transposed else kernels.convolve
-        kernel(x, weight, out, how.steps())
-        if bias is not None:
-            np.add(out, bias.reshape(-1, *(1,) * len(size)), out=out)
+        kernel(x, weight, out, how.steps(), bias)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
