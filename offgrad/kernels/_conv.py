@@ -5,9 +5,12 @@ The arrays' dtypes and shapes alone choose the algorithm, and the order of its a
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from offgrad.kernels import _conv_winograd
+from offgrad import memory
+from offgrad.kernels import _conv_columns, _conv_winograd
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._conv_numpy import (
     Steps,
@@ -32,9 +35,10 @@ def convolve(x: Array, weight: Array, out: Array, steps: Steps, bias: Array | No
 
     16-bit floats are computed in float32.
     """
-    if _conv_winograd.usable(out, x, weight.shape[2:], steps):
-        x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
-        _conv_winograd.convolve(x, weight, out, bias, steps)
+    way = _way(out, x, weight.shape[2:], steps)
+    if way is not None:
+        x, weight = memory.contiguous(x), memory.contiguous(weight)
+        way.convolve(x, weight, out, bias, steps)
         return
     convolve_numpy(as_float(x), as_float(weight), out, steps)
     _add(bias, out)
@@ -56,9 +60,10 @@ def convolve_transposed(
 
     16-bit floats are computed in float32.
     """
-    if _conv_winograd.usable(x, out, weight.shape[2:], steps):
-        x, weight = np.ascontiguousarray(x), np.ascontiguousarray(weight)
-        _conv_winograd.convolve_transposed(x, weight, out, bias, steps)
+    way = _way(x, out, weight.shape[2:], steps)
+    if way is not None:
+        x, weight = memory.contiguous(x), memory.contiguous(weight)
+        way.convolve_transposed(x, weight, out, bias, steps)
         return
     wide = as_float(out)
     convolve_transposed_numpy(as_float(x), as_float(weight), wide, steps)
@@ -78,14 +83,31 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
 
     16-bit floats are computed in float32.
     """
-    if _conv_winograd.usable(small, large, out.shape[2:], steps):
-        small, large = np.ascontiguousarray(small), np.ascontiguousarray(large)
-        _conv_winograd.convolve_weight(small, large, out, steps)
+    way = _way(small, large, out.shape[2:], steps)
+    if way is not None:
+        small, large = memory.contiguous(small), memory.contiguous(large)
+        way.convolve_weight(small, large, out, steps)
         return
     wide = as_float(out)
     convolve_weight_numpy(as_float(small), as_float(large), wide, steps)
     if wide is not out:
         out[...] = wide
+
+
+def _way(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) -> Any:
+    """Return the module that computes a convolution; None for the reference.
+
+    Args:
+        small: its output, or the gradient of it.
+        large: its input, or the gradient of it.
+        kernel: the sizes of its kernel.
+        steps: how the kernel passes over `large`.
+    """
+    if _conv_winograd.usable(small, large, kernel, steps):
+        return _conv_winograd
+    if _conv_columns.usable(small, large, kernel):
+        return _conv_columns
+    return None
 
 
 def _add(bias: Array | None, out: Array) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels import Steps, _conv_numpy, _conv_winograd
+from offgrad.kernels import Steps, _conv_columns, _conv_numpy, _conv_winograd
 
 Shape = tuple[int, ...]
 
@@ -19,6 +19,20 @@ WINOGRAD = [
     (64, 17, 65, (4, 3), 1),
     (7, 16, 16, (9, 11), 2),
     (2, 130, 16, (21, 30), 1),
+]
+
+
+# N, C, O, the space of the input, the kernel, stride, padding, dilation and groups.
+COLUMNS: list[tuple[Any, ...]] = [
+    (9, 5, 20, (41,), (4,), (3,), (2,), (2,), 1),
+    (2, 3, 40, (13, 15), (7, 5), (2, 1), (3, 0), (1, 2), 1),
+    (40, 6, 4, (5, 4), (3, 3), (2, 2), (1, 1), (1, 1), 2),
+    (9, 20, 24, (7, 6), (1, 1), (1, 1), (0, 0), (1, 1), 1),
+    (9, 20, 24, (7, 6), (1, 1), (2, 3), (1, 0), (1, 1), 4),
+    (2, 4, 6, (4, 5, 6), (2, 3, 2), (1, 2, 1), (0, 1, 1), (2, 1, 1), 2),
+    (1, 300, 20, (6, 8), (3, 3), (1, 1), (2, 2), (2, 2), 1),
+    (1, 6, 18, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1), 6),
+    (1, 9, 8, (4, 60), (2, 3), (2, 2), (1, 40), (1, 1), 1),
 ]
 
 
@@ -83,9 +97,20 @@ def test_winograd(sizes: Any, rng: np.random.Generator) -> None:
         assert np.abs(error).max() < 3e-5
 
 
+@pytest.mark.parametrize("sizes", COLUMNS, ids=str)
+def test_columns(sizes: Any, dtype: Any, rng: np.random.Generator, agree: Any) -> None:
+    n, c, o, space, kernel, *numbers = sizes
+    steps = Steps(*numbers)
+    x, weight = (n, c, *space), (o, c // steps.groups, *kernel)
+    arrays = _arrays(rng, x, weight, _out_shape(x, weight, steps), dtype)
+    assert _conv_columns.usable(arrays[2], arrays[0], kernel) == (kernels.backend() == "numba")
+    for have, want in zip(_all_three(arrays, steps), _expected(arrays, steps), strict=True):
+        agree(have, want, 4)
+
+
 def test_winograd_is_for_large_float32_alone() -> None:
     steps = Steps((1, 1), (1, 1), (1, 1))
-    x = np.empty((5, 16, 12, 12), np.float32)
+    x = np.zeros((5, 16, 12, 12), np.float32)
     for each, kernel, how in (
         (x.astype(np.float64), (3, 3), steps),
         (x, (3, 2), steps),
