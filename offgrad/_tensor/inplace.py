@@ -33,8 +33,10 @@ class InPlaceMethods(TensorBase):
     atanh_ = ops.atanh_
     baddbmm_ = inplace_form(ops.baddbmm)
     bitwise_and_ = inplace_form(ops.bitwise_and)
+    bitwise_left_shift_ = inplace_form(ops.bitwise_left_shift)
     bitwise_not_ = inplace_form(ops.bitwise_not)
     bitwise_or_ = inplace_form(ops.bitwise_or)
+    bitwise_right_shift_ = inplace_form(ops.bitwise_right_shift)
     bitwise_xor_ = inplace_form(ops.bitwise_xor)
     ceil_ = ops.ceil_
     clamp_ = ops.clamp_
@@ -64,6 +66,7 @@ class InPlaceMethods(TensorBase):
     floor_divide_ = inplace_form(ops.floor_divide)
     fmod_ = inplace_form(ops.fmod)
     frac_ = ops.frac_
+    gcd_ = ops.gcd_
     ge_ = inplace_form(ops.ge)
     greater_ = inplace_form(ops.greater)
     greater_equal_ = inplace_form(ops.greater_equal)
@@ -77,6 +80,9 @@ class InPlaceMethods(TensorBase):
     index_copy_ = inplace_form(ops.index_copy)
     index_fill_ = inplace_form(ops.index_fill)
     index_put_ = ops.index_put_
+    index_reduce_ = inplace_form(ops.index_reduce)
+    lcm_ = ops.lcm_
+    ldexp_ = ops.ldexp_
     le_ = inplace_form(ops.le)
     lerp_ = inplace_form(ops.lerp)
     less_ = inplace_form(ops.less)
@@ -101,6 +107,7 @@ class InPlaceMethods(TensorBase):
     ne_ = inplace_form(ops.ne)
     neg_ = ops.neg_
     negative_ = ops.negative_
+    nextafter_ = inplace_form(ops.nextafter)
     not_equal_ = inplace_form(ops.not_equal)
     polygamma_ = inplace_form(ops.polygamma)
     pow_ = inplace_form(ops.pow)
@@ -109,10 +116,12 @@ class InPlaceMethods(TensorBase):
     reciprocal_ = ops.reciprocal_
     relu_ = ops.relu_
     remainder_ = inplace_form(ops.remainder)
+    renorm_ = inplace_form(ops.renorm)
     round_ = ops.round_
     rsqrt_ = ops.rsqrt_
     scatter_ = inplace_form(ops.scatter)
     scatter_add_ = inplace_form(ops.scatter_add)
+    scatter_reduce_ = inplace_form(ops.scatter_reduce)
     sgn_ = inplace_form(ops.sgn)
     sigmoid_ = ops.sigmoid_
     sign_ = inplace_form(ops.sign)

@@ -45,9 +45,12 @@ class OperationMethods(TensorBase):
     atanh = ops.atanh
     baddbmm = ops.baddbmm
     bernoulli = ops.bernoulli
+    bincount = ops.bincount
     bitwise_and = ops.bitwise_and
+    bitwise_left_shift = ops.bitwise_left_shift
     bitwise_not = ops.bitwise_not
     bitwise_or = ops.bitwise_or
+    bitwise_right_shift = ops.bitwise_right_shift
     bitwise_xor = ops.bitwise_xor
     bmm = ops.bmm
     broadcast_to = ops.broadcast_to
@@ -65,9 +68,11 @@ class OperationMethods(TensorBase):
     conj_physical = ops.conj_physical
     contiguous = ops.contiguous
     copysign = ops.copysign
+    corrcoef = ops.corrcoef
     cos = ops.cos
     cosh = ops.cosh
     count_nonzero = ops.count_nonzero
+    cov = ops.cov
     cross = ops.cross
     cummax = ops.cummax
     cummin = ops.cummin
@@ -109,7 +114,9 @@ class OperationMethods(TensorBase):
     fmin = ops.fmin
     fmod = ops.fmod
     frac = ops.frac
+    frexp = ops.frexp
     gather = ops.gather
+    gcd = ops.gcd
     ge = ops.ge
     geqrf = ops.geqrf
     ger = ops.ger
@@ -118,6 +125,8 @@ class OperationMethods(TensorBase):
     gt = ops.gt
     hardshrink = ops.hardshrink
     heaviside = ops.heaviside
+    histc = ops.histc
+    histogram = ops.histogram
     hsplit = ops.hsplit
     hypot = ops.hypot
     i0 = ops.i0
@@ -127,6 +136,7 @@ class OperationMethods(TensorBase):
     index_copy = ops.index_copy
     index_fill = ops.index_fill
     index_put = ops.index_put
+    index_reduce = ops.index_reduce
     index_select = ops.index_select
     inner = ops.inner
     inverse = ops.inverse
@@ -139,6 +149,8 @@ class OperationMethods(TensorBase):
     isreal = ops.isreal
     kron = ops.kron
     kthvalue = ops.kthvalue
+    lcm = ops.lcm
+    ldexp = ops.ldexp
     le = ops.le
     lerp = ops.lerp
     less = ops.less
@@ -175,6 +187,7 @@ class OperationMethods(TensorBase):
     min = ops.min
     minimum = ops.minimum
     mm = ops.mm
+    mode = ops.mode
     moveaxis = ops.moveaxis
     movedim = ops.movedim
     msort = ops.msort
@@ -185,12 +198,16 @@ class OperationMethods(TensorBase):
     mvlgamma = ops.mvlgamma
     nan_to_num = ops.nan_to_num
     nanmean = ops.nanmean
+    nanmedian = ops.nanmedian
+    nanquantile = ops.nanquantile
     nansum = ops.nansum
     narrow = ops.narrow
     ne = ops.ne
     neg = ops.neg
     negative = ops.negative
+    nextafter = ops.nextafter
     nonzero = ops.nonzero
+    nonzero_static = ops.nonzero_static
     norm = ops.norm
     not_equal = ops.not_equal
     orgqr = ops.orgqr
@@ -204,11 +221,13 @@ class OperationMethods(TensorBase):
     prod = ops.prod
     put = ops.put
     qr = ops.qr
+    quantile = ops.quantile
     rad2deg = ops.rad2deg
     ravel = ops.ravel
     reciprocal = ops.reciprocal
     relu = ops.relu
     remainder = ops.remainder
+    renorm = ops.renorm
     repeat = ops.repeat
     repeat_interleave = ops.repeat_interleave
     reshape = ops.reshape
@@ -219,6 +238,7 @@ class OperationMethods(TensorBase):
     rsqrt = ops.rsqrt
     scatter = ops.scatter
     scatter_add = ops.scatter_add
+    scatter_reduce = ops.scatter_reduce
     select = ops.select
     select_scatter = ops.select_scatter
     sgn = ops.sgn
@@ -264,6 +284,7 @@ class OperationMethods(TensorBase):
     unflatten = ops.unflatten
     unfold = ops.unfold
     unique = ops.unique
+    unique_consecutive = ops.unique_consecutive
     unsafe_chunk = ops.unsafe_chunk
     unsafe_split = ops.unsafe_split
     unsafe_split_with_sizes = ops.unsafe_split_with_sizes

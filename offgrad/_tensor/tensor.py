@@ -680,6 +680,10 @@ class Tensor(OperationMethods, InPlaceMethods):
     __and__ = __rand__ = _operator(ops.bitwise_and)
     __or__ = __ror__ = _operator(ops.bitwise_or)
     __xor__ = __rxor__ = _operator(ops.bitwise_xor)
+    __lshift__ = _operator(ops.bitwise_left_shift)
+    __rshift__ = _operator(ops.bitwise_right_shift)
+    __rlshift__ = _operator(ops.bitwise_left_shift, reflected=True)
+    __rrshift__ = _operator(ops.bitwise_right_shift, reflected=True)
     __invert__ = ops.bitwise_not
     __iadd__ = InPlaceMethods.add_
     __isub__ = InPlaceMethods.sub_
@@ -691,6 +695,8 @@ class Tensor(OperationMethods, InPlaceMethods):
     __iand__ = InPlaceMethods.bitwise_and_
     __ior__ = InPlaceMethods.bitwise_or_
     __ixor__ = InPlaceMethods.bitwise_xor_
+    __ilshift__ = InPlaceMethods.bitwise_left_shift_
+    __irshift__ = InPlaceMethods.bitwise_right_shift_
 
 
 TensorBase.tensor_class = Tensor

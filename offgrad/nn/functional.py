@@ -37,6 +37,7 @@ from offgrad.ops import (
     nll_loss,
     normalize,
     pairwise_distance,
+    pdist,
     poisson_nll_loss,
     prelu,
     rms_norm,
@@ -54,6 +55,7 @@ from offgrad.ops import (
     triplet_margin_loss,
 )
 from offgrad.ops._core.inplace_forms import inplace_form as _inplace_form
+from offgrad.ops._indexing.counting import one_hot
 from offgrad.ops._nn.average_pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -121,6 +123,8 @@ selu_ = _ops.selu_
 threshold_ = _ops.threshold_
 
 __all__ = [
+    "one_hot",
+    "pdist",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",

@@ -17,6 +17,7 @@ from offgrad.ops._elementwise.comparison import *
 from offgrad.ops._elementwise.complex_numbers import *
 from offgrad.ops._elementwise.exponential import *
 from offgrad.ops._elementwise.gamma_functions import *
+from offgrad.ops._elementwise.integers import *
 from offgrad.ops._elementwise.power import *
 from offgrad.ops._elementwise.rounding import *
 from offgrad.ops._elementwise.special import *
@@ -24,7 +25,11 @@ from offgrad.ops._elementwise.ternary import *
 from offgrad.ops._elementwise.trigonometry import *
 from offgrad.ops._indexing.advanced import *
 from offgrad.ops._indexing.along_dim import *
+from offgrad.ops._indexing.combining import *
+from offgrad.ops._indexing.counting import *
 from offgrad.ops._indexing.masking import *
+from offgrad.ops._indexing.quantiles import *
+from offgrad.ops._indexing.reducing import *
 from offgrad.ops._indexing.scattering import *
 from offgrad.ops._indexing.searching import *
 from offgrad.ops._indexing.sorting import *
@@ -37,6 +42,7 @@ from offgrad.ops._linalg.factorizations import *
 from offgrad.ops._linalg.least_squares import *
 from offgrad.ops._linalg.matrix_functions import *
 from offgrad.ops._linalg.products import *
+from offgrad.ops._linalg.samples import *
 from offgrad.ops._linalg.solving import *
 from offgrad.ops._linalg.spectral import *
 from offgrad.ops._nn.activations import *

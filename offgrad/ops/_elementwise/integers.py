@@ -1,0 +1,111 @@
+"""Divisors, shifts of bits, and the parts of floating point numbers."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.broadcasting import compute, converted, operands
+from offgrad.ops._core.dtypes import TensorLike, category, check_tensor
+from offgrad.ops._core.inplace_forms import inplace_form
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+    "frexp",
+    "gcd",
+    "gcd_",
+    "lcm",
+    "lcm_",
+    "ldexp",
+    "ldexp_",
+    "nextafter",
+]
+
+
+def _of_integers(ufunc: Any, input: TensorLike, other: TensorLike, where: str) -> "Tensor":
+    a, b, dtype = operands(where, input, other)
+    if category(dtype) != 1:
+        raise NotImplementedError(f"{where} is defined for integers, got {dtype.name}")
+    return wrap(compute(ufunc, converted(a._array, dtype), converted(b._array, dtype)))
+
+
+def gcd(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return the greatest common divisors of integers, not negative; that of 0 and 0 is 0."""
+    return _of_integers(np.gcd, input, other, "gcd")
+
+
+def lcm(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return the least common multiples of integers, not negative."""
+    return _of_integers(np.lcm, input, other, "lcm")
+
+
+def bitwise_left_shift(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input << other`` of integers; 0 for shifts by all bits and more."""
+    return _of_integers(np.left_shift, input, other, "bitwise_left_shift")
+
+
+def bitwise_right_shift(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input >> other`` of integers: numbers below 0 stay below 0."""
+    return _of_integers(np.right_shift, input, other, "bitwise_right_shift")
+
+
+def ldexp(input: TensorLike, other: TensorLike) -> "Tensor":
+    """Return ``input * 2**other``."""
+    a, b, _ = operands("ldexp", input, other)
+    return a * 2.0**b
+
+
+class Parts(NamedTuple):
+    """A mantissa from 1/2 to 1 (its absolute value), and an exponent."""
+
+    mantissa: "Tensor"
+    exponent: "Tensor"
+
+
+class Frexp(Op):
+    """The mantissa and the exponent to the base 2; keeps the exponent."""
+
+    def forward(self, x: Array) -> tuple[Array, Array]:
+        mantissa, exponent = np.frexp(x)
+        self.save(result1=exponent)
+        return np.asarray(mantissa), np.asarray(exponent, np.int32)
+
+    def backward(self, grad: "Tensor | None", _: Any) -> Any:
+        return None if grad is None else grad / self.saved("result1").to(grad.dtype).exp2()
+
+
+def frexp(input: "Tensor") -> Parts:
+    """Return mantissas and exponents: ``input = mantissa * 2**exponent``.
+
+    Raises:
+        RuntimeError: for other numbers than real floating point ones.
+    """
+    x = check_tensor(input, "frexp")
+    if category(x._array.dtype) != 2:
+        raise RuntimeError(
+            "torch.frexp() only supports floating-point dtypes, got a " + describe(x)
+        )
+    return Parts(*Frexp.apply_all(x))
+
+
+def nextafter(input: "Tensor", other: "Tensor") -> "Tensor":
+    """Return the floating point numbers next to `input` in the direction of `other`.
+
+    There is no derivative.
+    """
+    a, b, dtype = operands("nextafter", input, other)
+    if category(dtype) != 2:
+        raise NotImplementedError(
+            f"nextafter is defined for floating point numbers, got {dtype.name}"
+        )
+    return wrap(compute(np.nextafter, converted(a._array, dtype), converted(b._array, dtype)))
+
+
+gcd_ = inplace_form(gcd)
+lcm_ = inplace_form(lcm)
+ldexp_ = inplace_form(ldexp)

@@ -1,0 +1,49 @@
+"""All combinations of elements."""
+
+from itertools import combinations as _combinations
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.dims import integer
+from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._shape.joining import meshgrid, stack
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["cartesian_prod", "combinations"]
+
+
+def cartesian_prod(*tensors: "Tensor") -> "Tensor":
+    """Return all combinations of an element of each vector as rows, the last varying fastest.
+
+    Raises:
+        RuntimeError: for tensors that are no vectors.
+    """
+    for each in tensors:
+        if check_tensor(each, "cartesian_prod")._array.ndim != 1:
+            raise RuntimeError(f"Expect a 1D vector, but got a {describe(each)}")
+    if len(tensors) == 1:
+        return tensors[0]
+    return stack([each.reshape(-1) for each in meshgrid(*tensors, indexing="ij")], 1)
+
+
+def combinations(input: "Tensor", r: int = 2, with_replacement: bool = False) -> "Tensor":
+    """Return all combinations of `r` elements of a vector as rows, in its order.
+
+    Raises:
+        RuntimeError: if `input` is no vector, or `r` negative.
+    """
+    x = check_tensor(input, "combinations")
+    if x._array.ndim != 1:
+        raise RuntimeError(f"Expect a 1D vector, but got a {describe(x)}")
+    if integer(r, "combinations", "r") < 0:
+        raise RuntimeError(f"Expect a non-negative number, but got {r}")
+    if r == 0:
+        return x.new_empty((0,))
+    choose = combinations_with_replacement if with_replacement else _combinations
+    chosen = np.array(list(choose(range(x._array.size), r)), np.int64).reshape(-1, r)
+    return x[wrap(chosen)]

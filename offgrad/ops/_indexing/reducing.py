@@ -1,0 +1,195 @@
+"""Elements of a source combined at an index: sums, products, means, extremes."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.dims import normalize_dim
+from offgrad.ops._core.dtypes import category, check_tensor
+from offgrad.ops._indexing.scattering import scatter, scatter_add
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["index_reduce", "scatter_reduce"]
+
+_REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+class ScatterReduce(Op):
+    """x combined at an index along a dimension with a source, by a product or an extreme.
+
+    Keeps both, the index and the result. Equal extremes share the gradient.
+    """
+
+    def forward(self, x: Array, index: Array, source: Array, dim: int, reduce: str) -> Array:
+        self.dim, self.reduce = dim, reduce
+        out = memory.copy(x)
+        self.save(self=x, index=index, src=source, result=out)
+        ufunc = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
+        grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in index.shape)])
+        grid[dim] = index
+        ufunc.at(out, tuple(grid), source[tuple(slice(size) for size in index.shape)])
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        dim, index = self.dim, self.saved("index")
+        x, source, result = self.saved("self"), self.saved("src"), self.saved("result")
+        part = source[tuple(slice(size) for size in index._array.shape)]
+        if self.reduce == "prod":
+            grad_x, grad_part = self._of_product(grad, x, part, result)
+        else:
+            is_x = (x == result).to(grad.dtype)
+            is_part = (part == result.gather(dim, index)).to(grad.dtype)
+            share = grad / scatter_add(is_x, dim, index, is_part).clamp(min=1)
+            grad_x, grad_part = is_x * share, is_part * share.gather(dim, index)
+        if part._array.shape != source._array.shape:
+            padding: list[int] = []
+            for size, used in zip(source._array.shape, part._array.shape, strict=True):
+                padding[:0] = [0, size - used]
+            whole = source.new_zeros(source._array.shape)
+            where = tuple(slice(size) for size in part._array.shape)
+            whole[where] = grad_part
+            grad_part = whole
+        return grad_x, None, grad_part
+
+    def _of_product(
+        self, grad: "Tensor", x: "Tensor", part: "Tensor", result: "Tensor"
+    ) -> "tuple[Tensor, Tensor]":
+        """Multiply by the product of the other factors: the result over each, but for zeros."""
+        dim, index = self.dim, self.saved("index")
+        is_x, is_part = x == 0, part == 0
+        zeros = scatter_add(is_x.long(), dim, index, is_part.long())
+        # The product without zeros, for the one factor that is zero.
+        ones = scatter_reduce(
+            x.masked_fill(is_x, 1), dim, index, part.masked_fill(is_part, 1), "prod"
+        )
+        product = ones * (zeros <= 1)
+        over_x = (ones * (zeros == 0)) / x.masked_fill(is_x, 1)
+        grad_x = grad * over_x.masked_fill(is_x, 0) + grad * product * is_x
+        count, others = zeros.gather(dim, index), ones.gather(dim, index)
+        picked = grad.gather(dim, index)
+        over_part = others * (count == 0) / part.masked_fill(is_part, 1)
+        grad_part = picked * over_part + picked * (others * ((count == 1) & is_part))
+        return grad_x, grad_part
+
+
+def _identity(dtype: np.dtype[Any], reduce: str) -> Any:
+    """Return the number that changes no result."""
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    if category(dtype) == 2:
+        return float("-inf") if reduce == "amax" else float("inf")
+    if dtype == np.bool_:
+        return reduce == "amin"
+    limits = np.iinfo(dtype)
+    return int(limits.min if reduce == "amax" else limits.max)
+
+
+def scatter_reduce(
+    input: "Tensor",
+    dim: int,
+    index: "Tensor",
+    src: "Tensor",
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> "Tensor":
+    """Return `input` combined with the elements of `src` at `index` along `dim`.
+
+    Args:
+        input: the tensor.
+        dim: the dimension that the index chooses along.
+        index: int64, of as many dimensions as `input`, no size larger than that of `src`.
+        src: of the dtype of `input`.
+        reduce: "sum", "prod", "mean", "amax" or "amin".
+        include_self: whether the elements of `input` take part; those without an index stay.
+
+    Raises:
+        RuntimeError: if dtypes, shapes or indices do not fit, or for another reduction.
+    """
+    x, source = check_tensor(input, "scatter_reduce"), check_tensor(src, "scatter_reduce")
+    if reduce not in _REDUCTIONS:
+        raise RuntimeError(
+            f"reduce argument must be one of {', '.join(_REDUCTIONS)}, got {reduce!r}"
+        )
+    if x._array.dtype != source._array.dtype:
+        raise RuntimeError(
+            "scatter(): Expected self.dtype to be equal to src.dtype, got a "
+            f"{describe(x)} and a {describe(source)}"
+        )
+    axis = normalize_dim(dim, x._array.ndim, "scatter_reduce")
+    start = x
+    if not include_self:
+        # It checks the index, too.
+        start = scatter(x, axis, index, _identity(x._array.dtype, reduce))
+    if reduce in ("sum", "mean"):
+        total = scatter_add(start, axis, index, source)
+        return total if reduce == "sum" else _mean(total, x, axis, index, include_self)
+    if not x._array.ndim or not index._array.size:
+        pair = start.reshape(1), index.reshape(-1), source.reshape(-1)
+        if x._array.ndim:
+            return start.clone() if start is x else start
+        return ScatterReduce.apply(*pair, dim=0, reduce=reduce).reshape(())
+    scatter(x.detach(), axis, index, 0)  # raises for an index that does not fit
+    return ScatterReduce.apply(start, index, source, dim=axis, reduce=reduce)
+
+
+def _mean(total: "Tensor", x: "Tensor", axis: int, index: "Tensor", include_self: bool) -> "Tensor":
+    ones = x.new_ones(x._array.shape)
+    start = ones if include_self else scatter(ones, axis, index, 0)
+    counts = scatter_add(start, axis, index, x.new_ones(index._array.shape)).clamp(min=1)
+    if category(x._array.dtype) >= 2:
+        return total / counts
+    return total.div(counts, rounding_mode="floor")
+
+
+def index_reduce(
+    input: "Tensor",
+    dim: int,
+    index: "Tensor",
+    source: "Tensor",
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> "Tensor":
+    """Return `input` combined with the entries of `source` at a vector `index` along `dim`.
+
+    Args:
+        input: the tensor.
+        dim: the dimension of entries.
+        index: a vector of integers.
+        source: an entry for each index.
+        reduce: "prod", "mean", "amax" or "amin".
+        include_self: whether the entries of `input` take part; those without an index stay.
+
+    Raises:
+        RuntimeError: if dtypes or shapes do not fit, or for another reduction.
+        IndexError: for an index that is no vector of entries.
+    """
+    x, values = check_tensor(input, "index_reduce"), check_tensor(source, "index_reduce")
+    if reduce not in _REDUCTIONS[1:]:
+        raise RuntimeError(
+            f"index_reduce(): Expected reduce to be one of {', '.join(_REDUCTIONS[1:])}, got "
+            f"{reduce!r}"
+        )
+    axis = normalize_dim(dim, x._array.ndim, "index_reduce")
+    at = check_tensor(index, "index_reduce")
+    if at._array.ndim > 1:
+        raise IndexError(f"index_reduce(): Index is supposed to be a vector, got a {describe(at)}")
+    shape = values._array.shape
+    if shape and shape[axis] != at._array.size:
+        raise RuntimeError(
+            "index_reduce(): Number of indices should be equal to source.size(dim), got a "
+            f"{describe(at)} for a {describe(values)}"
+        )
+    spread = np.broadcast_to(
+        at._array.reshape(-1, *(1,) * (len(shape) - axis - 1)).astype(np.int64), shape
+    )
+    chosen = wrap(np.ascontiguousarray(spread))
+    return scatter_reduce(x, axis, chosen, values, reduce, include_self=include_self)
