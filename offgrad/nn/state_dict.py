@@ -29,12 +29,6 @@ class IncompatibleKeys(NamedTuple):
         return f"_IncompatibleKeys(missing_keys={self[0]}, unexpected_keys={self[1]})"
 
 
-class StateDict(OrderedDict[str, Any]):
-    """A state dict; ``_metadata`` has each module's format version, by the module's name."""
-
-    _metadata: "OrderedDict[str, dict[str, Any]]"
-
-
 class _ModuleState(OrderedDict[str, Any]):
     """The part of a state dict for a module and those below, during loading."""
 
@@ -113,7 +107,7 @@ class StateMethods(HookMethods):
             by_keyword: tuple[Any, ...] = (destination, prefix, keep_vars)
             destination, prefix, keep_vars = (*args, *by_keyword[len(args) :])
         if destination is None:
-            destination = StateDict()
+            destination = OrderedDict()  # with metadata as an attribute, as PyTorch has it
             destination._metadata = OrderedDict()
         metadata = {"version": self._version}
         if hasattr(destination, "_metadata"):
@@ -235,6 +229,8 @@ class StateMethods(HookMethods):
                     f"{_size(value)} from checkpoint, the shape in current model is "
                     f"{_size(tensor)}."
                 )
+            elif is_lazy(value):  # and so is the tensor
+                continue
             elif local_metadata.get("assign_to_params_buffers"):
                 self._assign(name, tensor, value)
             elif isinstance(state_dict, _ModuleState):
@@ -282,7 +278,7 @@ class _Loading:
             cls._load_from_state_dict is not StateMethods._load_from_state_dict
             or cls.set_extra_state is not StateMethods.set_extra_state
         )
-        local: Any = StateDict(state) if has_own_loading else _ModuleState(state)
+        local: Any = OrderedDict(state) if has_own_loading else _ModuleState(state)
         if has_own_loading:
             self.copy()
         else:

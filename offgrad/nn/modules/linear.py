@@ -27,13 +27,19 @@ class Linear(Module):
     """``x @ weight.T + bias``: [..., in_features] to [..., out_features]."""
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, *, dtype: Any = None
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        self.weight = Parameter(ops.empty(out_features, in_features, dtype=dtype))
+        kind = {"device": device, "dtype": dtype}
+        self.weight = Parameter(ops.empty(out_features, in_features, **kind))
         self.register_parameter(
-            "bias", Parameter(ops.empty(out_features, dtype=dtype)) if bias else None
+            "bias", Parameter(ops.empty(out_features, **kind)) if bias else None
         )
         self.reset_parameters()
 
