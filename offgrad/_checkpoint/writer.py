@@ -20,7 +20,6 @@ from offgrad._checkpoint.names import STORAGE_TYPES, dtype_names, offgrad_module
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.nn.parameter import Parameter
-from offgrad.nn.state_dict import StateDict
 
 _ALIGNMENT = 64
 _CHUNK = 16 << 20
@@ -105,9 +104,6 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
             return ""  # `save_global` writes it
         if isinstance(obj, TensorBase):
             return self._reduce_tensor(obj)  # type: ignore[arg-type]
-        if kind is StateDict:
-            state = {"_metadata": obj._metadata} if hasattr(obj, "_metadata") else None
-            return OrderedDict, (), state, None, iter(obj.items())
         if self._size is not None and kind is self._size:
             return _name("torch.Size"), (tuple(obj),)
         if kind is self._device:

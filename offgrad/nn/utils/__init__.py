@@ -67,4 +67,4 @@ __all__ = [
     "weight_norm",
 ]
 
-__getattr__ = _missing("offgrad.nn.utils")
+__getattr__ = _missing("offgrad.nn.utils", ("prune",))
