@@ -297,7 +297,7 @@ class Tensor(OperationMethods, InPlaceMethods):
         inputs: "Tensor | Sequence[Tensor] | None" = None,
     ) -> None:
         """Accumulate the gradients of this tensor into ``.grad`` of leaves: `autograd.backward`."""
-        gradients.backward(self, gradient, retain_graph, create_graph, inputs)
+        gradients.backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def register_hook(self, hook: "Callable[[Tensor], Tensor | None]") -> RemovableHandle:
         """Call ``hook(grad)`` whenever the gradient of this tensor is computed.

@@ -6,23 +6,28 @@ Public are the names in `__all__`, `functional` and `graph`. Internal are the ot
 from offgrad._missing import missing as _missing
 from offgrad.autograd import functional, graph
 from offgrad.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
-from offgrad.autograd.function import Function, once_differentiable
+from offgrad.autograd.function import Function, NestedIOFunction, once_differentiable
 from offgrad.autograd.grad_mode import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
     is_inference_mode_enabled,
+    is_multithreading_enabled,
     no_grad,
     set_grad_enabled,
+    set_multithreading_enabled,
 )
 from offgrad.autograd.gradient_checks import GradcheckError, gradcheck, gradgradcheck
 from offgrad.autograd.gradients import backward, grad
 from offgrad.autograd.saved_tensor import SavedTensor
+from offgrad.autograd.variable import Variable
 
 __all__ = [
     "Function",
     "GradcheckError",
+    "NestedIOFunction",
     "SavedTensor",
+    "Variable",
     "backward",
     "detect_anomaly",
     "enable_grad",
@@ -35,10 +40,12 @@ __all__ = [
     "is_anomaly_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "is_multithreading_enabled",
     "no_grad",
     "once_differentiable",
     "set_detect_anomaly",
     "set_grad_enabled",
+    "set_multithreading_enabled",
 ]
 
 __getattr__ = _missing("offgrad.autograd")

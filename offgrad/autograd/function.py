@@ -54,6 +54,25 @@ class Function:
     vjp = backward
     """Another name for `backward`; a Function defines one of them."""
 
+    generate_vmap_rule = False
+    """Kept for code that sets it: `vmap` calls a function for each sample."""
+
+    @staticmethod
+    def jvp(ctx: FunctionCtx, *grad_inputs: Any) -> Any:
+        """Raise: forward derivatives come from `backward`, so this method is never called."""
+        raise NotImplementedError(
+            "You must implement the jvp function for custom autograd.Function to use it with "
+            "forward mode AD; here forward derivatives come from backward"
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        """Raise: `vmap` calls a function for each sample, so this method is never called."""
+        raise NotImplementedError(
+            "To use autograd.Function with vmap, you must either override the vmap staticmethod or "
+            "set generate_vmap_rule=True; here vmap calls the function for each sample"
+        )
+
     @classmethod
     def _backward(cls) -> Callable[..., Any]:
         if cls.vjp is Function.vjp:
@@ -102,6 +121,28 @@ class Function:
             _save(node, tensors, results, outputs)
         ctx._to_save = ctx._dirty = ctx._non_differentiable = ()
         return outputs if isinstance(output, tuple) else outputs[0]
+
+
+class InplaceFunction(Function):
+    """A Function with an attribute `inplace`; kept for old code."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
+
+
+class NestedIOFunction(Function):
+    """Refused: old Functions with nested arguments. Use `Function`, whose arguments are flat."""
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Raise."""
+        raise NotImplementedError(
+            "NestedIOFunction is not supported; write a Function that takes the tensors themselves"
+        )
+
+
+BackwardCFunction = FunctionNode
+FunctionMeta = type
 
 
 def _ids(values: Iterable[Any]) -> set[int]:

@@ -193,12 +193,47 @@ class inference_mode(_Mode):
         state.set(not self._mode, self._mode)
 
 
+class _Threads(threading.local):
+    """Whether backward may use several threads, as this thread has set it."""
+
+    enabled = True
+
+
+_threads = _Threads()
+
+
+def is_multithreading_enabled() -> bool:
+    """Return what `set_multithreading_enabled` has set, by default True."""
+    return _threads.enabled
+
+
+class set_multithreading_enabled:
+    """Set whether backward may use several threads, at once; as a context manager, restore it.
+
+    It has no effect: each backward pass runs in the thread that calls it.
+    """
+
+    def __init__(self, mode: bool) -> None:
+        if not isinstance(mode, bool | np.bool_):
+            raise TypeError(f"set_multithreading_enabled takes a bool, got {mode!r}")
+        self._previous = _threads.enabled
+        _threads.enabled = bool(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        _threads.enabled = self._previous
+
+
 __all__ = [
     "enable_grad",
     "inference_mode",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "is_multithreading_enabled",
     "no_grad",
     "set_grad_enabled",
+    "set_multithreading_enabled",
     "state",
 ]

@@ -33,6 +33,14 @@ def gradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
     nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
 ) -> bool:
     """Return whether the gradients of `func` agree with central differences.
 
@@ -49,12 +57,25 @@ def gradcheck(
         rtol: tolerance relative to the numerical value.
         raise_exception: raise on a wrong gradient instead of returning False.
         nondet_tol: how much two runs of backward may differ.
+        check_undefined_grad: accepted: each output is always checked separately.
+        check_grad_dtypes: accepted: a gradient always has its tensor's dtype.
+        check_batched_grad: accepted: batches are computed one by one.
+        check_batched_forward_grad: accepted, as `check_batched_grad`.
+        check_forward_ad: accepted: forward derivatives come from those of backward.
+        check_backward_ad: accepted, and must be True unless `check_forward_ad` is.
+        fast_mode: accepted: all entries are always compared.
+        masked: accepted: no tensor is sparse.
 
     Raises:
         GradcheckError: naming output, input and both Jacobians.
         ValueError: if no input requires grad.
         RuntimeError: if elements of an input share memory.
+        AssertionError: if neither `check_forward_ad` nor `check_backward_ad` is True.
     """
+    if not (check_forward_ad or check_backward_ad):
+        raise AssertionError(
+            "Expected at least one of check_forward_ad or check_backward_ad to be True"
+        )
     arguments = _as_tuple(inputs)
     try:
         _check(func, arguments, eps, atol, rtol, nondet_tol, constants=False)
@@ -73,8 +94,16 @@ def gradgradcheck(
     eps: float = 1e-6,
     atol: float = 1e-5,
     rtol: float = 1e-3,
+    gen_non_contig_grad_outputs: bool = False,
     raise_exception: bool = True,
     nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_fwd_over_rev: bool = False,
+    check_rev_over_rev: bool = True,
+    fast_mode: bool = False,
+    masked: bool = False,
 ) -> bool:
     """Return whether the second derivatives of `func` agree with central differences.
 
@@ -88,8 +117,17 @@ def gradgradcheck(
         eps: the step of the differences.
         atol: absolute tolerance.
         rtol: tolerance relative to the numerical value.
+        gen_non_contig_grad_outputs: make the random `grad_outputs` of every second element of
+            larger tensors.
         raise_exception: raise on a wrong gradient instead of returning False.
         nondet_tol: how much two runs of backward may differ.
+        check_undefined_grad: accepted, as in `gradcheck`.
+        check_grad_dtypes: accepted, as in `gradcheck`.
+        check_batched_grad: accepted, as in `gradcheck`.
+        check_fwd_over_rev: accepted, as `check_forward_ad` in `gradcheck`.
+        check_rev_over_rev: accepted: it is always checked.
+        fast_mode: accepted, as in `gradcheck`.
+        masked: accepted, as in `gradcheck`.
 
     Raises:
         GradcheckError: naming output, input and both Jacobians.
@@ -100,7 +138,8 @@ def gradgradcheck(
     if grad_outputs is None:
         generator = np.random.default_rng(0)
         output_grads = tuple(
-            _random_like(each, generator) for each in _differentiable(func(*arguments))
+            _random_like(each, generator, gen_non_contig_grad_outputs)
+            for each in _differentiable(func(*arguments))
         )
     else:
         output_grads = _as_tuple(grad_outputs)
@@ -161,7 +200,8 @@ def _check(
             analytical = jacobians[output_nr][target_nr]
             if not np.allclose(analytical, numerical, rtol, atol, equal_nan=True):
                 raise GradcheckError(
-                    f"the gradient of output {output_nr}, a {describe(outputs[output_nr])}, with "
+                    f"Jacobian mismatch for output {output_nr} with respect to input {index}: the "
+                    f"gradient of output {output_nr}, a {describe(outputs[output_nr])}, with "
                     f"respect to input {index}, a {describe(target)}, must agree with finite "
                     "differences; one row for each element of the input, numerical:\n"
                     f"{numerical}\nanalytical:\n{analytical}"
@@ -172,8 +212,8 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
     checked = [(index, each._array) for index, each in enumerate(inputs) if _requires_grad(each)]
     if not checked:
         raise ValueError(
-            "gradcheck needs at least one tensor that requires grad among its inputs, got none; "
-            "pass requires_grad=True"
+            "gradcheck expects at least one input tensor to require gradient, got none; pass "
+            "requires_grad=True"
         )
     for index, array in checked:
         if array.dtype not in (np.float64, np.complex128):
@@ -217,7 +257,7 @@ def _analytical(
                         column, value, rtol=0, atol=nondet_tol, equal_nan=True
                     ):
                         raise GradcheckError(
-                            "backward must be deterministic, but two gradients of output "
+                            "Backward is not reentrant: two gradients of output "
                             f"{output_nr} with respect to a {describe(target)} differ by more than "
                             f"nondet_tol = {nondet_tol}:\n{column}\n{value}"
                         )
@@ -284,8 +324,14 @@ def _floating(result: Any) -> tuple[Any, ...]:
     )
 
 
-def _random_like(tensor: "Tensor", generator: np.random.Generator) -> "Tensor":
-    array = memory.zeros(tensor._array.shape, tensor._array.dtype)
+def _random_like(
+    tensor: "Tensor", generator: np.random.Generator, is_spread: bool = False
+) -> "Tensor":
+    shape = tensor._array.shape
+    if is_spread:
+        array = memory.zeros((*shape, 2), tensor._array.dtype)[..., 0]
+    else:
+        array = memory.zeros(shape, tensor._array.dtype)
     array[...] = generator.standard_normal(array.shape)
     if array.dtype.kind == "c":
         array.imag[...] = generator.standard_normal(array.shape)

@@ -1,5 +1,6 @@
 """backward and grad: the public functions that check their arguments and run the engine."""
 
+import warnings
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -8,6 +9,7 @@ import numpy as np
 
 from offgrad.autograd.engine import as_tuple, run
 from offgrad.autograd.node import Edge, GradientEdge, gradient_edge
+from offgrad.autograd.stacking import Stack
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.memory import zeros
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
     TensorOrEdge: TypeAlias = Tensor | GradientEdge
+    Inputs: TypeAlias = TensorOrEdge | Sequence[TensorOrEdge] | dict[str, Tensor]
 
 
 def backward(
@@ -22,7 +25,8 @@ def backward(
     grad_tensors: "Tensor | Sequence[Tensor | None] | None" = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    inputs: "TensorOrEdge | Sequence[TensorOrEdge] | None" = None,
+    grad_variables: "Tensor | Sequence[Tensor | None] | None" = None,
+    inputs: "Inputs | None" = None,
 ) -> None:
     """Accumulate the gradients of the sum of `tensors` into ``.grad`` of the leaves.
 
@@ -32,13 +36,29 @@ def backward(
         retain_graph: keep the saved tensors, so that another backward can follow; defaults to
             `create_graph`.
         create_graph: record the backward pass too, for gradients of gradients.
-        inputs: accumulate into these tensors, or the leaves at these gradient edges, only.
+        grad_variables: the old name of `grad_tensors`; deprecated.
+        inputs: accumulate into these tensors, or the leaves at these gradient edges, only. A dict
+            counts as its values.
 
     Raises:
         RuntimeError: if a root does not require grad, a root of several elements has no gradient,
             or the graph was freed.
     """
+    if grad_variables is not None:
+        warnings.warn(
+            "`grad_variables` is deprecated. Use `grad_tensors` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        if grad_tensors is not None:
+            raise RuntimeError(
+                "`grad_tensors` and `grad_variables` (deprecated) are the same argument; pass only "
+                "`grad_tensors`"
+            )
+        grad_tensors = grad_variables
     roots, grads = _roots(tensors, grad_tensors, "backward")
+    if isinstance(inputs, dict):
+        inputs = tuple(inputs.values())
     targets = None if inputs is None else as_tuple(inputs)
     if targets is not None and not targets:
         raise RuntimeError("backward() needs at least one tensor in inputs, got none; leave it out")
@@ -57,34 +77,50 @@ def backward(
 
 def grad(
     outputs: "TensorOrEdge | Sequence[TensorOrEdge]",
-    inputs: "TensorOrEdge | Sequence[TensorOrEdge]",
+    inputs: "Inputs",
     grad_outputs: "Tensor | Sequence[Tensor | None] | None" = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
-) -> "tuple[Tensor | None, ...]":
+) -> Any:
     """Return the gradients of the sum of `outputs` with respect to each of `inputs`.
 
     Args:
         outputs: the roots: tensors that require grad, or gradient edges.
-        inputs: the tensors or gradient edges to differentiate with respect to.
+        inputs: the tensors or gradient edges to differentiate with respect to; a dict of them
+            gives a dict.
         grad_outputs: the gradient of each output; may be None for one-element tensors.
         retain_graph: keep the saved tensors; defaults to `create_graph`.
         create_graph: record the backward pass too, for gradients of gradients.
+        only_inputs: deprecated and ignored.
         allow_unused: return None for inputs the outputs do not depend on, instead of raising;
             defaults to `materialize_grads`.
-        is_grads_batched: not supported.
+        is_grads_batched: the first dimension of `grad_outputs` counts gradients; the results have
+            it, too. There is a pass for each.
         materialize_grads: return zeros for inputs the outputs do not depend on.
 
     Raises:
         RuntimeError: as `backward`; and for an unused input, unless `allow_unused`.
     """
-    if is_grads_batched:
-        raise NotImplementedError(
-            "is_grads_batched=True needs vmap, which offgrad does not have; call grad() in a loop"
+    if isinstance(inputs, dict):
+        options = (allow_unused, is_grads_batched, materialize_grads)
+        values = list(inputs.values())
+        found = grad(outputs, values, grad_outputs, retain_graph, create_graph, True, *options)
+        return dict(zip(inputs, found, strict=True))
+    if not only_inputs:
+        warnings.warn(
+            "only_inputs argument is deprecated and is ignored now (defaults to True). To "
+            "accumulate gradient for other parts of the graph, please use torch.autograd.backward.",
+            FutureWarning,
+            stacklevel=2,
         )
+    if is_grads_batched and grad_outputs is not None:
+        retain = create_graph if retain_graph is None else retain_graph
+        unused = materialize_grads if allow_unused is None else allow_unused
+        return _batched(outputs, inputs, grad_outputs, retain, create_graph, unused)
     if materialize_grads and allow_unused is False:
         raise ValueError(
             "materialize_grads=True fills unused inputs, so allow_unused must not be False"
@@ -112,6 +148,40 @@ def grad(
                     "get None for it"
                 )
     return tuple(input_grads)
+
+
+def _batched(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any,
+    retain_graph: bool,
+    create_graph: bool,
+    allow_unused: bool,
+) -> "tuple[Tensor | None, ...]":
+    """Return `grad` for each entry of the first dimension of `grad_outputs`, stacked."""
+    roots, batches = as_tuple(outputs), as_tuple(grad_outputs)
+    for index, (root, each) in enumerate(zip(roots, batches, strict=True)):
+        if each is not None and each.shape[1:] != root.shape:
+            raise RuntimeError(
+                "If `is_grads_batched=True`, the first dimension of each grad_output counts "
+                f"gradients and the others are the output's, but grad_output[{index}] is a "
+                f"{describe(each)} for a {describe(root)}"
+            )
+    counts = {each.shape[0] for each in batches if each is not None}
+    if len(counts) != 1:
+        raise ValueError(
+            "is_grads_batched=True needs the same number of gradients for all outputs, got "
+            f"{sorted(counts)}"
+        )
+    (count,) = counts
+    rows = []
+    for number in range(count):
+        chosen = [None if each is None else each[number] for each in batches]
+        retain = retain_graph or number + 1 < count
+        rows.append(grad(roots, inputs, chosen, retain, create_graph, allow_unused=allow_unused))
+    return tuple(
+        None if column[0] is None else Stack.apply(*column) for column in zip(*rows, strict=True)
+    )
 
 
 def clear_grad(tensor: "Tensor", set_to_none: bool) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-import offgrad
 from tests.parity.conftest import constant, leaf, lists, raises
 
 with_a_graph = pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
@@ -542,13 +541,45 @@ def test_grad_wants_inputs(lib: Any) -> None:
         lib.autograd.grad((x * x).sum(), ["x"])
 
 
-def test_batched_grads_say_that_they_are_missing() -> None:
-    x = leaf(offgrad, 1, 2)
-    eye = offgrad.eye(2, dtype=offgrad.float64)
-    with raises(NotImplementedError):
-        offgrad.autograd.grad(x * 2, x, eye, is_grads_batched=True)
-    (grad,) = offgrad.autograd.grad(x * 2, x, eye[0], is_grads_batched=False)
-    assert lists([grad]) == [[2, 0]]
+def test_batched_grads(lib: Any) -> None:
+    x = leaf(lib, 1, 2)
+    y = leaf(lib, 3)
+    eye = lib.eye(2, dtype=lib.float64)
+    (grad,) = lib.autograd.grad(x**3, x, eye, is_grads_batched=True, create_graph=True)
+    assert lists([grad]) == [[[3, 0], [0, 12]]]
+    (second,) = lib.autograd.grad(grad.sum(), x)
+    assert lists([second]) == [[6, 12]]
+    out = x * 2
+    found = lib.autograd.grad(out, (x, y), eye, is_grads_batched=True, allow_unused=True)
+    assert lists(found[:1]) == [[[2, 0], [0, 2]]]
+    assert found[1] is None
+    with raises(RuntimeError):
+        lib.autograd.grad(out, x, eye, is_grads_batched=True)  # the graph was freed
+    with raises(RuntimeError):
+        lib.autograd.grad(x * 2, x, eye[0], is_grads_batched=True)
+    with raises(RuntimeError):
+        lib.autograd.grad(x * 2, x, is_grads_batched=True)
+
+
+def test_inputs_as_a_dict(lib: Any) -> None:
+    x, y = leaf(lib, 1, 2), leaf(lib, 3)
+    found = lib.autograd.grad((x * y).sum(), {"x": x, "y": y})
+    assert {name: each.tolist() for name, each in found.items()} == {"x": [3, 3], "y": 3}
+    lib.autograd.backward((x * y).sum(), inputs={"x": x})
+    assert x.grad.tolist() == [3, 3]
+    assert y.grad is None
+
+
+def test_old_arguments(lib: Any) -> None:
+    x = leaf(lib, 1, 2)
+    ones = lib.ones(2, dtype=lib.float64)
+    with pytest.warns(FutureWarning, match="grad_variables"):
+        lib.autograd.backward(x * 2, grad_variables=ones)
+    assert x.grad.tolist() == [2, 2]
+    with pytest.warns(FutureWarning, match="only_inputs"):
+        lib.autograd.grad((x * 2).sum(), x, None, None, False, False)
+    with pytest.warns(FutureWarning), raises(RuntimeError):
+        lib.autograd.backward(x * 2, ones, grad_variables=ones)
 
 
 def test_grad_of_a_part_runs_only_that_part(lib: Any) -> None:

@@ -113,12 +113,6 @@ def test_contradicting_arguments_of_grad() -> None:
         autograd.grad(x * 2, x, allow_unused=False, materialize_grads=True)
 
 
-def test_batched_gradients() -> None:
-    x = leaf(og, 1.0)
-    with says(NotImplementedError, "is_grads_batched"):
-        autograd.grad(x * 2, x, og.ones(3), is_grads_batched=True)
-
-
 # The graph.
 
 

@@ -653,15 +653,19 @@ def test_errors(lib: Any, error: type[Exception], call: Callable[..., Any]) -> N
     assert type(caught.value) is error
 
 
-def test_unsupported_options_name_an_alternative() -> None:
-    x = vector(offgrad, 1, 2)
-    for name, func in (("jacobian", cubes), ("hessian", cube)):
-        with pytest.raises(NotImplementedError, match="leave it out"):
-            of(offgrad, name)(func, x, vectorize=True)
-    with pytest.raises(NotImplementedError, match=r"reverse-mode.*jvp"):
-        functional.jacobian(cubes, x, vectorize=True, strategy="forward-mode")
-    with pytest.raises(NotImplementedError, match="outer_jacobian_strategy"):
-        functional.hessian(cube, x, outer_jacobian_strategy="forward-mode")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_options_that_give_the_same_in_another_way(lib: Any) -> None:
+    x = vector(lib, 1, 2)
+    for name, func, option in (
+        ("jacobian", cubes, "strategy"),
+        ("hessian", cube, "outer_jacobian_strategy"),
+    ):
+        plain = of(lib, name)(func, x)
+        for strategy in ("reverse-mode", "forward-mode"):
+            found = of(lib, name)(func, x, vectorize=True, **{option: strategy})
+            assert found.tolist() == plain.tolist()
+        recorded = of(lib, name)(func, x.requires_grad_(), vectorize=True, create_graph=True)
+        assert recorded.requires_grad
 
 
 def test_messages_name_the_argument() -> None:

@@ -153,7 +153,7 @@ def gradients(
     ]
     if not indices:
         return (None,) * len(inputs)
-    return grad(
+    found: tuple[Tensor | None, ...] = grad(
         [outputs[index] for index in indices],  # type: ignore[misc]
         inputs,
         None if grad_outputs is None else [grad_outputs[index] for index in indices],
@@ -161,6 +161,7 @@ def gradients(
         create_graph=create_graph,
         allow_unused=True,
     )
+    return found
 
 
 def fill_missing(

@@ -7,11 +7,8 @@ j; a backward pass computes row i.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from offgrad import memory
 from offgrad.autograd import grad_mode
-from offgrad.autograd.function import Function
 from offgrad.autograd.functional.arguments import (
     INPUT_UNUSED,
     RESULT_CONSTANT,
@@ -24,6 +21,7 @@ from offgrad.autograd.functional.arguments import (
     make_func_inputs,
     value_and_gradient,
 )
+from offgrad.autograd.stacking import Stack
 from offgrad.autograd.tensor_base import wrap
 
 if TYPE_CHECKING:
@@ -45,8 +43,8 @@ def jacobian(
         inputs: as for `vjp`.
         create_graph: as for `vjp`.
         strict: as for `vjp`.
-        vectorize: not supported.
-        strategy: "reverse-mode"; "forward-mode" is not supported.
+        vectorize: accepted; it has no effect.
+        strategy: "reverse-mode", or with `vectorize` "forward-mode", which gives the same.
 
     Returns:
         A tensor of the shape of the output followed by that of the input, in the dtype of the
@@ -57,7 +55,7 @@ def jacobian(
     Raises:
         TypeError: as `vjp`.
         RuntimeError: as `vjp`; and if an output is complex.
-        NotImplementedError: for `vectorize` and for "forward-mode".
+        NotImplementedError: for "forward-mode" without `vectorize`.
     """
     _check_strategy("jacobian", "strategy", strategy, create_graph, strict, vectorize)
     return _jacobian(func, inputs, "jacobian", create_graph, strict)
@@ -78,8 +76,9 @@ def hessian(
         inputs: as for `vjp`; real.
         create_graph: as for `vjp`.
         strict: as for `vhp`.
-        vectorize: not supported.
-        outer_jacobian_strategy: "reverse-mode"; "forward-mode" is not supported.
+        vectorize: accepted; it has no effect.
+        outer_jacobian_strategy: "reverse-mode", or with `vectorize` "forward-mode", which gives the
+            same.
 
     Returns:
         A tensor of the shape of the input twice; for a tuple of inputs a tuple of tuples, in which
@@ -88,7 +87,7 @@ def hessian(
     Raises:
         TypeError: as `vjp`.
         RuntimeError: as `vhp`; and if an input is complex.
-        NotImplementedError: for `vectorize` and for "forward-mode".
+        NotImplementedError: for "forward-mode" without `vectorize`.
     """
     strategy = outer_jacobian_strategy
     _check_strategy("hessian", "outer_jacobian_strategy", strategy, create_graph, strict, vectorize)
@@ -139,29 +138,9 @@ def _rows(
             else:
                 block[element] = row._array
     return [
-        (_Stack.apply(*rows) if rows else wrap(block)).view(output.shape + x.shape)
+        (Stack.apply(*rows) if rows else wrap(block)).view(output.shape + x.shape)
         for rows, block, x in zip(recorded, blocks, inputs, strict=True)
     ]
-
-
-class _Stack(Function):
-    """Stacks tensors of one shape along a new first dimension; saves nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, *rows: "Tensor") -> "Tensor":
-        ctx.set_materialize_grads(False)
-        block = memory.zeros((len(rows), *rows[0].shape), rows[0].dtype)
-        np.stack([row._array for row in rows], out=block)
-        return wrap(block)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (grad,) = grads
-        if grad is None:
-            return (None,) * len(ctx.needs_input_grad)
-        return tuple(
-            grad[row] if needed else None for row, needed in enumerate(ctx.needs_input_grad)
-        )
 
 
 def _check_strategy(
@@ -176,13 +155,8 @@ def _check_strategy(
             f"{caller}() checks strict=True row by row, which neither vectorize=True nor "
             '"forward-mode" does; remove one of them'
         )
-    if forward:
+    if forward and (create_graph or not vectorize):
         raise NotImplementedError(
-            f'{caller}({name}="forward-mode") needs forward-mode differentiation, which offgrad '
-            'does not have; use "reverse-mode", or jvp() for products with a few vectors'
-        )
-    if vectorize:
-        raise NotImplementedError(
-            f"{caller}(vectorize=True) needs vmap, which offgrad does not have; leave it out for "
-            "the same result, computed row by row"
+            f'{caller}({name}="forward-mode") needs vectorize=True and create_graph=False; use '
+            '"reverse-mode" for the same result'
         )
