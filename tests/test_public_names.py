@@ -19,6 +19,7 @@ FACES = (
     "offgrad.linalg",
     "offgrad.memory",
     "offgrad.nn",
+    "offgrad.nn.attention",
     "offgrad.nn.functional",
     "offgrad.nn.init",
     "offgrad.nn.utils",

@@ -4,7 +4,7 @@ Internal: the modules in this folder other than `functional`, `init` and `utils`
 """
 
 from offgrad._missing import missing as _missing
-from offgrad.nn import functional, init, modules, parameter, utils
+from offgrad.nn import attention, functional, init, modules, parameter, utils
 from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
     register_module_forward_hook,
@@ -25,6 +25,7 @@ __all__ = [
     "Parameter",
     "UninitializedBuffer",
     "UninitializedParameter",
+    "attention",
     "functional",
     "init",
     "modules",

@@ -58,6 +58,7 @@ from offgrad.ops._nn.embeddings import *
 from offgrad.ops._nn.grid_sampling import *
 from offgrad.ops._nn.group_normalization import *
 from offgrad.ops._nn.max_pooling import *
+from offgrad.ops._nn.multihead import *
 from offgrad.ops._nn.normalization import *
 from offgrad.ops._nn.padding import *
 from offgrad.ops._nn.piecewise_activations import *

@@ -3,6 +3,7 @@
 import typing as _typing
 
 from offgrad.nn.modules.activation import *
+from offgrad.nn.modules.attention import *
 from offgrad.nn.modules.batchnorm import *
 from offgrad.nn.modules.channelshuffle import *
 from offgrad.nn.modules.container import *
@@ -21,6 +22,7 @@ from offgrad.nn.modules.pooling import *
 from offgrad.nn.modules.rnn import *
 from offgrad.nn.modules.sparse import *
 from offgrad.nn.modules.upsampling import *
+from offgrad.nn.modules.transformer import *
 
 if not _typing.TYPE_CHECKING:  # type checkers see the names of the star imports
     __all__ = sorted(name for name, value in vars().items() if isinstance(value, type))
