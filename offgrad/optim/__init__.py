@@ -4,6 +4,7 @@ Internal: the modules in this folder other than `lr_scheduler` and `swa_utils`.
 """
 
 from offgrad._missing import missing as _missing
+from offgrad.optim import lr_scheduler, swa_utils
 from offgrad.optim.adadelta import Adadelta
 from offgrad.optim.adafactor import Adafactor
 from offgrad.optim.adagrad import Adagrad
@@ -36,6 +37,8 @@ __all__ = [
     "RMSprop",
     "Rprop",
     "SGD",
+    "lr_scheduler",
+    "swa_utils",
 ]
 
 __getattr__ = _missing("offgrad.optim")
