@@ -17,6 +17,7 @@ from offgrad import (
     _dtype,
     _missing,
     _out,
+    _settings,
     autograd,
     fft,
     linalg,
@@ -26,6 +27,7 @@ from offgrad import (
     optim,
     policies,
     profiler,
+    random,
     serialization,
     session,
     special,
@@ -56,8 +58,10 @@ from offgrad._dtype import (
     uint32,
     uint64,
 )
+from offgrad._settings import *  # noqa: F403
 from offgrad._size import Size
 from offgrad._tensor.tensor import Tensor
+from offgrad._version import __version__ as __version__
 from offgrad.autograd import (
     enable_grad,
     inference_mode,
@@ -70,6 +74,7 @@ from offgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_en
 from offgrad.kernels import _openblas, _parallel, get_num_threads, set_num_threads
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
+from offgrad.random import initial_seed, seed
 from offgrad.serialization import load, save
 from offgrad.session import offload
 
@@ -77,7 +82,6 @@ from offgrad.session import offload
 _openblas.prepare()
 _parallel.apply_environment()
 
-__version__ = "0.1.0"
 
 float = float32
 int = int32
@@ -93,7 +97,12 @@ def is_tensor(obj: _Any) -> _Any:
 detach_, fill_, zero_ = Tensor.detach_, Tensor.fill_, Tensor.zero_
 globals().update(_out.functions)
 
-__getattr__ = _missing.missing("offgrad")
+_MODULES = """
+    _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps multiprocessing
+    overrides types version xpu
+"""
+
+__getattr__ = _missing.missing("offgrad", tuple(_MODULES.split()))
 
 __all__ = [
     "OutOfMemoryError",
@@ -121,6 +130,7 @@ __all__ = [
     "half",
     "inf",
     "inference_mode",
+    "initial_seed",
     "int",
     "int8",
     "int16",
@@ -144,7 +154,9 @@ __all__ = [
     "pi",
     "policies",
     "profiler",
+    "random",
     "save",
+    "seed",
     "serialization",
     "session",
     "set_grad_enabled",
@@ -160,4 +172,5 @@ __all__ = [
     "utils",
     "zero_",
 ]
+__all__ += _settings.__all__
 __all__ += [name for name in vars(ops) if not name.startswith("_")]

@@ -51,7 +51,7 @@ class Options:
         self._encoding = encoding
         self._kind: Any = WeightsOnlyUnpickler if weights_only else TrustingUnpickler
         if not callable(map_location) and not isinstance(map_location, dict):
-            check_device(map_location)
+            _check_location(map_location)
 
     def unpickle(self, file: BinaryIO, persistent: Callable[[Any], Any]) -> Any:
         """Return the next object of a stream of pickles."""
@@ -66,12 +66,16 @@ class Options:
             target = location if target(storage, location) is None else None
         elif target is None:
             target = location
-        if str(target or "cpu").startswith("cuda"):
-            raise RuntimeError(
-                "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() "
-                "is False: offgrad has the CPU only; load with map_location='cpu'"
-            )
-        check_device(target)
+        _check_location(target)
+
+
+def _check_location(target: Any) -> None:
+    if str(target or "cpu").startswith("cuda"):
+        raise RuntimeError(
+            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is "
+            "False: offgrad has the CPU only; load with map_location='cpu'"
+        )
+    check_device(target)
 
 
 def corrupt(why: str) -> RuntimeError:

@@ -1,0 +1,187 @@
+"""Settings and small functions of the package. Most are accepted, since nothing depends on them."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from offgrad.autograd.tensor_base import TensorBase
+from offgrad.ops._core.device import Device, check_device
+
+__all__ = [
+    "are_deterministic_algorithms_enabled",
+    "compile",
+    "compiled_with_cxx11_abi",
+    "get_default_device",
+    "get_deterministic_debug_mode",
+    "get_float32_matmul_precision",
+    "get_num_interop_threads",
+    "is_deterministic_algorithms_warn_only_enabled",
+    "is_vulkan_available",
+    "is_warn_always_enabled",
+    "set_default_device",
+    "set_deterministic_debug_mode",
+    "set_float32_matmul_precision",
+    "set_flush_denormal",
+    "set_num_interop_threads",
+    "set_warn_always",
+    "typename",
+    "use_deterministic_algorithms",
+]
+
+_MODES = ("default", "warn", "error")
+_PRECISIONS = ("highest", "high", "medium")
+
+_state: dict[str, Any] = {
+    "deterministic": "default",
+    "precision": "highest",
+    "interop threads": 1,
+    "warn always": False,
+}
+
+
+def compile(
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = None,
+    mode: str | None = None,
+    options: Any = None,
+    name: str | None = None,
+    disable: bool = False,
+    **further: Any,
+) -> Any:
+    """Return the model or function itself: kernels are compiled already.
+
+    Without a model, return a decorator that does so. All options are accepted.
+
+    Raises:
+        RuntimeError: both `mode` and `options` are given.
+        TypeError: `model` cannot be called.
+    """
+    if mode is not None and options is not None:
+        raise RuntimeError("compile: either mode or options can be specified, not both")
+    if model is None:
+        return lambda function: compile(function)
+    if not callable(model):
+        raise TypeError(f"compile takes a module or function, got {type(model).__name__}")
+    return model
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Accept either mode: the same call gives the same bits in any case."""
+    set_deterministic_debug_mode(0 if not mode else 1 if warn_only else 2)
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """Return whether the program has asked for deterministic algorithms."""
+    return bool(_state["deterministic"] != "default")
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """Return whether the program has asked for warnings only."""
+    return bool(_state["deterministic"] == "warn")
+
+
+def set_deterministic_debug_mode(debug_mode: int | str) -> None:
+    """Accept "default", "warn" or "error", or their numbers, as `use_deterministic_algorithms`.
+
+    Raises:
+        TypeError: for other types.
+        RuntimeError: for other values.
+    """
+    if not isinstance(debug_mode, int | str):
+        raise TypeError(f"debug_mode must be str or int, but got {type(debug_mode).__name__}")
+    if isinstance(debug_mode, int) and 0 <= debug_mode < len(_MODES):
+        debug_mode = _MODES[debug_mode]
+    if debug_mode not in _MODES:
+        raise RuntimeError(f"debug_mode must be one of {_MODES} or 0 to 2, got {debug_mode!r}")
+    _state["deterministic"] = debug_mode
+
+
+def get_deterministic_debug_mode() -> int:
+    """Return the number of the mode."""
+    return _MODES.index(_state["deterministic"])
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Accept "highest", "high" or "medium": products of float32 always have full precision."""
+    if precision not in _PRECISIONS:
+        warnings.warn(
+            f"{precision!r} is not one of {_PRECISIONS}; the call has no effect", stacklevel=2
+        )
+        return
+    _state["precision"] = precision
+
+
+def get_float32_matmul_precision() -> str:
+    """Return what `set_float32_matmul_precision` has set."""
+    return str(_state["precision"])
+
+
+def set_num_interop_threads(count: int) -> None:
+    """Accept a number of threads: operations never run beside each other by themselves.
+
+    Raises:
+        RuntimeError: the number is not positive.
+    """
+    if count < 1:
+        raise RuntimeError(f"set_num_interop_threads expects a positive integer, got {count}")
+    _state["interop threads"] = count
+
+
+def get_num_interop_threads() -> int:
+    """Return what `set_num_interop_threads` has set."""
+    return int(_state["interop threads"])
+
+
+def set_flush_denormal(mode: bool) -> bool:
+    """Return False: the processor's mode stays as it is."""
+    return False
+
+
+def set_warn_always(b: bool) -> None:
+    """Keep the flag: Python's warning filters decide."""
+    _state["warn always"] = bool(b)
+
+
+def is_warn_always_enabled() -> bool:
+    """Return the flag of `set_warn_always`."""
+    return bool(_state["warn always"])
+
+
+def get_default_device() -> Device:
+    """Return the CPU."""
+    return Device("cpu")
+
+
+def set_default_device(device: Any) -> None:
+    """Accept the CPU.
+
+    Raises:
+        RuntimeError: for another device.
+    """
+    check_device(device)
+
+
+def compiled_with_cxx11_abi() -> bool:
+    """Return True."""
+    return True
+
+
+def is_vulkan_available() -> bool:
+    """Return False."""
+    return False
+
+
+def typename(obj: Any) -> str:
+    """Return the name of the type of a tensor or object, with its module."""
+    if isinstance(obj, TensorBase):
+        name = getattr(obj, "type", None)
+        return str(name()) if name is not None else "offgrad.Tensor"
+    kind = obj if isinstance(obj, type) else type(obj)
+    if callable(obj) and hasattr(obj, "__qualname__"):
+        kind = obj
+    module = getattr(kind, "__module__", "") or ""
+    name = kind.__qualname__
+    return name if module in ("", "builtins") else f"{module}.{name}"

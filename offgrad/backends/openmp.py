@@ -1,0 +1,13 @@
+"""``torch.backends.openmp``: not used; kernels run on threads of their own."""
+
+from offgrad._missing import missing as _missing
+
+
+def is_available() -> bool:
+    """Return False."""
+    return False
+
+
+__all__ = [name for name in globals() if not name.startswith("_")]
+
+__getattr__ = _missing("offgrad.backends.openmp")

@@ -1,0 +1,247 @@
+"""Modules of PyTorch that ask for devices, compilers and processes: they answer as on a CPU."""
+
+import importlib
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offgrad
+from offgrad import nn
+
+ANSWERS = """
+cuda.is_available()
+cuda.device_count()
+cuda.is_initialized()
+cuda.is_bf16_supported()
+cuda.manual_seed(3)
+cuda.manual_seed_all(3)
+cuda.seed_all()
+cuda.empty_cache()
+cuda.memory_allocated()
+cuda.max_memory_allocated()
+cuda.memory_reserved()
+cuda.memory_stats()
+cuda.get_arch_list()
+cuda.get_rng_state_all()
+cuda.synchronize()
+cuda.current_device()
+cuda.get_device_name(0)
+cuda.get_device_properties(0)
+cuda.mem_get_info()
+cuda.init()
+cuda.current_stream()
+backends.cudnn.benchmark
+backends.cudnn.deterministic
+backends.cudnn.enabled
+backends.cudnn.is_available()
+backends.cudnn.version()
+backends.cuda.is_built()
+backends.cuda.matmul.allow_tf32
+backends.cuda.flash_sdp_enabled()
+backends.mps.is_available()
+backends.mps.is_built()
+mps.is_available()
+mps.device_count()
+xpu.is_available()
+xpu.device_count()
+accelerator.is_available()
+accelerator.current_accelerator()
+accelerator.device_count()
+accelerator.synchronize()
+cpu.is_available()
+cpu.device_count()
+cpu.synchronize()
+cpu.current_device()
+jit.is_scripting()
+jit.is_tracing()
+jit.annotate(int, 3)
+compiler.is_compiling()
+distributed.is_initialized()
+distributed.all_reduce(t.ones(1))
+distributed.barrier()
+distributed.ReduceOp.SUM.name
+version.cuda
+version.hip
+version.debug
+are_deterministic_algorithms_enabled()
+use_deterministic_algorithms(True, warn_only=True)
+are_deterministic_algorithms_enabled()
+is_deterministic_algorithms_warn_only_enabled()
+get_deterministic_debug_mode()
+use_deterministic_algorithms(False)
+get_deterministic_debug_mode()
+set_deterministic_debug_mode("x")
+set_deterministic_debug_mode(7)
+set_deterministic_debug_mode([])
+get_float32_matmul_precision()
+set_float32_matmul_precision("high")
+get_float32_matmul_precision()
+set_float32_matmul_precision("bad")
+set_float32_matmul_precision("highest")
+set_num_interop_threads(0)
+is_warn_always_enabled()
+set_default_device("cpu")
+str(get_default_device())
+compiled_with_cxx11_abi()
+is_vulkan_available()
+typename(3)
+compile(mode="default", options={"a": 1})(len)
+compile(backend="eager")(abs)(-3)
+overrides.has_torch_function(())
+overrides.is_tensor_like(t.ones(1))
+overrides.is_tensor_like(1)
+random.initial_seed() >= 0
+isinstance(seed(), int)
+manual_seed(5).initial_seed(), initial_seed(), random.initial_seed()
+multiprocessing.get_sharing_strategy()
+multiprocessing.set_sharing_strategy("bad")
+set(multiprocessing.get_all_sharing_strategies())
+"""
+
+
+def answer(library: Any, call: str) -> Any:
+    names = {name: getattr(library, name, None) for name in _names(call)} | {"t": library}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = eval(call, {key: value for key, value in names.items() if value is not None})
+        except Exception as error:
+            result = type(error)
+    return result, [each.category for each in caught]
+
+
+def _names(call: str) -> list[str]:
+    import ast
+
+    return [each.id for each in ast.walk(ast.parse(call)) if isinstance(each, ast.Name)]
+
+
+@pytest.mark.parametrize("call", dict.fromkeys(ANSWERS.strip().splitlines()))
+def test_answers_are_pytorchs(call: str) -> None:
+    torch = pytest.importorskip("torch")
+    for module in ("backends.cudnn", "accelerator", "distributed", "overrides"):
+        importlib.import_module(f"torch.{module}")
+    assert answer(offgrad, call) == answer(torch, call)
+
+
+def test_flags_are_kept() -> None:
+    from offgrad.backends import cuda, cudnn, mkldnn
+
+    before = cudnn.benchmark
+    cudnn.benchmark = True
+    with cudnn.flags(enabled=False, deterministic=True):
+        assert (cudnn.enabled, cudnn.deterministic, cudnn.benchmark) == (False, True, False)
+    assert (cudnn.enabled, cudnn.deterministic, cudnn.benchmark) == (True, False, True)
+    cudnn.benchmark = before
+    with mkldnn.flags(enabled=False):
+        assert not mkldnn.enabled
+    assert mkldnn.enabled
+    with cuda.sdp_kernel(enable_flash=False):
+        assert not cuda.flash_sdp_enabled()
+    cuda.enable_math_sdp(False)
+    assert not cuda.math_sdp_enabled()
+    cuda.enable_math_sdp(True)
+
+
+def test_what_needs_a_device_says_so() -> None:
+    calls: tuple[Any, ...] = (
+        lambda: offgrad.cuda.synchronize(),
+        lambda: offgrad.cuda.Event(enable_timing=True),
+        lambda: offgrad.cuda.device(0).__enter__(),
+    )
+    for call in calls:
+        with pytest.raises(AssertionError, match="is_available"):
+            call()
+    assert not isinstance(offgrad.ones(1), offgrad.cuda.FloatTensor)
+    with offgrad.cuda.stream(None), offgrad.cuda.device(None):
+        pass
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        offgrad.distributed.init_process_group("gloo")
+    assert (offgrad.distributed.get_rank(), offgrad.distributed.get_world_size()) == (0, 1)
+    assert not offgrad.distributed.is_available()
+
+
+def test_compiling_returns_what_it_got() -> None:
+    model = nn.Linear(1, 1)
+    assert offgrad.compile(model, mode="max-autotune", fullgraph=True) is model
+    assert offgrad.jit.script(model) is model
+    assert offgrad.jit.trace(model, offgrad.ones(1, 1)) is model
+
+    @offgrad.compile
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    jit: Any = offgrad.jit
+    undecorated: Any = lambda x: 3 * x
+    triple = jit.export(jit.unused(jit.ignore(drop=True)(jit.ignore(undecorated))))
+    assert offgrad.compiler.disable(triple) is undecorated
+
+    class Scripted(jit.ScriptModule):  # type: ignore[misc]
+        forward = jit.script_method(lambda self, x: x)
+
+    assert (double(1), triple(1), Scripted()(1)) == (2, 3, 1)
+    assert offgrad.jit.wait(offgrad.jit.fork(double, 4)) == 8
+    with pytest.raises(RuntimeError, match="no TorchScript"):
+        offgrad.jit.load("x.pt")
+
+
+def test_random_states() -> None:
+    offgrad.manual_seed(3)
+    with offgrad.random.fork_rng():
+        first = offgrad.rand(2).tolist()
+    assert offgrad.rand(2).tolist() == first
+    state = offgrad.random.get_rng_state()
+    second = offgrad.rand(1).item()
+    offgrad.random.set_rng_state(state)
+    assert offgrad.rand(1).item() == second
+
+
+def test_hub_reads_its_folder(tmp_path: Path) -> None:
+    url = "https://example.org/models/small.pth"
+    with pytest.raises(RuntimeError, match=r"downloads nothing.*small\.pth yourself"):
+        offgrad.hub.load_state_dict_from_url(url, model_dir=str(tmp_path))
+    offgrad.save({"x": offgrad.ones(1)}, tmp_path / "small.pth")
+    state = offgrad.utils.model_zoo.load_url(url, model_dir=str(tmp_path), progress=False)
+    assert state["x"].item() == 1
+    assert offgrad.hub.get_dir().endswith("hub")
+    with pytest.raises(RuntimeError, match="downloads nothing"):
+        offgrad.hub.load("a/b", "c")
+
+
+def test_small_modules() -> None:
+    assert "offgrad" in offgrad.utils.collect_env.get_pretty_env_info()
+    with pytest.raises(ImportError, match="event files"):
+        offgrad.utils.tensorboard.SummaryWriter("runs")
+    assert offgrad.version.__version__ == offgrad.__version__
+    assert tuple(int(each) for each in offgrad.__version__.split(".")[:2]) >= (0, 1)
+    assert offgrad.backends.cpu.get_cpu_capability() in ("AVX512", "AVX2", "DEFAULT")
+
+
+def _write(index: int, folder: str) -> None:
+    Path(folder, str(index)).touch()
+
+
+def _fail(index: int, kill: bool) -> None:
+    if index == 1:
+        if kill:
+            os.kill(os.getpid(), 9)
+        raise ValueError("no second process")
+    import time
+
+    time.sleep(60)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_processes(tmp_path: Path) -> None:
+    start = offgrad.multiprocessing.start_processes
+    start(_write, (str(tmp_path),), nprocs=2, start_method="fork")
+    assert sorted(os.listdir(tmp_path)) == ["0", "1"]
+    with pytest.raises(
+        offgrad.multiprocessing.ProcessRaisedException, match=r"(?s)Process 1 .*no second process"
+    ):
+        start(_fail, (False,), nprocs=2, start_method="fork")
+    with pytest.raises(offgrad.multiprocessing.ProcessExitedException, match="SIGKILL"):
+        start(_fail, (True,), nprocs=2, start_method="fork")
