@@ -45,6 +45,9 @@ from offgrad.kernels._cross_entropy import (
     cross_entropy_backward,
     cross_entropy_total_weight,
 )
+from offgrad.kernels._ctc import Targets as CtcTargets
+from offgrad.kernels._ctc import ctc_loss, ctc_loss_backward
+from offgrad.kernels._ctc import states as ctc_states
 from offgrad.kernels._cumsum import cumsum
 from offgrad.kernels._dropout import dropout, dropout_mask
 from offgrad.kernels._embedding import embedding_backward
@@ -127,6 +130,7 @@ from offgrad.kernels._special import (
 )
 
 __all__ = [
+    "CtcTargets",
     "PairLoss",
     "Steps",
     "TimeSteps",
@@ -160,6 +164,9 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "cross_entropy_total_weight",
+    "ctc_loss",
+    "ctc_loss_backward",
+    "ctc_states",
     "cumsum",
     "dropout",
     "dropout_mask",

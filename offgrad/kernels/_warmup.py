@@ -149,6 +149,16 @@ def _group_norm_backward(x: Array) -> None:
     kernels.group_norm_backward(group, group, None, ones, ones, group.copy(), None, None)
 
 
+def _ctc(x: Array) -> tuple[Array, kernels.CtcTargets, Array, Array]:
+    one = np.ones(1, np.int64)
+    targets = kernels.CtcTargets(one, one - 1, one, one + 3, 0)
+    return x[:, None], targets, np.ones(1, x.dtype), np.ones((1, 4, 3), x.dtype)
+
+
+def _ctc_backward(x: Array) -> None:
+    kernels.ctc_loss_backward(np.ones(1, x.dtype), *_ctc(x), x[:, None].copy())
+
+
 def _cross_entropy(x: Array) -> None:
     kernels.cross_entropy(x, _target(x), _statistics(x), _statistics(x))
 
@@ -235,6 +245,8 @@ def _rnn_backward(x: Array) -> None:
     shapes = (2, 2), (16, 2), (16, 2), (8, 2), (16, 2)
     steps, (weight, out, dout, dh, dgates) = _states(x, *shapes)
     kernels.rnn_backward(steps, weight, out, dout, dh, dgates, False)
+
+
 def _convolution(x: Array) -> None:
     image, weight = np.ones((48, 16, 4, 4), x.dtype), np.ones((16, 16, 3, 3), x.dtype)
     steps = kernels.Steps((1, 1), (1, 1), (1, 1))
@@ -272,6 +284,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "layer norm": _layer_norm,
     "batch norm": _batch_norm,
     "batch norm backward": _batch_norm_backward,
+    "CTC": lambda x: kernels.ctc_loss(*_ctc(x)),
+    "CTC backward": _ctc_backward,
     "group norm": _group_norm,
     "group norm backward": _group_norm_backward,
     "GELU backward": _elementwise(kernels.gelu_backward, 2),

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def with_inplace(operation: "Callable[..., Tensor]") -> "Callable[..., Tensor]":
     """Return `operation` with PyTorch's additional last parameter, ``inplace=False``."""
-    parameter_count = len(inspect.signature(operation).parameters)
+    signature = inspect.signature(operation)
+    parameters = list(signature.parameters.values())
+    parameter_count = len(parameters)
 
     @functools.wraps(operation)
     def function(input: "Tensor", *args: Any, inplace: bool = False, **kwargs: Any) -> "Tensor":
@@ -23,4 +25,7 @@ def with_inplace(operation: "Callable[..., Tensor]") -> "Callable[..., Tensor]":
             return ops.inplace(operation, input, *args, **kwargs)
         return operation(input, *args, **kwargs)
 
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters.append(inspect.Parameter("inplace", kind, default=False, annotation=bool))
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return function

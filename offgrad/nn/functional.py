@@ -2,11 +2,14 @@
 
 from offgrad import ops as _ops
 from offgrad._missing import missing as _missing
+from offgrad.nn import _dropout
+from offgrad.nn._embeddings import embedding, embedding_bag
 from offgrad.nn._inplace import with_inplace as _with_inplace
 from offgrad.nn._normalization import batch_norm, group_norm, instance_norm
+from offgrad.nn._probabilities import gumbel_softmax, log_softmax, softmax, softmin
+from offgrad.nn._reduction import with_legacy_reduction as _with_legacy_reduction
 from offgrad.ops import (
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
+    bilinear,
     conv1d,
     conv2d,
     conv3d,
@@ -14,22 +17,16 @@ from offgrad.ops import (
     conv_transpose1d,
     conv_transpose2d,
     conv_transpose3d,
-    cosine_embedding_loss,
     cosine_similarity,
-    cross_entropy,
-    embedding,
+    ctc_loss,
     gaussian_nll_loss,
     gelu,
     glu,
     hardshrink,
-    hinge_embedding_loss,
     huber_loss,
-    kl_div,
-    l1_loss,
     layer_norm,
     linear,
     local_response_norm,
-    log_softmax,
     logsigmoid,
     margin_ranking_loss,
     mse_loss,
@@ -44,16 +41,12 @@ from offgrad.ops import (
     rms_norm,
     scaled_dot_product_attention,
     sigmoid,
-    smooth_l1_loss,
-    soft_margin_loss,
-    softmax,
-    softmin,
     softplus,
     softshrink,
     softsign,
     tanh,
     tanhshrink,
-    triplet_margin_loss,
+    triplet_margin_with_distance_loss,
 )
 from offgrad.ops._core.inplace_forms import inplace_form as _inplace_form
 from offgrad.ops._indexing.counting import one_hot
@@ -100,9 +93,14 @@ from offgrad.ops._nn.max_unpooling import max_unpool1d, max_unpool2d, max_unpool
 from offgrad.ops._nn.padding import pad
 from offgrad.ops._nn.sliding_blocks import fold, unfold
 
+alpha_dropout = _with_inplace(_dropout.alpha_dropout)
 celu = _with_inplace(_ops.celu)
 dropout = _with_inplace(_ops.dropout)
+dropout1d = _with_inplace(_dropout.dropout1d)
+dropout2d = _with_inplace(_dropout.dropout2d)
+dropout3d = _with_inplace(_dropout.dropout3d)
 elu = _with_inplace(_ops.elu)
+feature_alpha_dropout = _with_inplace(_dropout.feature_alpha_dropout)
 hardsigmoid = _with_inplace(_ops.hardsigmoid)
 hardswish = _with_inplace(_ops.hardswish)
 hardtanh = _with_inplace(_ops.hardtanh)
@@ -123,53 +121,48 @@ rrelu_ = _ops.rrelu_
 selu_ = _ops.selu_
 threshold_ = _ops.threshold_
 
+binary_cross_entropy = _with_legacy_reduction(_ops.binary_cross_entropy)
+binary_cross_entropy_with_logits = _with_legacy_reduction(_ops.binary_cross_entropy_with_logits)
+cosine_embedding_loss = _with_legacy_reduction(_ops.cosine_embedding_loss)
+cross_entropy = _with_legacy_reduction(_ops.cross_entropy)
+hinge_embedding_loss = _with_legacy_reduction(_ops.hinge_embedding_loss)
+kl_div = _with_legacy_reduction(_ops.kl_div)
+l1_loss = _with_legacy_reduction(_ops.l1_loss)
+margin_ranking_loss = _with_legacy_reduction(_ops.margin_ranking_loss)
+mse_loss = _with_legacy_reduction(_ops.mse_loss)
+multi_margin_loss = _with_legacy_reduction(_ops.multi_margin_loss)
+multilabel_margin_loss = _with_legacy_reduction(_ops.multilabel_margin_loss)
+multilabel_soft_margin_loss = _with_legacy_reduction(_ops.multilabel_soft_margin_loss)
+nll_loss = _with_legacy_reduction(_ops.nll_loss)
+poisson_nll_loss = _with_legacy_reduction(_ops.poisson_nll_loss)
+smooth_l1_loss = _with_legacy_reduction(_ops.smooth_l1_loss)
+soft_margin_loss = _with_legacy_reduction(_ops.soft_margin_loss)
+triplet_margin_loss = _with_legacy_reduction(_ops.triplet_margin_loss)
+
 __all__ = [
     "one_hot",
     "pdist",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "lp_pool1d",
-    "lp_pool2d",
-    "lp_pool3d",
-    "channel_shuffle",
-    "native_channel_shuffle",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "fractional_max_pool2d",
-    "fractional_max_pool2d_with_indices",
-    "fractional_max_pool3d",
-    "fractional_max_pool3d_with_indices",
-    "affine_grid",
-    "grid_sample",
-    "interpolate",
-    "upsample",
-    "upsample_bilinear",
-    "upsample_nearest",
     "adaptive_max_pool1d",
     "adaptive_max_pool1d_with_indices",
     "adaptive_max_pool2d",
     "adaptive_max_pool2d_with_indices",
     "adaptive_max_pool3d",
     "adaptive_max_pool3d_with_indices",
-    "max_pool1d",
-    "max_pool1d_with_indices",
-    "max_pool2d",
-    "max_pool2d_with_indices",
-    "max_pool3d",
-    "max_pool3d_with_indices",
-    "max_unpool1d",
-    "max_unpool2d",
-    "max_unpool3d",
-    "pad",
+    "affine_grid",
+    "alpha_dropout",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
+    "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
     "celu_",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -180,15 +173,27 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
     "elu",
     "elu_",
     "embedding",
+    "embedding_bag",
+    "feature_alpha_dropout",
     "fold",
+    "fractional_max_pool2d",
+    "fractional_max_pool2d_with_indices",
+    "fractional_max_pool3d",
+    "fractional_max_pool3d_with_indices",
     "gaussian_nll_loss",
     "gelu",
     "glu",
+    "grid_sample",
     "group_norm",
+    "gumbel_softmax",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
@@ -197,6 +202,7 @@ __all__ = [
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -206,19 +212,37 @@ __all__ = [
     "local_response_norm",
     "log_softmax",
     "logsigmoid",
+    "lp_pool1d",
+    "lp_pool2d",
+    "lp_pool3d",
     "margin_ranking_loss",
+    "max_pool1d",
+    "max_pool1d_with_indices",
+    "max_pool2d",
+    "max_pool2d_with_indices",
+    "max_pool3d",
+    "max_pool3d_with_indices",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
     "mish",
     "mse_loss",
     "multi_head_attention_forward",
     "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
+    "native_channel_shuffle",
     "nll_loss",
     "normalize",
+    "pad",
     "pairwise_distance",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
     "relu",
-    "relu_",
     "relu6",
+    "relu_",
     "rms_norm",
     "rrelu",
     "rrelu_",
@@ -239,7 +263,11 @@ __all__ = [
     "threshold",
     "threshold_",
     "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
     "unfold",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
 ]
 
 __getattr__ = _missing("offgrad.nn.functional")

@@ -10,17 +10,19 @@ import offgrad
 
 Case = tuple[Callable[[Any], Any], Sequence[Any]]
 """A function that makes the layer from ``nn``, and its inputs: shapes of random numbers, or
-arrays.
+arrays, which require no grad but the first.
 """
 
 
 def inputs_of(case: Sequence[Any], m: Any, rng: np.random.Generator) -> list[Any]:
     """Return the inputs as tensors of a library."""
-    found = []
+    found: list[Any] = []
     for each in case:
-        array = each if isinstance(each, np.ndarray) else rng.standard_normal(each).astype("f")
+        is_given = isinstance(each, np.ndarray)
+        array = each if is_given else rng.standard_normal(each).astype("f")
         tensor = m.tensor(array)
-        found.append(tensor.requires_grad_() if array.dtype.kind == "f" else tensor)
+        is_target = is_given and (found or array.dtype.kind != "f")
+        found.append(tensor if is_target else tensor.requires_grad_())
     return found
 
 

@@ -1,5 +1,7 @@
 """Initialisation: bounds, moments, and that it is not recorded."""
 
+import inspect
+from collections.abc import Callable
 from math import sqrt
 
 import numpy as np
@@ -76,7 +78,7 @@ def test_gains_and_errors() -> None:
     assert init.calculate_gain("tanh") == pytest.approx(5 / 3)
     with pytest.raises(ValueError, match="swishy"):
         init.calculate_gain("swishy")
-    with pytest.raises(ValueError, match="2 dimensions"):
+    with pytest.raises(ValueError, match="Fan in and fan out"):
         init.xavier_uniform_(offgrad.empty(3))
     with pytest.raises(ValueError, match="fan_in"):
         init.kaiming_normal_(offgrad.empty(3, 3), mode="sideways")
@@ -93,3 +95,78 @@ def test_seeds_repeat() -> None:
     again = init.normal_(offgrad.empty(10), generator=offgrad.Generator(5))
     assert first.equal(again)
     assert not first.equal(init.normal_(offgrad.empty(10), generator=generator))
+
+
+def test_truncated_normal() -> None:
+    values = init.trunc_normal_(offgrad.empty(20000), 1.0, 2.0, -1.0, 2.0).numpy()
+    assert values.min() >= -1
+    assert values.max() <= 2
+    # Of a normal distribution between -1 and 1/2 deviations.
+    assert values.mean() == pytest.approx(0.5719, abs=0.03)
+    assert values.std() == pytest.approx(0.8351, abs=0.02)
+    with pytest.warns(UserWarning, match="more than 2 std"):
+        init.trunc_normal_(offgrad.empty(2), 10.0)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (2, 3, 2)])
+def test_orthogonal(shape: tuple[int, ...]) -> None:
+    values = init.orthogonal_(offgrad.empty(shape), gain=2).numpy().reshape(shape[0], -1)
+    small = values @ values.T if values.shape[0] <= values.shape[1] else values.T @ values
+    np.testing.assert_allclose(small, 4 * np.eye(len(small)), atol=1e-5)
+
+
+def test_sparse() -> None:
+    values = init.sparse_(offgrad.empty(10, 200), 0.35, std=0.1).numpy()
+    assert ((values == 0).sum(0) == 4).all()
+    assert values[values != 0].std() == pytest.approx(0.1, rel=0.1)
+    assert len({tuple(column) for column in (values == 0).T}) > 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((3, 2, 3), 1), ((4, 2, 3, 2), 2), ((2, 3, 1, 2, 3), 1)]
+)
+def test_dirac(shape: tuple[int, ...], groups: int) -> None:
+    torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+    mine = init.dirac_(offgrad.empty(shape), groups)
+    theirs = torch.nn.init.dirac_(torch.empty(shape), groups)
+    np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_names_and_arguments_are_torchs() -> None:
+    torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+    for name in init.__all__:
+        mine, theirs = getattr(init, name), getattr(torch.nn.init, name)
+        if not name.endswith("_"):
+            continue
+        parameters = [
+            [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
+            for function in (mine, theirs)
+        ]
+        assert parameters[0] == parameters[1], name
+
+
+def test_deprecated_names() -> None:
+    with pytest.warns(FutureWarning, match=r"in favor of `nn.init.constant_`"):
+        assert init.constant(offgrad.empty(2), 3.0).tolist() == [3, 3]
+
+
+def test_nothing_to_fill() -> None:
+    with pytest.warns(UserWarning, match="zero-element"):
+        nn.Linear(0, 3)
+    assert init.orthogonal_(offgrad.empty(0, 2)).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: init.eye_(offgrad.empty(2)),
+        lambda: init.sparse_(offgrad.empty(2), 0.5),
+        lambda: init.dirac_(offgrad.empty(2, 2)),
+        lambda: init.dirac_(offgrad.empty(3, 2, 1), 2),
+        lambda: init.orthogonal_(offgrad.empty(2)),
+        lambda: init.calculate_gain("leaky_relu", True),
+    ],
+)
+def test_errors(run: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"dimensions|groups|number"):
+        run()

@@ -263,7 +263,7 @@ def test_containers() -> None:
 def test_repr() -> None:
     text = repr(Net())
     assert "(first): Linear(in_features=3, out_features=4, bias=True)" in text
-    assert "(1): Dropout(p=0.5)" in text
+    assert "(1): Dropout(p=0.5, inplace=False)" in text
     assert repr(nn.GELU()) == "GELU(approximate='none')"
 
 

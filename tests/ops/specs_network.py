@@ -16,7 +16,13 @@ from offgrad.ops._nn.probabilities import (
 )
 from offgrad.ops._random import generators
 from offgrad.ops._shape import reshaping
-from tests.ops import specs_activations, specs_losses, specs_normalization, specs_products
+from tests.ops import (
+    specs_activations,
+    specs_layers,
+    specs_losses,
+    specs_normalization,
+    specs_products,
+)
 from tests.ops.opspec import OpSpec, positive
 
 TARGETS = np.array([0, 2, 2, 1])
@@ -192,6 +198,7 @@ SPECS = [
 SPECS += [
     *specs_products.SPECS,
     *specs_activations.SPECS,
+    *specs_layers.SPECS,
     *specs_losses.SPECS,
     *specs_normalization.SPECS,
 ]

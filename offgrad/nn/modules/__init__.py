@@ -8,6 +8,7 @@ from offgrad.nn.modules.batchnorm import *
 from offgrad.nn.modules.channelshuffle import *
 from offgrad.nn.modules.container import *
 from offgrad.nn.modules.conv import *
+from offgrad.nn.modules.distance import *
 from offgrad.nn.modules.dropout import *
 from offgrad.nn.modules.flatten import *
 from offgrad.nn.modules.fold import *
@@ -21,8 +22,8 @@ from offgrad.nn.modules.pixelshuffle import *
 from offgrad.nn.modules.pooling import *
 from offgrad.nn.modules.rnn import *
 from offgrad.nn.modules.sparse import *
-from offgrad.nn.modules.upsampling import *
 from offgrad.nn.modules.transformer import *
+from offgrad.nn.modules.upsampling import *
 
 if not _typing.TYPE_CHECKING:  # type checkers see the names of the star imports
     __all__ = sorted(name for name, value in vars().items() if isinstance(value, type))

@@ -33,7 +33,10 @@ def check_reduction(reduction: str, where: str) -> int:
         ValueError: unless it is mean, sum or none.
     """
     if reduction not in REDUCTIONS:
-        raise ValueError(f"{where}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+        raise ValueError(
+            f"{where}: {reduction} is not a valid value for reduction; it must be 'mean', 'sum' or "
+            "'none'"
+        )
     return REDUCTIONS.index(reduction)
 
 

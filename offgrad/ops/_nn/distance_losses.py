@@ -1,5 +1,6 @@
 """Losses of distances and margins, and the distances themselves."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "normalize",
     "pairwise_distance",
     "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
 ]
 
 
@@ -158,6 +160,37 @@ def triplet_margin_loss(
     to_negative = _distance(anchor, negative, p, eps, False, name)
     if swap:
         to_negative = to_negative.minimum(_distance(positive, negative, p, eps, False, name))
+    return reduce(clamp(to_positive - to_negative + margin, min=0), reduction)
+
+
+def triplet_margin_with_distance_loss(
+    anchor: "Tensor",
+    positive: "Tensor",
+    negative: "Tensor",
+    *,
+    distance_function: "Callable[[Tensor, Tensor], Tensor] | None" = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> "Tensor":
+    """Return `triplet_margin_loss` with any distance; the default is `pairwise_distance`.
+
+    Raises:
+        ValueError: if the margin is not positive, or the numbers of dimensions differ.
+    """
+    name = "triplet_margin_with_distance_loss"
+    check_reduction(reduction, name)
+    if margin <= 0:
+        raise ValueError(f"{name}: the margin must be greater than 0, got {margin}")
+    distance = pairwise_distance if distance_function is None else distance_function
+    if len({each._array.ndim for each in (anchor, positive, negative)}) > 1:
+        raise RuntimeError(
+            f"{name}: the numbers of dimensions must be equal, got a {describe(anchor)}, a "
+            f"{describe(positive)} and a {describe(negative)}"
+        )
+    to_positive, to_negative = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        to_negative = to_negative.minimum(distance(positive, negative))
     return reduce(clamp(to_positive - to_negative + margin, min=0), reduction)
 
 

@@ -79,16 +79,40 @@ def _pair(
     return op.apply(real_floating(a, where), b, reduction=number, **options)
 
 
-def mse_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tensor":
-    """Return the squared differences, their mean or their sum."""
+def _weighted(losses: "Tensor", weight: "Tensor", reduction: str, where: str) -> "Tensor":
+    """Return losses times a weight of their shape, reduced; means are over the weights' sum."""
+    check_reduction(reduction, where)
+    if check_tensor(weight, where)._array.shape != losses._array.shape:
+        raise ValueError(
+            f"{where}: Weights and input must have the same size, got a {describe(weight)} for "
+            f"losses of shape {list(losses._array.shape)}"
+        )
+    weighted = losses * weight
+    return weighted.sum() / weight.sum() if reduction == "mean" else reduce(weighted, reduction)
+
+
+def mse_loss(
+    input: "Tensor", target: "Tensor", reduction: str = "mean", weight: "Tensor | None" = None
+) -> "Tensor":
+    """Return the squared differences, times a weight of their shape, or their mean or sum."""
+    if weight is not None:
+        losses = _pair(MseLoss, input, target, "none", "mse_loss")
+        return _weighted(losses, weight, reduction, "mse_loss")
     return _pair(MseLoss, input, target, reduction, "mse_loss")
 
 
-def l1_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tensor":
-    """Return the absolute differences, their mean or their sum."""
+def l1_loss(
+    input: "Tensor", target: "Tensor", reduction: str = "mean", weight: "Tensor | None" = None
+) -> "Tensor":
+    """Return the absolute differences, times a weight of their shape, or their mean or sum."""
     check_reduction(reduction, "l1_loss")
     a, b = _broadcast(input, target, "l1_loss")
-    return reduce((a - b).abs(), reduction)
+    losses = (a - b).abs()
+    return (
+        reduce(losses, reduction)
+        if weight is None
+        else _weighted(losses, weight, reduction, "l1_loss")
+    )
 
 
 def smooth_l1_loss(
@@ -107,15 +131,26 @@ def smooth_l1_loss(
 
 
 def huber_loss(
-    input: "Tensor", target: "Tensor", reduction: str = "mean", delta: float = 1.0
+    input: "Tensor",
+    target: "Tensor",
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: "Tensor | None" = None,
 ) -> "Tensor":
     """Return half the squared differences; beyond `delta` linear with the slope `delta`.
+
+    They are multiplied by a weight of their shape, if given, before the reduction.
 
     Raises:
         RuntimeError: if `delta` is not positive.
     """
     if delta <= 0:
         raise RuntimeError(f"huber_loss: delta must be positive, got {delta}")
+    if weight is not None:
+        check_reduction(reduction, "huber_loss")
+        losses = _pair(HuberLoss, input, target, "none", "huber_loss", delta=float(delta))
+        weighted = _weighted(losses, weight, "none", "huber_loss")
+        return reduce(weighted, reduction)
     return _pair(HuberLoss, input, target, reduction, "huber_loss", delta=float(delta))
 
 

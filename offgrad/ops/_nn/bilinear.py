@@ -1,0 +1,41 @@
+"""Bilinear functions of two vectors."""
+
+from typing import TYPE_CHECKING
+
+from offgrad.ops._core.dtypes import check_tensor, real_floating, shape_error
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["bilinear"]
+
+
+def bilinear(
+    input1: "Tensor", input2: "Tensor", weight: "Tensor", bias: "Tensor | None" = None
+) -> "Tensor":
+    """Return ``input1 @ weight[k] @ input2 + bias[k]`` for each k: [..., K].
+
+    Args:
+        input1: shape [..., I].
+        input2: shape [..., J], with the same sizes before.
+        weight: shape [K, I, J].
+        bias: shape [K].
+
+    Raises:
+        RuntimeError: if the shapes do not fit.
+    """
+    x1, x2 = real_floating(input1, "bilinear"), check_tensor(input2, "bilinear")
+    before, shape = x1._array.shape[:-1], check_tensor(weight, "bilinear")._array.shape
+    fits = len(shape) == 3 and x1._array.ndim and x2._array.shape == (*before, shape[2])
+    if not fits or x1._array.shape[-1] != shape[1]:
+        raise shape_error(
+            "bilinear", "inputs [..., I] and [..., J] and a weight [K, I, J] are needed",
+            x1, x2, weight,
+        )  # fmt: skip
+    if bias is not None and bias._array.shape != shape[:1]:
+        raise shape_error("bilinear", f"the bias must have {shape[0]} elements", bias)
+    outputs, width1, width2 = shape
+    rows = x1.reshape(-1, width1) @ weight.permute(1, 0, 2).reshape(width1, outputs * width2)
+    products = rows.reshape(-1, outputs, width2) @ x2.reshape(-1, width2, 1)
+    result = products.reshape(*before, outputs)
+    return result if bias is None else result + bias
