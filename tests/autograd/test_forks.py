@@ -40,8 +40,8 @@ def test_a_child_runs_backward_over_the_nodes_of_other_threads() -> None:
     loss = (weight.exp() * weight).sum()  # holds the leaf's node
 
     def gradient() -> offgrad.Tensor:
+        grad: offgrad.Tensor
         (grad,) = offgrad.autograd.grad(loss, weight, retain_graph=True)
-        assert grad is not None
         return grad
 
     expected = gradient()

@@ -13,7 +13,7 @@ from offgrad.optim import lr_scheduler as schedulers
 try:
     import torch
 except ImportError:  # the tests of offgrad alone run
-    torch = None  # type: ignore[assignment]
+    torch = None
 
 needs_torch = pytest.mark.skipif(torch is None, reason="compares with torch")
 Make = Callable[[Any, Any], Any]
@@ -254,7 +254,7 @@ def test_warnings_and_errors() -> None:
 
 
 def test_subclasses_of_the_old_name() -> None:
-    class Halving(schedulers._LRScheduler):
+    class Halving(schedulers._LRScheduler):  # type: ignore[name-defined, misc]
         def get_lr(self) -> Any:
             return [rate / 2**self.last_epoch for rate in self.base_lrs]
 

@@ -91,7 +91,7 @@ class Tied(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(3, 2)
         self.head = nn.Linear(2, 3, bias=False)
-        self.head.weight = self.embedding.weight
+        self.head.weight = self.embedding.weight  # type: ignore[assignment]
 
 
 def test_models(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class _ByFunctions(LRScheduler):
     ) -> None:
         count = len(optimizer.param_groups)
         are_many = isinstance(lr_lambda, list | tuple)
-        self.lr_lambdas: list[Factor] = [*lr_lambda] if are_many else [lr_lambda] * count  # type: ignore[list-item, misc, union-attr]
+        self.lr_lambdas: list[Factor] = [*lr_lambda] if are_many else [lr_lambda] * count  # type: ignore[list-item, misc]
         if len(self.lr_lambdas) != count:
             raise ValueError(f"Expected {count} lr_lambdas, but got {len(self.lr_lambdas)}")
         super().__init__(optimizer, last_epoch)
