@@ -67,15 +67,8 @@ class Trainer:
             self._model = gpt.GPT(gpt.GPTConfig(*map(int, numbers), dropout))
             self._shape: tuple[int, ...] = (int(numbers[-1]) + 1,)
         else:
-            # offgrad has no convolutions yet: take those of the benchmarks.
-            layers = (
-                None
-                if hasattr(lib.nn, "Conv2d")
-                else import_for(lib, "benchmarks._lib.conv_layers")
-            )
-            self._model = import_for(lib, "benchmarks._lib.resnet").ResNet18(
-                layers or lib.nn, int(sizes[0])
-            )
+            models = import_for(lib, "benchmarks._lib.models")
+            self._model = models.ResNet18(int(sizes[0]))
             self._shape = (3, 32, 32)
         self._optimizer = lib.optim.AdamW(self._model.parameters(), lr=1e-3)
         self._variants = Variants(lib, self._model, self._folder)

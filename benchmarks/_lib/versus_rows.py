@@ -95,3 +95,36 @@ ROWS = (
     ),
 )
 """All rows, in the order of the table."""
+
+
+def _model(name: str, time: float, sizes: dict[str, Any], tiny: dict[str, Any]) -> Row:
+    return Row(name, "ModelSteps", {**sizes, "tiny": tiny}, {"step": time}, compiles=True)
+
+
+MODEL_ROWS = (
+    _model(
+        "ResNet-18, 64 images of 32x32",
+        1.3,
+        {"model": "resnet18", "batch": 64, "image": 32},
+        {"batch": 4, "image": 8},
+    ),
+    _model(
+        "LSTM 2x512, 32 sequences of 128",
+        1.0,
+        {"model": "lstm", "batch": 32, "steps": 128, "width": 512, "layers": 2},
+        {"steps": 8, "width": 64},
+    ),
+    _model(
+        "ViT-tiny, 64 images of 32x32",
+        0.75,
+        {"model": "vit", "batch": 64, "image": 32},
+        {"batch": 4, "image": 8},
+    ),
+    _model(
+        "U-Net, 8 images of 64x64",
+        1.3,
+        {"model": "unet", "batch": 8, "image": 64, "width": 32},
+        {"batch": 2, "image": 16, "width": 8},
+    ),
+)
+"""The rows of `benchmarks.bench_models`."""

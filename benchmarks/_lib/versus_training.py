@@ -129,3 +129,20 @@ class MLPSteps(_Steps):
 
     def _tiny(self) -> dict[str, Any]:
         return {"widths": [64, 128, 10], "batch": 64}
+
+
+class ModelSteps(_Steps):
+    """Steps of a model of `benchmarks._lib.models`, the same source for both frameworks."""
+
+    def _make(self, sizes: dict[str, Any]) -> tuple[Any, Any, Sequence[Any]]:
+        models = import_for(self._lib, "benchmarks._lib.models").MODELS
+        make, measure, data = models[sizes["model"]]
+        model = make(sizes)
+
+        def loss(x: Any, target: Any) -> Any:
+            return measure(model(x), target)
+
+        return model, loss, [self._lib.tensor(each) for each in data(sizes)]
+
+    def _tiny(self) -> dict[str, Any]:
+        return {**self._sizes, **self._sizes["tiny"]}
