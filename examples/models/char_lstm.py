@@ -1,6 +1,6 @@
 """Predict the next character of the Zen of Python with an LSTM, and let it write.
 
-    python examples/models/char_lstm.py --offload disk
+python examples/models/char_lstm.py --offload disk
 """
 
 import codecs

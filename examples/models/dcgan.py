@@ -1,6 +1,6 @@
 """Generate handwritten digits with two convolutional networks that compete (Radford, 2015).
 
-    python examples/models/dcgan.py --offload disk
+python examples/models/dcgan.py --offload disk
 """
 
 from typing import Any

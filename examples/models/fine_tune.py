@@ -1,6 +1,6 @@
 """Train on the digits 0 to 4, save safetensors, then teach a frozen network the digits 5 to 9.
 
-    python examples/models/fine_tune.py --offload disk
+python examples/models/fine_tune.py --offload disk
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """Classify handwritten digits with a small ResNet, then measure its accuracy.
 
-    python examples/models/image_classifier.py --offload disk
+python examples/models/image_classifier.py --offload disk
 """
 
 from typing import Any

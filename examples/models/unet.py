@@ -1,6 +1,6 @@
 """Find the strokes of noisy digits, pixel by pixel, with a U-Net (Ronneberger, 2015).
 
-    python examples/models/unet.py --offload budget:8MiB
+python examples/models/unet.py --offload budget:8MiB
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Compress handwritten digits to two numbers with a variational autoencoder, and draw new ones.
 
-    python examples/models/vae.py --offload zarr
+python examples/models/vae.py --offload zarr
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Classify handwritten digits with a vision transformer of PyTorch's layers.
 
-    python examples/models/vit.py --offload recompute
+python examples/models/vit.py --offload recompute
 """
 
 from typing import Any
