@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from offgrad import memory
-from offgrad.kernels import _conv_columns, _conv_winograd
+from offgrad.kernels import _conv_columns, _conv_direct, _conv_winograd
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._conv_numpy import (
     Steps,
@@ -105,6 +105,8 @@ def _way(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) -> A
     """
     if _conv_winograd.usable(small, large, kernel, steps):
         return _conv_winograd
+    if _conv_direct.usable(small, large, kernel, steps):
+        return _conv_direct
     if _conv_columns.usable(small, large, kernel):
         return _conv_columns
     return None

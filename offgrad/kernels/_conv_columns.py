@@ -22,7 +22,7 @@ from offgrad.kernels._conv_columns_loops import (
     columns_output_loop,
     columns_weight_loop,
 )
-from offgrad.kernels._conv_numpy import Steps
+from offgrad.kernels._conv_numpy import Steps, three_dimensional
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._openblas import library
 from offgrad.kernels._parallel import BLOCK, Body, parallel_for
@@ -67,9 +67,10 @@ def convolve(x: Array, weight: Array, out: Array, bias: Array | None, steps: Ste
     total = len(x) * prod(out.shape[2:])
     width = _width(inner, total * groups)
     blocks = -(-total // width)
-    geometry = _geometry(x, weight, out, steps)
+    geometry = three_dimensional(x, weight, out, steps)
 
     def run(start: int, stop: int) -> None:
+        segments = np.empty((width, 5), np.int64)
         columns, products = memory.empty(inner * width, number), memory.empty(count * width, number)
         for task in range(start, stop):
             group, block = divmod(task, blocks)
@@ -83,6 +84,7 @@ def convolve(x: Array, weight: Array, out: Array, bias: Array | None, steps: Ste
                 geometry,
                 (block * width, min(total, (block + 1) * width)),
                 out.reshape(-1),
+                segments,
                 columns,
                 products,
             )
@@ -108,10 +110,11 @@ def convolve_transposed(
     of_parts = -(-outputs // step)
     width = min(MAX_WIDTH, samples * per_plane)
     at_once = max(1, min(step, 2 * MAX_COLUMNS // (area * width)))
-    geometry = _geometry(out, weight, x, steps)
+    geometry = three_dimensional(out, weight, x, steps)
     inputs = x.shape[1] // groups
 
     def run(start: int, stop: int) -> None:
+        segments = np.empty((width, 5), np.int64)
         rows, columns = (
             memory.empty(inputs * width, number),
             memory.empty(at_once * area * width, number),
@@ -143,6 +146,7 @@ def convolve_transposed(
                     geometry,
                     (place, min(last, place + width)),
                     out.reshape(-1),
+                    segments,
                     rows,
                     columns,
                 )
@@ -169,9 +173,10 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     parts = -(-channels // step)
     width = min(_width(step * area, total), length)
     partial = memory.empty((ranges, out.size), number)
-    geometry = _geometry(large, out, small, steps)
+    geometry = three_dimensional(large, out, small, steps)
 
     def run(start: int, stop: int) -> None:
+        segments = np.empty((width, 5), np.int64)
         rows, columns = (
             memory.empty(outputs * width, number),
             memory.empty(step * area * width, number),
@@ -192,6 +197,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
                 partial[number_of_range],
                 channels * area,
                 (group * outputs * channels + first) * area,
+                segments,
                 rows,
                 columns,
             )
@@ -204,22 +210,6 @@ def _width(inner: int, total: int) -> int:
     """Return the number of places of a block for patches of `inner` elements."""
     width = max(MIN_WIDTH, min(MAX_WIDTH, MAX_COLUMNS // inner))
     return max(1, min(width, -(-total // MIN_TASKS)))
-
-
-def _geometry(large: Array, weight: Array, small: Array, steps: Steps) -> Any:
-    """Return the sizes and steps of the loops, in three dimensions."""
-
-    def three(values: tuple[int, ...], first: int) -> tuple[int, ...]:
-        return (first,) * (3 - len(values)) + tuple(map(int, values))
-
-    return (
-        three(large.shape[2:], 1),
-        three(weight.shape[2:], 1),
-        three(small.shape[2:], 1),
-        three(steps.stride, 1),
-        three(steps.padding, 0),
-        three(steps.dilation, 1),
-    )
 
 
 def _planes(x: Array, group: int, groups: int) -> Planes:

@@ -26,88 +26,102 @@ def _inside(size: int, count: int, stride: int, shift: int) -> tuple[int, int]:
 
 
 @inlined
-def _columns(x: Any, planes: Any, geometry: Any, places: Any, columns: Any) -> None:
-    """Write the patches of some channels at a range of places as [channel, *kernel, place].
+def _segments(planes: int, geometry: Any, places: Any, segments: Any) -> int:
+    """Write the parts of a range of places that lie in one row of outputs; return their number.
+
+    Of each: the first column and its end, where its sample begins in the input of `planes`
+    channels, and the depth and the row of the input that the kernel's first element meets.
+    """
+    space, _, size, stride, padding, _ = geometry
+    place, end = places
+    count, per_sample = 0, planes * space[0] * space[1] * space[2]
+    while place < end:
+        row, start = place // size[2], place % size[2]
+        stop = min(size[2], start + end - place)
+        sample, row = row // (size[0] * size[1]), row % (size[0] * size[1])
+        segments[count, 0], segments[count, 1] = start, stop
+        segments[count, 2] = sample * per_sample
+        segments[count, 3] = row // size[1] * stride[0] - padding[0]
+        segments[count, 4] = row % size[1] * stride[1] - padding[1]
+        count += 1
+        place += stop - start
+    return count
+
+
+@inlined
+def _columns(x: Any, planes: Any, geometry: Any, segments: Any, count: int, columns: Any) -> None:
+    """Write the patches of some channels at the places of segments as [channel, *kernel, place].
 
     `planes` are the first channel, their number, and that of a sample.
     """
     space, kernel, size, stride, padding, dilation = geometry
-    first_plane, plane_count, all_planes = planes
-    begin, end = places
-    row_count = size[0] * size[1]
-    at = 0
-    for plane in range(first_plane, first_plane + plane_count):
+    at = _U(0)
+    for plane in range(planes[0], planes[0] + planes[1]):
         for kd in range(kernel[0]):
             for kh in range(kernel[1]):
+                deep, down = kd * dilation[0], kh * dilation[1]
                 for kw in range(kernel[2]):
                     shift = kw * dilation[2] - padding[2]
                     low, high = _inside(space[2], size[2], stride[2], shift)
-                    place = begin
-                    while place < end:
-                        row, start = place // size[2], place % size[2]
-                        stop = min(size[2], start + end - place)
-                        sample, row = row // row_count, row % row_count
-                        d = row // size[1] * stride[0] - padding[0] + kd * dilation[0]
-                        h = row % size[1] * stride[1] - padding[1] + kh * dilation[1]
+                    for k in range(count):
+                        start, stop = segments[k, 0], segments[k, 1]
+                        d, h = segments[k, 3] + deep, segments[k, 4] + down
                         if 0 <= d < space[0] and 0 <= h < space[1]:
-                            left, right = min(max(start, low), stop), max(min(stop, high), start)
-                            right = max(left, right)
+                            left = min(max(start, low), stop)
+                            right = max(left, min(stop, high))
                         else:
                             left, right = stop, stop
                         for p in range(_U(left - start)):
-                            columns[_U(at) + p] = 0
-                        source = ((sample * all_planes + plane) * space[0] + d) * space[1] + h
-                        source = source * space[2] + left * stride[2] + shift
-                        to = at + left - start
+                            columns[at + p] = 0
+                        at += _U(left - start)
+                        row = (plane * space[0] + d) * space[1] + h
+                        source = _U(segments[k, 2] + row * space[2] + left * stride[2] + shift)
                         if stride[2] == 1:
                             for p in range(_U(right - left)):
-                                columns[_U(to) + p] = x[_U(source) + p]
+                                columns[at + p] = x[source + p]
+                        elif stride[2] == 2:
+                            for p in range(_U(right - left)):
+                                columns[at + p] = x[source + p + p]
                         else:
                             step = _U(stride[2])
                             for p in range(_U(right - left)):
-                                columns[_U(to) + p] = x[_U(source) + p * step]
-                        to = at + right - start
+                                columns[at + p] = x[source + p * step]
+                        at += _U(right - left)
                         for p in range(_U(stop - right)):
-                            columns[_U(to) + p] = 0
-                        at += stop - start
-                        place += stop - start
+                            columns[at + p] = 0
+                        at += _U(stop - right)
 
 
 @inlined
-def _add_columns(x: Any, planes: Any, geometry: Any, places: Any, columns: Any) -> None:
+def _add_columns(
+    x: Any, planes: Any, geometry: Any, segments: Any, count: int, columns: Any
+) -> None:
     """Add patches to where they come from; the reverse of `_columns`."""
     space, kernel, size, stride, padding, dilation = geometry
-    first_plane, plane_count, all_planes = planes
-    begin, end = places
-    row_count = size[0] * size[1]
-    at = 0
-    for plane in range(first_plane, first_plane + plane_count):
+    at = _U(0)
+    for plane in range(planes[0], planes[0] + planes[1]):
         for kd in range(kernel[0]):
             for kh in range(kernel[1]):
+                deep, down = kd * dilation[0], kh * dilation[1]
                 for kw in range(kernel[2]):
                     shift = kw * dilation[2] - padding[2]
                     low, high = _inside(space[2], size[2], stride[2], shift)
-                    place = begin
-                    while place < end:
-                        row, start = place // size[2], place % size[2]
-                        stop = min(size[2], start + end - place)
-                        sample, row = row // row_count, row % row_count
-                        d = row // size[1] * stride[0] - padding[0] + kd * dilation[0]
-                        h = row % size[1] * stride[1] - padding[1] + kh * dilation[1]
+                    for k in range(count):
+                        start, stop = segments[k, 0], segments[k, 1]
+                        d, h = segments[k, 3] + deep, segments[k, 4] + down
                         left, right = max(start, low), min(stop, high)
                         if 0 <= d < space[0] and 0 <= h < space[1] and left < right:
-                            source = ((sample * all_planes + plane) * space[0] + d) * space[1] + h
-                            source = source * space[2] + left * stride[2] + shift
-                            to = at + left - start
+                            row = (plane * space[0] + d) * space[1] + h
+                            target = _U(segments[k, 2] + row * space[2] + left * stride[2] + shift)
+                            source = at + _U(left - start)
                             if stride[2] == 1:
                                 for p in range(_U(right - left)):
-                                    x[_U(source) + p] += columns[_U(to) + p]
+                                    x[target + p] += columns[source + p]
                             else:
                                 step = _U(stride[2])
                                 for p in range(_U(right - left)):
-                                    x[_U(source) + p * step] += columns[_U(to) + p]
-                        at += stop - start
-                        place += stop - start
+                                    x[target + p * step] += columns[source + p]
+                        at += _U(stop - start)
 
 
 @inlined
@@ -139,6 +153,7 @@ def columns_output_loop(
     geometry: Any,
     places: Any,
     result: Any,
+    segments: Any,
     columns: Any,
     products: Any,
 ) -> None:
@@ -151,7 +166,8 @@ def columns_output_loop(
     first, count, all_planes = outputs
     inner, width = inputs[1] * kernel[0] * kernel[1] * kernel[2], end - begin
     per_plane, item = size[0] * size[1] * size[2], weight.itemsize
-    _columns(x, inputs, geometry, places, columns)
+    found = _segments(inputs[2], geometry, places, segments)
+    _columns(x, inputs, geometry, segments, found, columns)
     strided_gemm(
         blas,
         count,
@@ -194,6 +210,7 @@ def columns_input_loop(
     geometry: Any,
     places: Any,
     result: Any,
+    segments: Any,
     rows: Any,
     columns: Any,
 ) -> None:
@@ -208,6 +225,7 @@ def columns_input_loop(
     area, width = kernel[0] * kernel[1] * kernel[2], end - begin
     item = weight.itemsize
     _rows(x, inputs, size[0] * size[1] * size[2], places, rows)
+    found = _segments(all_planes, geometry, places, segments)
     for start in range(0, count, step):
         part = min(step, count - start)
         strided_gemm(
@@ -225,7 +243,7 @@ def columns_input_loop(
             columns.ctypes.data,
             width,
         )
-        _add_columns(result, (first + start, part, all_planes), geometry, places, columns)
+        _add_columns(result, (first + start, part, all_planes), geometry, segments, found, columns)
 
 
 @jit
@@ -241,6 +259,7 @@ def columns_weight_loop(
     result: Any,
     result_stride: int,
     result_start: int,
+    segments: Any,
     rows: Any,
     columns: Any,
 ) -> None:
@@ -257,7 +276,8 @@ def columns_weight_loop(
         width = min(step, end - place)
         part = place, place + width
         _rows(small, outputs, size[0] * size[1] * size[2], part, rows)
-        _columns(large, inputs, geometry, part, columns)
+        found = _segments(inputs[2], geometry, part, segments)
+        _columns(large, inputs, geometry, segments, found, columns)
         strided_gemm(
             blas,
             outputs[1],

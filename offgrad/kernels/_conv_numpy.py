@@ -39,6 +39,26 @@ class Steps(NamedTuple):
     groups: int = 1
 
 
+def three_dimensional(large: Array, weight: Array, small: Array, steps: Steps) -> Any:
+    """Return the sizes of an input, a kernel and an output, and the steps, in three dimensions."""
+
+    def three(values: tuple[int, ...], first: int) -> tuple[int, ...]:
+        return (first,) * (3 - len(values)) + tuple(map(int, values))
+
+    if set(weight.shape[2:]) == set(steps.stride) == {1} and not any(steps.padding):
+        # Rows and columns do not matter: one long row takes less time.
+        row = (1, 1, prod(small.shape[2:]))
+        return row, (1, 1, 1), row, (1, 1, 1), (0, 0, 0), (1, 1, 1)
+    return (
+        three(large.shape[2:], 1),
+        three(weight.shape[2:], 1),
+        three(small.shape[2:], 1),
+        three(steps.stride, 1),
+        three(steps.padding, 0),
+        three(steps.dilation, 1),
+    )
+
+
 def convolve_numpy(x: Array, weight: Array, out: Array, steps: Steps) -> None:
     """Write the convolution into `out`; arguments as those of `convolve`."""
     groups, kernel, places = steps.groups, weight.shape[2:], out.shape[2:]

@@ -6,7 +6,7 @@ A loop is compiled for the types of its arguments, so these calls pass the types
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -247,16 +247,41 @@ def _rnn_backward(x: Array) -> None:
     kernels.rnn_backward(steps, weight, out, dout, dh, dgates, False)
 
 
+_CONVOLUTIONS = (  # of large arrays, with steps, and of each channel by itself
+    ((48, 16, 4, 4), (16, 16, 3, 3), 1),
+    ((16, 4, 8, 8), (8, 4, 2, 2), 1),
+    ((1, 2, 4, 4), (2, 1, 3, 3), 2),
+)
+
+
+def _convolutions(x: Array) -> Iterator[tuple[Array, Array, kernels.Steps]]:
+    for image, weight, groups in _CONVOLUTIONS:
+        padding = (weight[2] // 2,) * 2
+        yield (
+            np.ones(image, x.dtype),
+            np.ones(weight, x.dtype),
+            kernels.Steps((1, 1), padding, (1, 1), groups),
+        )
+
+
+def _upper(image: Array, weight: Array) -> Array:
+    extra = 1 - weight.shape[2] % 2
+    return np.ones((len(image), len(weight), *(n + extra for n in image.shape[2:])), image.dtype)
+
+
 def _convolution(x: Array) -> None:
-    image, weight = np.ones((48, 16, 4, 4), x.dtype), np.ones((16, 16, 3, 3), x.dtype)
-    steps = kernels.Steps((1, 1), (1, 1), (1, 1))
-    kernels.convolve(image, weight, image.copy(), steps)
+    for image, weight, steps in _convolutions(x):
+        kernels.convolve(image, weight, _upper(image, weight), steps)
 
 
-def _convolution_backward(x: Array) -> None:
-    image, weight = np.ones((48, 16, 4, 4), x.dtype), np.ones((16, 16, 3, 3), x.dtype)
-    steps = kernels.Steps((1, 1), (1, 1), (1, 1))
-    kernels.convolve_weight(image, image, weight, steps)
+def _convolution_input(x: Array) -> None:
+    for image, weight, steps in _convolutions(x):
+        kernels.convolve_transposed(_upper(image, weight), weight, image, steps)
+
+
+def _convolution_weight(x: Array) -> None:
+    for image, weight, steps in _convolutions(x):
+        kernels.convolve_weight(_upper(image, weight), image, weight, steps)
 
 
 def _elementwise(kernel: Callable[..., None], inputs: int, *rest: Any) -> Callable[[Array], None]:
@@ -271,7 +296,8 @@ def _large_elementwise(
 
 UNITS: dict[str, Callable[[Array], object]] = {
     "convolution": _convolution,
-    "convolution backward": _convolution_backward,
+    "convolution backward, weight": _convolution_weight,
+    "convolution backward": _convolution_input,
     "attention": lambda x: _attention(x, 32),
     "attention backward": lambda x: _attention_backward(x, 32),
     "attention of wide heads": lambda x: _attention(x, 136),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels import Steps, _conv_columns, _conv_numpy, _conv_winograd
+from offgrad.kernels import Steps, _conv_columns, _conv_direct, _conv_numpy, _conv_winograd
 
 Shape = tuple[int, ...]
 
@@ -26,13 +26,24 @@ WINOGRAD = [
 COLUMNS: list[tuple[Any, ...]] = [
     (9, 5, 20, (41,), (4,), (3,), (2,), (2,), 1),
     (2, 3, 40, (13, 15), (7, 5), (2, 1), (3, 0), (1, 2), 1),
-    (40, 6, 4, (5, 4), (3, 3), (2, 2), (1, 1), (1, 1), 2),
+    (40, 18, 4, (5, 4), (3, 3), (2, 2), (1, 1), (1, 1), 2),
     (9, 20, 24, (7, 6), (1, 1), (1, 1), (0, 0), (1, 1), 1),
-    (9, 20, 24, (7, 6), (1, 1), (2, 3), (1, 0), (1, 1), 4),
-    (2, 4, 6, (4, 5, 6), (2, 3, 2), (1, 2, 1), (0, 1, 1), (2, 1, 1), 2),
+    (9, 20, 24, (7, 6), (1, 1), (2, 3), (1, 0), (1, 1), 2),
+    (2, 18, 6, (4, 5, 6), (2, 3, 2), (1, 2, 1), (0, 1, 1), (2, 1, 1), 2),
     (1, 300, 20, (6, 8), (3, 3), (1, 1), (2, 2), (2, 2), 1),
-    (1, 6, 18, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1), 6),
+    (1, 20, 18, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1), 2),
     (1, 9, 8, (4, 60), (2, 3), (2, 2), (1, 40), (1, 1), 1),
+]
+
+
+# As above.
+DIRECT: list[tuple[Any, ...]] = [
+    (3, 6, 6, (11,), (4,), (3,), (2,), (2,), 3),
+    (2, 6, 12, (13, 15), (7, 5), (2, 1), (3, 0), (1, 2), 6),
+    (10, 16, 8, (9, 17), (3, 3), (2, 2), (1, 1), (1, 1), 2),
+    (2, 4, 6, (4, 5, 12), (2, 3, 2), (1, 2, 3), (0, 1, 1), (2, 1, 1), 2),
+    (1, 3, 3, (4, 5), (3, 3), (1, 1), (1, 6), (1, 2), 3),
+    (2, 3, 3, (4, 5), (1, 1), (1, 1), (0, 0), (1, 1), 3),
 ]
 
 
@@ -104,6 +115,19 @@ def test_columns(sizes: Any, dtype: Any, rng: np.random.Generator, agree: Any) -
     x, weight = (n, c, *space), (o, c // steps.groups, *kernel)
     arrays = _arrays(rng, x, weight, _out_shape(x, weight, steps), dtype)
     assert _conv_columns.usable(arrays[2], arrays[0], kernel) == (kernels.backend() == "numba")
+    for have, want in zip(_all_three(arrays, steps), _expected(arrays, steps), strict=True):
+        agree(have, want, 4)
+
+
+@pytest.mark.parametrize("sizes", DIRECT, ids=str)
+def test_direct(sizes: Any, dtype: Any, rng: np.random.Generator, agree: Any) -> None:
+    n, c, o, space, kernel, *numbers = sizes
+    steps = Steps(*numbers)
+    x, weight = (n, c, *space), (o, c // steps.groups, *kernel)
+    arrays = _arrays(rng, x, weight, _out_shape(x, weight, steps), dtype)
+    assert _conv_direct.usable(arrays[2], arrays[0], kernel, steps) == (
+        kernels.backend() == "numba"
+    )
     for have, want in zip(_all_three(arrays, steps), _expected(arrays, steps), strict=True):
         agree(have, want, 4)
 

@@ -1,0 +1,376 @@
+"""Convolutions of few channels by themselves: depthwise, and those with many small groups.
+
+Products of matrices this small do not pay. Instead an image is copied with its padding, and with a
+stride into as many images, one for each remainder: then the inputs that an element of the kernel
+meets at all outputs follow one another in memory, gaps between rows included, and one long loop
+adds their products. Spaces have three dimensions.
+
+Shapes alone decide the order of sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._conv_numpy import Steps, three_dimensional
+from offgrad.kernels._jit import inlined, jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
+
+MAX_CHANNELS = 8
+"""Channels of a group, and outputs of one, at most: with more, products take less time."""
+
+MAX_IMAGES = 1 << 20
+"""Elements of the padded channels of a group, at most."""
+
+PARTS = 8
+"""Ranges of samples whose gradients of a weight are added up in the end."""
+
+_U = np.uintp
+_CHUNK = 2048  # elements that stay in the nearest cache while a kernel's elements pass over them
+
+
+@inlined
+def _copy_image(x: Any, start: int, geometry: Any, edges: Any, images: Any, back: bool) -> None:
+    """Copy the channel at `start` into padded images, one for each remainder; or back, from them.
+
+    `edges` are the sizes of an image.
+    """
+    space, _, _, stride, padding, _ = geometry
+    at = 0
+    for rd in range(stride[0]):
+        for rh in range(stride[1]):
+            for rw in range(stride[2]):
+                shift, step = rw - padding[2], stride[2]
+                low = 0 if shift >= 0 else (-shift + step - 1) // step
+                high = 0 if space[2] <= shift else (space[2] - shift + step - 1) // step
+                low, high = min(low, edges[2]), min(high, edges[2])
+                high = max(low, high)
+                for i in range(edges[0]):
+                    d = i * stride[0] + rd - padding[0]
+                    for j in range(edges[1]):
+                        h = j * stride[1] + rh - padding[1]
+                        inside = 0 <= d < space[0] and 0 <= h < space[1]
+                        left, right = (low, high) if inside else (edges[2], edges[2])
+                        row = start + (d * space[1] + h) * space[2] + left * step + shift
+                        to, source = _U(at + left), _U(row)
+                        if back:
+                            for p in range(_U(right - left)):
+                                x[source + p * _U(step)] += images[to + p]
+                        else:
+                            for p in range(_U(left)):
+                                images[_U(at) + p] = 0
+                            for p in range(_U(right - left)):
+                                images[to + p] = x[source + p * _U(step)]
+                            for p in range(_U(edges[2] - right)):
+                                images[_U(at + right) + p] = 0
+                        at += edges[2]
+
+
+@inlined
+def _distances(channels: int, geometry: Any, edges: Any, distances: Any) -> None:
+    """Write where in the images of all channels the inputs of each element of the kernel begin."""
+    _, kernel, _, stride, _, dilation = geometry
+    area, at = edges[0] * edges[1] * edges[2], 0
+    for channel in range(channels):
+        start = channel * stride[0] * stride[1] * stride[2] * area
+        for kd in range(kernel[0]):
+            for kh in range(kernel[1]):
+                for kw in range(kernel[2]):
+                    d, h, w = kd * dilation[0], kh * dilation[1], kw * dilation[2]
+                    image = (d % stride[0] * stride[1] + h % stride[1]) * stride[2] + w % stride[2]
+                    row = d // stride[0] * edges[1] + h // stride[1]
+                    distances[at] = start + image * area + row * edges[2] + w // stride[2]
+                    at += 1
+
+
+@inlined
+def _spread(x: Any, start: int, geometry: Any, edges: Any, rows: Any) -> None:
+    """Copy an output's plane with the gaps between rows that images have, as zeros."""
+    size = geometry[2]
+    for k in range(_U(rows.size)):
+        rows[k] = 0
+    for i in range(size[0]):
+        for j in range(size[1]):
+            source = _U(start + (i * size[1] + j) * size[2])
+            to = _U((i * edges[1] + j) * edges[2])
+            for p in range(_U(size[2])):
+                rows[to + p] = x[source + p]
+
+
+@jit
+def direct_output_loop(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    channels: Any,
+    tasks: Any,
+    geometry: Any,
+    edges: Any,
+    result: Any,
+    images: Any,
+    rows: Any,
+    distances: Any,
+) -> None:
+    """Write the outputs of some groups; a task is the number of a sample and of a group.
+
+    `channels` are the number of groups, and the inputs and outputs of one.
+    """
+    space, _, size, stride, _, _ = geometry
+    groups, inputs, outputs = channels
+    volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
+    count = edges[0] * edges[1] * edges[2] * stride[0] * stride[1] * stride[2]
+    _distances(inputs, geometry, edges, distances)
+    for task in range(tasks[0], tasks[1]):
+        for channel in range(inputs):
+            start = (task * inputs + channel) * volume
+            image = images[channel * count : (channel + 1) * count]
+            _copy_image(x, start, geometry, edges, image, False)
+        for output in range(outputs):
+            plane = task % groups * outputs + output
+            for first in range(0, rows.size, _CHUNK):
+                length = _U(min(_CHUNK, rows.size - first))
+                begin, start = _U(first), plane * distances.size
+                for p in range(length):
+                    rows[begin + p] = bias[plane]
+                fours = distances.size // 4 * 4
+                for k in range(0, fours, 4):  # four at a time save reads and writes of rows
+                    w0, w1 = weight[start + k], weight[start + k + 1]
+                    w2, w3 = weight[start + k + 2], weight[start + k + 3]
+                    s0, s1 = _U(distances[k] + first), _U(distances[k + 1] + first)
+                    s2, s3 = _U(distances[k + 2] + first), _U(distances[k + 3] + first)
+                    for p in range(length):
+                        pair = w0 * images[s0 + p] + w1 * images[s1 + p]
+                        pair_ = w2 * images[s2 + p] + w3 * images[s3 + p]
+                        rows[begin + p] += pair + pair_
+                for k in range(fours, distances.size):
+                    source, factor = _U(distances[k] + first), weight[start + k]
+                    for p in range(length):
+                        rows[begin + p] += factor * images[source + p]
+            start = (task * outputs + output) * places
+            for i in range(size[0]):
+                for j in range(size[1]):
+                    to = _U(start + (i * size[1] + j) * size[2])
+                    source = _U((i * edges[1] + j) * edges[2])
+                    for p in range(_U(size[2])):
+                        result[to + p] = rows[source + p]
+
+
+@jit
+def direct_input_loop(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    channels: Any,
+    tasks: Any,
+    geometry: Any,
+    edges: Any,
+    result: Any,
+    images: Any,
+    rows: Any,
+    distances: Any,
+) -> None:
+    """Write the gradients of the inputs of some groups; arguments as in `direct_output_loop`."""
+    space, _, size, stride, _, _ = geometry
+    groups, inputs, outputs = channels
+    volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
+    count = edges[0] * edges[1] * edges[2] * stride[0] * stride[1] * stride[2]
+    _distances(inputs, geometry, edges, distances)
+    for task in range(tasks[0], tasks[1]):
+        for k in range(_U(images.size)):
+            images[k] = 0
+        for output in range(outputs):
+            plane = task % groups * outputs + output
+            _spread(x, (task * outputs + output) * places, geometry, edges, rows)
+            for first in range(0, rows.size, _CHUNK):
+                length = _U(min(_CHUNK, rows.size - first))
+                begin, start = _U(first), plane * distances.size
+                for k in range(distances.size):
+                    to, factor = _U(distances[k] + first), weight[start + k]
+                    for p in range(length):
+                        images[to + p] += factor * rows[begin + p]
+        for channel in range(inputs):
+            start = (task * inputs + channel) * volume
+            for k in range(_U(volume)):
+                result[_U(start) + k] = bias[task % groups * inputs + channel]
+            image = images[channel * count : (channel + 1) * count]
+            _copy_image(result, start, geometry, edges, image, True)
+
+
+@jit
+def direct_weight_loop(
+    small: Any,
+    large: Any,
+    channels: Any,
+    samples: Any,
+    group_range: Any,
+    geometry: Any,
+    edges: Any,
+    result: Any,
+    images: Any,
+    rows: Any,
+    distances: Any,
+) -> None:
+    """Write the gradients of some groups' weights, from some samples; other arguments as in
+    `direct_output_loop`.
+    """
+    space, _, size, stride, _, _ = geometry
+    groups, inputs, outputs = channels
+    volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
+    count = edges[0] * edges[1] * edges[2] * stride[0] * stride[1] * stride[2]
+    elements, zero = distances.size, small.dtype.type(0)
+    fours = elements // 4 * 4
+    _distances(inputs, geometry, edges, distances)
+    for k in range(group_range[0] * outputs * elements, group_range[1] * outputs * elements):
+        result[k] = 0
+    for group in range(group_range[0], group_range[1]):
+        for sample in range(samples[0], samples[1]):
+            task = sample * groups + group
+            for channel in range(inputs):
+                start = (task * inputs + channel) * volume
+                image = images[channel * count : (channel + 1) * count]
+                _copy_image(large, start, geometry, edges, image, False)
+            for output in range(outputs):
+                _spread(small, (task * outputs + output) * places, geometry, edges, rows)
+                at = (group * outputs + output) * elements
+                for first in range(0, rows.size, _CHUNK):
+                    length, begin = _U(min(_CHUNK, rows.size - first)), _U(first)
+                    for k in range(0, fours, 4):
+                        s0, s1 = _U(distances[k] + first), _U(distances[k + 1] + first)
+                        s2, s3 = _U(distances[k + 2] + first), _U(distances[k + 3] + first)
+                        t0, t1, t2, t3 = zero, zero, zero, zero
+                        for p in range(length):
+                            value = rows[begin + p]
+                            t0 += value * images[s0 + p]
+                            t1 += value * images[s1 + p]
+                            t2 += value * images[s2 + p]
+                            t3 += value * images[s3 + p]
+                        result[at + k] += t0
+                        result[at + k + 1] += t1
+                        result[at + k + 2] += t2
+                        result[at + k + 3] += t3
+                    for k in range(fours, elements):
+                        source, total = _U(distances[k] + first), zero
+                        for p in range(length):
+                            total += rows[begin + p] * images[source + p]
+                        result[at + k] += total
+
+
+def usable(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) -> bool:
+    """Whether this computes a convolution of one to three dimensions, in less time than others."""
+    groups = steps.groups
+    channels, outputs = large.shape[1] // groups, small.shape[1] // groups
+    if not (
+        groups > 1
+        and 1 <= len(kernel) <= 3
+        and small.dtype == large.dtype
+        and 1 <= channels <= MAX_CHANNELS
+        and 1 <= outputs <= MAX_CHANNELS
+        and small.size > 0
+        and large.size > 0
+        and uses_numba(small, large)
+    ):
+        return False
+    count: int = channels
+    for each in zip(small.shape[2:], kernel, steps.stride, steps.dilation, strict=True):
+        places, size, stride, dilation = each
+        count *= (places + (size - 1) * dilation // stride) * stride
+    return bool(count <= MAX_IMAGES)
+
+
+def convolve(x: Array, weight: Array, out: Array, bias: Array | None, steps: Steps) -> None:
+    """Write a convolution of C-contiguous arrays into `out`; see `_conv.convolve`."""
+    geometry = three_dimensional(x, weight, out, steps)
+    channels = steps.groups, weight.shape[1], out.shape[1] // steps.groups
+    _tasks(direct_output_loop, x, weight, out, bias, channels, geometry)
+
+
+def convolve_transposed(
+    x: Array, weight: Array, out: Array, bias: Array | None, steps: Steps
+) -> None:
+    """Write a transposed convolution of C-contiguous arrays into `out`; see
+    `_conv.convolve_transposed`.
+    """
+    geometry = three_dimensional(out, weight, x, steps)
+    channels = steps.groups, weight.shape[1], x.shape[1] // steps.groups
+    _tasks(direct_input_loop, x, weight, out, bias, channels, geometry)
+
+
+def _tasks(
+    loop: Any,
+    x: Array,
+    weight: Array,
+    out: Array,
+    bias: Array | None,
+    channels: tuple[int, int, int],
+    geometry: Any,
+) -> None:
+    add = np.zeros(out.shape[1], out.dtype) if bias is None else np.ascontiguousarray(bias)
+    count = len(x) * channels[0]
+
+    def run(start: int, stop: int) -> None:
+        loop(
+            x.reshape(-1),
+            weight.reshape(-1),
+            add,
+            channels,
+            (start, stop),
+            geometry,
+            *_scratch(channels, geometry, x.dtype, out.reshape(-1)),
+        )
+
+    parallel_for(run, count, (x.size + out.size) // count * weight[0].size // 4)
+
+
+def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> None:
+    """Write the gradient of a weight from C-contiguous arrays into `out`; see
+    `_conv.convolve_weight`.
+    """
+    loop: Any = direct_weight_loop
+    geometry, groups = three_dimensional(large, out, small, steps), steps.groups
+    channels = groups, out.shape[1], len(out) // groups
+    length = -(-len(small) // PARTS)
+    parts = -(-len(small) // length)
+    partial = memory.empty((parts, out.size), out.dtype)
+
+    def run(start: int, stop: int) -> None:
+        while start < stop:
+            part, first = divmod(start, groups)
+            last = min(groups, first + stop - start)
+            loop(
+                small.reshape(-1),
+                large.reshape(-1),
+                channels,
+                (part * length, min(len(small), (part + 1) * length)),
+                (first, last),
+                geometry,
+                *_scratch(channels, geometry, out.dtype, partial[part]),
+            )
+            start += last - first
+
+    count = parts * groups
+    parallel_for(run, count, small.size // count * out[0].size // 4)
+    np.sum(partial, axis=0, out=out.reshape(-1))
+
+
+def _scratch(channels: Any, geometry: Any, dtype: np.dtype[Any], result: Array) -> tuple[Any, ...]:
+    """Return the sizes of an image, the result, and what a thread needs."""
+    _, kernel, size, stride, _, dilation = geometry
+    edges = tuple(
+        [
+            places + (count - 1) * step // distance
+            for places, count, step, distance in zip(size, kernel, dilation, stride, strict=True)
+        ]
+    )
+    rows = ((size[0] - 1) * edges[1] + size[1] - 1) * edges[2] + size[2]
+    images = channels[1] * int(np.prod(edges)) * int(np.prod(stride))
+    return (
+        edges,
+        result,
+        memory.empty(images, dtype),
+        memory.empty(rows, dtype),
+        np.empty(channels[1] * int(np.prod(kernel)), np.int64),
+    )
