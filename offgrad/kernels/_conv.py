@@ -5,6 +5,7 @@ The arrays' dtypes and shapes alone choose the algorithm, and the order of its a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,15 @@ def convolve(x: Array, weight: Array, out: Array, steps: Steps, bias: Array | No
 
     16-bit floats are computed in float32.
     """
+    if out.dtype.itemsize < 4:
+        out[...] = _wide(convolve, out, x, weight, steps, bias)
+        return
     way = _way(out, x, weight.shape[2:], steps)
     if way is not None:
         x, weight = memory.contiguous(x), memory.contiguous(weight)
         way.convolve(x, weight, out, bias, steps)
         return
-    convolve_numpy(as_float(x), as_float(weight), out, steps)
+    convolve_numpy(x, weight, out, steps)
     _add(bias, out)
 
 
@@ -60,15 +64,15 @@ def convolve_transposed(
 
     16-bit floats are computed in float32.
     """
+    if out.dtype.itemsize < 4:
+        out[...] = _wide(convolve_transposed, out, x, weight, steps, bias)
+        return
     way = _way(x, out, weight.shape[2:], steps)
     if way is not None:
         x, weight = memory.contiguous(x), memory.contiguous(weight)
         way.convolve_transposed(x, weight, out, bias, steps)
         return
-    wide = as_float(out)
-    convolve_transposed_numpy(as_float(x), as_float(weight), wide, steps)
-    if wide is not out:
-        out[...] = wide
+    convolve_transposed_numpy(x, weight, out, steps)
     _add(bias, out)
 
 
@@ -83,15 +87,30 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
 
     16-bit floats are computed in float32.
     """
+    if out.dtype.itemsize < 4:
+        out[...] = _wide(convolve_weight, out, small, large, steps)
+        return
     way = _way(small, large, out.shape[2:], steps)
     if way is not None:
         small, large = memory.contiguous(small), memory.contiguous(large)
         way.convolve_weight(small, large, out, steps)
         return
-    wide = as_float(out)
-    convolve_weight_numpy(as_float(small), as_float(large), wide, steps)
-    if wide is not out:
-        out[...] = wide
+    convolve_weight_numpy(small, large, out, steps)
+
+
+def _wide(
+    kernel: Callable[..., None],
+    out: Array,
+    a: Array,
+    b: Array,
+    steps: Steps,
+    bias: Array | None = None,
+) -> Array:
+    """Return the result of a kernel in float32, for an `out` of a shorter dtype."""
+    result: Array = memory.empty(out.shape, np.float32)
+    more = [] if bias is None else [as_float(bias)]
+    kernel(as_float(a), as_float(b), result, steps, *more)
+    return result
 
 
 def _way(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) -> Any:

@@ -24,6 +24,22 @@ LAYERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "Conv2d depthwise": (lambda nn: nn.Conv2d(4, 8, 3, padding=1, groups=4), (2, 4, 6, 5)),
     "Conv2d pointwise": (lambda nn: nn.Conv2d(4, 8, 1), (2, 4, 6, 5)),
     "Conv2d pointwise with steps": (lambda nn: nn.Conv2d(4, 8, 1, 2), (2, 4, 6, 5)),
+    "Conv2d reflect": (
+        lambda nn: nn.Conv2d(2, 3, 3, padding=(1, 2), padding_mode="reflect"),
+        (2, 2, 5, 6),
+    ),
+    "Conv2d replicate": (
+        lambda nn: nn.Conv2d(2, 3, 3, padding="same", dilation=2, padding_mode="replicate"),
+        (2, 2, 5, 6),
+    ),
+    "Conv2d circular": (
+        lambda nn: nn.Conv2d(2, 4, (3, 2), 2, padding=1, groups=2, padding_mode="circular"),
+        (2, 2, 5, 6),
+    ),
+    "Conv1d circular": (
+        lambda nn: nn.Conv1d(2, 3, 4, padding="same", padding_mode="circular"),
+        (2, 2, 7),
+    ),
     "Conv3d": (lambda nn: nn.Conv3d(2, 3, (1, 3, 2), padding=(0, 1, 1)), (1, 2, 3, 4, 5)),
     "ConvTranspose1d": (lambda nn: nn.ConvTranspose1d(3, 4, 4, 2, 1), (2, 3, 5)),
     "ConvTranspose2d": (lambda nn: nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, 2, False, 2), (2, 4, 3, 4)),
