@@ -18,6 +18,7 @@ class OperationMethods(TensorBase):
     addmm = ops.addmm
     addmv = ops.addmv
     addr = ops.addr
+    adjoint = ops.adjoint
     all = ops.all
     allclose = ops.allclose
     amax = ops.amax
@@ -147,6 +148,7 @@ class OperationMethods(TensorBase):
     isneginf = ops.isneginf
     isposinf = ops.isposinf
     isreal = ops.isreal
+    istft = ops.istft
     kron = ops.kron
     kthvalue = ops.kthvalue
     lcm = ops.lcm
@@ -202,6 +204,7 @@ class OperationMethods(TensorBase):
     nanquantile = ops.nanquantile
     nansum = ops.nansum
     narrow = ops.narrow
+    narrow_copy = ops.narrow_copy
     ne = ops.ne
     neg = ops.neg
     negative = ops.negative
@@ -258,6 +261,7 @@ class OperationMethods(TensorBase):
     square = ops.square
     squeeze = ops.squeeze
     std = ops.std
+    stft = ops.stft
     sub = ops.sub
     subtract = ops.subtract
     sum = ops.sum

@@ -23,6 +23,7 @@ from offgrad.ops._elementwise.rounding import *
 from offgrad.ops._elementwise.special import *
 from offgrad.ops._elementwise.ternary import *
 from offgrad.ops._elementwise.trigonometry import *
+from offgrad.ops._fft.spectrograms import *
 from offgrad.ops._indexing.advanced import *
 from offgrad.ops._indexing.along_dim import *
 from offgrad.ops._indexing.combining import *
@@ -33,6 +34,7 @@ from offgrad.ops._indexing.reducing import *
 from offgrad.ops._indexing.scattering import *
 from offgrad.ops._indexing.searching import *
 from offgrad.ops._indexing.sorting import *
+from offgrad.ops._indexing.view_copies import *
 from offgrad.ops._indexing.view_scatter import *
 from offgrad.ops._linalg.affine import *
 from offgrad.ops._linalg.contraction import *
