@@ -95,6 +95,8 @@ def is_tensor(obj: _Any) -> _Any:
 
 
 detach_, fill_, zero_ = Tensor.detach_, Tensor.fill_, Tensor.zero_
+# Unlike that of nn.functional, PyTorch's returns the indices, too.
+adaptive_max_pool1d = nn.functional.adaptive_max_pool1d_with_indices
 globals().update(_out.functions)
 
 _MODULES = """
@@ -108,6 +110,7 @@ __all__ = [
     "OutOfMemoryError",
     "Size",
     "Tensor",
+    "adaptive_max_pool1d",
     "autograd",
     "bfloat16",
     "bool",

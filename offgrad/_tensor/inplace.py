@@ -3,6 +3,7 @@
 from offgrad import ops
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.inplace_forms import inplace_form, inplace_view_form
+from offgrad.ops._indexing import filling
 
 
 class InPlaceMethods(TensorBase):
@@ -19,6 +20,7 @@ class InPlaceMethods(TensorBase):
     addmm_ = inplace_form(ops.addmm)
     addmv_ = ops.addmv_
     addr_ = inplace_form(ops.addr)
+    apply_ = filling.apply_
     arccos_ = ops.arccos_
     arccosh_ = ops.arccosh_
     arcsin_ = ops.arcsin_
@@ -61,6 +63,7 @@ class InPlaceMethods(TensorBase):
     exp2_ = ops.exp2_
     exp_ = ops.exp_
     expm1_ = ops.expm1_
+    fill_diagonal_ = filling.fill_diagonal_
     fix_ = ops.fix_
     floor_ = ops.floor_
     floor_divide_ = inplace_form(ops.floor_divide)
@@ -98,6 +101,8 @@ class InPlaceMethods(TensorBase):
     logical_xor_ = inplace_form(ops.logical_xor)
     logit_ = ops.logit_
     lt_ = inplace_form(ops.lt)
+    map2_ = filling.map2_
+    map_ = filling.map_
     masked_fill_ = inplace_form(ops.masked_fill)
     masked_scatter_ = inplace_form(ops.masked_scatter)
     mul_ = inplace_form(ops.mul)

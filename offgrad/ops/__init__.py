@@ -33,6 +33,7 @@ from offgrad.ops._indexing.quantiles import *
 from offgrad.ops._indexing.reducing import *
 from offgrad.ops._indexing.scattering import *
 from offgrad.ops._indexing.searching import *
+from offgrad.ops._indexing.segments import *
 from offgrad.ops._indexing.sorting import *
 from offgrad.ops._indexing.view_copies import *
 from offgrad.ops._indexing.view_scatter import *

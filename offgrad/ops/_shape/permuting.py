@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad._size import Size
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dims import integers, is_integer, normalize_dim, sizes
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 __all__ = [
+    "broadcast_shapes",
     "broadcast_tensors",
     "broadcast_to",
     "expand",
@@ -190,6 +192,24 @@ def expand_to(input: "Tensor", requested: Sequence[int], where: str) -> "Tensor"
 def broadcast_to(input: "Tensor", shape: Sequence[int]) -> "Tensor":
     """Return a view broadcast to `shape`."""
     return expand_to(input, sizes((shape,), "broadcast_to"), "broadcast_to")
+
+
+def broadcast_shapes(*shapes: int | Sequence[int]) -> Size:
+    """Return the shape to which shapes broadcast; an integer is a shape of one size.
+
+    Raises:
+        RuntimeError: if they do not broadcast.
+        ValueError: for negative sizes.
+    """
+    given = [tuple(each) if isinstance(each, Sequence) else (each,) for each in shapes]
+    if any(size < 0 for each in given for size in each):
+        raise ValueError(f"Attempting to broadcast a dimension with negative length! got {given}")
+    try:
+        return Size(np.broadcast_shapes(*given))
+    except ValueError:
+        raise RuntimeError(
+            f"broadcast_shapes: sizes must be equal or 1 where they differ, got {given}"
+        ) from None
 
 
 def broadcast_tensors(*tensors: "Tensor") -> "tuple[Tensor, ...]":
