@@ -76,6 +76,13 @@ class Taps:
         result.__dict__["transposed"] = self
         return result
 
+    @cached_property
+    def layout(self) -> tuple[bool, int, int, int]:
+        """What loops along a row do: whether most taps are used, `_stride`, `_copied`."""
+        if not self.outputs:
+            return True, 0, 0, 0
+        return self.index.size <= 2 * self.total, _stride(self), *_copied(self)
+
     def weights(self, dtype: np.dtype[np.generic]) -> Array:
         """Return the weights in `dtype`."""
         found = self._weights.get(dtype)
@@ -183,10 +190,10 @@ def _resample_numba(x: Array, rows: Taps | None, columns: Taps | None, out: Arra
     column_taps = out.shape[2] if columns is None else columns.total
     rows_first = row_taps * width + _GATHER_COST * out.shape[1] * column_taps
     columns_first = _GATHER_COST * height * column_taps + row_taps * out.shape[2]
-    even = columns is None or columns.index.size <= 2 * columns.total
-    stride = 0 if columns is None else _stride(columns)
+    even, stride, first, last = (True, 0, 0, 0) if columns is None else columns.layout
     is_rows_first = rows_first < columns_first
-    arguments: tuple[Any, ...] = (x, out, *r, *c, above, below, is_rows_first, even, stride)
+    layout = even, stride, first, last
+    arguments: tuple[Any, ...] = (x, out, *r, *c, above, below, is_rows_first, *layout)
     parallel_for(
         lambda start, stop: _resample_loop(*(*arguments, start, stop)),
         len(x),
@@ -201,6 +208,20 @@ def _stride(taps: Taps) -> int:
         if taps.index.shape[1] > 1 and (steps == stride).all() and (taps.weight != 0).all():
             return stride
     return 0
+
+
+def _copied(taps: Taps) -> tuple[int, int]:
+    """Return the range of outputs that are adjacent inputs, as those that a padding surrounds.
+
+    It is empty unless it has half of the outputs.
+    """
+    is_copy = (taps.counts == 1) & (taps.weight[0] == 1)
+    ends = ~is_copy[1:] | ~is_copy[:-1] | (np.diff(taps.index[0]) != 1)
+    borders = np.concatenate([[0], np.flatnonzero(ends) + 1, [taps.outputs]])
+    longest = int(np.argmax(np.diff(borders)))
+    first, last = int(borders[longest]), int(borders[longest + 1])
+    is_long = 2 * (last - first) >= taps.outputs and bool(is_copy[first])
+    return (first, last) if is_long else (0, 0)
 
 
 @inlined
@@ -222,11 +243,31 @@ def _sum_rows(source: Any, index: Any, weight: Any, count: int, o: int, out: Any
 
 @inlined
 def _sum_within_row(
-    row: Any, index: Any, weight: Any, counts: Any, even: bool, stride: int, out: Any
+    row: Any,
+    index: Any,
+    weight: Any,
+    counts: Any,
+    even: bool,
+    stride: int,
+    first: int,
+    last: int,
+    out: Any,
 ) -> None:
     """Write weighted sums of the elements of `row` into `out`."""
     zero = row.dtype.type(0)
-    if stride > 0:
+    if last > first:
+        copied = out[first:last]
+        part = row[index[0, first] :]
+        for o in range(copied.size):
+            copied[o] = part[o]
+        for o in range(out.size - copied.size):
+            if o >= first:
+                o += copied.size
+            total = zero
+            for k in range(counts[o]):
+                total += row[index[k, o]] * weight[k, o]
+            out[o] = total
+    elif stride > 0:
         for k in range(index.shape[0]):
             part = row[index[k, 0] :]
             w = weight[k]
@@ -278,6 +319,8 @@ def _resample_loop(
     rows_first: bool,
     even: bool,
     stride: int,
+    first: int,
+    last: int,
     start: int,
     stop: int,
 ) -> None:
@@ -290,16 +333,18 @@ def _resample_loop(
         target = out[p]
         if has_rows and has_columns and not rows_first:
             for h in range(height):
-                _sum_within_row(source[h], index, weight, counts, even, stride, narrow[h])
+                _sum_within_row(
+                    source[h], index, weight, counts, even, stride, first, last, narrow[h]
+                )
         for h in range(target.shape[0]):
             row = target[h]
             if not has_rows:
-                _sum_within_row(source[h], index, weight, counts, even, stride, row)
+                _sum_within_row(source[h], index, weight, counts, even, stride, first, last, row)
             elif not has_columns:
                 _sum_rows(source, row_index, row_weight, row_counts[h], h, row)
             elif rows_first:
                 _sum_rows(source, row_index, row_weight, row_counts[h], h, wide)
-                _sum_within_row(wide, index, weight, counts, even, stride, row)
+                _sum_within_row(wide, index, weight, counts, even, stride, first, last, row)
             else:
                 _sum_rows(narrow, row_index, row_weight, row_counts[h], h, row)
             if above.size > 0:
