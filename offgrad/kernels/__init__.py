@@ -110,6 +110,7 @@ from offgrad.kernels._reduce import (
     sum_rows,
 )
 from offgrad.kernels._resample import Taps, resample
+from offgrad.kernels._rms_norm import rms_norm, rms_norm_backward
 from offgrad.kernels._rows import add_rows, take_rows
 from offgrad.kernels._scans import has_scans, log_cumsum_exp, recurrence, running_extreme
 from offgrad.kernels._softmax import (
@@ -228,6 +229,8 @@ __all__ = [
     "rprop_steps",
     "rnn",
     "rnn_backward",
+    "rms_norm",
+    "rms_norm_backward",
     "running_extreme",
     "scale_all",
     "scatter_add",

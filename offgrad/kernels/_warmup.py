@@ -127,6 +127,10 @@ def _layer_norm_backward(x: Array) -> None:
     kernels.layer_norm_backward(x, x, x[0], rows, rows, x.copy(), x[0].copy(), x[0].copy())
 
 
+def _rms_norm_backward(x: Array) -> None:
+    kernels.rms_norm_backward(x, x, x[0], _statistics(x), x.copy(), x[0].copy())
+
+
 def _batch_norm(x: Array) -> None:
     for each in (x, x[None]):
         row = np.ones(each.shape[1], x.dtype)
@@ -308,6 +312,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "cross-entropy backward": _cross_entropy_backward,
     "GELU": _elementwise(kernels.gelu, 1),
     "layer norm": _layer_norm,
+    "RMS norm": lambda x: kernels.rms_norm(x, x[0], 1e-5, x.copy(), _statistics(x)),
+    "RMS norm backward": _rms_norm_backward,
     "batch norm": _batch_norm,
     "batch norm backward": _batch_norm_backward,
     "CTC": lambda x: kernels.ctc_loss(*_ctc(x)),

@@ -5,6 +5,7 @@ from offgrad._missing import missing as _missing
 from offgrad.nn import _dropout
 from offgrad.nn._embeddings import embedding, embedding_bag
 from offgrad.nn._inplace import with_inplace as _with_inplace
+from offgrad.nn._linear_cross_entropy import linear_cross_entropy
 from offgrad.nn._normalization import batch_norm, group_norm, instance_norm
 from offgrad.nn._probabilities import gumbel_softmax, log_softmax, softmax, softmin
 from offgrad.nn._reduction import with_legacy_reduction as _with_legacy_reduction
@@ -204,6 +205,7 @@ __all__ = [
     "leaky_relu",
     "leaky_relu_",
     "linear",
+    "linear_cross_entropy",
     "local_response_norm",
     "log_softmax",
     "logsigmoid",

@@ -71,6 +71,7 @@ from offgrad.ops._nn.padding import *
 from offgrad.ops._nn.piecewise_activations import *
 from offgrad.ops._nn.probabilities import *
 from offgrad.ops._nn.recurrent_layers import *
+from offgrad.ops._nn.rms_normalization import *
 from offgrad.ops._nn.smooth_activations import *
 from offgrad.ops._random.distributions import *
 from offgrad.ops._random.generators import *

@@ -114,6 +114,12 @@ def all_calls() -> Calls:
         kernels.group_norm_backward(grad, each, None, mean, rstd, dx, dweight, dbias)
         return [out, mean, rstd, dx, dweight, dbias]
 
+    def rms_norm() -> list[Array]:
+        out, dx, rstd, dweight = np.empty_like(x), np.empty_like(x), new(700), new(513)
+        kernels.rms_norm(x, weight, 1e-5, out, rstd)
+        kernels.rms_norm_backward(g, x, weight, rstd, dx, dweight)
+        return [out, rstd, dx, dweight]
+
     def adamw() -> list[Array]:
         param, mean, square = x.copy(), np.zeros_like(x), np.zeros_like(x)
         kernels.adamw_step(param, g, mean, square, 1e-2, 0.9, 0.99, 1e-8, 0.1, 1)
@@ -254,6 +260,7 @@ def all_calls() -> Calls:
         "cross_entropy": cross_entropy,
         "layer_norm": layer_norm,
         "batch_norm": batch_norm,
+        "rms_norm": rms_norm,
         "group_norm": group_norm,
         "adamw": adamw,
         "sgd": sgd,

@@ -127,3 +127,9 @@ def test_limited_norms_count_as_a_change_in_place() -> None:
 def test_errors(error: type[Exception], match: str, run: Any) -> None:
     with pytest.raises(error, match=match):
         run()
+
+
+def test_normalized_into_a_tensor() -> None:
+    x, out = offgrad.tensor([[3.0, 4.0]]), offgrad.empty(1, 2)
+    assert F.normalize(x, out=out) is out
+    assert out.allclose(offgrad.tensor([[0.6, 0.8]]))

@@ -53,6 +53,14 @@ LOSSES: dict[str, Case] = {
         [SHAPE, CLASSES],
     ),
     "CrossEntropyLoss soft": (lambda nn: nn.CrossEntropyLoss(_weight(nn)), [SHAPE, TARGETS]),
+    "LinearCrossEntropyLoss": (
+        lambda nn: nn.LinearCrossEntropyLoss(4, 5, bias=True, label_smoothing=0.1),
+        [SHAPE, CLASSES],
+    ),
+    "LinearCrossEntropyLoss of": (
+        lambda nn: nn.LinearCrossEntropyLoss(4, 5, out_features=(2,), bias=True),
+        [SHAPE, LABELS[:, :2] % 4],
+    ),
     "HingeEmbeddingLoss": (lambda nn: nn.HingeEmbeddingLoss(0.5), [(3,), SIGNS]),
     "CosineEmbeddingLoss": (lambda nn: nn.CosineEmbeddingLoss(0.1), [SHAPE, SHAPE, SIGNS]),
     "MarginRankingLoss": (lambda nn: nn.MarginRankingLoss(0.1), [(3,), (3,), SIGNS]),

@@ -59,6 +59,13 @@ SPECS = [
            [((2, 3), (2, 4), (5, 3, 4), (5,)), ((2, 2, 3), (2, 2, 1), (2, 3, 1), (2,)),
             ((3,), (2,), (1, 3, 2), (1,)), ((0, 3), (0, 2), (1, 3, 2), (1,))],
            lambda a, b, w, c: np.einsum("...i,kij,...j->...k", a, w, b) + c),
+    OpSpec("linear_cross_entropy", (),
+           lambda m, x, w, b: m.nn.functional.linear_cross_entropy(
+               x, w, m.tensor([1, 0]), linear_bias=b, label_smoothing=0.1),
+           [((2, 3), (4, 3), (4,))]),
+    # PyTorch has no second derivative of it.
+    OpSpec("pdist", (), lambda m, x: m.nn.functional.pdist(x, 3.0), [((4, 3),), ((1, 2),)],
+           torch=False),
     OpSpec("multilabel_margin_loss", (),
            lambda m, x, t: m.nn.functional.multilabel_margin_loss(x, t), [((2, 3), SCORES)],
            torch=False),

@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.ops._nn.batch_normalization import BatchNorm, BatchNormBackward
 from offgrad.ops._nn.group_normalization import GroupNorm, GroupNormBackward
+from offgrad.ops._nn.rms_normalization import RmsNorm, RmsNormBackward
 from tests.ops.opspec import OpSpec
 
 MEAN, VAR = np.array([0.5, -1.0, 0.25]), np.array([0.5, 2.0, 1.25])
@@ -72,6 +73,15 @@ SPECS = [
            lambda x: _normal(x, (1, 2))),
     OpSpec("native_group_norm", GROUP,
            lambda m, x: m.native_group_norm(x, None, None, 2, 4, 3, 2, 0.1)[0], [((2, 4, 3),)]),
+    OpSpec("native_layer_norm", (), lambda m, x: m.native_layer_norm(x, (3,), None, None, 0.1)[0],
+           [((2, 3),)], lambda x: _normal(x, (1,), 0.1)),
+    OpSpec("rms_norm", (RmsNorm, RmsNormBackward),
+           lambda m, x, w: m.nn.functional.rms_norm(x, (3,), w, 0.1),
+           [((2, 3), (3,)), ((3,), (3,)), ((2, 2, 3), (3,)), ((0, 3), (3,))],
+           lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 0.1) * w, third=True),
+    OpSpec("rms_norm_plain", (RmsNorm, RmsNormBackward),
+           lambda m, x: m.nn.functional.rms_norm(x, (2, 3)), [((2, 2, 3),)],
+           lambda x: x / np.sqrt((x * x).mean((1, 2), keepdims=True))),
     *(
         OpSpec(f"local_response_norm_{size}", (),
                lambda m, x, size=size: m.nn.functional.local_response_norm(x, size, 0.5, 0.75, 2.0),

@@ -3,6 +3,7 @@
 import typing as _typing
 
 from offgrad.nn.modules.activation import *
+from offgrad.nn.modules.adaptive import *
 from offgrad.nn.modules.attention import *
 from offgrad.nn.modules.batchnorm import *
 from offgrad.nn.modules.channelshuffle import *

@@ -4,6 +4,7 @@ import warnings
 
 from offgrad._tensor.tensor import Tensor
 from offgrad.nn import functional as F
+from offgrad.nn.modules._linear_loss import LinearCrossEntropyLoss
 from offgrad.nn.modules._loss import _Flag, _Loss, _WeightedLoss
 from offgrad.nn.modules._margin_losses import (
     CosineEmbeddingLoss,
@@ -28,6 +29,7 @@ __all__ = [
     "HuberLoss",
     "KLDivLoss",
     "L1Loss",
+    "LinearCrossEntropyLoss",
     "MSELoss",
     "MarginRankingLoss",
     "MultiLabelMarginLoss",

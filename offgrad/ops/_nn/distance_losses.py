@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import category, check_broadcastable, check_tensor, common_dtype
 from offgrad.ops._elementwise.clamping import clamp
 from offgrad.ops._elementwise.comparison import where
@@ -24,15 +24,38 @@ __all__ = [
     "multi_margin_loss",
     "normalize",
     "pairwise_distance",
+    "pdist",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
 ]
 
 
-def normalize(input: "Tensor", p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> "Tensor":
+def pdist(input: "Tensor", p: float = 2.0) -> "Tensor":
+    """Return the p-norm distances of each pair of rows [N, M]: [N (N - 1) / 2], pair (0, 1) first.
+
+    Raises:
+        RuntimeError: unless `input` has two dimensions, and `p` is not negative.
+    """
+    x = check_tensor(input, "pdist")
+    if x._array.ndim != 2:
+        raise RuntimeError(f"pdist only supports 2D tensors, got: {x._array.ndim}D")
+    if p < 0:
+        raise RuntimeError(f"pdist only supports non-negative p values, got {p}")
+    first, second = np.triu_indices(x._array.shape[0], 1)
+    return (x[wrap(first)] - x[wrap(second)]).norm(p, -1)
+
+
+def normalize(
+    input: "Tensor",
+    p: float = 2.0,
+    dim: Any = 1,
+    eps: float = 1e-12,
+    out: "Tensor | None" = None,
+) -> "Tensor":
     """Return `input` over its p-norm along `dim`, which is at least `eps`."""
     length = check_tensor(input, "normalize").norm(p, dim, keepdim=True)
-    return input / clamp(length, min=eps).expand(input.shape)
+    result = input / clamp(length, min=eps).expand(input.shape)
+    return result if out is None else out.copy_(result)
 
 
 def cosine_similarity(x1: "Tensor", x2: "Tensor", dim: int = 1, eps: float = 1e-8) -> "Tensor":

@@ -8,7 +8,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating
 from offgrad.ops._reduction.sums import sum_to_size
@@ -16,7 +16,7 @@ from offgrad.ops._reduction.sums import sum_to_size
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["layer_norm", "rms_norm"]
+__all__ = ["layer_norm", "native_layer_norm"]
 
 
 class LayerNorm(Op):
@@ -91,8 +91,9 @@ class LayerNormBackward(Op):
         self.save(grad_out=grad, input=x, weight=weight)
         rows = mean.size, prod(normalized_shape)
         dx = memory.empty(x.shape, x.dtype) if needs[0] else None
-        dweight = memory.empty(normalized_shape, x.dtype) if needs[1] else None
-        dbias = memory.empty(normalized_shape, x.dtype) if needs[2] else None
+        dtype = x.dtype if weight is None else weight.dtype
+        dweight = memory.empty(normalized_shape, dtype) if needs[1] else None
+        dbias = memory.empty(normalized_shape, dtype) if needs[2] else None
         kernels.layer_norm_backward(
             memory.contiguous(grad).reshape(rows),
             memory.contiguous(x).reshape(rows),
@@ -158,8 +159,11 @@ def layer_norm(
             f"layer_norm: normalized_shape must be the last sizes of the input, got {list(shape)} "
             f"for a {describe(x)}"
         )
+    dtypes = [x._array.dtype]
+    if x._array.dtype.itemsize == 2:
+        dtypes.append(np.dtype(np.float32))
     for each in (weight, bias):
-        if each is not None and (each._array.shape != shape or each._array.dtype != x._array.dtype):
+        if each is not None and (each._array.shape != shape or each._array.dtype not in dtypes):
             raise RuntimeError(
                 f"layer_norm: weight and bias must be {x._array.dtype.name} of shape "
                 f"{list(shape)}, got a {describe(each)}"
@@ -167,31 +171,22 @@ def layer_norm(
     return LayerNorm.apply(x, weight, bias, normalized_shape=shape, eps=eps)
 
 
-def rms_norm(
+def native_layer_norm(
     input: "Tensor",
     normalized_shape: Sequence[int],
-    weight: "Tensor | None" = None,
-    eps: float | None = None,
-) -> "Tensor":
-    """Return `input` over the root of its mean square over its last dimensions, times weight.
+    weight: "Tensor | None",
+    bias: "Tensor | None",
+    eps: float,
+) -> "tuple[Tensor, Tensor, Tensor]":
+    """Return `layer_norm`, and each row's mean and 1/sqrt(var + eps).
 
-    Args:
-        input: shape [..., *normalized_shape].
-        normalized_shape: the last sizes.
-        weight: of that shape, or None for 1.
-        eps: added to the mean square; the dtype's resolution if None.
-
-    Raises:
-        RuntimeError: if the shapes do not fit.
+    Gradients flow through the first alone.
     """
-    x = real_floating(input, "rms_norm")
-    shape = tuple(normalized_shape)
-    if not shape or x._array.shape[-len(shape) :] != shape:
-        raise RuntimeError(
-            f"rms_norm: normalized_shape must be the last sizes of the input, got {list(shape)} "
-            f"for a {describe(x)}"
-        )
-    small = float(np.finfo(x._array.dtype).eps) if eps is None else eps
-    mean_square = (x * x).mean(tuple(range(-len(shape), 0)), keepdim=True)
-    result = x * (mean_square + small).rsqrt()
-    return result if weight is None else result * weight
+    out = layer_norm(input, normalized_shape, weight, bias, eps)
+    array = input._array
+    axes = tuple(range(-len(normalized_shape), 0))
+    if not array.size:
+        empty = np.zeros((*array.shape[: -len(axes)], *(1,) * len(axes)), array.dtype)
+        return out, wrap(empty), wrap(empty.copy())
+    rstd = 1 / np.sqrt(array.var(axes, keepdims=True) + array.dtype.type(eps))
+    return out, wrap(array.mean(axes, keepdims=True)), wrap(rstd.astype(array.dtype))

@@ -1,0 +1,188 @@
+"""Normalisation by the root of the mean square over the last axis, and its gradients.
+
+y = x * rstd * weight, with rstd = 1 / sqrt(mean square + eps). Backward needs x and each row's
+rstd.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import (
+    SUM_BLOCK,
+    SUM_ROWS,
+    Array,
+    as_float,
+    flat,
+    rows,
+    same_shape,
+    sum_axes,
+)
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import block_items, parallel_for
+
+
+def rms_norm(x: Array, weight: Array | None, eps: float, out: Array, rstd: Array) -> None:
+    """Write the normalised rows into `out` and each row's rstd.
+
+    Args:
+        x: [..., C] floats; `out` has the same shape.
+        weight: [C] factors, or None for 1.
+        eps: Added to the mean square.
+        rstd: As many elements as x has rows, written.
+    """
+    same_shape(x=x, out=out)
+    _check(x, weight, rstd)
+    if not uses_numba(x, out, rstd):
+        _rms_norm_numpy(x, weight, eps, out, rstd)
+        return
+    a, o, r = rows(x), rows(out), flat(rstd)
+    w, small = _or_ones(weight, a), a.dtype.type(eps)
+    parallel_for(lambda start, stop: _rms_norm_loop(a, w, small, o, r, start, stop), *a.shape)
+
+
+def rms_norm_backward(
+    grad: Array,
+    x: Array,
+    weight: Array | None,
+    rstd: Array,
+    dx: Array | None,
+    dweight: Array | None,
+) -> None:
+    """Write the gradients of x [..., C] and weight [C]; None skips one.
+
+    `grad` has x's shape, `rstd` is the forward's. Sums over rows are partial sums of fixed blocks
+    of rows, so their bits do not depend on the number of threads.
+    """
+    same_shape(grad=grad, x=x)
+    _check(x, weight, rstd)
+    wanted = [array for array in (dx, dweight) if array is not None]
+    if not uses_numba(grad, x, rstd, *wanted):
+        _rms_norm_backward_numpy(grad, x, weight, rstd, dx, dweight)
+        return
+    g, a, r = rows(grad), rows(x), flat(rstd)
+    w = _or_ones(weight, a)
+    count, cols = a.shape
+    step = block_items(cols)
+    none = np.empty((0, cols), dtype=a.dtype)
+    d = none if dx is None else rows(dx)
+    parts = -(-min(step, count) // SUM_ROWS)
+    sums = none if dweight is None else np.zeros((-(-count // step) * parts, cols), a.dtype)
+    parallel_for(
+        lambda start, stop: _rms_norm_backward_loop(
+            g, a, w, r, d, sums, start // step * parts, start, stop
+        ),
+        count,
+        cols,
+    )
+    if dweight is not None:
+        sum_axes(sums, (0,), out=dweight)
+
+
+def _check(x: Array, weight: Array | None, rstd: Array) -> None:
+    cols = x.shape[-1]
+    if weight is not None and weight.shape != (cols,):
+        raise ValueError(
+            f"rms_norm's weight must have one element per column ({cols}), got {weight.shape}"
+        )
+    count = x.size // cols if cols else rows(x).shape[0]
+    if rstd.size != count:
+        raise ValueError(
+            f"rms_norm's rstd must have one element per row ({count}), got {rstd.shape}"
+        )
+
+
+def _or_ones(array: Array | None, x: Array) -> Array:
+    if array is None:
+        return np.ones(x.shape[1], dtype=x.dtype)
+    return np.ascontiguousarray(array, dtype=x.dtype)
+
+
+@np.errstate(all="ignore")
+def _rms_norm_numpy(x: Array, weight: Array | None, eps: float, out: Array, rstd: Array) -> None:
+    if x.size == 0:
+        return
+    a = as_float(rows(x))
+    r = 1 / np.sqrt((a * a).mean(axis=1) + a.dtype.type(eps))
+    y = a * r[:, None]
+    rows(out)[...] = y if weight is None else y * as_float(weight)
+    flat(rstd)[...] = r
+
+
+@np.errstate(all="ignore")
+def _rms_norm_backward_numpy(
+    grad: Array,
+    x: Array,
+    weight: Array | None,
+    rstd: Array,
+    dx: Array | None,
+    dweight: Array | None,
+) -> None:
+    g, a = as_float(rows(grad)), as_float(rows(x))
+    r = as_float(flat(rstd))[:, None]
+    normal = a * r
+    if dx is not None and x.size:
+        h = g if weight is None else g * as_float(weight)
+        rows(dx)[...] = r * (h - normal * (h * normal).mean(axis=1, keepdims=True))
+    if dweight is not None:
+        dweight[...] = sum_axes(g * normal, (0,))
+
+
+@jit
+def _rms_norm_loop(
+    x: Any, weight: Any, eps: Any, out: Any, rstd: Any, start: int, stop: int
+) -> None:
+    number = x.dtype.type
+    for i in range(start, stop):
+        row = x[i]
+        y = out[i]
+        squares = 0.0
+        for first in range(0, row.size, SUM_BLOCK):
+            block = row[first : first + SUM_BLOCK]
+            part = number(0)
+            for j in range(block.size):
+                part += block[j] * block[j]
+            squares += part
+        r = number(1) / number(np.sqrt(number(squares) / number(row.size) + eps))
+        for j in range(row.size):
+            y[j] = row[j] * r * weight[j]
+        rstd[i] = r
+
+
+@jit
+def _rms_norm_backward_loop(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    rstd: Any,
+    dx: Any,
+    weights: Any,
+    first_sum: int,
+    start: int,
+    stop: int,
+) -> None:
+    number = x.dtype.type
+    for i in range(start, stop):
+        g = grad[i]
+        row = x[i]
+        r = number(rstd[i])
+        if dx.shape[0] > 0:
+            d = dx[i]
+            total = 0.0
+            for first in range(0, row.size, SUM_BLOCK):
+                block = row[first : first + SUM_BLOCK]
+                factors = weight[first : first + SUM_BLOCK]
+                grads = g[first : first + SUM_BLOCK]
+                part = number(0)
+                for j in range(block.size):
+                    part += grads[j] * factors[j] * block[j]
+                total += part
+            slope = number(total) / number(row.size) * r * r
+            for j in range(row.size):
+                d[j] = r * (g[j] * weight[j] - row[j] * slope)
+        if weights.shape[0] > 0:
+            dweight = weights[first_sum + (i - start) // SUM_ROWS]
+            for j in range(row.size):
+                dweight[j] += g[j] * (row[j] * r)
