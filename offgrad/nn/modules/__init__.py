@@ -14,6 +14,7 @@ from offgrad.nn.modules.dropout import *
 from offgrad.nn.modules.flatten import *
 from offgrad.nn.modules.fold import *
 from offgrad.nn.modules.instancenorm import *
+from offgrad.nn.modules.lazy_layers import *
 from offgrad.nn.modules.linear import *
 from offgrad.nn.modules.loss import *
 from offgrad.nn.modules.module import *
