@@ -189,7 +189,7 @@ ONES = offgrad.ones(2, 3)
         (ValueError, "greater than 0", lambda: nn.TripletMarginWithDistanceLoss(margin=0)),
         (ValueError, "greater than 0",
          lambda: F.triplet_margin_with_distance_loss(ONES, ONES, ONES, margin=-1)),
-        (RuntimeError, "numbers of dimensions",
+        (RuntimeError, "number of dimensions",
          lambda: F.triplet_margin_with_distance_loss(ONES, ONES, ONES[0])),
         (ValueError, "only p == 1", lambda: nn.MultiMarginLoss(3)),
         (ValueError, "1D tensor, got 2D", lambda: nn.MultiMarginLoss(weight=ONES)),
@@ -216,3 +216,53 @@ def test_errors(error: type[Exception], match: str, run: Any) -> None:
 def test_deprecated_name() -> None:
     with pytest.warns(FutureWarning, match="NLLLoss"):
         nn.NLLLoss2d()
+
+
+def _long(m: Any, *values: Any) -> Any:
+    return m.tensor(values, dtype=m.int64)
+
+
+EDGES = {
+    "one class of one row": lambda m, x: m.nn.functional.nll_loss(x[0], _long(m, 2)),
+    "weights of zero": lambda m, x: m.nn.functional.nll_loss(
+        x, _long(m, 0, 0, 0), weight=m.zeros(4)
+    ),
+    "all ignored": lambda m, x: m.nn.functional.nll_loss(x, _long(m, 1, 1, 1), ignore_index=1),
+    "narrow targets": lambda m, x: m.nn.functional.nll_loss(x, _long(m, 0, 1, 2).to(m.int32)),
+    "byte targets": lambda m, x: m.nn.functional.cross_entropy(x, _long(m, 0, 1, 2).to(m.uint8)),
+    "no dimension": lambda m, x: m.nn.functional.nll_loss(x.sum(), _long(m, 0)),
+    "ignored probabilities": lambda m, x: m.nn.functional.cross_entropy(
+        x, x.detach().softmax(1), ignore_index=1
+    ),
+    "no rows": lambda m, x: m.nn.functional.cross_entropy(x[:0], x[:0].detach()),
+    "integer probabilities": lambda m, x: m.nn.functional.binary_cross_entropy_with_logits(
+        x, _long(m, *[[0, 1, 1, 0]] * 3)
+    ),
+    "integer distributions": lambda m, x: m.nn.functional.kl_div(
+        x, _long(m, *[[0, 1, 1, 0]] * 3), reduction="sum"
+    ),
+    "scalar scores": lambda m, x: m.nn.functional.multi_margin_loss(x.sum(), m.tensor(0)),
+    "anchor of fewer dimensions": lambda m, x: m.nn.functional.triplet_margin_loss(x[0], x, x),
+    "scalar slopes": lambda m, x: m.nn.functional.prelu(x.sum(), m.tensor([0.5])),
+    "broadcast distance": lambda m, x: m.nn.functional.pairwise_distance(x, x[0], p=1.0).sum(),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edge(name: str) -> None:
+    """The value and the gradient are torch's, or the class of the error."""
+    torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+    found: list[Any] = []
+    for m in (offgrad, torch):
+        x = m.tensor(PROBABILITIES, requires_grad=True)
+        try:
+            loss = EDGES[name](m, x)
+            loss.backward()
+            found.append((loss, x.grad))
+        except (RuntimeError, ValueError) as error:
+            found.append(type(error))
+    if isinstance(found[1], type):
+        assert found[0] == found[1]
+        return
+    for mine, theirs in zip(*found, strict=True):
+        close(mine, theirs)

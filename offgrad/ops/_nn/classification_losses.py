@@ -219,7 +219,7 @@ class NllLoss(_Classification):
         scale, at = _scale_and_classes(classes, weight, ignore_index, x.dtype)
         # No product: an ignored -inf would give NaN.
         picked = rows[np.arange(at.size), at] if at.size else rows[:, 0] if rows.shape[1] else scale
-        return self.reduced(np.where(scale == 0, 0, -picked * scale), x, target)
+        return self.reduced(np.where(classes == ignore_index, 0, -picked * scale), x, target)
 
     def backward(self, grad: "Tensor") -> Any:
         result = NllLossBackward.apply(
@@ -255,7 +255,7 @@ class NllLossBackward(_Classification):
         scale, at = _scale_and_classes(classes, weight, ignore_index, grad.dtype)
         out = memory.zeros((at.size, shape[1] if len(shape) > 1 else shape[0]), grad.dtype)
         shares = -self.row_gradients(grad, at.size) * scale
-        out[np.arange(at.size), at] = np.where(scale == 0, 0, shares)
+        out[np.arange(at.size), at] = np.where(classes == ignore_index, 0, shares)
         return from_rows(out, shape)
 
     def backward(self, grad: "Tensor") -> Any:
@@ -280,9 +280,16 @@ def _check_classes(
     where: str, input: "Tensor", target: "Tensor", weight: "Tensor | None"
 ) -> "tuple[Tensor, Tensor | None]":
     """Return the targets as contiguous int64 and the weight contiguous; check that they fit."""
+    if target._array.dtype not in (np.int64, np.uint8):
+        raise RuntimeError(
+            f"{where}: expected target dtype to be Long or Byte (int64, uint8), got a "
+            f"{describe(target)}"
+        )
     shape = input._array.shape
     class_dim = 0 if len(shape) == 1 else 1
     expected = shape[:class_dim] + shape[class_dim + 1 :]
+    if target._array.shape == (1,) and len(shape) == 1:
+        target = target.reshape(())
     if target._array.shape != expected:
         # As in PyTorch, the class of the error depends on the dimension that differs.
         batch = target._array.shape[:1] != expected[:1]
@@ -332,6 +339,11 @@ def cross_entropy(
     if not logits._array.ndim:
         raise RuntimeError("cross_entropy: logits need a dimension of classes, got a scalar")
     if category(check_tensor(target, "cross_entropy")._array.dtype) >= 2:
+        if ignore_index >= 0:
+            raise RuntimeError(
+                "cross_entropy: ignore_index is not supported for floating point target, got "
+                f"{ignore_index}"
+            )
         return _soft_cross_entropy(logits, target, weight, reduction, label_smoothing)
     classes, factors = _check_classes("cross_entropy", logits, target, weight)
     loss: Tensor = _named(CrossEntropy, logits).apply(
@@ -366,7 +378,7 @@ def _soft_cross_entropy(
         weighted = target * weight.reshape(shape)
     losses = -(weighted * log_softmax(logits, class_dim)).sum(class_dim)
     if reduction == "mean":
-        return losses.sum() / max(losses._array.size, 1)
+        return losses.sum() / losses._array.size
     return reduce(losses, reduction)
 
 
@@ -392,8 +404,9 @@ def nll_loss(
     """
     number = check_reduction(reduction, "nll_loss")
     x = real_floating(input, "nll_loss")
-    if not x._array.ndim or check_tensor(target, "nll_loss")._array.dtype.kind not in "iu":
-        raise shape_error("nll_loss", "log-probabilities and integer classes", input, target)
+    check_tensor(target, "nll_loss")
+    if not x._array.ndim:
+        raise ValueError("nll_loss: Expected 1 or more dimensions of log-probabilities, got 0")
     classes, factors = _check_classes("nll_loss", x, target, weight)
     count = x._array.shape[1 if x._array.ndim > 1 else 0]
     class_indices = classes._array[classes._array != ignore_index]

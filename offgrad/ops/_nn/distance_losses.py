@@ -179,11 +179,21 @@ def triplet_margin_loss(
     if margin <= 0:
         raise ValueError(f"triplet_margin_loss: the margin must be positive, got {margin}")
     name = "triplet_margin_loss"
+    _check_ndims(name, anchor, positive, negative)
     to_positive = _distance(anchor, positive, p, eps, False, name)
     to_negative = _distance(anchor, negative, p, eps, False, name)
     if swap:
         to_negative = to_negative.minimum(_distance(positive, negative, p, eps, False, name))
     return reduce(clamp(to_positive - to_negative + margin, min=0), reduction)
+
+
+def _check_ndims(name: str, anchor: "Tensor", positive: "Tensor", negative: "Tensor") -> None:
+    if len({each._array.ndim for each in (anchor, positive, negative)}) > 1:
+        raise RuntimeError(
+            f"{name}: The anchor, positive, and negative tensors are expected to have the same "
+            f"number of dimensions, got a {describe(anchor)}, a {describe(positive)} and a "
+            f"{describe(negative)}"
+        )
 
 
 def triplet_margin_with_distance_loss(
@@ -206,11 +216,7 @@ def triplet_margin_with_distance_loss(
     if margin <= 0:
         raise ValueError(f"{name}: the margin must be greater than 0, got {margin}")
     distance = pairwise_distance if distance_function is None else distance_function
-    if len({each._array.ndim for each in (anchor, positive, negative)}) > 1:
-        raise RuntimeError(
-            f"{name}: the numbers of dimensions must be equal, got a {describe(anchor)}, a "
-            f"{describe(positive)} and a {describe(negative)}"
-        )
+    _check_ndims(name, anchor, positive, negative)
     to_positive, to_negative = distance(anchor, positive), distance(anchor, negative)
     if swap:
         to_negative = to_negative.minimum(distance(positive, negative))
@@ -242,7 +248,7 @@ def multi_margin_loss(
     check_reduction(reduction, "multi_margin_loss")
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: p must be 1 or 2, got {p}")
-    scores = input if input._array.ndim == 2 else input.unsqueeze(0)
+    scores = input if input._array.ndim == 2 else input.reshape(1, -1)
     index = target.reshape(-1, 1)
     if index._array.shape[0] != scores._array.shape[0]:
         raise RuntimeError(

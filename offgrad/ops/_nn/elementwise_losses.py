@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import (
+    category,
     check_broadcastable,
     check_tensor,
     common_dtype,
@@ -214,6 +215,11 @@ def binary_cross_entropy_with_logits(
             f"{name}: input and target must have the same shape, got a {describe(x)} and a "
             f"{describe(target)}"
         )
+    if category(target._array.dtype) != 2:
+        raise RuntimeError(
+            f"{name}: targets must be floating point, got a {describe(target)}; convert with "
+            ".float()"
+        )
     target = target.to(x._array.dtype)
     if weight is None and pos_weight is None:
         return BinaryCrossEntropyWithLogits.apply(x, target, reduction=number)
@@ -243,6 +249,8 @@ def kl_div(
     for each in (check_tensor(input, "kl_div"), check_tensor(target, "kl_div")):
         if each._array.dtype.kind == "c":
             raise RuntimeError(f"kl_div is defined for real numbers, got a {describe(each)}")
+        if category(each._array.dtype) < 2:
+            raise RuntimeError(f"kl_div: Integral inputs not supported, got a {describe(each)}")
     check_broadcastable("kl_div", input, target)
     if log_target:
         losses = exp(target) * (target - input)

@@ -247,7 +247,9 @@ def prelu(input: "Tensor", weight: "Tensor") -> "Tensor":
         )
     if weight._array.dtype != x._array.dtype:
         raise shape_error("prelu", "dtypes must be equal", x, weight)
-    if x._array.ndim:
+    if not x._array.ndim:
+        weight = weight.reshape(())
+    else:
         shape = [weight._array.size if axis == 1 else 1 for axis in range(x._array.ndim)]
         weight = weight.reshape(shape)
     return PreluKernel.apply(x, weight)
