@@ -20,6 +20,7 @@ from offgrad import (
     _settings,
     autograd,
     fft,
+    func,
     linalg,
     memory,
     nn,
@@ -71,6 +72,7 @@ from offgrad.autograd import (
     set_grad_enabled,
 )
 from offgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
+from offgrad.func import vmap
 from offgrad.kernels import _openblas, _parallel, get_num_threads, set_num_threads
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
@@ -129,6 +131,7 @@ __all__ = [
     "float16",
     "float32",
     "float64",
+    "func",
     "get_num_threads",
     "half",
     "inf",
@@ -173,6 +176,7 @@ __all__ = [
     "uint32",
     "uint64",
     "utils",
+    "vmap",
     "zero_",
 ]
 __all__ += _settings.__all__
