@@ -1,10 +1,11 @@
 """Automatic differentiation: the graph, the engine, saved tensors and user-defined Functions.
 
-Public are the names in `__all__`, `functional` and `graph`. Internal are the other modules below.
+Public are the names in `__all__`, `forward_ad`, `functional` and `graph`. Internal are
+the other modules below.
 """
 
 from offgrad._missing import missing as _missing
-from offgrad.autograd import functional, graph
+from offgrad.autograd import forward_ad, functional, graph
 from offgrad.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from offgrad.autograd.function import Function, NestedIOFunction, once_differentiable
 from offgrad.autograd.grad_mode import (
@@ -31,6 +32,7 @@ __all__ = [
     "backward",
     "detect_anomaly",
     "enable_grad",
+    "forward_ad",
     "functional",
     "grad",
     "gradcheck",
