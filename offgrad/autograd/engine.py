@@ -40,10 +40,12 @@ class _Pass:
     Attributes:
         nodes: the nodes whose gradients are computed.
         per_pass: data of hooks that lives as long as the pass.
+        has_targets: whether only the gradients of some inputs are computed.
     """
 
-    def __init__(self, nodes: set[Node]) -> None:
+    def __init__(self, nodes: set[Node], has_targets: bool) -> None:
         self.nodes = nodes
+        self.has_targets = has_targets
         self.per_pass: dict[object, Any] = {}
 
 
@@ -81,7 +83,7 @@ def run(
     """
     order = _order([node for node, _ in roots if node is not None], targets, accumulate)
     captured: dict[Edge, Tensor | None] = dict.fromkeys(targets or ())
-    backward_pass = _Pass({node for node, _ in order})
+    backward_pass = _Pass({node for node, _ in order}, targets is not None)
     buffers = _InputBuffers(backward_pass.nodes, create_graph)
     for (node, output_nr), grad in zip(roots, grads, strict=True):
         if node is not None:

@@ -508,13 +508,68 @@ def test_arguments_that_are_refused(lib: Any) -> None:
         of(lib).checkpoint_sequential([wave], 1, x)
 
 
-def test_the_reentrant_kind_is_refused() -> None:
-    for call in (of(offgrad).checkpoint, partial(of(offgrad).checkpoint_sequential, [wave], 1)):
-        with pytest.raises(NotImplementedError, match="use_reentrant=False"):
-            call(*([wave] if call is of(offgrad).checkpoint else []), leaf(offgrad, 1), **REENTRANT)
+# The reentrant kind
 
 
-REENTRANT = {"use_reentrant": True}
+def reentrant(lib: Any, function: Any, *args: Any, **options: Any) -> Any:
+    return of(lib).checkpoint(function, *args, use_reentrant=True, **options)
+
+
+def test_the_reentrant_kind(lib: Any) -> None:
+    weight, x = leaf(lib, 2, 3), leaf(lib, 0.3, 0.7)
+    runs = []
+
+    def function(x: Any, factor: float, other: Any) -> Any:
+        runs.append(lib.is_grad_enabled())
+        return (x * weight).sin() * factor, 3, other
+
+    out, number, other = reentrant(lib, function, x, 2.0, None)
+    assert (number, other, runs) == (3, None, [False])
+    assert type(out.grad_fn).__name__ == "CheckpointFunctionBackward"
+    out.sum().backward()
+    assert runs == [False, True]
+    y, other_weight = leaf(lib, 0.3, 0.7), leaf(lib, 2, 3)
+    ((y * other_weight).sin() * 2).sum().backward()
+    assert x.grad.tolist() == y.grad.tolist()
+    assert weight.grad.tolist() == other_weight.grad.tolist()
+    with raises(RuntimeError):
+        out.sum().backward()
+
+
+def test_the_reentrant_kind_draws_the_same_numbers(lib: Any) -> None:
+    x = leaf(lib, *[1.0] * 20)
+    out = reentrant(lib, lambda x: x * lib.rand(20), x)
+    out.sum().backward()
+    assert lib.allclose(out.detach(), x.grad)
+
+
+# The inner checkpoint gets what the outer one computes unrecorded.
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+def test_the_reentrant_kind_in_a_sequence_and_nested(lib: Any) -> None:
+    x, y = leaf(lib, 0.3, 0.7), leaf(lib, 0.3, 0.7)
+    waves = [lambda x: reentrant(lib, wave, x)] * 4
+    of(lib).checkpoint_sequential(waves, 2, x, use_reentrant=True).sum().backward()
+    wave(wave(wave(wave(y)))).sum().backward()
+    assert lib.allclose(x.grad, y.grad)
+
+
+def test_what_the_reentrant_kind_refuses(lib: Any) -> None:
+    x = leaf(lib, 1, 2)
+    with pytest.raises(RuntimeError, match=r"torch\.utils\.checkpoint is incompatible"):
+        lib.autograd.grad(reentrant(lib, wave, x).sum(), x)
+    with pytest.raises(RuntimeError, match=r"torch\.utils\.checkpoint is incompatible"):
+        reentrant(lib, wave, x).sum().backward(inputs=x)
+    with pytest.raises(ValueError, match="Unexpected keyword arguments: factor"):
+        reentrant(lib, wave, x, factor=2)
+    for options in ({"debug": True}, {"context_fn": lambda: None}):
+        with pytest.raises(ValueError, match="only supported when use_reentrant=False"):
+            reentrant(lib, wave, x, **options)
+    with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
+        assert not reentrant(lib, wave, x.detach()).requires_grad
+    with pytest.raises(RuntimeError, match="none of output has requires_grad"):
+        reentrant(lib, lambda x: x.detach() * 2, x).sum().backward()
+    with raises(RuntimeError):
+        of(lib).detach_variable([x])
 
 
 # Sequences

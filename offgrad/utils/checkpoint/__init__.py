@@ -15,12 +15,20 @@ from offgrad.utils.checkpoint._functions import (
     set_checkpoint_debug_enabled,
     set_checkpoint_early_stop,
 )
+from offgrad.utils.checkpoint.reentrant import (
+    CheckpointFunction,
+    check_backward_validity,
+    detach_variable,
+)
 from offgrad.utils.checkpoint.save_log import CheckpointError
 
 __all__ = [
     "CheckpointError",
+    "CheckpointFunction",
+    "check_backward_validity",
     "checkpoint",
     "checkpoint_sequential",
+    "detach_variable",
     "noop_context_fn",
     "set_checkpoint_debug_enabled",
     "set_checkpoint_early_stop",

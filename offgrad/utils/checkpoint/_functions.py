@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from offgrad.autograd import grad_mode
 from offgrad.utils.checkpoint.node import Checkpoint, Options
+from offgrad.utils.checkpoint.reentrant import CheckpointFunction
 
 Contexts: TypeAlias = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 # For each determinism_check whether metadata and contents are compared.
@@ -90,7 +91,9 @@ def checkpoint(
 
     Args:
         function: must do the same in each run.
-        use_reentrant: must be False. PyTorch's reentrant kind is not supported.
+        use_reentrant: False, as described here. True: PyTorch's older kind, in which the function
+            runs unrecorded, only tensors that are arguments themselves get gradients, through a
+            nested backward pass, and ``autograd.grad`` and ``inputs=`` raise.
         context_fn: returns two contexts, one for the forward run and one for each later run.
         determinism_check: the comparison of later runs with the forward run: ``"content"``, bit for
             bit, by a hash (the default, so that no gradient is silently wrong); ``"metadata"``:
@@ -102,10 +105,18 @@ def checkpoint(
 
     Raises:
         CheckpointError: in backward, if the function saves other tensors than in forward.
-        ValueError: for an unknown `determinism_check`.
-        NotImplementedError: for ``use_reentrant=True``.
+        ValueError: for an unknown `determinism_check`; with ``use_reentrant=True`` for `context_fn`
+            and `debug`, and keyword arguments of the function.
     """
     _check_kind(use_reentrant)
+    if use_reentrant:
+        if kwargs:
+            raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+        if context_fn is not noop_context_fn or debug:
+            raise ValueError(
+                "Passing `context_fn` or `debug` is only supported when use_reentrant=False."
+            )
+        return CheckpointFunction.apply(function, preserve_rng_state, *args)
     if determinism_check not in _CHECKS:
         raise ValueError(
             f"determinism_check must be one of {', '.join(_CHECKS)}, got {determinism_check!r}"
@@ -154,7 +165,12 @@ def checkpoint_sequential(
     length = len(calls) // segments
     for begin in range(0, length * (segments - 1), length):
         part = _in_sequence(calls[begin : begin + length])
-        input = checkpoint(part, input, use_reentrant=False, preserve_rng_state=preserve_rng_state)
+        input = checkpoint(
+            part,
+            input,
+            use_reentrant=bool(use_reentrant),
+            preserve_rng_state=preserve_rng_state,
+        )
     return _in_sequence(calls[length * (segments - 1) :])(input)
 
 
@@ -165,12 +181,7 @@ def _in_sequence(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], A
 def _check_kind(use_reentrant: bool | None) -> None:
     if use_reentrant is None:
         warnings.warn(
-            "pass use_reentrant=False to checkpoint: offgrad has only this kind, but PyTorch's "
-            "default is the other one",
+            "pass use_reentrant to checkpoint: the default is False, but PyTorch's is True; False "
+            "works with grad(), inputs=, keyword arguments and nested structures, too",
             stacklevel=3,
-        )
-    elif use_reentrant:
-        raise NotImplementedError(
-            "checkpoint: use_reentrant=True is not supported; use_reentrant=False does the same, "
-            "and works with grad(), inputs=, keyword arguments and nested structures"
         )
