@@ -70,6 +70,10 @@ BY_STEP: list[Make] = [
 ]
 
 
+# A chained scheduler in a sequence steps before the optimizer, and warns, in PyTorch, too.
+ignore_order = pytest.mark.filterwarnings("ignore:Detected call of")
+
+
 def swa_utils(optimizer: Any) -> Any:
     is_ours = isinstance(optimizer, offgrad.optim.Optimizer)
     return (offgrad if is_ours else torch).optim.swa_utils
@@ -103,6 +107,7 @@ def history(m: Any, make: Make, epochs: list[Any], **options: Any) -> tuple[list
 @needs_torch
 @pytest.mark.parametrize("options", [{"momentum": 0.9}, {"kind": "AdamW"}], ids=str)
 @pytest.mark.parametrize("make", BY_STEP)
+@ignore_order
 def test_steps(make: Make, options: Any) -> None:
     results = [history(m, make, [()] * 22, **options) for m in (offgrad, torch)]
     assert results[0][0] == results[1][0]
@@ -120,6 +125,7 @@ def test_epochs_at_will(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", BY_STEP)
+@ignore_order
 def test_state_dicts_resume(make: Make) -> None:
     expected = history(offgrad, make, [()] * 15, momentum=0.9)[0]
     _, optimizer, scheduler = history(offgrad, make, [()] * 7, momentum=0.9)

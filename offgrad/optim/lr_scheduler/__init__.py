@@ -7,8 +7,8 @@ from offgrad._missing import missing as _missing
 from offgrad.optim.lr_scheduler.base import (
     EPOCH_DEPRECATION_WARNING,
     LRScheduler,
-    _LRScheduler,  # noqa: F401 (its old name)
 )
+from offgrad.optim.lr_scheduler.base import _LRScheduler as _LRScheduler
 from offgrad.optim.lr_scheduler.combined import ChainedScheduler, SequentialLR
 from offgrad.optim.lr_scheduler.cycles import CyclicLR, OneCycleLR
 from offgrad.optim.lr_scheduler.plateau import ReduceLROnPlateau
