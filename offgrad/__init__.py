@@ -102,8 +102,8 @@ adaptive_max_pool1d = nn.functional.adaptive_max_pool1d_with_indices
 globals().update(_out.functions)
 
 _MODULES = """
-    _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps multiprocessing
-    overrides types version xpu
+    _dynamo accelerator amp backends compat compiler cpu cuda distributed hub jit mps
+    multiprocessing overrides types version xpu
 """
 
 __getattr__ = _missing.missing("offgrad", tuple(_MODULES.split()))

@@ -13,6 +13,7 @@ import pytest
 FACES = (
     "offgrad",
     "offgrad.accelerator",
+    "offgrad.amp",
     "offgrad.autograd",
     "offgrad.autograd.forward_ad",
     "offgrad.autograd.functional",
@@ -28,7 +29,9 @@ FACES = (
     "offgrad.backends.opt_einsum",
     "offgrad.compiler",
     "offgrad.cpu",
+    "offgrad.cpu.amp",
     "offgrad.cuda",
+    "offgrad.cuda.amp",
     "offgrad.distributed",
     "offgrad.fft",
     "offgrad.func",

@@ -5,6 +5,7 @@ Internal: users find the names in ``__all__``, which is that of all files, in `o
 
 import typing as _typing
 
+from offgrad.ops._core.autocast import *
 from offgrad.ops._core.device import *
 from offgrad.ops._core.dtype_functions import *
 from offgrad.ops._core.dtypes import *

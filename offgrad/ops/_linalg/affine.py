@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -237,6 +238,7 @@ class Addr(_AddProduct):
         return grad.mT @ a
 
 
+@lower_precision
 def linear(input: "Tensor", weight: "Tensor", bias: "Tensor | None" = None) -> "Tensor":
     """Return ``input @ weight.T + bias``: [..., n] by [m, n] and [m] to [..., m].
 
@@ -292,6 +294,7 @@ def _add_product(
     return op.apply(input, a, b, beta=beta, alpha=alpha)
 
 
+@lower_precision
 def addmm(
     input: "Tensor", mat1: "Tensor", mat2: "Tensor", *, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":
@@ -329,6 +332,7 @@ def _batch(a: Any, b: Any) -> Any:
     return (a[0], a[1], b[2]) if a[0] == b[0] and a[2] == b[1] else None
 
 
+@lower_precision
 def baddbmm(
     input: "Tensor", batch1: "Tensor", batch2: "Tensor", *, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":
@@ -336,6 +340,7 @@ def baddbmm(
     return _add_product(Baddbmm, "baddbmm", input, batch1, batch2, (3, 3), _batch, beta, alpha)
 
 
+@lower_precision
 def addbmm(
     input: "Tensor", batch1: "Tensor", batch2: "Tensor", *, beta: Any = 1, alpha: Any = 1
 ) -> "Tensor":

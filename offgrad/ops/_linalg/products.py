@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase
+from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -175,6 +176,7 @@ def check_factors(where: str, *tensors: "Tensor") -> None:
         raise NotImplementedError(f"{where} is not defined for bools; convert to a number")
 
 
+@lower_precision
 def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return the matrix product over batches; a vector counts as a row or a column.
 
@@ -229,12 +231,14 @@ def _of_dims(where: str, rule: str, a: "Tensor", b: "Tensor", *ndims: int) -> No
             raise shape_error(where, rule, a, b)
 
 
+@lower_precision
 def mm(input: "Tensor", mat2: "Tensor") -> "Tensor":
     """Return the product of two matrices."""
     _of_dims("mm", "two matrices are needed; use matmul() for batches", input, mat2, 2, 2)
     return _product(input, mat2, "mm")
 
 
+@lower_precision
 def bmm(input: "Tensor", mat2: "Tensor") -> "Tensor":
     """Return the products of two equal batches of matrices."""
     rule = "two batches [b, n, m] and [b, m, p] are needed"

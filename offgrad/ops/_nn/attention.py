@@ -7,6 +7,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating, shape_error
 from offgrad.ops._linalg.products import matmul
@@ -137,6 +138,7 @@ def _dropout_factors(probabilities: "Tensor", options: dict[str, Any]) -> "Tenso
     return wrap(mask.astype(dtype) * dtype.type(1 / (1 - p) if p < 1 else 0))
 
 
+@lower_precision
 def scaled_dot_product_attention(
     query: "Tensor",
     key: "Tensor",

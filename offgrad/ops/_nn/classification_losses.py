@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import (
     category,
@@ -307,6 +308,7 @@ def _check_classes(
     return target.to(np.int64).contiguous(), None if weight is None else weight.contiguous()
 
 
+@full_precision
 def cross_entropy(
     input: "Tensor",
     target: "Tensor",
@@ -382,6 +384,7 @@ def _soft_cross_entropy(
     return reduce(losses, reduction)
 
 
+@full_precision
 def nll_loss(
     input: "Tensor",
     target: "Tensor",

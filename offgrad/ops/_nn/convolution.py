@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
+from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import conj
 from offgrad.ops._nn.convolution_arguments import Convolving, same_padding, unbatched_ndim
 
@@ -124,6 +125,7 @@ def _convolve(
     return out.squeeze(0) if unbatched else out
 
 
+@lower_precision
 def _conv(
     ndim: int,
     input: "Tensor",
@@ -202,6 +204,7 @@ def conv3d(
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@lower_precision
 def _conv_transpose(
     ndim: int,
     input: "Tensor",
@@ -288,6 +291,7 @@ def conv_transpose3d(
     )
 
 
+@lower_precision
 def convolution(
     input: "Tensor",
     weight: "Tensor",

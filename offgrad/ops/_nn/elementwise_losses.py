@@ -7,6 +7,7 @@ import numpy as np
 
 from offgrad import kernels
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dtypes import (
     category,
     check_broadcastable,
@@ -92,6 +93,7 @@ def _weighted(losses: "Tensor", weight: "Tensor", reduction: str, where: str) ->
     return weighted.sum() / weight.sum() if reduction == "mean" else reduce(weighted, reduction)
 
 
+@full_precision
 def mse_loss(
     input: "Tensor", target: "Tensor", reduction: str = "mean", weight: "Tensor | None" = None
 ) -> "Tensor":
@@ -102,6 +104,7 @@ def mse_loss(
     return _pair(MseLoss, input, target, reduction, "mse_loss")
 
 
+@full_precision
 def l1_loss(
     input: "Tensor", target: "Tensor", reduction: str = "mean", weight: "Tensor | None" = None
 ) -> "Tensor":
@@ -116,6 +119,7 @@ def l1_loss(
     )
 
 
+@full_precision
 def smooth_l1_loss(
     input: "Tensor", target: "Tensor", reduction: str = "mean", beta: float = 1.0
 ) -> "Tensor":
@@ -131,6 +135,7 @@ def smooth_l1_loss(
     return _pair(SmoothL1Loss, input, target, reduction, "smooth_l1_loss", beta=float(beta))
 
 
+@full_precision
 def huber_loss(
     input: "Tensor",
     target: "Tensor",
@@ -160,6 +165,7 @@ def soft_margin_loss(input: "Tensor", target: "Tensor", reduction: str = "mean")
     return _pair(SoftMarginLoss, input, target, reduction, "soft_margin_loss")
 
 
+@full_precision
 def binary_cross_entropy(
     input: "Tensor", target: "Tensor", weight: "Tensor | None" = None, reduction: str = "mean"
 ) -> "Tensor":
@@ -188,6 +194,7 @@ def binary_cross_entropy(
     return reduce(losses * weight.expand(x.shape), reduction)
 
 
+@full_precision
 def binary_cross_entropy_with_logits(
     input: "Tensor",
     target: "Tensor",
@@ -232,6 +239,7 @@ def binary_cross_entropy_with_logits(
     return reduce(losses if weight is None else losses * weight, reduction)
 
 
+@full_precision
 def kl_div(
     input: "Tensor", target: "Tensor", reduction: str = "mean", log_target: bool = False
 ) -> "Tensor":

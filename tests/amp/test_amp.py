@@ -1,0 +1,204 @@
+"""Mixed precision, beside torch's on the CPU."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offgrad
+
+torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+
+FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "matmul": lambda m, a, b: a @ b,
+    "mm": lambda m, a, b: m.mm(a, b),
+    "bmm": lambda m, a, b: m.bmm(a[None], b[None]),
+    "addmm": lambda m, a, b: m.addmm(a, a, b),
+    "baddbmm": lambda m, a, b: m.baddbmm(a[None], a[None], b[None]),
+    "einsum": lambda m, a, b: m.einsum("ij,jk->ik", a, b),
+    "linear": lambda m, a, b: m.nn.functional.linear(a, b, b[0]),
+    "conv": lambda m, a, b: m.nn.functional.conv2d(a[None, None], b[None, None]),
+    "transposed conv": lambda m, a, b: m.nn.functional.conv_transpose1d(a[None], b[:, None]),
+    "attention": lambda m, a, b: m.nn.functional.scaled_dot_product_attention(
+        a[None], b[None], b[None]
+    ),
+    "doubles": lambda m, a, b: a.double() @ b.double(),
+    "halves": lambda m, a, b: a.half() @ b.half(),
+    "softmax": lambda m, a, b: a.softmax(-1),
+    "softmax of 16 bits": lambda m, a, b: a.bfloat16().softmax(-1),
+    "sum": lambda m, a, b: a.bfloat16() + b,
+    "layer norm": lambda m, a, b: m.nn.functional.layer_norm(a, (4,)),
+    "cross-entropy": lambda m, a, b: m.nn.functional.cross_entropy(a @ b, m.arange(4)),
+    "negative log-likelihood": lambda m, a, b: m.nn.functional.nll_loss(a @ b, m.arange(4)),
+    "squares": lambda m, a, b: m.nn.functional.mse_loss(a @ b, b),
+    "distances": lambda m, a, b: m.nn.functional.smooth_l1_loss((a @ b), b.bfloat16()),
+    "logits": lambda m, a, b: m.nn.functional.binary_cross_entropy_with_logits(a @ b, b.sigmoid()),
+}
+
+
+def tensors(m: Any) -> list[Any]:
+    rng = np.random.default_rng(4)
+    return [m.tensor(rng.normal(size=(4, 4)).astype(np.float32)).requires_grad_() for _ in "ab"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_dtypes_and_values(name: str, dtype: str) -> None:
+    results: list[Any] = []
+    for m in (offgrad, torch):
+        a, b = tensors(m)
+        with m.autocast("cpu", dtype=getattr(m, dtype)):
+            result = FUNCTIONS[name](m, a, b)
+        result.float().sum().backward()
+        grad = None if a.grad is None else a.grad.float().numpy()
+        results.append((str(result.dtype), result.detach().float().numpy(), grad))
+    assert results[0][0] == results[1][0]
+    np.testing.assert_allclose(results[0][1], results[1][1], 0.02, 0.05)
+    np.testing.assert_allclose(results[0][2], results[1][2], 0.02, 0.05)
+
+
+def test_blocks_nest_and_decorate() -> None:
+    a, b = tensors(offgrad)
+    with offgrad.amp.autocast("cpu"):
+        with offgrad.autocast(device_type="cpu", enabled=False):
+            assert not offgrad.is_autocast_enabled("cpu")
+            assert (a @ b).dtype == offgrad.float32
+        with offgrad.autocast("cpu", dtype=offgrad.float16):
+            assert (a @ b).dtype == offgrad.float16
+        assert (a @ b).dtype == offgrad.bfloat16
+        assert offgrad.is_autocast_cpu_enabled()
+    assert (a @ b).dtype == offgrad.float32
+
+    @offgrad.autocast("cpu")
+    def function() -> Any:
+        return a @ b
+
+    assert function().dtype == offgrad.bfloat16
+    with pytest.raises(ZeroDivisionError), offgrad.autocast("cpu"):
+        1 / 0
+    assert not offgrad.is_autocast_enabled("cpu")
+
+
+def test_defaults() -> None:
+    assert offgrad.get_autocast_dtype("cpu") is offgrad.bfloat16
+    assert offgrad.get_autocast_gpu_dtype() is offgrad.float16
+    offgrad.set_autocast_dtype("cpu", offgrad.float16)
+    try:
+        a, b = tensors(offgrad)
+        with offgrad.autocast("cpu"):
+            assert (a @ b).dtype == offgrad.float16
+    finally:
+        offgrad.set_autocast_cpu_dtype(offgrad.bfloat16)
+    offgrad.set_autocast_enabled("cpu", True)
+    assert (a @ b).dtype == offgrad.bfloat16
+    offgrad.set_autocast_cpu_enabled(False)
+    assert (a @ b).dtype == offgrad.float32
+    assert offgrad.amp.is_autocast_available("cpu")
+    assert not offgrad.amp.is_autocast_available("cuda")
+
+
+def outcomes(m: Any) -> list[Any]:
+    """Return what calls warn of or raise, by class, and some results."""
+    calls: list[Callable[[], Any]] = [
+        lambda: m.autocast("cpu", dtype=m.float32),
+        lambda: m.autocast("cuda"),
+        lambda: m.autocast("any"),
+        lambda: m.autocast(3),
+        lambda: m.cuda.amp.autocast(),
+        lambda: m.cuda.amp.GradScaler(),
+        lambda: m.cpu.amp.autocast(),
+        lambda: m.cpu.amp.GradScaler(),
+        lambda: m.amp.GradScaler(),
+        lambda: m.amp.GradScaler("cpu", growth_factor=1.0),
+        lambda: m.amp.GradScaler("cpu", backoff_factor=1.0),
+        lambda: m.amp.GradScaler("cpu").load_state_dict({}),
+        lambda: m.amp.GradScaler("cpu").update(),
+        lambda: m.amp.GradScaler("cpu").scale(3),
+        lambda: m.amp.custom_fwd(device_type=3),
+    ]
+    found = []
+    for call in calls:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                call()
+                error = ""
+            except Exception as raised:
+                error = type(raised).__name__
+        found.append((error, [each.category.__name__ for each in caught]))
+    return found
+
+
+def test_warnings_and_errors() -> None:
+    assert outcomes(offgrad) == outcomes(torch)
+
+
+def scaler_history(m: Any) -> list[Any]:
+    param = m.nn.Parameter(m.ones(2))
+    optimizer = m.optim.SGD([param], lr=0.1)
+    scaler = m.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+    rows: list[Any] = [scaler.state_dict()]
+    for factor in (2.0, 1.0, float("inf"), 1.0, float("nan"), 1.0, 1.0):
+        optimizer.zero_grad()
+        loss = (param * factor).sum()
+        scaled = scaler.scale([loss, (loss,)])
+        scaled[0].backward()
+        if factor == 2:
+            scaler.unscale_(optimizer)
+            with pytest.raises(RuntimeError, match="already been called"):
+                scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        with pytest.raises(RuntimeError, match="already been called"):
+            scaler.step(optimizer)
+        scaler.update()
+        rows.append((param.tolist(), scaler.get_scale(), scaler.state_dict()))
+    scaler.update(8.0)
+    other = m.amp.GradScaler("cpu")
+    other.load_state_dict(scaler.state_dict())
+    rows += [other.get_scale(), other.state_dict(), scaler.is_enabled()]
+    optimizer.zero_grad()
+    with pytest.raises(AssertionError, match="_scale is None"):
+        other.step(optimizer)
+    other.scale(loss)
+    with pytest.raises(AssertionError, match="No inf checks"):
+        other.step(optimizer)
+    off = m.amp.GradScaler("cpu", enabled=False)
+    rows += [off.state_dict(), off.get_scale(), off.scale(loss) is loss, off.step(optimizer)]
+    return rows
+
+
+def test_grad_scaler() -> None:
+    assert scaler_history(offgrad) == scaler_history(torch)
+
+
+def custom_function(m: Any, cast_inputs: Any) -> tuple[str, str, bool]:
+    seen: list[Any] = []
+
+    class Product(m.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        @m.amp.custom_fwd(device_type="cpu", cast_inputs=cast_inputs)  # type: ignore[untyped-decorator]
+        def forward(ctx: Any, a: Any, b: Any) -> Any:
+            ctx.save_for_backward(a, b)
+            seen.append(str((a @ b).dtype))
+            return a @ b
+
+        @staticmethod
+        @m.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, grad: Any) -> Any:
+            a, b = ctx.saved_tensors
+            seen.append(m.is_autocast_enabled("cpu"))
+            return grad.to(b.dtype) @ b.mT, a.mT @ grad.to(a.dtype)
+
+    a, b = tensors(m)
+    with m.autocast("cpu"):
+        result = Product.apply(a, b)
+    result.float().sum().backward()
+    return (str(result.dtype), *seen)
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_functions_of_users(dtype: Any) -> None:
+    results = [custom_function(m, dtype and getattr(m, dtype)) for m in (offgrad, torch)]
+    assert results[0] == results[1]
