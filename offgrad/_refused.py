@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+MARK = "_is_refused"
+"""The attribute of refused functions and classes, which do not count as present."""
+
 
 def functions(
     where: str, names: str, why: str, error: type[Exception] = RuntimeError
@@ -18,6 +21,7 @@ def _function(where: str, name: str, why: str, error: type[Exception]) -> Callab
     refused.__name__ = refused.__qualname__ = name
     refused.__module__ = where
     refused.__doc__ = f"Raise {error.__name__}: {why}."
+    setattr(refused, MARK, True)
     return refused
 
 
@@ -28,7 +32,9 @@ def classes(
 
     def make(name: str) -> type[Any]:
         refused = _function(where, name, why, error)
-        content = {"__new__": lambda cls, *args, **kwargs: refused(), "__module__": where}
-        return type(name, (), content | {"__doc__": f"Raises {error.__name__}: {why}."})
+        content: dict[str, Any] = {MARK: True, "__module__": where}
+        content["__new__"] = lambda cls, *args, **kwargs: refused()
+        content["__doc__"] = f"Raises {error.__name__}: {why}."
+        return type(name, (), content)
 
     return {name: make(name) for name in names.split()}

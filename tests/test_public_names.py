@@ -27,6 +27,7 @@ FACES = (
     "offgrad.backends.mps",
     "offgrad.backends.openmp",
     "offgrad.backends.opt_einsum",
+    "offgrad.compat",
     "offgrad.compiler",
     "offgrad.cpu",
     "offgrad.cpu.amp",
