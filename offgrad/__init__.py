@@ -104,6 +104,8 @@ globals().update(_out.functions)
 _MODULES = """
     _dynamo accelerator amp backends compat compiler cpu cuda distributed hub jit mps
     multiprocessing overrides types version xpu
+    _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps multiprocessing
+    overrides testing types version xpu
 """
 
 __getattr__ = _missing.missing("offgrad", tuple(_MODULES.split()))

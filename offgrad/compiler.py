@@ -4,6 +4,7 @@ import contextlib as _contextlib
 from typing import Any as _Any
 
 from offgrad._missing import missing as _missing
+from offgrad._settings import compile as compile
 
 
 def is_compiling() -> bool:

@@ -8,6 +8,7 @@ import typing as _typing
 from collections.abc import Callable as _Callable
 from collections.abc import Iterator as _Iterator
 from typing import Any as _Any
+from typing import Final as Final
 from typing import NamedTuple as _NamedTuple
 
 from offgrad import _refused

@@ -57,6 +57,7 @@ FACES = (
     "offgrad.session",
     "offgrad.special",
     "offgrad.storage",
+    "offgrad.testing",
     "offgrad.types",
     "offgrad.utils",
     "offgrad.utils.checkpoint",
