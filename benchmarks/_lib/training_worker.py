@@ -30,7 +30,7 @@ class Trainer:
 
     Args:
         framework: ``"offgrad"`` or ``"torch"``.
-        model: ``"gpt"`` (`offgrad.cli.compare.gpt`) or ``"resnet"`` (`benchmarks._lib.resnet`).
+        model: ``"gpt"`` (`offgrad.cli.compare.gpt`) or ``"resnet"`` (`benchmarks._lib.models`).
         sizes: layers, width, heads, context and dropout of a GPT; the width of a ResNet.
         folder: where stores and hooks write.
         max_nbytes: bytes of memory for the model and its training; the operating system refuses

@@ -260,7 +260,7 @@ def test_warnings_and_errors() -> None:
 
 
 def test_subclasses_of_the_old_name() -> None:
-    class Halving(schedulers._LRScheduler):  # type: ignore[name-defined, misc]
+    class Halving(schedulers._LRScheduler):
         def get_lr(self) -> Any:
             return [rate / 2**self.last_epoch for rate in self.base_lrs]
 
