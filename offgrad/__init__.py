@@ -5,7 +5,6 @@ for backward passes through a policy: ``with offgrad.offload("disk"): loss = mod
 """
 
 import os as _os
-from typing import Any as _Any
 
 # Before NumPy starts OpenBLAS's threads: by default they spin for tens of milliseconds after each
 # product and take that time from the kernels' threads (docs/adr/0007).
@@ -59,8 +58,28 @@ from offgrad._dtype import (
     uint32,
     uint64,
 )
+from offgrad._layout import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    layout,
+    memory_format,
+    preserve_format,
+    sparse_bsc,
+    sparse_bsr,
+    sparse_coo,
+    sparse_csc,
+    sparse_csr,
+    strided,
+)
 from offgrad._settings import *  # noqa: F403
 from offgrad._size import Size
+from offgrad._tensor import functions as _functions
+from offgrad._tensor import legacy as _legacy
+from offgrad._tensor.functions import *  # noqa: F403
+from offgrad._tensor.legacy import set_default_tensor_type
+from offgrad._tensor.printing import set_printoptions
+from offgrad._tensor.storages import TypedStorage, UntypedStorage
 from offgrad._tensor.tensor import Tensor
 from offgrad._version import __version__ as __version__
 from offgrad.autograd import (
@@ -76,7 +95,6 @@ from offgrad.func import vmap
 from offgrad.kernels import _openblas, _parallel, get_num_threads, set_num_threads
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
-from offgrad.random import initial_seed, seed
 from offgrad.serialization import load, save
 from offgrad.session import offload
 
@@ -91,21 +109,15 @@ bool = _dtype.bool_
 inf, nan, pi, e = _np.inf, _np.nan, _np.pi, _np.e
 
 
-def is_tensor(obj: _Any) -> _Any:
-    """Return whether `obj` is a tensor."""
-    return isinstance(obj, Tensor)
-
-
 detach_, fill_, zero_ = Tensor.detach_, Tensor.fill_, Tensor.zero_
 # Unlike that of nn.functional, PyTorch's returns the indices, too.
 adaptive_max_pool1d = nn.functional.adaptive_max_pool1d_with_indices
 globals().update(_out.functions)
+globals().update(_legacy.TYPES)
 
 _MODULES = """
     _dynamo accelerator amp backends compat compiler cpu cuda distributed hub jit mps
-    multiprocessing overrides types version xpu
-    _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps multiprocessing
-    overrides testing types version xpu
+    multiprocessing overrides testing types version xpu
 """
 
 __getattr__ = _missing.missing("offgrad", tuple(_MODULES.split()))
@@ -114,14 +126,19 @@ __all__ = [
     "OutOfMemoryError",
     "Size",
     "Tensor",
+    "TypedStorage",
+    "UntypedStorage",
     "adaptive_max_pool1d",
     "autograd",
     "bfloat16",
     "bool",
     "cdouble",
     "cfloat",
+    "channels_last",
+    "channels_last_3d",
     "complex64",
     "complex128",
+    "contiguous_format",
     "detach_",
     "double",
     "dtype",
@@ -138,7 +155,6 @@ __all__ = [
     "half",
     "inf",
     "inference_mode",
-    "initial_seed",
     "int",
     "int8",
     "int16",
@@ -148,11 +164,12 @@ __all__ = [
     "is_anomaly_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
-    "is_tensor",
+    "layout",
     "linalg",
     "load",
     "long",
     "memory",
+    "memory_format",
     "nan",
     "nn",
     "no_grad",
@@ -161,18 +178,26 @@ __all__ = [
     "optim",
     "pi",
     "policies",
+    "preserve_format",
     "profiler",
     "random",
     "save",
-    "seed",
     "serialization",
     "session",
+    "set_default_tensor_type",
     "set_grad_enabled",
     "set_num_threads",
+    "set_printoptions",
     "short",
     "show_config",
+    "sparse_bsc",
+    "sparse_bsr",
+    "sparse_coo",
+    "sparse_csc",
+    "sparse_csr",
     "special",
     "storage",
+    "strided",
     "uint8",
     "uint16",
     "uint32",
@@ -182,4 +207,6 @@ __all__ = [
     "zero_",
 ]
 __all__ += _settings.__all__
+__all__ += _functions.__all__
+__all__ += list(_legacy.TYPES)
 __all__ += [name for name in vars(ops) if not name.startswith("_")]

@@ -21,7 +21,7 @@ NAMES = """
     arange argmax argmin asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_not bitwise_or
     bitwise_xor bmm bucketize cat ceil chain_matmul clamp clamp_max clamp_min clip column_stack
     complex concat concatenate conj_physical copysign cos cosh cross cummax cummin cumprod
-    cumsum deg2rad diag diff div divide dot dstack eq erf erfc erfinv exp exp2 expm1
+    cumsum deg2rad diag diff div divide dot dstack empty eq erf erfc erfinv exp exp2 expm1
     eye fix float_power floor floor_divide fmax fmin fmod frac full gather ge ger
     greater greater_equal gt heaviside hstack hypot index_select inner isneginf isposinf kron
     kthvalue le lerp less less_equal linspace log log10 log1p log2 log_softmax logaddexp
@@ -48,7 +48,7 @@ EXACT = """
 """Those of them whose results do not convert to another dtype."""
 
 DTYPE_OF_OUT = """
-    arange cumprod cumsum eye full linspace mean nansum ones prod rand randint randn sum zeros
+    arange cumprod cumsum empty eye full linspace mean nansum ones prod rand randint randn sum zeros
 """
 """Those of them that compute in the dtype of ``out``, unless given another, which is an error."""
 

@@ -1,12 +1,18 @@
 """``torch.random``: the state of the default generator."""
 
 import contextlib as _contextlib
-import os as _os
 from collections.abc import Iterator as _Iterator
 from typing import Any as _Any
 
 from offgrad._missing import missing as _missing
-from offgrad.ops import default_generator, get_rng_state, manual_seed, set_rng_state
+from offgrad.ops import (
+    default_generator,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    seed,
+    set_rng_state,
+)
 
 __all__ = [
     "default_generator",
@@ -17,18 +23,6 @@ __all__ = [
     "seed",
     "set_rng_state",
 ]
-
-
-def initial_seed() -> int:
-    """Return the seed of the default generator."""
-    return default_generator.initial_seed()
-
-
-def seed() -> int:
-    """Seed the default generator with a number from the system; return it."""
-    number = int.from_bytes(_os.urandom(8), "little")
-    manual_seed(number)
-    return number
 
 
 @_contextlib.contextmanager

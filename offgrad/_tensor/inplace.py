@@ -28,6 +28,7 @@ class InPlaceMethods(TensorBase):
     arctan2_ = inplace_form(ops.arctan2)
     arctan_ = ops.arctan_
     arctanh_ = ops.arctanh_
+    as_strided_ = inplace_view_form(ops.as_strided)
     asin_ = ops.asin_
     asinh_ = ops.asinh_
     atan2_ = inplace_form(ops.atan2)

@@ -1,58 +1,194 @@
-"""Tensors as text. As in PyTorch a tensor's numbers share one format, with four decimals."""
+"""Tensors as text, as PyTorch prints them: the numbers of a tensor share one format."""
 
-from collections.abc import Callable
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_THRESHOLD, _EDGE_ITEMS, _LINE_WIDTH, _DECIMALS = 1000, 3, 80, 4
+from offgrad._dtype import DTYPES
+from offgrad.ops._core.dtypes import common_dtype, default_dtype
+
+Array = NDArray[Any]
 
 
-def numbers(array: NDArray[Any], prefix: str) -> str:
-    """Return the numbers of an array in brackets; of a large array the first and the last."""
-    if array.dtype.kind == "V":
-        # ml_dtypes' bfloat16.
-        array = array.astype(np.float32)
-    formatter = {"float_kind": _float_format(_printed(array))} if array.dtype.kind == "f" else None
-    return np.array2string(
-        array,
-        max_line_width=_LINE_WIDTH,
-        precision=_DECIMALS,
-        separator=", ",
-        prefix=prefix,
-        formatter=formatter,  # type: ignore[arg-type]
-        threshold=_THRESHOLD,
-        edgeitems=_EDGE_ITEMS,
-    )
+@dataclass
+class _Options:
+    """How tensors print; see `set_printoptions`."""
+
+    precision: int = 4
+    threshold: float = 1000
+    edgeitems: int = 3
+    linewidth: int = 80
+    sci_mode: bool | None = None
 
 
-def _printed(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the printed elements of an array."""
-    if array.size > _THRESHOLD:
-        for axis, size in enumerate(array.shape):
-            if size > 2 * _EDGE_ITEMS:
-                ends = [*range(_EDGE_ITEMS), *range(size - _EDGE_ITEMS, size)]
-                array = np.take(array, ends, axis)
+_PROFILES: dict[str, dict[str, Any]] = {
+    "default": {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80},
+    "short": {"precision": 2, "threshold": 1000, "edgeitems": 2, "linewidth": 80},
+    "full": {"precision": 4, "threshold": math.inf, "edgeitems": 3, "linewidth": 80},
+}
+
+_options = _Options()
+
+
+def set_printoptions(
+    precision: int | None = None,
+    threshold: float | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """Set how tensors print.
+
+    Args:
+        precision: digits behind the point, 4 by default.
+        threshold: of more elements only the first and last print.
+        edgeitems: how many of these at each end of a dimension.
+        linewidth: characters to a line.
+        profile: "default", "short" or "full": values of the options above, which these override.
+        sci_mode: True or False to print with or without exponents; None to decide by the numbers.
+    """
+    given = {
+        "precision": precision,
+        "threshold": threshold,
+        "edgeitems": edgeitems,
+        "linewidth": linewidth,
+    }
+    for name, value in _PROFILES.get(profile or "", {}).items():
+        setattr(_options, name, value)
+    for name, value in given.items():
+        if value is not None:
+            setattr(_options, name, value)
+    _options.sci_mode = sci_mode
+
+
+class _Format:
+    """One format for real numbers, and the width that they take."""
+
+    def __init__(self, values: Array) -> None:
+        self.template, self.is_float, self.width = "{}", values.dtype.kind == "f", 1
+        if not self.is_float:
+            shown = values.reshape(-1).tolist()
+        else:
+            numbers = values[np.isfinite(values) & (values != 0)].astype(np.float64)
+            self.template = self._template(np.abs(numbers))
+            shown = numbers.tolist()
+        self.width = max([1, *(len(self.text(each)) for each in shown)])
+
+    def _template(self, magnitudes: Array) -> str:
+        """Return the format of numbers of these absolute values."""
+        precision, exponents = _options.precision, _options.sci_mode
+        integral = bool(np.all(magnitudes == np.floor(magnitudes)))
+        if exponents is None and magnitudes.size:
+            largest, smallest = float(magnitudes.max()), float(magnitudes.min())
+            exponents = largest / smallest > 1000 or largest > 1e8
+            exponents = exponents or (not integral and smallest < 1e-4)
+        if exponents and magnitudes.size:
+            return f"{{:.{precision}e}}"
+        return "{:.0f}." if integral else f"{{:.{precision}f}}"
+
+    def text(self, value: Any) -> str:
+        """Return a number as text, without padding."""
+        if not self.is_float:
+            return str(value)
+        text = self.template.format(value)
+        # Numbers without a fraction end with a point, infinities and NaN do not.
+        return text if math.isfinite(value) else text.rstrip(".")
+
+    def __call__(self, value: Any) -> str:
+        return self.text(value).rjust(self.width)
+
+
+class _ComplexFormat:
+    """One format for the real, and one for the imaginary parts."""
+
+    def __init__(self, values: Array) -> None:
+        self.real, self.imag = _Format(values.real), _Format(values.imag)
+        self.width = self.real.width + self.imag.width + 1
+
+    def __call__(self, value: complex) -> str:
+        imag = self.imag(value.imag).lstrip() + "j"
+        return self.real(value.real) + ("" if imag[0] in "+-" else "+") + imag
+
+
+def _ends(array: Array) -> Array:
+    """Return the elements that print if only the ends of dimensions do."""
+    count = _options.edgeitems
+    for axis, size in enumerate(array.shape):
+        if size > 2 * count:
+            picked = [*range(count), *range(size - count, size)]
+            array = np.take(array, picked, axis)
     return array
 
 
-def _float_format(values: NDArray[Any]) -> Callable[[Any], str]:
-    """Return a function that formats each of `values` with the same width."""
-    nonzero = values[np.isfinite(values) & (values != 0)].astype(np.float64)
-    magnitudes = np.abs(nonzero)
-    template = "{:.0f}."
-    if magnitudes.size:
-        largest, smallest = float(magnitudes.max()), float(magnitudes.min())
-        integral = bool(np.all(magnitudes == np.floor(magnitudes)))
-        scientific = largest / smallest > 1000 or largest > 1e8
-        if scientific or (not integral and smallest < 1e-4):
-            template = f"{{:.{_DECIMALS}e}}"
-        elif not integral:
-            template = f"{{:.{_DECIMALS}f}}"
+def _vector(array: Array, show: Any, indent: int, shortened: bool) -> str:
+    per_line = max(1, (_options.linewidth - indent) // (show.width + 2))
+    count, values = _options.edgeitems, array.tolist()
+    if shortened and len(values) > 2 * count:
+        last = values[-count:] if count else []
+        texts = [*map(show, values[:count]), " ...", *map(show, last)]
+    else:
+        texts = [show(each) for each in values]
+    lines = [", ".join(texts[at : at + per_line]) for at in range(0, len(texts), per_line)]
+    return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
 
-    def format_one(value: Any) -> str:
-        return template.format(value) if np.isfinite(value) else str(float(value))
 
-    width = max((len(format_one(each)) for each in nonzero.tolist()), default=0)
-    return lambda value: format_one(value).rjust(width if values.ndim else 0)
+def _nested(array: Array, show: Any, indent: int, shortened: bool) -> str:
+    """Return the numbers of an array in brackets, its lines indented."""
+    if array.ndim == 0:
+        return str(show(array.tolist()))
+    if array.ndim == 1:
+        return _vector(array, show, indent, shortened)
+    count = _options.edgeitems
+
+    def rows(indices: Any) -> list[str]:
+        return [_nested(array[each], show, indent + 1, shortened) for each in indices]
+
+    if shortened and len(array) > 2 * count:
+        texts = [*rows(range(count)), "...", *rows(range(len(array) - count, len(array)))]
+    else:
+        texts = rows(range(len(array)))
+    return "[" + ("," + "\n" * (array.ndim - 1) + " " * (indent + 1)).join(texts) + "]"
+
+
+def _numbers(array: Array, indent: int) -> str:
+    if array.dtype.kind == "V":
+        array = array.astype(np.float32)  # ml_dtypes' bfloat16
+    shortened = array.size > _options.threshold
+    shown = _ends(array) if shortened else array
+    show = _ComplexFormat(shown) if array.dtype.kind == "c" else _Format(shown)
+    return _nested(array, show, indent, shortened)
+
+
+def text_of(tensor: Any, contents: str | None = None) -> str:
+    """Return the text of a tensor; `contents` replaces its numbers."""
+    array = tensor._array
+    kind = type(tensor).__name__
+    prefix = "tensor(" if kind in ("Tensor", "Parameter", "Buffer") else f"{kind}("
+    notes = []
+    default = default_dtype()
+    if array.size == 0 and array.ndim != 1:
+        notes.append(f"size={tuple(array.shape)}")
+    defaults = (default, np.dtype(np.int64), np.dtype(np.bool_), common_dtype(1j, 1.0))
+    # Without numbers the dtype of integers does not show.
+    if array.dtype not in (defaults if array.size else defaults[:1]):
+        notes.append(f"dtype={DTYPES[array.dtype]}")
+    if tensor._grad_fn is not None:
+        notes.append(f"grad_fn=<{tensor._grad_fn.name()}>")
+    elif tensor._requires_grad:
+        notes.append("requires_grad=True")
+    if contents is None:
+        contents = _numbers(array, len(prefix)) if array.size else "[]"
+    text = prefix + contents
+    used = len(text) - text.rfind("\n") + 1
+    for note in notes:
+        if used + len(note) + 2 > _options.linewidth:
+            text += ",\n" + " " * len(prefix) + note
+            used = len(prefix) + len(note)
+        else:
+            text += ", " + note
+            used += len(note) + 2
+    return text + ")"

@@ -75,6 +75,7 @@ class Storage:
         inference: whether it belongs to inference tensors, which autograd refuses to save.
         external: whether the memory is a NumPy array of the user, which may change unannounced.
         exported: whether the user has got a NumPy array of the memory.
+        shared: whether forked processes share the memory.
         changed_by: the last operation that changed the memory.
         role: the purpose of the memory, in the words of an `OutOfMemoryError`.
         pending_writes: writes of the memory to a store, which in-place changes wait for.
@@ -88,6 +89,7 @@ class Storage:
     inference = False
     external = False
     exported = False
+    shared = False
     changed_by = ""
     role = OTHER_TENSORS
     pending_writes: "Sequence[ref[PendingWrite]]" = ()

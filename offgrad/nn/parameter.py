@@ -225,6 +225,9 @@ class UninitializedBuffer(UninitializedTensorMixin, Tensor):
 
     cls_to_become = Tensor
 
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return object.__new__(cls)
+
     def __init__(
         self,
         requires_grad: bool = False,

@@ -10,7 +10,9 @@ from offgrad.ops._core.device import *
 from offgrad.ops._core.dtype_functions import *
 from offgrad.ops._core.dtypes import *
 from offgrad.ops._core.inplace_forms import *
-from offgrad.ops._creation import *
+from offgrad.ops._creation.constants import *
+from offgrad.ops._creation.from_data import *
+from offgrad.ops._creation.ranges import *
 from offgrad.ops._elementwise.arithmetic import *
 from offgrad.ops._elementwise.bessel_functions import *
 from offgrad.ops._elementwise.clamping import *
@@ -75,7 +77,9 @@ from offgrad.ops._nn.recurrent_layers import *
 from offgrad.ops._nn.rms_normalization import *
 from offgrad.ops._nn.smooth_activations import *
 from offgrad.ops._random.distributions import *
+from offgrad.ops._random.dropout import *
 from offgrad.ops._random.generators import *
+from offgrad.ops._random.samples import *
 from offgrad.ops._reduction.cumulative import *
 from offgrad.ops._reduction.extrema import *
 from offgrad.ops._reduction.norms import *

@@ -263,8 +263,11 @@ def test_setting_data() -> None:
     assert x.tolist() == [5, 5]
     assert x.is_leaf
     assert gradient(x * x, x) == [10, 10]
-    with pytest.raises(RuntimeError, match="shape and dtype"):
-        x.data = zeros(3)
+    x.data = zeros(3) + 1
+    assert x.shape == (3,)
+    assert gradient(x * x, x) == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="floating point or complex dtype"):
+        x.data = zeros(3).long()
 
 
 def test_setting_data_between_forward_and_backward_is_not_silent() -> None:

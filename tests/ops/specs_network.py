@@ -14,7 +14,7 @@ from offgrad.ops._nn.probabilities import (
     Softmax,
     SoftmaxBackward,
 )
-from offgrad.ops._random import generators
+from offgrad.ops._random import dropout
 from offgrad.ops._shape import reshaping
 from tests.ops import (
     specs_activations,
@@ -152,7 +152,7 @@ SPECS = [
            [((1, 4, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2))],
            lambda q, k, v: _causal(q, k.repeat(2, 1), v.repeat(2, 1))),
     OpSpec("attention_dropout", ATTENTION, _attention_dropped, CAUSAL[:1], torch=False),
-    OpSpec("dropout", (generators.Dropout,), _dropped, [((3, 4),), ((),), ((0,),)], torch=False),
+    OpSpec("dropout", (dropout.Dropout,), _dropped, [((3, 4),), ((),), ((0,),)], torch=False),
     OpSpec("layer_norm", LAYER_NORM, lambda m, x, w, b: m.nn.functional.layer_norm(x, (3,), w, b),
            [((2, 3), (3,), (3,)), ((3,), (3,), (3,)), ((2, 2, 3), (3,), (3,)),
             ((0, 3), (3,), (3,))],

@@ -39,8 +39,10 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     return overwrite(target, result, name)
 
 
-def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) -> "Tensor":
-    """Turn `target` into the view that ``operation(target, *args)`` returns.
+def inplace_view(
+    operation: Callable[..., Any], target: "Tensor", *args: Any, **kwargs: Any
+) -> "Tensor":
+    """Turn `target` into the view that ``operation(target, *args, **kwargs)`` returns.
 
     Raises:
         RuntimeError: if `target` must not be changed in place (see `check_mutable`).
@@ -48,7 +50,7 @@ def inplace_view(operation: Callable[..., Any], target: "Tensor", *args: Any) ->
     name = f"{operation.__name__}_"
     check_history(target, name, recorded=False)
     # Recorded even under no_grad: the history of the values needs the change of shape.
-    view: Tensor = grad_mode.call(True, operation, target, *args)
+    view: Tensor = grad_mode.call(True, operation, target, *args, **kwargs)
     if view is target:
         return target
     # Saved tensors that share the memory have the old shape: count a new version.
@@ -170,8 +172,8 @@ def inplace_form(operation: Callable[..., Any]) -> "Callable[..., Tensor]":
 def inplace_view_form(operation: Callable[..., Any]) -> "Callable[..., Tensor]":
     """Return the function that turns its first argument into the view `operation` returns."""
 
-    def run(self: "Tensor", *args: Any) -> "Tensor":
-        return inplace_view(operation, self, *args)
+    def run(self: "Tensor", *args: Any, **kwargs: Any) -> "Tensor":
+        return inplace_view(operation, self, *args, **kwargs)
 
     run.__name__ = f"{operation.__name__}_"
     run.__doc__ = f"Compute `{operation.__name__}` in place; return the tensor."

@@ -16,7 +16,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import as_tensor_of, category, element
 from offgrad.ops._core.inplace_forms import inplace_form
-from offgrad.ops._creation import tensor
+from offgrad.ops._creation.from_data import tensor
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.slicing import ALL, basic, slice_of
 
@@ -240,7 +240,8 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
             array = item._array
             if array.dtype not in (np.int64, np.int32, np.bool_, np.uint8):
                 raise IndexError(
-                    f"tensors used as indices must be int32, int64 or bool, got a {describe(item)}"
+                    "tensors used as indices must be long, int, byte or bool tensors, got a "
+                    f"{describe(item)}"
                 )
             if array.dtype == np.uint8:
                 add_tensor(wrap(array.astype(np.bool_)))  # masks of old PyTorch code
@@ -275,7 +276,8 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
             template.append(ALL)
         else:
             raise IndexError(
-                "an index is made of ints, slices, None, ..., tensors and lists, got "
+                "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables "
+                "are valid indices, and lists of them, got "
                 f"{type(item).__name__}"
             )
     if not arrays:

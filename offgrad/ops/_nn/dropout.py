@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dtypes import real_floating
 from offgrad.ops._core.inplace_forms import inplace_form
-from offgrad.ops._random.generators import dropout
+from offgrad.ops._random.dropout import dropout
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

@@ -13,7 +13,7 @@ from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._nn.max_pooling import with_indices
 from offgrad.ops._nn.windows import check_input, sizes_of
-from offgrad.ops._random.generators import rand
+from offgrad.ops._random.samples import rand
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

@@ -11,7 +11,7 @@ from offgrad.ops._linalg.affine import linear
 from offgrad.ops._linalg.products import matmul
 from offgrad.ops._nn.attention import scaled_dot_product_attention
 from offgrad.ops._nn.probabilities import softmax
-from offgrad.ops._random.generators import dropout
+from offgrad.ops._random.dropout import dropout
 from offgrad.ops._shape.joining import cat
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from offgrad.ops._core.dtypes import (
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._nn.smooth_activations import Activation
-from offgrad.ops._random.generators import rand_like
+from offgrad.ops._random.samples import rand_like
 from offgrad.ops._reduction.sums import sum_to_size
 
 if TYPE_CHECKING:

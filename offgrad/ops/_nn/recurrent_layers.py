@@ -10,7 +10,7 @@ from offgrad.autograd.tensor_base import describe
 from offgrad.kernels import TimeSteps
 from offgrad.ops._core.dtypes import cast, real_floating
 from offgrad.ops._nn.recurrent import Gru, Lstm, Rnn
-from offgrad.ops._random.generators import dropout as drop
+from offgrad.ops._random.dropout import dropout as drop
 from offgrad.ops._shape.joining import cat, stack
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.device import check_device
 from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import category, real_floating
-from offgrad.ops._random.generators import Generator, default_generator, randn
+from offgrad.ops._random.generators import Generator, default_generator
+from offgrad.ops._random.samples import randn
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

@@ -1,18 +1,14 @@
-"""Random tensors and dropout from counter-based generators, whose state is a seed and an offset."""
+"""Counter-based random generators, whose state is a seed and an offset."""
 
 import operator
-from collections.abc import Sequence
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from offgrad_storage.interrupts import MaskedLock
 
-from offgrad import kernels, memory
-from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import is_differentiable, wrap
-from offgrad.ops._core.device import check_device
-from offgrad.ops._core.dims import integer, shape_of
-from offgrad.ops._core.dtypes import default_dtype, real_floating
+from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.ops._core.device import CPU, Device, check_device
 from offgrad.ops._random import replay
 
 if TYPE_CHECKING:
@@ -21,49 +17,90 @@ if TYPE_CHECKING:
 __all__ = [
     "Generator",
     "default_generator",
-    "dropout",
     "get_rng_state",
+    "initial_seed",
     "manual_seed",
-    "rand",
-    "rand_like",
-    "randint",
-    "randn",
-    "randn_like",
-    "randperm",
+    "seed",
     "set_rng_state",
 ]
+
+_FIRST_SEED = 67280421310721  # PyTorch's
+_WORDS = 2**64 - 1
 
 
 class Generator:
     """A random generator; its state is a seed and the count of numbers drawn.
 
-    Thread-safe; threads that share a generator draw in order of arrival.
+    Thread-safe; threads that share a generator draw in order of arrival. The only device is the
+    CPU.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, device: Any = "cpu") -> None:
+        check_device(device)
         self._lock = MaskedLock()
-        self._seed = int(seed) & (2**64 - 1)
-        self._offset = 0
+        self._seed, self._offset = _FIRST_SEED, 0
 
-    def manual_seed(self, seed: int) -> "Generator":
+    @property
+    def device(self) -> Device:
+        """The device: always the CPU."""
+        return CPU
+
+    def manual_seed(self, seed: Any) -> "Generator":
         """Restart from `seed`, any integer, reduced to 64 bits; return the generator."""
-        self.set_state((int(seed) & (2**64 - 1), 0))
+        self._restart(int(seed) & _WORDS, 0)
         return self
+
+    def seed(self) -> int:
+        """Restart from a seed that the operating system chooses; return it."""
+        seed = int.from_bytes(os.urandom(8), "little")
+        self._restart(seed, 0)
+        return seed
 
     def initial_seed(self) -> int:
         """Return the seed."""
         return self._seed
 
-    def get_state(self) -> tuple[int, int]:
-        """Return the seed and the offset."""
-        with self._lock:
-            return self._seed, self._offset
+    def get_offset(self) -> int:
+        """Return how many numbers have been drawn since the generator was seeded."""
+        return self._offset
 
-    def set_state(self, state: tuple[int, int]) -> None:
-        """Set a state that `get_state` returned."""
+    def set_offset(self, offset: int) -> None:
+        """Go to the number that follows `offset` others."""
+        self._restart(self._seed, int(offset))
+
+    def get_state(self) -> "Tensor":
+        """Return the state, bytes for `set_state`."""
+        with self._lock:
+            words = np.array([self._seed, self._offset], np.uint64)
+        return wrap(words.view(np.uint8))
+
+    def set_state(self, new_state: "Tensor") -> None:
+        """Set a state that `get_state` returned.
+
+        Raises:
+            TypeError: if it is not a tensor of bytes.
+            RuntimeError: if it is not the state of such a generator.
+        """
+        if not isinstance(new_state, TensorBase) or new_state._array.dtype != np.uint8:
+            raise TypeError("RNG state must be a torch.ByteTensor, such as get_state() returns")
+        if new_state._array.shape != (16,):
+            raise RuntimeError(
+                "RNG state is wrong size: a generator's state has 16 bytes, got shape "
+                f"{list(new_state._array.shape)}"
+            )
+        seed, offset = np.ascontiguousarray(new_state._array).view(np.uint64).tolist()
+        self._restart(seed, offset)
+
+    def clone_state(self) -> "Generator":
+        """Return another generator in the same state."""
+        other = Generator()
+        other.set_state(self.get_state())
+        return other
+
+    def _restart(self, seed: int, offset: int) -> None:
         if not replay.is_replaying():
             with self._lock:
-                self._seed, self._offset = state
+                self._seed, self._offset = seed, offset
 
     def advance(self, count: int) -> tuple[int, int]:
         """Take `count` numbers; return the seed and the offset of the first.
@@ -86,154 +123,37 @@ class Generator:
         # A step of Philox's counter gives four 64-bit words: room for rejections in each number.
         return np.random.Generator(np.random.Philox(key=seed, counter=offset))
 
+    def __getstate__(self) -> Any:
+        return self._seed, self._offset
+
+    def __setstate__(self, state: Any) -> None:
+        self._lock = MaskedLock()
+        self._seed, self._offset = state
+
 
 default_generator = Generator()
 
 
-def manual_seed(seed: int) -> Generator:
+def manual_seed(seed: Any) -> Generator:
     """Seed the default generator and return it."""
     return default_generator.manual_seed(seed)
 
 
-def get_rng_state() -> tuple[int, int]:
-    """Return the state of the default generator."""
+def seed() -> int:
+    """Seed the default generator by the operating system; return the seed."""
+    return default_generator.seed()
+
+
+def initial_seed() -> int:
+    """Return the seed of the default generator."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state() -> "Tensor":
+    """Return the state of the default generator, bytes."""
     return default_generator.get_state()
 
 
-def set_rng_state(state: tuple[int, int]) -> None:
+def set_rng_state(new_state: "Tensor") -> None:
     """Set the state of the default generator."""
-    default_generator.set_state(state)
-
-
-class Dropout(Op):
-    """x with elements dropped at random and the rest scaled; keeps the seed instead of the mask."""
-
-    is_recomputable = True
-
-    torch_name = "NativeDropoutBackward0"
-
-    def forward(self, x: Array, p: float, seed: int, offset: int) -> Array:
-        """Return x / (1 - p) where kept, else 0; seed, offset and position decide the mask."""
-        self.options = {"p": p, "seed": seed, "offset": offset}
-        out = memory.empty(x.shape, x.dtype)
-        kernels.dropout(memory.contiguous(x), out, p, seed, offset)
-        return out
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Drop the same elements of the gradient."""
-        return Dropout.apply(grad, **self.options)
-
-
-def dropout(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor":
-    """Return `input` with each element zeroed with probability `p`, the rest over ``1 - p``.
-
-    Raises:
-        ValueError: if `p` is not from 0 to 1.
-    """
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
-    if not training or p == 0.0:
-        return input
-    x = real_floating(input, "dropout")
-    seed, offset = default_generator.advance(x._array.size)
-    return Dropout.apply(x, p=p, seed=seed, offset=offset)
-
-
-def _float_dtype(dtype: Any, where: str) -> np.dtype[Any]:
-    result = default_dtype() if dtype is None else np.dtype(dtype)
-    if not is_differentiable(result):
-        raise NotImplementedError(
-            f"{where}: a floating point or complex dtype is needed, got {result.name}"
-        )
-    return result
-
-
-def _sample(
-    shape: tuple[int, ...],
-    dtype: Any,
-    requires_grad: bool,
-    method: str,
-    generator: Generator | None,
-    where: str,
-) -> "Tensor":
-    kind = _float_dtype(dtype, where)
-    out = memory.empty(shape, kind)
-    count = out.size * (2 if kind.kind == "c" else 1)
-    draw = getattr((generator or default_generator).stream(count), method)
-    if kind.kind == "c":
-        # Complex normal numbers have variance 1, half of it in each part.
-        part = np.dtype(np.float64 if kind == np.complex128 else np.float32)
-        scale = part.type(0.5**0.5 if method == "standard_normal" else 1)
-        pair = draw((*shape, 2), dtype=part) * scale
-        out[...] = pair[..., 0] + 1j * pair[..., 1]
-    elif kind in (np.float32, np.float64):
-        draw(out=out, dtype=kind)
-    else:
-        out[...] = draw(shape, dtype=np.float32).astype(kind)
-    return wrap(out, requires_grad=requires_grad)
-
-
-def rand(
-    *size: Any,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-    generator: Generator | None = None,
-) -> "Tensor":
-    """Return numbers uniform on [0, 1)."""
-    check_device(device)
-    return _sample(shape_of(size, "rand"), dtype, requires_grad, "random", generator, "rand")
-
-
-def randn(
-    *size: Any,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-    generator: Generator | None = None,
-) -> "Tensor":
-    """Return normal numbers of mean 0 and variance 1."""
-    check_device(device)
-    shape = shape_of(size, "randn")
-    return _sample(shape, dtype, requires_grad, "standard_normal", generator, "randn")
-
-
-def rand_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
-    """Return `rand` of the shape and dtype of `input`."""
-    return rand(input.shape, dtype=dtype or input._array.dtype, requires_grad=requires_grad)
-
-
-def randn_like(input: "Tensor", *, dtype: Any = None, requires_grad: bool = False) -> "Tensor":
-    """Return `randn` of the shape and dtype of `input`."""
-    return randn(input.shape, dtype=dtype or input._array.dtype, requires_grad=requires_grad)
-
-
-def randint(
-    low: int,
-    high: Any = None,
-    size: Sequence[int] | None = None,
-    *,
-    dtype: Any = np.int64,
-    device: Any = None,
-    generator: Generator | None = None,
-) -> "Tensor":
-    """Return integers from `low` (0 if left out) to below `high`, of shape `size`."""
-    check_device(device)
-    if size is None:
-        low, high, size = 0, low, high
-    if size is None or not isinstance(size, tuple | list):
-        raise TypeError(f"randint: size must be a tuple of integers, got {size!r}")
-    low, high = integer(low, "randint", "low"), integer(high, "randint", "high")
-    if high <= low:
-        raise RuntimeError(f"randint: low must be below high, got {low} and {high}")
-    shape = shape_of((size,), "randint")
-    stream = (generator or default_generator).stream(int(np.prod(shape)))
-    return wrap(stream.integers(low, high, shape).astype(dtype))
-
-
-def randperm(n: int, *, generator: Generator | None = None) -> "Tensor":
-    """Return the integers 0 to ``n - 1`` in random order."""
-    n = integer(n, "randperm", "n")
-    if n < 0:
-        raise RuntimeError(f"randperm: n must not be negative, got {n}")
-    return wrap((generator or default_generator).stream(n).permutation(n))
+    default_generator.set_state(new_state)

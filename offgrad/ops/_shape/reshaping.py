@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import memory
+from offgrad._layout import contiguous_format
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import integers, is_integer, normalize_dim, normalize_dims, sizes
 from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._core.memory_formats import empty_in_order, is_in_order, order_of
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -104,10 +106,14 @@ class Unsqueeze(Op):
 
 
 class Clone(Op):
-    """A C-ordered copy; keeps nothing."""
+    """A copy, in C order or another; keeps nothing."""
 
-    def forward(self, x: Array) -> Array:
-        return memory.copy(x)
+    def forward(self, x: Array, order: tuple[int, ...] | None = None) -> Array:
+        if order is None:
+            return memory.copy(x)
+        out = empty_in_order(x.shape, x.dtype, order)
+        np.copyto(out, x)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         return grad
@@ -264,14 +270,22 @@ def _each(function: Any, tensors: tuple[Any, ...]) -> Any:
     return tuple(function(check_tensor(each, "atleast")) for each in tensors)
 
 
-def contiguous(input: "Tensor") -> "Tensor":
-    """Return `input` itself if its memory is C-ordered without gaps, else a C-ordered copy."""
-    return input if check_tensor(input, "contiguous")._array.flags.c_contiguous else clone(input)
+def contiguous(input: "Tensor", memory_format: Any = contiguous_format) -> "Tensor":
+    """Return `input` itself if its memory is in the order, without gaps, else a copy in it."""
+    array = check_tensor(input, "contiguous")._array
+    if memory_format is contiguous_format:
+        return input if array.flags.c_contiguous else Clone.apply(input)
+    if is_in_order(array, memory_format, "contiguous"):
+        return input
+    return Clone.apply(input, order=order_of(array, memory_format, "contiguous"))
 
 
-def clone(input: "Tensor") -> "Tensor":
-    """Return a C-ordered copy."""
-    return Clone.apply(check_tensor(input, "clone"))
+def clone(input: "Tensor", *, memory_format: Any = None) -> "Tensor":
+    """Return a copy, whose dimensions lie in memory as those of `input` if that has no gaps."""
+    array = check_tensor(input, "clone")._array
+    if memory_format is None and array.flags.c_contiguous:
+        return Clone.apply(input)
+    return Clone.apply(input, order=order_of(array, memory_format, "clone"))
 
 
 def detach(input: "Tensor") -> "Tensor":

@@ -1,0 +1,185 @@
+"""Shape, dtype, memory and place of a tensor, as PyTorch's attributes and methods tell them."""
+
+from typing import Any
+
+import numpy as np
+
+from offgrad._dtype import DTYPES, DType
+from offgrad._layout import contiguous_format, layout, strided
+from offgrad._size import Size
+from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.ops._core.device import CPU, Device, check_device
+from offgrad.ops._core.dims import normalize_dim
+from offgrad.ops._core.memory_formats import is_in_order
+
+_new_tuple = tuple.__new__  # without the checks of Size
+
+
+class Attributes(TensorBase):
+    """What a tensor tells of itself."""
+
+    @property
+    def shape(self) -> Size:
+        """The sizes of the dimensions."""
+        return _new_tuple(Size, self._array.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self._array.ndim
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the elements."""
+        return DTYPES[self._array.dtype]
+
+    @property
+    def device(self) -> Device:
+        """The device: always the CPU."""
+        return CPU
+
+    @property
+    def layout(self) -> layout:
+        """The layout: always `offgrad.strided`."""
+        return strided
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements."""
+        return self._array.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self._array.itemsize
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or the size of one dimension."""
+        if dim is None:
+            return _new_tuple(Size, self._array.shape)
+        return self._array.shape[self._existing_dim(dim, "size")]
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return self._array.ndim
+
+    ndimension = dim
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return self._array.size
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        """Return the bytes of one element."""
+        return self._array.itemsize
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Return the strides in elements, of all dimensions or one."""
+        steps = tuple(step // self._array.itemsize for step in self._array.strides)
+        return steps if dim is None else steps[self._existing_dim(dim, "stride")]
+
+    def _existing_dim(self, dim: int, where: str) -> int:
+        if not self._array.ndim:
+            raise IndexError(f"{where}: dim {dim} is given, but the tensor has no dimensions")
+        return normalize_dim(dim, self._array.ndim, where)
+
+    def dim_order(self) -> tuple[int, ...]:
+        """Return the dimensions in the order of their strides, the largest first."""
+        order = sorted(range(self._array.ndim), key=lambda axis: -self._array.strides[axis])
+        return tuple(order)
+
+    def data_ptr(self) -> int:
+        """Return the address of the first element; 0 if there is none."""
+        return int(self._array.__array_interface__["data"][0]) if self._array.size else 0
+
+    def is_contiguous(self, memory_format: Any = contiguous_format) -> bool:
+        """Return whether the memory has no gaps and is in C order, or that of `memory_format`."""
+        if memory_format is contiguous_format:
+            return self._array.flags.c_contiguous
+        return is_in_order(self._array, memory_format, "is_contiguous")
+
+    def is_floating_point(self) -> bool:
+        """Return whether the dtype is a real floating point type."""
+        return DTYPES[self._array.dtype].is_floating_point
+
+    def is_complex(self) -> bool:
+        """Return whether the dtype is complex."""
+        return self._array.dtype.kind == "c"
+
+    def is_signed(self) -> bool:
+        """Return whether the dtype has negative numbers."""
+        return self._array.dtype.kind not in "bu"
+
+    def is_nonzero(self) -> bool:
+        """Return whether the only element is not zero.
+
+        Raises:
+            RuntimeError: unless there is exactly one element.
+        """
+        if self._array.size != 1:
+            raise RuntimeError(f"is_nonzero needs one element, got a {describe(self)}")
+        return bool(self._array.item())
+
+    def is_same_size(self, other: TensorBase) -> bool:
+        """Return whether `other` has the same shape."""
+        return self._array.shape == other._array.shape
+
+    def is_set_to(self, tensor: TensorBase) -> bool:
+        """Return whether `tensor` has the same elements of the same memory."""
+        mine, theirs = self._array, tensor._array
+        return (
+            mine.__array_interface__["data"] == theirs.__array_interface__["data"]
+            and mine.shape == theirs.shape
+            and mine.strides == theirs.strides
+        )
+
+    def is_conj(self) -> bool:
+        """Return False: conjugates are computed at once."""
+        return False
+
+    def is_neg(self) -> bool:
+        """Return False: negatives are computed at once."""
+        return False
+
+    def is_pinned(self, device: Any = None) -> bool:
+        """Return False: there is no accelerator to pin memory for."""
+        return False
+
+    def pin_memory(self, device: Any = None) -> Any:
+        """Raise: there is no accelerator to pin memory for."""
+        raise RuntimeError("cannot pin memory: no accelerator is available; leave out pin_memory()")
+
+    def is_distributed(self) -> bool:
+        """Return False."""
+        return False
+
+    def get_device(self) -> int:
+        """Return -1, the number of the CPU."""
+        return -1
+
+    def cuda(self, device: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+        """Raise: there is only the CPU."""
+        check_device("cuda")
+
+    def xpu(self, device: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+        """Raise: there is only the CPU."""
+        check_device("xpu")
+
+    is_cpu = True
+    is_cuda = is_xpu = is_mps = is_mtia = is_ipu = is_maia = is_xla = is_vulkan = False
+    is_sparse = is_sparse_csr = is_mkldnn = is_quantized = is_meta = is_nested = False
+
+    def __len__(self) -> int:
+        if not self._array.ndim:
+            raise TypeError("len() of a 0-d tensor: it has no dimensions, so no length")
+        return int(self._array.shape[0])
+
+    def __contains__(self: Any, element: Any) -> bool:
+        if not isinstance(element, TensorBase | bool | int | float | complex | np.generic):
+            raise RuntimeError(
+                "Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
+                f"{type(element)}."
+            )
+        return bool((self == element)._array.any())

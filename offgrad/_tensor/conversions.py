@@ -1,0 +1,255 @@
+"""Tensors as other dtypes, numbers, arrays, capsules and copies."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offgrad import _dtype, ops
+from offgrad._dtype import DType
+from offgrad._tensor import type_names
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.dtypes import check_tensor
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+
+def _method(name: str, dtype: DType) -> Callable[..., "Tensor"]:
+    def convert(self: Any, memory_format: Any = None) -> "Tensor":
+        return _converted(self, dtype.dtype, memory_format)
+
+    convert.__name__ = name
+    convert.__doc__ = f"Return the tensor as {dtype}; itself if it has that dtype."
+    return convert
+
+
+def _converted(tensor: Any, dtype: Any, memory_format: Any) -> "Tensor":
+    if dtype is not None:
+        tensor = ops.cast(tensor, dtype)
+    if memory_format is None:
+        return tensor
+    return ops.contiguous(tensor, memory_format)
+
+
+class Conversions(TensorBase):
+    """Methods that give a tensor's elements in another form."""
+
+    float = _method("float", _dtype.float32)
+    double = _method("double", _dtype.float64)
+    half = _method("half", _dtype.float16)
+    bfloat16 = _method("bfloat16", _dtype.bfloat16)
+    long = _method("long", _dtype.int64)
+    int = _method("int", _dtype.int32)
+    short = _method("short", _dtype.int16)
+    char = _method("char", _dtype.int8)
+    byte = _method("byte", _dtype.uint8)
+    bool = _method("bool", _dtype.bool_)
+    cfloat = _method("cfloat", _dtype.complex64)
+    cdouble = _method("cdouble", _dtype.complex128)
+
+    def to(
+        self: Any,
+        *target: Any,
+        device: Any = None,
+        dtype: Any = None,
+        non_blocking: Any = False,
+        copy: Any = False,
+        memory_format: Any = None,
+        other: Any = None,
+    ) -> "Tensor":
+        """Return the tensor in a dtype, or in that of another tensor; itself if it has that dtype.
+
+        Called as ``to(dtype)``, ``to(device, dtype)`` or ``to(tensor)``, each with ``non_blocking``
+        and ``copy`` behind. The device may be ``"cpu"`` only.
+        """
+        flags = [each for each in target if each is True or each is False]
+        if len(flags) == 2:
+            copy = flags[1]
+        if other is not None:
+            target = (other, *target)
+        dtype = ops.conversion(target, device, dtype)
+        result = _converted(self, dtype, memory_format)
+        return result.clone() if copy and result is self else result
+
+    def type(self: Any, dtype: Any = None, non_blocking: Any = False, **_: Any) -> Any:
+        """Return the name of the tensor's type, or the tensor in another.
+
+        Args:
+            dtype: None for the name, such as ``"torch.FloatTensor"``; such a name; a dtype; or a
+                type such as `offgrad.FloatTensor`.
+            non_blocking: has no effect.
+
+        Raises:
+            ValueError: for what names no type.
+        """
+        if dtype is None:
+            return f"torch.{type_names.NAMES[self._array.dtype]}"
+        return ops.cast(self, type_names.dtype_named(dtype))
+
+    def type_as(self: Any, other: Any) -> "Tensor":
+        """Return the tensor converted to the dtype of `other`."""
+        return ops.cast(self, check_tensor(other, "type_as")._array.dtype)
+
+    def cpu(self: Any, memory_format: Any = None) -> "Tensor":
+        """Return the tensor itself."""
+        return _converted(self, None, memory_format)
+
+    def resolve_neg(self: Any) -> "Tensor":
+        """Return the tensor itself: negatives are computed at once."""
+        return self
+
+    # Arrays and numbers
+
+    def numpy(self, *, force: Any = False) -> NDArray[Any]:
+        """Return an array that shares the memory.
+
+        Raises:
+            RuntimeError: if the tensor requires grad: detach it first, or pass ``force=True``.
+        """
+        if self._requires_grad and not force:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad: an array cannot carry the "
+                f"history of this {describe(self)}; use tensor.detach().numpy()"
+            )
+        self._storage.export()
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NDArray[Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    # NumPy's functions take tensors and return tensors: np.sin(x), np.ones(3) + x.
+    __array_priority__ = 1000
+
+    def __array_wrap__(
+        self, array: NDArray[Any], context: Any = None, return_scalar: Any = False
+    ) -> "Tensor":
+        array = np.asarray(array)
+        if array.dtype == np.bool_:
+            array = array.astype(np.uint8)  # as PyTorch
+        return ops.from_numpy(array)
+
+    def __dlpack__(
+        self: Any,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: Any = None,
+        copy: Any = None,
+    ) -> Any:
+        if stream is not None:
+            raise AssertionError(f"stream should be None on cpu, got {stream!r}")
+        if self._requires_grad:
+            raise BufferError(
+                "Can't export tensors that require gradient, use tensor.detach(): got a "
+                f"{describe(self)}"
+            )
+        self._storage.export()
+        return self._array.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+    def item(self) -> Any:
+        """Return the only element as a Python number.
+
+        Raises:
+            RuntimeError: unless there is exactly one element.
+        """
+        if self._array.size != 1:
+            raise RuntimeError(
+                "a Tensor cannot be converted to Scalar unless it has one element, got a "
+                f"{describe(self)}"
+            )
+        return self._array.item()
+
+    def tolist(self) -> Any:
+        """Return the elements as nested lists of Python numbers."""
+        return self._array.tolist()
+
+    def __bool__(self) -> Any:
+        if self._array.size != 1:
+            raise RuntimeError(
+                "Boolean value of Tensor with more than one value is ambiguous, or there is none: "
+                f"got a {describe(self)}; use any() or all()"
+            )
+        return self._array.item() != 0
+
+    def __int__(self) -> Any:
+        return int(self._scalar())
+
+    def __float__(self) -> Any:
+        return float(self._scalar())
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar())
+
+    def _scalar(self) -> Any:
+        if self._array.size != 1:
+            raise ValueError(
+                "only one element tensors can be converted to Python scalars, got a "
+                f"{describe(self)}"
+            )
+        return self._array.item()
+
+    def __index__(self) -> Any:
+        if self._array.dtype.kind not in "iu" or self._array.size != 1:
+            raise TypeError(
+                "only integer tensors of a single element can be converted to an index, got a "
+                f"{describe(self)}"
+            )
+        return self._array.item()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self._array.ndim == 0 and spec else str(self)
+
+    # Copies
+
+    def __deepcopy__(self: Any, memo: dict[Any, Any]) -> "Tensor":
+        if self._grad_fn is not None:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                f"protocol at the moment, but this {describe(self)} was computed by "
+                f"{self._grad_fn.name()}; copy its detach()"
+            )
+        known = memo.get(id(self))
+        if known is not None:
+            return known
+        copy = object.__new__(type(self))
+        clone = ops.clone(wrap(self._array, self._storage))
+        copy._set(clone._array, clone._storage, self._requires_grad)
+        copy._storage.role = self._storage.role
+        memo[id(self)] = copy
+        if self._grad is not None:
+            copy._grad = ops.clone(self._grad.detach())
+            copy._grad._storage.role = self._grad._storage.role
+        for name, value in self.__dict__.items():
+            if name not in TensorBase.__annotations__:
+                setattr(copy, name, deepcopy(value, memo))
+        return copy
+
+    def __copy__(self: Any) -> "Tensor":
+        """Return a leaf of the same class over the same memory."""
+        copy = object.__new__(type(self))
+        for name, value in self.__dict__.items():
+            if name not in TensorBase.__annotations__:
+                copy.__dict__[name] = value
+        copy._set(self._array, self._storage, self._requires_grad)
+        return copy
+
+    def __reduce__(self: Any) -> Any:
+        return rebuild, (
+            type(self),
+            np.ascontiguousarray(self._array).reshape(self._array.shape),
+            self._requires_grad,
+        )
+
+
+def rebuild(kind: Any, array: NDArray[Any], requires_grad: Any) -> "Tensor":
+    """Return the unpickled tensor."""
+    source = ops.tensor(array)
+    tensor = object.__new__(kind)
+    tensor._set(source._array, source._storage, requires_grad)
+    return tensor

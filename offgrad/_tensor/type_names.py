@@ -1,0 +1,50 @@
+"""The names of the types of tensors: ``torch.FloatTensor`` and so on."""
+
+from typing import Any
+
+import numpy as np
+
+from offgrad._dtype import DTYPES, DType
+
+_PREFIXES = {
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "float32": "Float",
+    "float64": "Double",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+    "uint8": "Byte",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "bool": "Bool",
+}
+NAMES: dict[np.dtype[Any], str] = {each: f"{_PREFIXES[each.name]}Tensor" for each in DTYPES}
+"""The name of the type for each of NumPy's dtypes."""
+
+_BY_NAME = {f"torch.{name}": dtype for dtype, name in NAMES.items()}
+
+
+def dtype_named(kind: Any) -> np.dtype[Any]:
+    """Return NumPy's dtype for a dtype, the name of a type, or a type with a ``dtype``.
+
+    Raises:
+        ValueError: for all else.
+        RuntimeError: for types on other devices.
+    """
+    if isinstance(kind, DType):
+        return kind.dtype
+    if isinstance(kind, np.dtype):
+        return kind
+    given = getattr(kind, "dtype", None)
+    if isinstance(given, DType):
+        return given.dtype
+    if kind in _BY_NAME:
+        return _BY_NAME[kind]
+    if isinstance(kind, str) and kind.startswith("torch.cuda."):
+        raise RuntimeError(f"tensors are on the CPU, so there is no {kind}: use torch.FloatTensor")
+    raise ValueError(f"invalid type: {kind!r}; it is a dtype or a name such as 'torch.FloatTensor'")

@@ -1,0 +1,84 @@
+"""The keywords that all functions take that make tensors."""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad.autograd.tensor_base import TensorBase, is_differentiable
+from offgrad.ops._core.device import check_device
+from offgrad.ops._core.dims import shape_of
+from offgrad.ops._core.memory_formats import check_layout
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+
+def factory(make: "Callable[..., Tensor]") -> "Callable[..., Tensor]":
+    """Return `make` with the keywords of factories, checked.
+
+    `make` gets a ``dtype`` of NumPy's, or None, besides arguments of its own. The others are
+    ``layout`` and ``device``, of which there is one each, ``pin_memory``, which is refused as in
+    PyTorch without an accelerator, and ``requires_grad``.
+    """
+    where = make.__name__
+
+    @functools.wraps(make)
+    def run(
+        *args: Any,
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        pin_memory: bool = False,
+        requires_grad: bool = False,
+        **options: Any,
+    ) -> "Tensor":
+        check_options(where, layout, device, pin_memory)
+        result = make(*args, dtype=None if dtype is None else np.dtype(dtype), **options)
+        return set_requires_grad(result, requires_grad)
+
+    return run
+
+
+def check_options(where: str, layout: Any, device: Any, pin_memory: Any) -> None:
+    """Raise unless the options of a factory are those of tensors here."""
+    if layout is not None:
+        check_layout(layout, where)
+    if device is not None:
+        check_device(device)
+    if pin_memory:
+        raise RuntimeError(
+            f"{where}: pinned memory is for transfers to an accelerator, and none is available; "
+            "leave out pin_memory"
+        )
+
+
+def set_requires_grad(tensor: "Tensor", requires_grad: bool | None) -> "Tensor":
+    """Return a new tensor after ``requires_grad_(requires_grad)``."""
+    if requires_grad is False or requires_grad is None:
+        return tensor
+    return tensor.requires_grad_(requires_grad)
+
+
+def new_shape(args: tuple[Any, ...], size: Any, where: str) -> tuple[int, ...]:
+    """Return the shape of a new tensor, given by position or as ``size=``.
+
+    Raises:
+        TypeError: unless it is given once.
+        RuntimeError: for negative sizes.
+    """
+    if size is None:
+        return shape_of(args, where)
+    if args:
+        raise TypeError(f"{where}: the size is given twice, as {args} and as size={size}")
+    return shape_of((size,), where)
+
+
+def check_requires_grad(tensor: TensorBase) -> None:
+    """Raise RuntimeError unless the dtype of `tensor` can require grad."""
+    if not is_differentiable(tensor._array.dtype):
+        raise RuntimeError(
+            "only Tensors of floating point and complex dtype can require gradients, got "
+            f"{tensor._array.dtype.name}; convert with .float()"
+        )

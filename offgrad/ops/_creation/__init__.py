@@ -1,0 +1,1 @@
+"""Tensors from data, constants and ranges of numbers. Internal."""

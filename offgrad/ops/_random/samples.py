@@ -1,0 +1,193 @@
+"""New tensors of random numbers."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.autograd.op import Array
+from offgrad.autograd.tensor_base import is_differentiable, wrap
+from offgrad.ops._core.dims import integer, is_integer, shape_of
+from offgrad.ops._core.dtypes import check_tensor, default_dtype
+from offgrad.ops._core.factories import factory, new_shape
+from offgrad.ops._core.memory_formats import empty_in_order, order_of
+from offgrad.ops._random.generators import Generator, default_generator
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = [
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+]
+
+
+def _sample(
+    shape: tuple[int, ...], dtype: Any, method: str, generator: Generator | None, where: str
+) -> Array:
+    kind = default_dtype() if dtype is None else dtype
+    if not is_differentiable(kind):
+        raise NotImplementedError(
+            f"{where}: a floating point or complex dtype is needed, got {kind.name}"
+        )
+    out = memory.empty(shape, kind)
+    count = out.size * (2 if kind.kind == "c" else 1)
+    draw = getattr((generator or default_generator).stream(count), method)
+    if kind.kind == "c":
+        # Complex normal numbers have variance 1, half of it in each part.
+        part = np.dtype(np.float64 if kind == np.complex128 else np.float32)
+        scale = part.type(0.5**0.5 if method == "standard_normal" else 1)
+        pair = draw((*shape, 2), dtype=part) * scale
+        out[...] = pair[..., 0] + 1j * pair[..., 1]
+    elif kind in (np.float32, np.float64):
+        draw(out=out, dtype=kind)
+    else:
+        out[...] = draw(shape, dtype=np.float32).astype(kind)
+    return out
+
+
+@factory
+def rand(
+    *args: Any,
+    size: Any = None,
+    dtype: Any = None,
+    generator: Generator | None = None,
+    names: Any = None,
+) -> "Tensor":
+    """Return numbers uniform on [0, 1); sizes come one by one, or as a tuple."""
+    return wrap(_sample(new_shape(args, size, "rand"), dtype, "random", generator, "rand"))
+
+
+@factory
+def randn(
+    *args: Any,
+    size: Any = None,
+    dtype: Any = None,
+    generator: Generator | None = None,
+    names: Any = None,
+) -> "Tensor":
+    """Return normal numbers of mean 0 and variance 1; sizes come one by one, or as a tuple."""
+    shape = new_shape(args, size, "randn")
+    return wrap(_sample(shape, dtype, "standard_normal", generator, "randn"))
+
+
+def _like(input: "Tensor", sample: Array, memory_format: Any, where: str) -> "Tensor":
+    """Return a sample in the order in memory of `input`."""
+    order = order_of(input._array, memory_format, where)
+    if order is None:
+        return wrap(sample)
+    out = empty_in_order(sample.shape, sample.dtype, order)
+    np.copyto(out, sample)
+    return wrap(out)
+
+
+@factory
+def rand_like(
+    input: "Tensor",
+    *,
+    dtype: Any = None,
+    generator: Generator | None = None,
+    memory_format: Any = None,
+) -> "Tensor":
+    """Return `rand` of the shape, the dtype and the order in memory of `input`."""
+    like = check_tensor(input, "rand_like")._array
+    sample = _sample(like.shape, dtype or like.dtype, "random", generator, "rand_like")
+    return _like(input, sample, memory_format, "rand_like")
+
+
+@factory
+def randn_like(
+    input: "Tensor",
+    *,
+    dtype: Any = None,
+    generator: Generator | None = None,
+    memory_format: Any = None,
+) -> "Tensor":
+    """Return `randn` of the shape, the dtype and the order in memory of `input`."""
+    like = check_tensor(input, "randn_like")._array
+    sample = _sample(like.shape, dtype or like.dtype, "standard_normal", generator, "randn_like")
+    return _like(input, sample, memory_format, "randn_like")
+
+
+def _integers(
+    low: Any, high: Any, shape: tuple[int, ...], dtype: Any, generator: Any, where: str
+) -> Array:
+    low, high = integer(low, where, "low"), integer(high, where, "high")
+    if high <= low:
+        raise RuntimeError(
+            f"{where}: low must be below high, got {low} and {high}: random_ expects 'from' to be "
+            "less than 'to'"
+        )
+    stream = (generator or default_generator).stream(int(np.prod(shape)))
+    return np.asarray(stream.integers(low, high, shape)).astype(dtype)
+
+
+@factory
+def randint(
+    *bounds: Any,
+    low: Any = None,
+    high: Any = None,
+    size: Any = None,
+    dtype: Any = None,
+    generator: Generator | None = None,
+) -> "Tensor":
+    """Return integers from `low` to below `high`, of shape `size`.
+
+    Called as ``randint(high, size)`` or ``randint(low, high, size)``; all have names, too.
+
+    Raises:
+        TypeError: if `size` is not a tuple of integers, or a bound is missing.
+        RuntimeError: unless `low` is below `high`.
+    """
+    given = list(bounds)
+    if size is None and given and not is_integer(given[-1]):
+        size = given.pop()
+    if not isinstance(size, tuple | list):
+        raise TypeError(f"randint: size must be a tuple of integers, got {size!r}")
+    if high is None and given:
+        high = given.pop()
+    if low is None:
+        low = given.pop() if given else 0
+    if high is None or given:
+        raise TypeError(f"randint takes high and size, or low, high and size, got {bounds}")
+    shape = shape_of((size,), "randint")
+    kind = np.dtype(np.int64) if dtype is None else dtype
+    return wrap(_integers(low, high, shape, kind, generator, "randint"))
+
+
+@factory
+def randint_like(
+    input: "Tensor",
+    *bounds: Any,
+    low: Any = None,
+    high: Any = None,
+    dtype: Any = None,
+    generator: Generator | None = None,
+    memory_format: Any = None,
+) -> "Tensor":
+    """Return integers from `low` (0 if left out) to below `high`, in the form of `input`."""
+    like = check_tensor(input, "randint_like")._array
+    given = list(bounds)
+    if high is None and given:
+        high = given.pop()
+    if low is None:
+        low = given.pop() if given else 0
+    if high is None or given:
+        raise TypeError(f"randint_like takes high, or low and high, got {bounds}")
+    sample = _integers(low, high, like.shape, dtype or like.dtype, generator, "randint_like")
+    return _like(input, sample, memory_format, "randint_like")
+
+
+@factory
+def randperm(n: int, *, dtype: Any = None, generator: Generator | None = None) -> "Tensor":
+    """Return the integers 0 to ``n - 1`` in random order, int64 by default."""
+    n = integer(n, "randperm", "n")
+    if n < 0:
+        raise RuntimeError(f"randperm: n must not be negative, got {n}")
+    order = (generator or default_generator).stream(n).permutation(n)
+    return wrap(order if dtype is None else order.astype(dtype))
