@@ -266,9 +266,9 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
     return result
 
 
-def _planes(number: Any) -> tuple[Array, Array]:
-    """Return a thread's planes, and the places of a block's tiles."""
-    return np.empty(3 * PLANE, number), np.empty((TILES, 5), np.int64)
+def _planes(number: Any) -> tuple[Array, ...]:
+    """Return a thread's three planes, and the places of a block's tiles."""
+    return (*np.empty((3, PLANE), number), np.empty((TILES, 5), np.int64))
 
 
 def _blas(array: Array) -> tuple[Any, Any]:

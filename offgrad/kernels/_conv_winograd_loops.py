@@ -2,9 +2,10 @@
 
 They are in one file, because Numba's cache notices changes of a loop's own file only.
 
-Each thread has planes of 36 rows, one for each element of a tile, of `TILES` numbers. With these
-constant distances LLVM knows that rows do not overlap, and vectorises over the tiles. A transform
-of a plane is done twice, and turns it each time: first down its columns, then along its rows.
+Each thread has three planes (m, n, o) of 36 rows, one for each element of a tile, of `TILES`
+numbers. At these constant distances LLVM knows that rows do not overlap, and vectorises over the
+tiles; from one array to another, since it compares arrays once. A transform of a plane is done
+twice, and turns it each time: first down its columns, then along its rows.
 Indices are unsigned, so that no negative one is to be handled, which would not be vectorised.
 """
 
@@ -23,6 +24,10 @@ TILES = 64
 SIDE, POINTS = 4, 6
 """Outputs and inputs along a side of a tile."""
 
+INNER = 128
+"""Channels of a product: OpenBLAS has kernels of its own, twice as fast, for products of less than
+a million multiplications."""
+
 SQUARE = POINTS * POINTS
 PLANE = SQUARE * TILES
 
@@ -30,7 +35,6 @@ _U = np.uintp
 _T, _SQUARE = _U(TILES), _U(SQUARE)
 _2T, _3T, _4T, _5T = (_U(k * TILES) for k in (2, 3, 4, 5))
 _R, _2R, _3R, _4R, _5R = (_U(k * POINTS * TILES) for k in (1, 2, 3, 4, 5))
-_FIRST, _SECOND, _THIRD = _U(0), _U(PLANE), _U(2 * PLANE)
 _THREE, _FOUR, _SIX = _U(3), _U(SIDE), _U(POINTS)
 
 # The points of the interpolation are 0, A, -A, B, -B and infinity.
@@ -41,107 +45,107 @@ _G0, _GA, _GB = 1 / _PRODUCT, 1 / (2 * _A2 * (_A2 - _B2)), 1 / (2 * _B2 * (_B2 -
 
 
 @inlined
-def _input_pass(m: Any, source: Any, target: Any, count: Any) -> None:
+def _input_pass(d: Any, e: Any, count: Any) -> None:
     """Of each of `count` columns of 6 inputs, write the 6 transforms as a row."""
-    number = m.dtype.type
+    number = d.dtype.type
     a, b, a2, b2 = number(_A), number(_B), number(_A2), number(_B2)
     product, total = number(_PRODUCT), number(_SUM)
     for q in range(count):
-        s, r = source + q * _T, target + q * _R
+        s, r = q * _T, q * _R
         for t in range(_T):
-            d0, d1, d2 = m[s + t], m[s + _R + t], m[s + _2R + t]
-            d3, d4, d5 = m[s + _3R + t], m[s + _4R + t], m[s + _5R + t]
+            d0, d1, d2 = d[s + t], d[s + _R + t], d[s + _2R + t]
+            d3, d4, d5 = d[s + _3R + t], d[s + _4R + t], d[s + _5R + t]
             even, odd = d4 - b2 * d2, a * (d3 - b2 * d1)
             even_, odd_ = d4 - a2 * d2, b * (d3 - a2 * d1)
-            m[r + t] = product * d0 - total * d2 + d4
-            m[r + _T + t] = even + odd
-            m[r + _2T + t] = even - odd
-            m[r + _3T + t] = even_ + odd_
-            m[r + _4T + t] = even_ - odd_
-            m[r + _5T + t] = product * d1 - total * d3 + d5
+            e[r + t] = product * d0 - total * d2 + d4
+            e[r + _T + t] = even + odd
+            e[r + _2T + t] = even - odd
+            e[r + _3T + t] = even_ + odd_
+            e[r + _4T + t] = even_ - odd_
+            e[r + _5T + t] = product * d1 - total * d3 + d5
 
 
 @inlined
-def _output_pass(m: Any, source: Any, target: Any, count: Any) -> None:
+def _output_pass(d: Any, e: Any, count: Any) -> None:
     """Of each of `count` columns of a plane, write the 4 outputs as a row."""
-    number = m.dtype.type
+    number = d.dtype.type
     a, b, a2, b2 = number(_A), number(_B), number(_A2), number(_B2)
     a3, b3 = number(_A3), number(_B3)
     for q in range(count):
-        s, r = source + q * _T, target + q * _R
+        s, r = q * _T, q * _R
         for t in range(_T):
-            m1, m2 = m[s + _R + t], m[s + _2R + t]
-            m3, m4 = m[s + _3R + t], m[s + _4R + t]
+            m1, m2 = d[s + _R + t], d[s + _2R + t]
+            m3, m4 = d[s + _3R + t], d[s + _4R + t]
             even, odd, even_, odd_ = m1 + m2, m1 - m2, m3 + m4, m3 - m4
-            m[r + t] = m[s + t] + even + even_
-            m[r + _T + t] = a * odd + b * odd_
-            m[r + _2T + t] = a2 * even + b2 * even_
-            m[r + _3T + t] = a3 * odd + b3 * odd_ + m[s + _5R + t]
+            e[r + t] = d[s + t] + even + even_
+            e[r + _T + t] = a * odd + b * odd_
+            e[r + _2T + t] = a2 * even + b2 * even_
+            e[r + _3T + t] = a3 * odd + b3 * odd_ + d[s + _5R + t]
 
 
 @inlined
-def _gradient_pass(m: Any, source: Any, target: Any, count: Any) -> None:
+def _gradient_pass(d: Any, e: Any, count: Any) -> None:
     """Of each of `count` columns of 4 gradients of outputs, write 6 numbers as a row.
 
     It is the transpose of `_output_pass`.
     """
-    number = m.dtype.type
+    number = d.dtype.type
     a, b, a2, b2 = number(_A), number(_B), number(_A2), number(_B2)
     a3, b3 = number(_A3), number(_B3)
     for q in range(count):
-        s, r = source + q * _T, target + q * _R
+        s, r = q * _T, q * _R
         for t in range(_T):
-            y0, y1 = m[s + t], m[s + _R + t]
-            y2, y3 = m[s + _2R + t], m[s + _3R + t]
+            y0, y1 = d[s + t], d[s + _R + t]
+            y2, y3 = d[s + _2R + t], d[s + _3R + t]
             even, odd = y0 + a2 * y2, a * y1 + a3 * y3
             even_, odd_ = y0 + b2 * y2, b * y1 + b3 * y3
-            m[r + t] = y0
-            m[r + _T + t] = even + odd
-            m[r + _2T + t] = even - odd
-            m[r + _3T + t] = even_ + odd_
-            m[r + _4T + t] = even_ - odd_
-            m[r + _5T + t] = y3
+            e[r + t] = y0
+            e[r + _T + t] = even + odd
+            e[r + _2T + t] = even - odd
+            e[r + _3T + t] = even_ + odd_
+            e[r + _4T + t] = even_ - odd_
+            e[r + _5T + t] = y3
 
 
 @inlined
-def _weight_pass(m: Any, source: Any, target: Any, count: Any) -> None:
+def _weight_pass(d: Any, e: Any, count: Any) -> None:
     """Of each of `count` columns of 3 weights, write 6 numbers as a row."""
-    number = m.dtype.type
+    number = d.dtype.type
     a, b, a2, b2 = number(_A), number(_B), number(_A2), number(_B2)
     g0, ga, gb = number(_G0), number(_GA), number(_GB)
     for q in range(count):
-        s, r = source + q * _T, target + q * _R
+        s, r = q * _T, q * _R
         for t in range(_T):
-            w0, w1, w2 = m[s + t], m[s + _R + t], m[s + _2R + t]
+            w0, w1, w2 = d[s + t], d[s + _R + t], d[s + _2R + t]
             even, odd = ga * (w0 + a2 * w2), ga * (a * w1)
             even_, odd_ = gb * (w0 + b2 * w2), gb * (b * w1)
-            m[r + t] = g0 * w0
-            m[r + _T + t] = even + odd
-            m[r + _2T + t] = even - odd
-            m[r + _3T + t] = even_ + odd_
-            m[r + _4T + t] = even_ - odd_
-            m[r + _5T + t] = w2
+            e[r + t] = g0 * w0
+            e[r + _T + t] = even + odd
+            e[r + _2T + t] = even - odd
+            e[r + _3T + t] = even_ + odd_
+            e[r + _4T + t] = even_ - odd_
+            e[r + _5T + t] = w2
 
 
 @inlined
-def _weight_gradient_pass(m: Any, source: Any, target: Any, count: Any) -> None:
+def _weight_gradient_pass(d: Any, e: Any, count: Any) -> None:
     """Of each of `count` columns of 6 numbers, write 3 gradients of weights as a row.
 
     It is the transpose of `_weight_pass`.
     """
-    number = m.dtype.type
+    number = d.dtype.type
     a, b, a2, b2 = number(_A), number(_B), number(_A2), number(_B2)
     g0, ga, gb = number(_G0), number(_GA), number(_GB)
     for q in range(count):
-        s, r = source + q * _T, target + q * _R
+        s, r = q * _T, q * _R
         for t in range(_T):
-            u1, u2 = m[s + _R + t], m[s + _2R + t]
-            u3, u4 = m[s + _3R + t], m[s + _4R + t]
+            u1, u2 = d[s + _R + t], d[s + _2R + t]
+            u3, u4 = d[s + _3R + t], d[s + _4R + t]
             even, odd = ga * (u1 + u2), ga * (u1 - u2)
             even_, odd_ = gb * (u3 + u4), gb * (u3 - u4)
-            m[r + t] = g0 * m[s + t] + even + even_
-            m[r + _T + t] = a * odd + b * odd_
-            m[r + _2T + t] = a2 * even + b2 * even_ + m[s + _5R + t]
+            e[r + t] = g0 * d[s + t] + even + even_
+            e[r + _T + t] = a * odd + b * odd_
+            e[r + _2T + t] = a2 * even + b2 * even_ + d[s + _5R + t]
 
 
 @inlined
@@ -202,7 +206,7 @@ def _store(m: Any, x: Any, start: int, width: int, places: Any, add: Any) -> Non
     """Write the outputs of tiles in the third plane, plus a number, to where they lie."""
     for t in range(TILES):
         for i in range(places[t, 2]):
-            to, at = _U(start + places[t, 0] + i * width), _THIRD + _U(i) * _R + _U(t)
+            to, at = _U(start + places[t, 0] + i * width), _U(i) * _R + _U(t)
             if places[t, 4] == SIDE:
                 x[to] = m[at] + add
                 x[to + _U(1)] = m[at + _T] + add
@@ -224,6 +228,8 @@ def winograd_input_loop(
     first: int,
     result: Any,
     m: Any,
+    n: Any,
+    o: Any,
     places: Any,
 ) -> None:
     """Write the transforms of tiles as [block, 36, channel, TILES].
@@ -239,18 +245,18 @@ def winograd_input_loop(
             m[k] = 0
         for channel in range(start_channel, stop_channel):
             _load(m, x, channel * height * width, width, places, POINTS)
-            _input_pass(m, _FIRST, _SECOND, _SIX)
-            _input_pass(m, _SECOND, _THIRD, _SIX)
+            _input_pass(m, n, _SIX)
+            _input_pass(n, o, _SIX)
             at = _U((block - first) * SQUARE * count + channel) * _T
             for point in range(_SQUARE):
-                row, to = _THIRD + point * _T, at + point * _U(count) * _T
+                row, to = point * _T, at + point * _U(count) * _T
                 for t in range(_T):
-                    result[to + t] = m[row + t]
+                    result[to + t] = o[row + t]
 
 
 @inlined
 def _transform_weight(
-    m: Any, weight: Any, steps: Any, outputs: Any, channels: int, result: Any
+    m: Any, n: Any, o: Any, weight: Any, steps: Any, outputs: Any, channels: int, result: Any
 ) -> None:
     """Write the transforms of the weights of a range of outputs as [36, output, channel]."""
     of_output, of_channel, of_element, start = steps
@@ -264,13 +270,13 @@ def _transform_weight(
                     for j in range(3):
                         element = _U(at + t * of_channel + (3 * i + j) * of_element)
                         m[_U(i) * _R + _U(j) * _T + _U(t)] = weight[element]
-            _weight_pass(m, _FIRST, _SECOND, _THREE)
-            _weight_pass(m, _SECOND, _THIRD, _SIX)
+            _weight_pass(m, n, _THREE)
+            _weight_pass(n, o, _SIX)
             for point in range(SQUARE):
                 to = _U((point * rows + row) * channels + first)
-                source = _THIRD + _U(point) * _T
+                source = _U(point) * _T
                 for t in range(_U(part)):
-                    result[to + t] = m[source + t]
+                    result[to + t] = o[source + t]
 
 
 @jit
@@ -288,6 +294,8 @@ def winograd_output_loop(
     first: int,
     result: Any,
     m: Any,
+    n: Any,
+    o: Any,
     places: Any,
     weights: Any,
     products: Any,
@@ -299,35 +307,37 @@ def winograd_output_loop(
     start_output, stop_output, count = outputs
     height, width = space
     rows = stop_output - start_output
-    item, zero = weight.itemsize, weight.dtype.type(0)
-    _transform_weight(m, weight, steps, outputs, channels, weights)
+    item, number = weight.itemsize, weight.dtype.type
+    _transform_weight(m, n, o, weight, steps, outputs, channels, weights)
     for block in range(blocks[0], blocks[1]):
         for point in range(SQUARE):
-            strided_gemm(
-                blas,
-                rows,
-                TILES,
-                channels,
-                weights.ctypes.data + point * rows * channels * item,
-                channels,
-                0,
-                inputs.ctypes.data + ((block - first) * SQUARE + point) * channels * TILES * item,
-                TILES,
-                0,
-                zero,
-                products.ctypes.data + point * rows * TILES * item,
-                TILES,
-            )
+            plane = (block - first) * SQUARE + point
+            for start in range(0, channels, INNER):
+                strided_gemm(
+                    blas,
+                    rows,
+                    TILES,
+                    min(INNER, channels - start),
+                    weights.ctypes.data + (point * rows * channels + start) * item,
+                    channels,
+                    0,
+                    inputs.ctypes.data + (plane * channels + start) * TILES * item,
+                    TILES,
+                    0,
+                    number(0 if start == 0 else 1),
+                    products.ctypes.data + point * rows * TILES * item,
+                    TILES,
+                )
         _place(places, block, grid, count, space, (0, 0), SIDE)
         for row in range(rows):
             for point in range(_SQUARE):
                 source, to = (point * _U(rows) + _U(row)) * _T, point * _T
                 for t in range(_T):
                     m[to + t] = products[source + t]
-            _output_pass(m, _FIRST, _SECOND, _SIX)
-            _output_pass(m, _SECOND, _THIRD, _FOUR)
+            _output_pass(m, n, _SIX)
+            _output_pass(n, o, _FOUR)
             start, add = (start_output + row) * height * width, bias[start_output + row]
-            _store(m, result, start, width, places, add)
+            _store(o, result, start, width, places, add)
 
 
 @jit
@@ -343,6 +353,8 @@ def winograd_weight_loop(
     first: int,
     result: Any,
     m: Any,
+    n: Any,
+    o: Any,
     places: Any,
     gradients: Any,
     totals: Any,
@@ -361,39 +373,41 @@ def winograd_weight_loop(
             m[k] = 0
         for row in range(rows):
             _load(m, grad, (start_output + row) * height * width, width, places, SIDE)
-            _gradient_pass(m, _FIRST, _SECOND, _FOUR)
-            _gradient_pass(m, _SECOND, _THIRD, _SIX)
-            for point in range(_SQUARE):
-                to, source = (point * _U(rows) + _U(row)) * _T, _THIRD + point * _T
+            _gradient_pass(m, n, _FOUR)
+            _gradient_pass(n, o, _SIX)
+            for point in range(_SQUARE):  # turned: products with a turned factor take longer
+                to, source = point * _T * _U(rows) + _U(row), point * _T
                 for t in range(_T):
-                    gradients[to + t] = m[source + t]
+                    gradients[to + t * _U(rows)] = o[source + t]
         for point in range(SQUARE):
-            strided_gemm(
-                blas,
-                rows,
-                channels,
-                TILES,
-                gradients.ctypes.data + point * rows * TILES * item,
-                TILES,
-                0,
-                inputs.ctypes.data + ((block - first) * SQUARE + point) * channels * TILES * item,
-                TILES,
-                1,
-                number(0 if block == blocks[0] else 1),
-                totals.ctypes.data + point * rows * channels * item,
-                channels,
-            )
+            plane = (block - first) * SQUARE + point
+            for start in range(0, channels, INNER):
+                strided_gemm(
+                    blas,
+                    min(INNER, channels - start),
+                    rows,
+                    TILES,
+                    inputs.ctypes.data + (plane * channels + start) * TILES * item,
+                    TILES,
+                    0,
+                    gradients.ctypes.data + point * TILES * rows * item,
+                    rows,
+                    0,
+                    number(0 if block == blocks[0] else 1),
+                    totals.ctypes.data + (point * channels + start) * rows * item,
+                    rows,
+                )
     for row in range(rows):
         for start in range(0, channels, TILES):
             part = min(TILES, channels - start)
             for point in range(SQUARE):
-                source, to = _U((point * rows + row) * channels + start), _U(point) * _T
+                source, to = _U((point * channels + start) * rows + row), _U(point) * _T
                 for t in range(_U(part)):
-                    m[to + t] = totals[source + t]
-            _weight_gradient_pass(m, _FIRST, _SECOND, _SIX)
-            _weight_gradient_pass(m, _SECOND, _THIRD, _THREE)
+                    m[to + t] = totals[source + t * _U(rows)]
+            _weight_gradient_pass(m, n, _SIX)
+            _weight_gradient_pass(n, o, _THREE)
             for t in range(part):
                 at = _U(((start_output + row) * channels + start + t) * 9)
                 for i in range(_THREE):
                     for j in range(_THREE):
-                        result[at + _THREE * i + j] += m[_THIRD + i * _R + j * _T + _U(t)]
+                        result[at + _THREE * i + j] += o[i * _R + j * _T + _U(t)]
