@@ -34,6 +34,7 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
 from offgrad.kernels._conv_numpy import Steps
 from offgrad.kernels._conv_winograd_loops import (
+    PITCH,
     PLANE,
     SIDE,
     SQUARE,
@@ -219,7 +220,7 @@ def _forward(
                     out.reshape(-1),
                     *_planes(number),
                     memory.empty(SQUARE * rows * grid.channels, number),
-                    memory.empty(rows * PLANE, number),
+                    memory.empty(rows * PITCH, number),
                 )
 
         _run(run, len(tasks))
@@ -242,7 +243,7 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
     """Return the transforms of a group's tiles."""
     loop: Any = winograd_input_loop
     channels, number = grid.channels, x.dtype.type
-    result = memory.empty(len(group) * PLANE * channels, number)
+    result = memory.empty(len(group) * PITCH * channels, number)
     step = max(8, channels * len(group) // MIN_TASKS)
     ranges = [(at, min(at + step, channels), channels) for at in range(0, channels, step)]
 

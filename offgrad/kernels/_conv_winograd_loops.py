@@ -30,6 +30,9 @@ a million multiplications."""
 
 SQUARE = POINTS * POINTS
 PLANE = SQUARE * TILES
+PITCH = PLANE + 16
+"""Elements from one of several planes to the next: a power of two in it would be a bad distance for
+caches."""
 
 _U = np.uintp
 _T, _SQUARE = _U(TILES), _U(SQUARE)
@@ -232,7 +235,7 @@ def winograd_input_loop(
     o: Any,
     places: Any,
 ) -> None:
-    """Write the transforms of tiles as [block, 36, channel, TILES].
+    """Write the transforms of tiles as planes [block, channel, PITCH].
 
     `channels` and `blocks` are ranges, the channels' number comes last; `first` is the block that
     comes first in `result`.
@@ -246,12 +249,8 @@ def winograd_input_loop(
         for channel in range(start_channel, stop_channel):
             _load(m, x, channel * height * width, width, places, POINTS)
             _input_pass(m, n, _SIX)
-            _input_pass(n, o, _SIX)
-            at = _U((block - first) * SQUARE * count + channel) * _T
-            for point in range(_SQUARE):
-                row, to = point * _T, at + point * _U(count) * _T
-                for t in range(_T):
-                    result[to + t] = o[row + t]
+            at = ((block - first) * count + channel) * PITCH
+            _input_pass(n, result[at : at + PLANE], _SIX)
 
 
 @inlined
@@ -311,8 +310,8 @@ def winograd_output_loop(
     _transform_weight(m, n, o, weight, steps, outputs, channels, weights)
     for block in range(blocks[0], blocks[1]):
         for point in range(SQUARE):
-            plane = (block - first) * SQUARE + point
             for start in range(0, channels, INNER):
+                plane = (block - first) * channels + start
                 strided_gemm(
                     blas,
                     rows,
@@ -321,20 +320,16 @@ def winograd_output_loop(
                     weights.ctypes.data + (point * rows * channels + start) * item,
                     channels,
                     0,
-                    inputs.ctypes.data + (plane * channels + start) * TILES * item,
-                    TILES,
+                    inputs.ctypes.data + (plane * PITCH + point * TILES) * item,
+                    PITCH,
                     0,
                     number(0 if start == 0 else 1),
-                    products.ctypes.data + point * rows * TILES * item,
-                    TILES,
+                    products.ctypes.data + point * TILES * item,
+                    PITCH,
                 )
         _place(places, block, grid, count, space, (0, 0), SIDE)
         for row in range(rows):
-            for point in range(_SQUARE):
-                source, to = (point * _U(rows) + _U(row)) * _T, point * _T
-                for t in range(_T):
-                    m[to + t] = products[source + t]
-            _output_pass(m, n, _SIX)
+            _output_pass(products[row * PITCH : row * PITCH + PLANE], n, _SIX)
             _output_pass(n, o, _FOUR)
             start, add = (start_output + row) * height * width, bias[start_output + row]
             _store(o, result, start, width, places, add)
@@ -380,15 +375,15 @@ def winograd_weight_loop(
                 for t in range(_T):
                     gradients[to + t * _U(rows)] = o[source + t]
         for point in range(SQUARE):
-            plane = (block - first) * SQUARE + point
             for start in range(0, channels, INNER):
+                plane = (block - first) * channels + start
                 strided_gemm(
                     blas,
                     min(INNER, channels - start),
                     rows,
                     TILES,
-                    inputs.ctypes.data + (plane * channels + start) * TILES * item,
-                    TILES,
+                    inputs.ctypes.data + (plane * PITCH + point * TILES) * item,
+                    PITCH,
                     0,
                     gradients.ctypes.data + point * TILES * rows * item,
                     rows,
