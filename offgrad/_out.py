@@ -33,6 +33,11 @@ NAMES = """
     sin sinc sinh softmax sort sqrt square stack std std_mean sub subtract sum take
     take_along_dim tan tanh tensordot topk tril tril_indices triu triu_indices trunc var
     var_mean vdot vstack where xlogy zeros
+    bitwise_left_shift bitwise_right_shift gcd lcm ldexp nextafter
+    alias_copy as_strided_copy detach_copy diagonal_copy expand_copy frexp histc histogram
+    index_reduce isin mode nanmedian nanquantile narrow_copy nonzero_static permute_copy quantile
+    renorm scatter_reduce select_copy slice_copy squeeze_copy t_copy transpose_copy unfold_copy
+    unsqueeze_copy view_copy
 """
 """The functions that take ``out=``, as in PyTorch."""
 
@@ -44,6 +49,10 @@ EXACT = """
     normal polar round scatter scatter_add searchsorted sgn sign signbit softmax sort
     std_mean take take_along_dim tensordot topk tril tril_indices triu triu_indices trunc var_mean
     vdot where
+    alias_copy as_strided_copy detach_copy diagonal_copy expand_copy frexp histc histogram
+    index_reduce isin mode nanmedian nanquantile narrow_copy nonzero_static permute_copy quantile
+    renorm scatter_reduce select_copy slice_copy squeeze_copy t_copy transpose_copy unfold_copy
+    unsqueeze_copy view_copy
 """
 """Those of them whose results do not convert to another dtype."""
 
