@@ -1,5 +1,7 @@
 """Maxima over windows: max pooling, of fixed and of adaptive windows."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -198,13 +200,16 @@ def max_pool3d(
 
 
 def with_indices(operation: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return `operation` under `name`, returning indices by default."""
+    """Return `operation` under `name`, returning indices whatever `return_indices` is."""
+    signature = inspect.signature(operation)
 
-    def run(*args: Any, return_indices: bool = True, **kwargs: Any) -> Any:
-        del return_indices
-        return operation(*args, return_indices=True, **kwargs)
+    @functools.wraps(operation)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments["return_indices"] = True
+        return operation(*bound.args, **bound.kwargs)
 
-    run.__name__ = name
+    run.__name__ = run.__qualname__ = name
     run.__doc__ = f"Return the result of `{operation.__name__}` and the places of its maxima."
     return run
 
