@@ -106,6 +106,8 @@ def resample(x: Array, taps: tuple[Taps | None, ...], out: Array) -> None:
     ndim = len(taps)
     shape, sizes = out.shape[: out.ndim - ndim], list(x.shape[x.ndim - ndim :])
     steps = _steps(taps)
+    if not steps:
+        out[...] = x
     for number, (axes, chosen) in enumerate(steps):
         target = out
         for axis, each in zip(axes, chosen, strict=True):
@@ -121,12 +123,13 @@ _Step = tuple[tuple[int, int], tuple[Taps | None, Taps | None]]
 
 def _steps(taps: tuple[Taps | None, ...]) -> list[_Step]:
     """Return pairs of adjacent axes in the order of work, and the taps of each."""
+    last = taps[-1]
     if len(taps) == 1:
-        return [((0, 0), (None, taps[0]))]
-    if len(taps) == 2:
-        return [((0, 1), (taps[0], taps[1]))]
-    steps: list[_Step] = [((1, 2), (taps[1], taps[2]))]
-    if taps[0] is not None:
+        return [] if last is None else [((0, 0), (None, last))]
+    rows = taps[-2]
+    axes = len(taps) - 2, len(taps) - 1
+    steps: list[_Step] = [] if rows is last is None else [(axes, (rows, last))]
+    if len(taps) == 3 and taps[0] is not None:
         grows = taps[0].outputs > taps[0].size
         # The axis first that makes the intermediate result smaller.
         steps.insert(1 if grows else 0, ((0, 1), (taps[0], None)))

@@ -52,7 +52,8 @@ CASES: list[Case] = [
     *(("pad", s, {"pad": p, "mode": m})
       for m in ("reflect", "replicate", "circular")
       for s, p in ((S1, (2, 3)), (S1, (0, 1)), (S2, (2, 1, 0, 3)), (S2, (0, 0, 1, 1)),
-                   (S3, (1, 2, 0, 1, 3, 2)))),
+                   (S3, (1, 2, 0, 1, 3, 2)), (S3, (0, 0, 0, 0, 1, 2)), (S2, (0, 0, 0, 0)),
+                   (S3, (0, 0, 1, 1, 0, 0)))),
     *(("pad", S2, {"pad": (-1, 2, 3, -2), "mode": m})
       for m in ("reflect", "replicate", "circular")),
     *(("interpolate", s, {"mode": m, **o})

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from offgrad.ops._nn.channel_shuffling import Rearrange
 from offgrad.ops._nn.max_pooling import MaxPool, MaxPoolBackward, MaxPoolDoubleBackward
 from offgrad.ops._nn.padding import ConstantPadNd
 from offgrad.ops._nn.resampling import Resample
@@ -103,10 +104,11 @@ SPECS = [
     OpSpec("affine_grid", (),
            lambda m, t: m.nn.functional.affine_grid(t, [2, 1, 2, 3], align_corners=True),
            [((2, 2, 3),)]),
-    OpSpec("pixel_shuffle", (), lambda m, x: m.pixel_shuffle(x, 2), [((1, 4, 2, 1),)],
+    OpSpec("pixel_shuffle", (Rearrange,), lambda m, x: m.pixel_shuffle(x, 2), [((1, 4, 2, 1),)],
            complex=True),
-    OpSpec("pixel_unshuffle", (), lambda m, x: m.pixel_unshuffle(x, 2), [((1, 1, 2, 4),)]),
-    OpSpec("channel_shuffle", (), lambda m, x: m.channel_shuffle(x, 2), [((1, 4, 2),)]),
+    OpSpec("pixel_unshuffle", (Rearrange,), lambda m, x: m.pixel_unshuffle(x, 2),
+           [((1, 1, 2, 4),)]),
+    OpSpec("channel_shuffle", (Rearrange,), lambda m, x: m.channel_shuffle(x, 2), [((1, 4, 2),)]),
     OpSpec("fractional_max_pool2d", (),
            lambda m, x, u: m.nn.functional.fractional_max_pool2d(
                x, 2, (2, 3), _random_samples=u.detach()),

@@ -1,7 +1,10 @@
 """Rearranging channels: into finer or coarser grids, and between groups."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from offgrad import kernels, memory
+from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import check_tensor
@@ -10,6 +13,43 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 __all__ = ["channel_shuffle", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle"]
+
+
+class Rearrange(Op):
+    """The elements with some dimensions split, in another order, and joined; keeps nothing."""
+
+    is_recomputable = True
+
+    def forward(
+        self, x: Array, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]
+    ) -> Array:
+        """Return x, viewed as `split`, with dimensions in `order`, copied as `shape`."""
+        turned = memory.contiguous(x).reshape(split).transpose(order)
+        self.arguments = {
+            "split": turned.shape,
+            "order": tuple(sorted(range(len(order)), key=order.__getitem__)),
+            "shape": x.shape,
+        }
+        out = memory.empty(shape, x.dtype)
+        kernels.copy_into(out.reshape(turned.shape), turned)
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        name = self.name()
+        return Rearrange.named(_OPPOSITES.get(name, name)).apply(grad, **self.arguments)
+
+
+_OPPOSITES = {
+    "PixelShuffleBackward0": "PixelUnshuffleBackward0",
+    "PixelUnshuffleBackward0": "PixelShuffleBackward0",
+}
+
+
+def _rearranged(
+    x: "Tensor", name: str, split: Sequence[int], order: Sequence[int], shape: Sequence[int]
+) -> "Tensor":
+    arguments = {"split": tuple(split), "order": tuple(order), "shape": tuple(shape)}
+    return Rearrange.named(f"{name}Backward0").apply(x, **arguments)
 
 
 def _factor(input: "Tensor", value: int, where: str, name: str) -> "tuple[Tensor, int]":
@@ -36,10 +76,10 @@ def pixel_shuffle(input: "Tensor", upscale_factor: int) -> "Tensor":
             "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square "
             f"of upscale_factor, but input.size(-3)={channels} is not divisible by {r * r}"
         )
-    split = x.reshape(*batch, channels // (r * r), r, r, height, width)
-    n = len(batch)
-    order = split.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return order.reshape(*batch, channels // (r * r), height * r, width * r)
+    kept, n = channels // (r * r), len(batch)
+    split = *batch, kept, r, r, height, width
+    order = *range(n), n, n + 3, n + 1, n + 4, n + 2
+    return _rearranged(x, "PixelShuffle", split, order, (*batch, kept, height * r, width * r))
 
 
 def pixel_unshuffle(input: "Tensor", downscale_factor: int) -> "Tensor":
@@ -56,10 +96,10 @@ def pixel_unshuffle(input: "Tensor", downscale_factor: int) -> "Tensor":
                 f"pixel_unshuffle expects {name} to be divisible by downscale_factor, but "
                 f"input.size({dim})={size} is not divisible by {r}"
             )
-    split = x.reshape(*batch, channels, height // r, r, width // r, r)
-    n = len(batch)
-    order = split.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return order.reshape(*batch, channels * r * r, height // r, width // r)
+    high, low, n = height // r, width // r, len(batch)
+    split = *batch, channels, high, r, low, r
+    order = *range(n), n, n + 2, n + 4, n + 1, n + 3
+    return _rearranged(x, "PixelUnshuffle", split, order, (*batch, channels * r * r, high, low))
 
 
 def channel_shuffle(input: "Tensor", groups: int) -> "Tensor":
@@ -75,8 +115,9 @@ def channel_shuffle(input: "Tensor", groups: int) -> "Tensor":
             f"Number of channels must be divisible by groups. Got {channels} channels and {count} "
             "groups."
         )
-    split = x.reshape(n, count, channels // count, *rest)
-    return split.transpose(1, 2).reshape(n, channels, *rest)
+    split = n, count, channels // count, *rest
+    order = 0, 2, 1, *range(3, len(split))
+    return _rearranged(x, "ChannelShuffle", split, order, x._array.shape)
 
 
 native_channel_shuffle = channel_shuffle

@@ -1,5 +1,6 @@
 """Interpolation: images, signals and volumes at other sizes."""
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from math import floor
@@ -264,6 +265,8 @@ def _sizes_and_factors(
     if isinstance(scale_factor, tuple | list):
         _check_count(x, ndim, scale_factor, "scale_factor")
         factors = tuple(float(each) for each in scale_factor)
+    elif isinstance(scale_factor, str):
+        raise TypeError(f"interpolate: scale_factor must be a number, got {scale_factor!r}")
     else:
         factors = (float(scale_factor),) * ndim
     sizes = tuple(floor(old * factor) for old, factor in zip(spatial, factors, strict=True))
@@ -279,6 +282,15 @@ def _check_count(x: "Tensor", ndim: int, given: Any, name: str) -> None:
         )
 
 
+def _warn_of_age(name: str) -> None:
+    warnings.warn(
+        f"`nn.functional.{name}` is deprecated: use `nn.functional.interpolate`, which does the "
+        "same",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
 def upsample(
     input: "Tensor",
     size: Any = None,
@@ -286,15 +298,18 @@ def upsample(
     mode: str = "nearest",
     align_corners: bool | None = None,
 ) -> "Tensor":
-    """Return `interpolate` of the arguments: its older name."""
+    """Return `interpolate` of the arguments: its older name, with a warning."""
+    _warn_of_age("upsample")
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
 def upsample_nearest(input: "Tensor", size: Any = None, scale_factor: Any = None) -> "Tensor":
-    """Return `interpolate` in the mode "nearest"."""
+    """Return `interpolate` in the mode "nearest", with a warning: an older name."""
+    _warn_of_age("upsample_nearest")
     return interpolate(input, size, scale_factor, "nearest")
 
 
 def upsample_bilinear(input: "Tensor", size: Any = None, scale_factor: Any = None) -> "Tensor":
-    """Return `interpolate` in the mode "bilinear" with aligned corners."""
+    """Return `interpolate` in the mode "bilinear" with aligned corners, with a warning."""
+    _warn_of_age("upsample_bilinear")
     return interpolate(input, size, scale_factor, "bilinear", True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.kernels import Taps
 from offgrad.ops._core.dims import integers
 from offgrad.ops._core.dtypes import check_tensor, element
@@ -123,12 +123,16 @@ def pad(
         RuntimeError: if the numbers do not fit the shape.
         NotImplementedError: for another mode, or number of dimensions.
     """
+    if isinstance(value, TensorBase):
+        value = value.item()
     if mode == "constant":
         return constant_pad_nd(input, pad, 0 if value is None else value)
     x = check_tensor(input, "pad")
     given = integers(pad, "pad", "pad")
     if len(given) % 2:
         raise RuntimeError(f"pad: Padding length must be divisible by 2, got {list(given)}")
+    if not isinstance(mode, str):
+        raise TypeError(f"pad: mode must be a string, got {mode!r}")
     if mode not in _NODES:
         raise NotImplementedError(
             f"Unrecognised padding mode {mode}: there are constant, reflect, replicate, circular"
