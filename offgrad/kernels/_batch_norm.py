@@ -25,6 +25,9 @@ from offgrad.kernels._batch_norm_loops import (
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._parallel import parallel_for
 
+_TILE = 2048
+"""Numbers of a sample, of one channel or several, that the loops pass over together."""
+
 
 def batch_norm(
     x: Array,
@@ -58,11 +61,12 @@ def batch_norm(
     v = np.empty(0, x.dtype) if variance is None else variance
     small = x.dtype.type(eps)
     if x.ndim == 3:
-        parallel_for(
-            lambda start, stop: planes_loop(x, w, b, small, out, mean, invstd, v, start, stop),
-            channels,
-            count,
-        )
+        sums, tile = np.empty((3, channels), np.float64), _tile(x)
+
+        def run(start: int, stop: int) -> None:
+            planes_loop(x, w, b, small, out, mean, invstd, v, sums, tile, start, stop)
+
+        parallel_for(run, channels, count)
         return
     if variance is not None and count:
         sums = np.empty((2, channels), np.float64)
@@ -117,17 +121,16 @@ def batch_norm_backward(
     dw = np.empty(channels, x.dtype) if dweight is None else dweight
     db = np.empty(channels, x.dtype) if dbias is None else dbias
     d = np.empty((0,) * x.ndim, x.dtype) if dx is None else dx
-    if x.ndim == 3:
-        sums = training or dweight is not None or dbias is not None
-        parallel_for(
-            lambda start, stop: planes_backward_loop(
-                grad, x, w, mean, invstd, d, dw, db, training, sums, start, stop
-            ),
-            channels,
-            count,
-        )
-        return
     totals = np.empty((2, channels), np.float64)
+    if x.ndim == 3:
+        tile = _tile(x)
+
+        def run(start: int, stop: int) -> None:
+            given = mean, invstd, d, dw, db, training, totals, tile
+            planes_backward_loop(grad, x, w, *given, start, stop)
+
+        parallel_for(run, channels, count)
+        return
     parts = np.empty((2, channels), x.dtype)
     parallel_for(
         lambda start, stop: column_sums_loop(
@@ -148,6 +151,12 @@ def batch_norm_backward(
         count,
         channels,
     )
+
+
+def _tile(x: Array) -> int:
+    """How many channels to take together: neighbours in memory, if their planes are small."""
+    width: int = x.shape[2]
+    return max(1, _TILE // max(1, width))
 
 
 def _check(x: Array, weight: Array | None, bias: Array | None, *statistics: Array) -> None:

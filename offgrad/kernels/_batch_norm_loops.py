@@ -20,46 +20,58 @@ def planes_loop(
     mean: Any,
     invstd: Any,
     variance: Any,
+    sums: Any,
+    tile: int,
     start: int,
     stop: int,
 ) -> None:
     number = x.dtype.type
-    for c in range(start, stop):
-        if variance.size > 0 and x.shape[0] * x.shape[2] > 0:
-            # Sums of differences from a number near the mean: their squares keep their digits.
-            first = x[0, c]
-            near = number(0)
-            for j in range(first.size):
-                near += first[j]
-            near = near / number(first.size)
-            total = 0.0
-            squares = 0.0
+    near = sums[0]
+    total = sums[1]
+    squares = sums[2]
+    count = x.shape[0] * x.shape[2]
+    for first in range(start, stop, tile):
+        last = min(first + tile, stop)
+        if variance.size > 0 and count > 0:
+            for c in range(first, last):
+                # Sums of differences from a number near the mean: squares keep their digits.
+                plane = x[0, c]
+                part = number(0)
+                for j in range(plane.size):
+                    part += plane[j]
+                near[c] = part / number(plane.size)
+                total[c] = 0.0
+                squares[c] = 0.0
             for n in range(x.shape[0]):
-                plane = x[n, c]
-                for begin in range(0, plane.size, SUM_BLOCK):
-                    block = plane[begin : begin + SUM_BLOCK]
-                    part = number(0)
-                    square = number(0)
-                    for j in range(block.size):
-                        difference = block[j] - near
-                        part += difference
-                        square += difference * difference
-                    total += part
-                    squares += square
-            shift = total / (x.shape[0] * x.shape[2])
-            mean[c] = number(near + shift)
-            spread = squares / (x.shape[0] * x.shape[2]) - shift * shift
-            # NaN stays.
-            variance[c] = number(0) if spread < 0 else number(spread)
-            invstd[c] = number(1) / number(np.sqrt(variance[c] + eps))
-        m = mean[c]
-        scale = invstd[c] * weight[c]
-        b = bias[c]
+                for c in range(first, last):
+                    plane = x[n, c]
+                    centre = number(near[c])
+                    for begin in range(0, plane.size, SUM_BLOCK):
+                        block = plane[begin : begin + SUM_BLOCK]
+                        part = number(0)
+                        square = number(0)
+                        for j in range(block.size):
+                            difference = block[j] - centre
+                            part += difference
+                            square += difference * difference
+                        total[c] += part
+                        squares[c] += square
+            for c in range(first, last):
+                shift = total[c] / count
+                mean[c] = number(number(near[c]) + shift)
+                spread = squares[c] / count - shift * shift
+                # NaN stays.
+                variance[c] = number(0) if spread < 0 else number(spread)
+                invstd[c] = number(1) / number(np.sqrt(variance[c] + eps))
         for n in range(x.shape[0]):
-            row = x[n, c]
-            y = out[n, c]
-            for j in range(row.size):
-                y[j] = (row[j] - m) * scale + b
+            for c in range(first, last):
+                m = mean[c]
+                scale = invstd[c] * weight[c]
+                b = bias[c]
+                row = x[n, c]
+                y = out[n, c]
+                for j in range(row.size):
+                    y[j] = (row[j] - m) * scale + b
 
 
 @jit
@@ -73,40 +85,45 @@ def planes_backward_loop(
     dweight: Any,
     dbias: Any,
     training: bool,
-    sums: bool,
+    sums: Any,
+    tile: int,
     start: int,
     stop: int,
 ) -> None:
     number = x.dtype.type
-    for c in range(start, stop):
-        m = mean[c]
-        r = invstd[c]
-        total = 0.0
-        product = 0.0
-        for n in range(x.shape[0] if sums else 0):
-            g = grad[n, c]
-            row = x[n, c]
-            for begin in range(0, row.size, SUM_BLOCK):
-                block = row[begin : begin + SUM_BLOCK]
-                grads = g[begin : begin + SUM_BLOCK]
-                part = number(0)
-                products = number(0)
-                for j in range(block.size):
-                    part += grads[j]
-                    products += grads[j] * (block[j] - m)
-                total += part
-                product += products
-        dweight[c] = number(product) * r
-        dbias[c] = number(total)
-        if dx.size > 0:
-            scale = weight[c] * r
-            average = number(0)
-            slope = number(0)
-            if training:
-                count = number(x.shape[0] * x.shape[2])
-                average = number(total) / count
-                slope = number(product) * r * r / count
-            for n in range(x.shape[0]):
+    total = sums[0]
+    product = sums[1]
+    count = number(x.shape[0] * x.shape[2])
+    for first in range(start, stop, tile):
+        last = min(first + tile, stop)
+        for c in range(first, last):
+            total[c] = 0.0
+            product[c] = 0.0
+        for n in range(x.shape[0]):
+            for c in range(first, last):
+                g = grad[n, c]
+                row = x[n, c]
+                m = mean[c]
+                for begin in range(0, row.size, SUM_BLOCK):
+                    block = row[begin : begin + SUM_BLOCK]
+                    grads = g[begin : begin + SUM_BLOCK]
+                    part = number(0)
+                    products = number(0)
+                    for j in range(block.size):
+                        part += grads[j]
+                        products += grads[j] * (block[j] - m)
+                    total[c] += part
+                    product[c] += products
+        for c in range(first, last):
+            dweight[c] = number(product[c]) * invstd[c]
+            dbias[c] = number(total[c])
+        for n in range(x.shape[0] if dx.size > 0 else 0):
+            for c in range(first, last):
+                m = mean[c]
+                r = invstd[c]
+                scale = weight[c] * r
+                average = dbias[c] / count if training else number(0)
+                slope = dweight[c] * r / count if training else number(0)
                 g = grad[n, c]
                 row = x[n, c]
                 d = dx[n, c]

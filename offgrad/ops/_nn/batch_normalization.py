@@ -39,8 +39,10 @@ def is_channels_last(x: Array) -> bool:
 
 def _for_kernel(x: Array, channels_last: bool) -> Array:
     """Return [N, C, ...] as contiguous [N, C, L], or as [R, C] where channels are columns."""
-    if channels_last or prod(x.shape[2:]) == 1:
+    if channels_last:
         return memory.contiguous(np.moveaxis(x, 1, -1)).reshape(-1, x.shape[1])
+    if prod(x.shape[2:]) == 1:
+        return memory.contiguous(x).reshape(x.shape[:2])
     return memory.contiguous(x).reshape(*x.shape[:2], prod(x.shape[2:]))
 
 
