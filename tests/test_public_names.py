@@ -46,6 +46,7 @@ FACES = (
     "offgrad.nn.attention",
     "offgrad.nn.functional",
     "offgrad.nn.init",
+    "offgrad.nn.parallel",
     "offgrad.nn.utils",
     "offgrad.nn.utils.rnn",
     "offgrad.optim",

@@ -1,10 +1,11 @@
 """Modules: layers, containers, and the parts to build them from.
 
-Internal: the modules in this folder other than `functional`, `init` and `utils`.
+Internal: the modules in this folder other than `functional`, `init`, `parallel`
+and `utils`.
 """
 
 from offgrad._missing import missing as _missing
-from offgrad.nn import attention, functional, init, modules, parameter, utils
+from offgrad.nn import attention, functional, init, modules, parallel, parameter, utils
 from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
     register_module_forward_hook,
@@ -13,6 +14,7 @@ from offgrad.nn.hooks.registry import (
     register_module_full_backward_pre_hook,
 )
 from offgrad.nn.modules import *  # noqa: F403
+from offgrad.nn.parallel import DataParallel
 from offgrad.nn.parameter import (
     Buffer,
     Parameter,
@@ -22,6 +24,7 @@ from offgrad.nn.parameter import (
 
 __all__ = [
     "Buffer",
+    "DataParallel",
     "Parameter",
     "UninitializedBuffer",
     "UninitializedParameter",
@@ -29,6 +32,7 @@ __all__ = [
     "functional",
     "init",
     "modules",
+    "parallel",
     "parameter",
     "register_module_backward_hook",
     "register_module_forward_hook",

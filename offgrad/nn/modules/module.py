@@ -10,6 +10,7 @@ from offgrad.nn.hooks.call import call_with_hooks
 from offgrad.nn.hooks.call_stack import module_registrations
 from offgrad.nn.hooks.registry import (
     call_registration_hooks,
+    global_hooks,
     register_module_backward_hook,
     register_module_buffer_registration_hook,
     register_module_forward_hook,
@@ -21,6 +22,17 @@ from offgrad.nn.hooks.registry import (
 )
 from offgrad.nn.parameter import Buffer, Parameter
 from offgrad.nn.state_dict import StateMethods
+
+# The registries under PyTorch's names, which code reads.
+_global_forward_hooks = global_hooks.forward
+_global_forward_hooks_always_called = global_hooks.always_called
+_global_forward_hooks_with_kwargs = global_hooks.forward_with_kwargs
+_global_forward_pre_hooks = global_hooks.forward_pre
+_global_backward_hooks = global_hooks.backward
+_global_backward_pre_hooks = global_hooks.backward_pre
+_global_buffer_registration_hooks = global_hooks.buffer_registration
+_global_module_registration_hooks = global_hooks.module_registration
+_global_parameter_registration_hooks = global_hooks.parameter_registration
 
 __all__ = [
     "Module",
