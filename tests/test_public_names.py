@@ -12,6 +12,7 @@ import pytest
 
 FACES = (
     "offgrad",
+    "offgrad.__future__",
     "offgrad.accelerator",
     "offgrad.amp",
     "offgrad.autograd",

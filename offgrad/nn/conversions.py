@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
     from offgrad.nn.modules.module import Module
 
+
+class _Settings:
+    """What ``offgrad.__future__`` sets."""
+
+    overwrite = False
+    swap = False
+
+
+settings = _Settings()
+
 C = TypeVar("C", bound="ConversionMethods")
 
 
@@ -74,11 +84,15 @@ class ConversionMethods(TraversalMethods):
         """
         for module in self.children() if recurse else ():
             module._apply(fn)
-        for parameter in self._parameters.values():
-            if parameter is not None:
-                _convert(parameter, fn)
-                if parameter.grad is not None:
-                    _convert(parameter.grad, fn)
+        for name, parameter in self._parameters.items():
+            if parameter is None:
+                continue
+            if settings.overwrite:
+                self._parameters[name] = _converted(parameter, fn)
+                continue
+            _convert(parameter, fn)
+            if parameter.grad is not None:
+                _convert(parameter.grad, fn)
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 converted = self._buffers[name] = fn(buffer)
@@ -180,6 +194,15 @@ class ConversionMethods(TraversalMethods):
     def share_memory(self: C) -> C:
         """Call ``share_memory_()`` of all parameters and buffers."""
         return self._apply(operator.methodcaller("share_memory_"))
+
+
+@grad_mode.no_grad()
+def _converted(parameter: Parameter, fn: "Callable[[Tensor], Tensor]") -> Parameter:
+    """Return a new parameter with the data, and the gradient, that `fn` returns."""
+    new = Parameter(fn(parameter).detach(), parameter.requires_grad)
+    if parameter.grad is not None:
+        new.grad = fn(parameter.grad).requires_grad_(parameter.grad.requires_grad)
+    return new
 
 
 @grad_mode.no_grad()

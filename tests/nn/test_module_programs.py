@@ -223,3 +223,21 @@ def test_conversion_while_a_graph_is_alive() -> None:
     assert net.weight.grad is not None
     assert net.weight.grad.dtype == offgrad.float64
     assert loss.requires_grad
+
+
+def test_conversions_that_make_new_parameters() -> None:
+    future = offgrad.__future__
+    net = nn.Linear(2, 2)
+    net(offgrad.ones(1, 2)).sum().backward()
+    weight = net.weight
+    assert not future.get_overwrite_module_params_on_conversion()
+    assert not future.get_swap_module_params_on_conversion()
+    future.set_overwrite_module_params_on_conversion(True)
+    try:
+        net.double()
+    finally:
+        future.set_overwrite_module_params_on_conversion(False)
+    assert net.weight is not weight
+    assert weight.dtype == offgrad.float32
+    assert net.weight.dtype == net.weight.grad.dtype == offgrad.float64  # type: ignore[union-attr]
+    assert net.weight.is_leaf
