@@ -98,6 +98,7 @@ class _Workers:
         self.process = os.getpid()
         self.processes: list[Any] = []
         self.connections: list[Connection[Any, Any]] = []
+        self.receivers: list[transport.Receiver] = []
         arguments = WorkerArguments(
             loader.dataset,
             loader._auto_collation,
@@ -114,6 +115,7 @@ class _Workers:
                 with masked:
                     here, there = context.Pipe()
                     self.connections.append(here)
+                    self.receivers.append(transport.Receiver(here))
                     _open_ends.add(here)
                 others = tuple(_open_ends) if forks else ()
                 worker = context.Process(
@@ -146,6 +148,7 @@ class _Workers:
                 deadline = time.monotonic() + _END_SECONDS
             self.processes.clear()
             self.connections.clear()
+            self.receivers.clear()
 
     def describe_dead(self, numbers: list[int]) -> str:
         """Return the sentence for workers that ended by themselves."""
@@ -214,8 +217,11 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
             worker = self._next_worker()
             number, self._sent = self._sent, self._sent + 1
             self._owners[number] = worker
+            receiver = self._workers.receivers[worker]
+            task = Task(self._epoch, number, index, receiver.emptied)
             try:
-                self._workers.connections[worker].send(Task(self._epoch, number, index))
+                receiver.connection.send(task)
+                receiver.emptied = []
             except OSError:
                 self._fail(worker)
 
@@ -274,7 +280,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         for connection in ready:
             worker = workers.connections.index(connection)  # type: ignore[arg-type]
             try:
-                epoch, number, result = transport.receive(connection)  # type: ignore[arg-type]
+                epoch, number, result = workers.receivers[worker].receive()
             except (EOFError, OSError):
                 self._fail(worker)
             except pickle.UnpicklingError as error:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from offgrad import ops
+from offgrad import memory, ops
 from offgrad._tensor.tensor import Tensor
+from offgrad.autograd.tensor_base import wrap
 
 __all__ = ["collate", "default_collate", "default_collate_fn_map", "default_convert"]
 
@@ -120,7 +121,14 @@ def _unknown(what: Any) -> str:
 
 def collate_tensor_fn(batch: Any, *, collate_fn_map: Any = None) -> Tensor:
     """Stack tensors."""
-    return ops.stack(list(batch), 0)
+    first = batch[0]._array
+    for each in batch:
+        array = each._array
+        if array.shape != first.shape or array.dtype != first.dtype or each.requires_grad:
+            return ops.stack(list(batch), 0)  # promotes, records or raises
+    out = memory.empty((len(batch), *first.shape), first.dtype)
+    np.stack([each._array for each in batch], out=out)
+    return wrap(out)
 
 
 def collate_numpy_array_fn(batch: Any, *, collate_fn_map: Any = None) -> Tensor:
@@ -160,6 +168,11 @@ default_collate_fn_map: dict[Any, CollateFunction] = {
     bytes: collate_str_fn,
 }
 """The functions of `default_collate`; a program may add types of its own."""
+
+
+def stacks_tensors() -> bool:
+    """Return whether the program has left the function for tensors as it was."""
+    return default_collate_fn_map.get(Tensor) is collate_tensor_fn
 
 
 def default_collate(batch: Any) -> Any:

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from offgrad.utils.data.dataset import IterableDataset
+from offgrad.utils.data._utils.collate import default_collate, stacks_tensors
+from offgrad.utils.data.dataset import IterableDataset, Subset, TensorDataset
 
 
 class MapFetcher:
@@ -21,9 +22,28 @@ class MapFetcher:
         """Return the batch of a list of indices, or, without batches, the sample of an index."""
         if not self.auto_collation:
             return self.collate_fn(self.dataset[index])
+        if self.collate_fn is default_collate and stacks_tensors():
+            columns = _gathered(self.dataset, index)
+            if columns is not None:
+                return columns
         if getattr(self.dataset, "__getitems__", None):
             return self.collate_fn(self.dataset.__getitems__(index))
         return self.collate_fn([self.dataset[each] for each in index])
+
+
+def _gathered(dataset: Any, index: list[Any]) -> list[Any] | None:
+    """Return the batch of a `TensorDataset`, or of a `Subset` of one, by one indexing of each
+    tensor; None for other datasets and indices.
+    """
+    while type(dataset) is Subset:
+        dataset, index = dataset.dataset, [dataset.indices[each] for each in index]
+    if (
+        type(dataset) is not TensorDataset
+        or not index
+        or any(type(each) is not int for each in index)
+    ):
+        return None
+    return [tensor[index] for tensor in dataset.tensors]
 
 
 class IterableFetcher(MapFetcher):

@@ -16,7 +16,7 @@ import numpy as np
 from offgrad import kernels, ops
 from offgrad._utils import ExceptionWrapper
 from offgrad.utils.data._utils.fetch import MapFetcher, make_fetcher
-from offgrad.utils.data._utils.transport import Message
+from offgrad.utils.data._utils.transport import Sender
 
 PARENT_CHECK_SECONDS = 2.0
 
@@ -57,11 +57,13 @@ class Task(NamedTuple):
         epoch: the iteration of the loader; workers skip tasks of earlier ones.
         number: its position in the epoch.
         index: what the sampler yielded.
+        emptied: numbers of the worker's segments that the main process has emptied.
     """
 
     epoch: int
     number: int
     index: Any
+    emptied: list[int]
 
 
 class Ended(NamedTuple):
@@ -101,6 +103,7 @@ class _Worker:
         self._arguments = arguments
         self._id = worker_id
         self._connection = connection
+        self._sender = Sender(connection)
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._latest_epoch = 0
         self._parent = os.getppid()
@@ -152,13 +155,14 @@ class _Worker:
 
     def _answer(self, task: Task, result: Any) -> None:
         try:
-            message = Message((task.epoch, task.number, result))
+            self._sender.send((task.epoch, task.number, result))
+        except OSError:
+            raise
         except Exception:
             # Of a batch, or of the class of an exception, that cannot be pickled.
             caught = result if isinstance(result, ExceptionWrapper) else self._caught()
             error = ExceptionWrapper((RuntimeError, caught.exc_msg), where=caught.where)
-            message = Message((task.epoch, task.number, error))
-        message.send(self._connection)
+            self._sender.send((task.epoch, task.number, error))
 
     def _read_tasks(self) -> None:
         """Read tasks as they come, so that the parent never waits; at their end the worker ends."""
@@ -167,6 +171,8 @@ class _Worker:
                 if self._connection.poll(PARENT_CHECK_SECONDS):
                     task = self._connection.recv()
                     self._latest_epoch = task.epoch
+                    for number in task.emptied:
+                        self._sender.give_back(number)
                     self._tasks.put(task)
         except (EOFError, OSError):
             pass
