@@ -1,5 +1,6 @@
 """Iterators of a DataLoader. Internal."""
 
+import _thread
 import itertools
 import multiprocessing
 import os
@@ -158,6 +159,14 @@ class _Workers:
         return f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {text}"
 
 
+def _stop(workers: _Workers) -> None:
+    """End the workers; for finalizers, whose exceptions Python drops."""
+    try:
+        workers.stop()
+    except KeyboardInterrupt:  # another thread's call raises it again, a moment later
+        _thread.start_new_thread(_thread.interrupt_main, ())
+
+
 def _describe_end(worker: Any) -> str:
     worker.join(1)
     code = worker.exitcode
@@ -189,7 +198,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         super()._reset(loader)
         if self._workers is None:
             workers = self._workers = _Workers(loader, self._base_seed)
-            self._finalizer = weakref.finalize(self, workers.stop)
+            self._finalizer = weakref.finalize(self, _stop, workers)
         count = len(self._workers.processes)
         self._epoch += 1
         self._sent = 0
