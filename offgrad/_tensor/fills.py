@@ -89,7 +89,7 @@ class Fills(TensorBase):
 
     def _uniform(self, generator: Any, where: str) -> "Tensor":
         if category(self._array.dtype) != 2:
-            raise NotImplementedError(f"{where} fills floating point tensors: {describe(self)}")
+            raise RuntimeError(f"{where} fills floating point tensors, got {describe(self)}")
         return ops.rand(self._array.shape, dtype=self._array.dtype, generator=generator)
 
     def random_(

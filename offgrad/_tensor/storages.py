@@ -316,6 +316,7 @@ class StorageMethods(TensorBase):
         untyped = UntypedStorage(self._storage)
         if memory_format is None and prod(target) + offset <= untyped.nbytes() // kind.itemsize:
             root = self._storage.root
+            self._storage.write("resize_")
             self._array = _strided(root, kind, target, _c_order(target), offset)
             return self
         if self._storage.external:

@@ -221,7 +221,7 @@ class Optimizer(OptimizerHooks):
 
         Of a complex parameter, real and imaginary parts are `value`.
         """
-        tensor = ops.zeros_like(param)
+        tensor = ops.zeros(param._array.shape, dtype=param._array.dtype)
         tensor._storage.role = "optimizer state"
         if value:
             as_real(tensor._array)[...] = value

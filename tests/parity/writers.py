@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import offgrad
 
-NOT_WRITERS = {"requires_grad_", "detach_"}
-"""They change a tensor's place in the graph only."""
+NOT_WRITERS = {"requires_grad_", "detach_", "resize_", "resize_as_", "set_", "share_memory_"}
+"""They change a tensor's place in the graph, or its memory, and no memory's contents."""
 
 OTHERS = {"index", "indexOf", "inv", "invert", "is_", "is_none", "is_not", "is_not_none"}
 """Names in `operator` that begin with i and are no in-place operators."""
@@ -96,5 +96,6 @@ def argument_lists(lib: Any, target: Any) -> Iterator[tuple[Any, ...]]:
         ((2, 2),), ((2, 2), 3), (1, 2, 3), (index, 2), (other, other, other),
         (0.5, lib.tensor(2.0)), (0, 3, (2, 2)), (batch, batch, other), (other, 1),
         (lib.ones(2, 2, dtype=target.dtype), numbers), (0.0, 1.0, "fan_in"),
-        (lib.ones(1, 2, 2, dtype=target.dtype), target),
+        (lib.ones(1, 2, 2, dtype=target.dtype), target), ((2,), (1,)), (0, index, other, "amax"),
+        (0, indices, other, "amax"), (lambda x: -x,), (other, max), (other, other, max),
     ]  # fmt: skip
