@@ -10,7 +10,9 @@ import pytest
 
 import offgrad
 
-X = lambda m: m.arange(6.0).view(2, 3)
+
+def X(m: Any) -> Any:
+    return m.arange(6.0).view(2, 3)
 
 
 NAMES = ["float", "double", "half", "bfloat16", "long", "int", "short", "char", "byte", "bool"]
@@ -205,7 +207,7 @@ def test_subclasses_keep_their_class() -> None:
     class Plain(offgrad.Tensor):
         pass
 
-    x = Named(offgrad.ones(2), name="x")
+    x: Any = Named(offgrad.ones(2), name="x")
     assert (x.name, x.tolist(), type(copy.deepcopy(x))) == ("x", [1, 1], Named)
     assert repr(Plain([1, 2])) == "Plain([1., 2.])"
     y = offgrad.ones(2, requires_grad=True)
