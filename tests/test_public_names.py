@@ -46,6 +46,7 @@ FACES = (
     "offgrad.nn",
     "offgrad.nn.attention",
     "offgrad.nn.functional",
+    "offgrad.nn.grad",
     "offgrad.nn.init",
     "offgrad.nn.parallel",
     "offgrad.nn.utils",

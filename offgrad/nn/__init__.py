@@ -1,11 +1,11 @@
 """Modules: layers, containers, and the parts to build them from.
 
-Internal: the modules in this folder other than `functional`, `init`, `parallel`
+Internal: the modules in this folder other than `functional`, `grad`, `init`, `parallel`
 and `utils`.
 """
 
 from offgrad._missing import missing as _missing
-from offgrad.nn import attention, functional, init, modules, parallel, parameter, utils
+from offgrad.nn import attention, functional, grad, init, modules, parallel, parameter, utils
 from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
     register_module_forward_hook,
@@ -30,6 +30,7 @@ __all__ = [
     "UninitializedParameter",
     "attention",
     "functional",
+    "grad",
     "init",
     "modules",
     "parallel",

@@ -129,6 +129,28 @@ def test_functions_and_dtypes(dtype: str) -> None:
         np.testing.assert_allclose(a.to(offgrad.float64).numpy(), b.to(torch.float64).numpy(), 1e-2)
 
 
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_gradients_as_functions(ndim: int) -> None:
+    rng = np.random.default_rng(0)
+    shapes = (2, 4, *[7] * ndim), (6, 2, *[3] * ndim), (2, 6, *[4] * ndim)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    found = []
+    for m in (offgrad, torch):
+        x, weight, grad = map(m.tensor, arrays)
+        of_input = getattr(m.nn.grad, f"conv{ndim}d_input")
+        of_weight = getattr(m.nn.grad, f"conv{ndim}d_weight")
+        found.append(
+            (
+                of_input(x.shape, weight, grad, 2, 1, 1, 2),
+                of_weight(x, weight.shape, grad, stride=2, padding=1, groups=2),
+            )
+        )
+        with pytest.raises(RuntimeError, match=r"."):
+            of_input(shapes[0], weight, grad[..., :3], 2, 1, 1, 2)
+    for mine, theirs in zip(*found, strict=True):
+        close(mine, theirs)
+
+
 ERRORS: dict[str, Callable[[Any, Any], Any]] = {
     "dtype": lambda m, x: m.conv2d(x, m.ones(6, 4, 3, 3, dtype=m.float64)),
     "bias dtype": lambda m, x: m.conv2d(x, m.ones(6, 4, 3, 3), m.ones(6, dtype=m.float64)),
@@ -167,6 +189,8 @@ ERRORS: dict[str, Callable[[Any, Any], Any]] = {
     "unfold integers": lambda m, x: m.nn.functional.unfold(x.long(), 3),
     "unfold stride": lambda m, x: m.nn.functional.unfold(x, 3, stride=0),
     "unfold three": lambda m, x: m.nn.functional.unfold(x, (3, 3, 3)),
+    "no weight": lambda m, x: m.conv2d(x, None),
+    "unfold one": lambda m, x: m.nn.functional.unfold(x, (3,)),
     "unfold padding": lambda m, x: m.nn.functional.unfold(x, 3, padding=-1),
     "fold places": lambda m, x: m.nn.functional.fold(m.ones(2, 36, 9), 6, 3),
     "fold rows": lambda m, x: m.nn.functional.fold(m.ones(2, 35, 9), 5, 3),

@@ -36,7 +36,7 @@ class _ConvNd(Module):
         "out_channels",
         "kernel_size",
     )
-    ndim: ClassVar[int]
+    _ndim: ClassVar[int]
     transposed: bool
 
     def _set(
@@ -73,7 +73,7 @@ class _ConvNd(Module):
         self.reset_parameters()
 
     def _each(self, value: Size) -> tuple[int, ...]:
-        return (value,) * self.ndim if isinstance(value, int) else tuple(value)
+        return (value,) * self._ndim if isinstance(value, int) else tuple(value)
 
     def _check(self) -> None:
         if self.groups <= 0:
@@ -104,11 +104,11 @@ class _ConvNd(Module):
                 f"{self.padding_mode!r}"
             )
 
-    def _sides(self) -> list[int]:
+    def _sides(self) -> Sequence[int]:
         if self.padding == "valid":
-            return [0, 0] * self.ndim
+            return [0, 0] * self._ndim
         if isinstance(self.padding, tuple):
-            return [each for each in reversed(self.padding) for _ in range(2)]
+            return tuple([each for each in reversed(self.padding) for _ in range(2)])
         sides = []
         for size, step in reversed([*zip(self.kernel_size, self.dilation, strict=False)]):
             total = step * (size - 1)
@@ -130,7 +130,7 @@ class _ConvNd(Module):
         ]
         plain = {"padding": 0, "dilation": 1, "output_padding": 0}
         for name, default in plain.items():
-            if getattr(self, name) != (default,) * self.ndim:
+            if getattr(self, name) != (default,) * self._ndim:
                 parts.append(f"{name}={getattr(self, name)}")
         if self.groups != 1:
             parts.append(f"groups={self.groups}")
@@ -142,7 +142,7 @@ class _ConvNd(Module):
 
 
 class _Conv(_ConvNd):
-    """Convolution over `ndim` dimensions."""
+    """Convolution over `_ndim` dimensions."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class _Conv(_ConvNd):
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0
-        convolve = getattr(F, f"conv{self.ndim}d")
+        convolve = getattr(F, f"conv{self._ndim}d")
         result: Tensor = convolve(
             input, weight, bias, self.stride, padding, self.dilation, self.groups
         )
@@ -193,23 +193,23 @@ class _Conv(_ConvNd):
 class Conv1d(_Conv):
     """Convolution of [N, C, L] or [C, L]; see `F.conv1d`."""
 
-    ndim = 1
+    _ndim = 1
 
 
 class Conv2d(_Conv):
     """Convolution of [N, C, H, W] or [C, H, W]; see `F.conv2d`."""
 
-    ndim = 2
+    _ndim = 2
 
 
 class Conv3d(_Conv):
     """Convolution of [N, C, D, H, W] or [C, D, H, W]; see `F.conv3d`."""
 
-    ndim = 3
+    _ndim = 3
 
 
 class _ConvTransposeNd(_ConvNd):
-    """Transposed convolution over `ndim` dimensions."""
+    """Transposed convolution over `_ndim` dimensions."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class _ConvTransposeNd(_ConvNd):
         extra = self.output_padding
         if output_size is not None:
             extra = self._output_padding(input, tuple(output_size))
-        convolve = getattr(F, f"conv_transpose{self.ndim}d")
+        convolve = getattr(F, f"conv_transpose{self._ndim}d")
         result: Tensor = convolve(
             input,
             self.weight,
@@ -266,7 +266,8 @@ class _ConvTransposeNd(_ConvNd):
         Raises:
             ValueError: if there is none.
         """
-        ndim, others = self.ndim, input.dim() - self.ndim
+        ndim = self._ndim
+        others = input.dim() - ndim
         if len(output_size) == ndim + others:
             output_size = output_size[others:]
         if len(output_size) != ndim:
@@ -295,16 +296,16 @@ class _ConvTransposeNd(_ConvNd):
 class ConvTranspose1d(_ConvTransposeNd):
     """Transposed convolution of [N, C, L] or [C, L]; see `F.conv_transpose1d`."""
 
-    ndim = 1
+    _ndim = 1
 
 
 class ConvTranspose2d(_ConvTransposeNd):
     """Transposed convolution of [N, C, H, W] or [C, H, W]; see `F.conv_transpose2d`."""
 
-    ndim = 2
+    _ndim = 2
 
 
 class ConvTranspose3d(_ConvTransposeNd):
     """Transposed convolution of [N, C, D, H, W] or [C, D, H, W]; see `F.conv_transpose3d`."""
 
-    ndim = 3
+    _ndim = 3

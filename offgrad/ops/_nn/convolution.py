@@ -7,6 +7,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import conj
+from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._nn.convolution_arguments import Convolving, same_padding, unbatched_ndim
 
 if TYPE_CHECKING:
@@ -321,3 +322,53 @@ def conv_tbc(input: "Tensor", weight: "Tensor", bias: "Tensor", pad: int = 0) ->
     """
     result = conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
     return result.permute(2, 0, 1)
+
+
+def convolution_input(
+    where: str,
+    input_size: Sequence[int],
+    weight: "Tensor",
+    grad_output: "Tensor",
+    *numbers: Any,
+) -> "Tensor":
+    """Return the gradient of the input of a convolution; see `offgrad.nn.grad`."""
+    ndim, size = check_tensor(weight, where)._array.ndim - 2, tuple(input_size)
+    how = Convolving.of(where, ndim, *numbers[:3], False, 0, numbers[3])
+    _check_result(where, how, size, weight._array.shape, grad_output)
+    return Convolution.apply(
+        grad_output, conj(weight), None, how=how._replace(transposed=True), size=size[2:]
+    )
+
+
+def convolution_weight(
+    where: str,
+    input: "Tensor",
+    weight_size: Sequence[int],
+    grad_output: "Tensor",
+    *numbers: Any,
+) -> "Tensor":
+    """Return the gradient of the weight of a convolution; see `offgrad.nn.grad`."""
+    ndim, size = check_tensor(input, where)._array.ndim - 2, tuple(weight_size)
+    how = Convolving.of(where, ndim, *numbers[:3], False, 0, numbers[3])
+    _check_result(where, how, input._array.shape, size, grad_output)
+    return ConvolutionWeight.apply(grad_output, conj(input), how=how, kernel=size[2:])
+
+
+def _check_result(
+    where: str,
+    how: Convolving,
+    size: tuple[int, ...],
+    weight_size: tuple[int, ...],
+    grad_output: "Tensor",
+) -> None:
+    """Raise RuntimeError unless the gradient has the shape of the convolution's result."""
+    shape = check_tensor(grad_output, where)._array.shape
+    fits = len(size) == len(weight_size) == len(shape) and size[1] == weight_size[1] * how.groups
+    if fits:
+        space = how.size(where, size[2:], weight_size[2:])
+        fits = shape == (size[0], weight_size[0], *space)
+    if not fits:
+        raise RuntimeError(
+            f"{where}: grad_output must have the shape of the result for an input of size "
+            f"{list(size)} and a weight of size {list(weight_size)}, got {list(shape)}"
+        )

@@ -83,6 +83,7 @@ class Convolving(NamedTuple):
             NotImplementedError: for bools.
         """
         check_not_bool(x, where)
+        check_tensor(weight, where)
         for name, each in (("weight", weight), ("bias", bias)):
             if each is not None and check_tensor(each, where)._array.dtype != x._array.dtype:
                 raise RuntimeError(
@@ -94,7 +95,7 @@ class Convolving(NamedTuple):
         if self.transposed:
             size = self._transposed_size(where, space, kernel)
         else:
-            size = self._size(where, space, kernel)
+            size = self.size(where, space, kernel)
         if 0 in space and 0 not in x._array.shape[:2]:
             raise RuntimeError(
                 f"{where}: only the batch and the channels may be empty, got a {describe(x)}"
@@ -132,7 +133,7 @@ class Convolving(NamedTuple):
                 f"elements, but got bias of size {list(bias._array.shape)} instead"
             )
 
-    def _size(self, where: str, space: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[int, ...]:
+    def size(self, where: str, space: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[int, ...]:
         ends = self.padding if self.after is None else self.after
         padded = [sum(each) for each in zip(space, self.padding, ends, strict=True)]
         reach = _reach(kernel, self.dilation)

@@ -150,7 +150,8 @@ def _check_dtype(input: "Tensor", where: str) -> "Tensor":
 
 
 def _pair(where: str, name: str, value: Any) -> Pair:
-    if not is_integer(value) and len(value) not in (1, 2):
+    lengths = (1, 2) if name in ("stride", "padding", "dilation") else (2,)
+    if not is_integer(value) and len(value) not in lengths:
         raise RuntimeError(f"{where}: expected two numbers as {name}, got {value}")
     return per_dim(where, name, value, 2)
 
