@@ -120,6 +120,8 @@ _MODULES = """
     multiprocessing overrides testing types version xpu
     __future__ _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps
     multiprocessing overrides types version xpu
+    __future__ _dynamo accelerator amp backends compat compiler cpu cuda distributed distributions
+    hub jit mps multiprocessing overrides testing types version xpu
 """
 
 __getattr__ = _missing.missing("offgrad", tuple(_MODULES.split()))

@@ -203,7 +203,8 @@ class Conversions(TensorBase):
         return self._array.item()
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self._array.ndim == 0 and spec else str(self)
+        is_number = self._array.ndim == 0 and type(self) is TensorBase.tensor_class
+        return format(self.item(), spec) if is_number else object.__format__(self, spec)
 
     # Copies
 
