@@ -1,7 +1,9 @@
 """Rates, momenta, states, warnings and errors of schedulers, beside torch's."""
 
 import copy
+import pickle
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -269,6 +271,27 @@ def test_subclasses_of_the_old_name() -> None:
     optimizer.step()
     scheduler.step()
     assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.25]
+
+
+def test_an_optimizer_with_a_scheduler_is_freed_at_once() -> None:
+    optimizer = make_optimizer(offgrad)
+    scheduler = schedulers.StepLR(optimizer, 2)
+    optimizer.step()
+    reference = weakref.ref(optimizer)
+    del optimizer, scheduler
+    assert reference() is None
+
+
+def test_schedulers_pickle() -> None:
+    scheduler = schedulers.OneCycleLR(make_optimizer(offgrad, momentum=0.9), 0.1, 10)
+    scheduler.optimizer.step()
+    scheduler.step()
+    copied = pickle.loads(pickle.dumps(scheduler))
+    copied.optimizer.step()
+    for each in (scheduler, copied):
+        each.step()
+    assert copied.get_last_lr() == scheduler.get_last_lr()
+    assert settings(copied.optimizer) == settings(scheduler.optimizer)
 
 
 def test_no_momentum_with_adagrad_unless_asked() -> None:

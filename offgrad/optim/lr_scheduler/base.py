@@ -2,7 +2,8 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -224,15 +225,25 @@ def _copied(value: Any) -> Any:
 
 
 def _note_steps(optimizer: Any) -> None:
-    """Make an optimizer note that `step` was called, as ``_opt_called``."""
-    step: Callable[..., Any] = optimizer.step
+    """Make an optimizer note that `step` was called, as ``_opt_called``.
+
+    The function holds no reference to the optimizer, whose memory is then free at once.
+    """
+    step: Any = optimizer.step
     if hasattr(step, "_wrapped_by_lr_sched"):
         return
+    function = getattr(step, "__func__", None)
+    reference = weakref.ref(optimizer)
 
     @functools.wraps(step)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        optimizer._opt_called = True
-        return step(*args, **kwargs)
+        owner: Any = reference()
+        owner._opt_called = True
+        return step(*args, **kwargs) if function is None else function(owner, *args, **kwargs)
 
+    # `wraps` noted the method, and with it the optimizer.
+    wrapper.__wrapped__ = function or step
     wrapper._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    if function is not None:
+        step = None
     optimizer.step = wrapper
