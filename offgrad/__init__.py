@@ -121,6 +121,7 @@ _MODULES = """
     __future__ _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps
     multiprocessing overrides types version xpu
     __future__ _dynamo accelerator amp backends compat compiler cpu cuda distributed distributions
+    __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda distributed fx
     hub jit mps multiprocessing overrides testing types version xpu
 """
 

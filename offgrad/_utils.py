@@ -1,8 +1,16 @@
-"""Exceptions that travel between processes and threads."""
+"""Exceptions that travel between processes and threads, and tensors as one vector."""
 
 import sys
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from offgrad import ops
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
 
 
 class _Text(str):
@@ -45,3 +53,19 @@ class ExceptionWrapper:
         except Exception:
             error = RuntimeError(text)
         raise error from None
+
+
+def _element_size(dtype: Any) -> int:
+    """Return the bytes of an element of a dtype."""
+    return int(np.dtype(dtype).itemsize)
+
+
+def _flatten_dense_tensors(tensors: "Sequence[Tensor]") -> "Tensor":
+    """Return the elements of tensors as one vector."""
+    return ops.cat([each.contiguous().view(-1) for each in tensors])
+
+
+def _unflatten_dense_tensors(flat: "Tensor", tensors: "Sequence[Tensor]") -> "tuple[Tensor, ...]":
+    """Return views of a vector with the shapes of `tensors`."""
+    parts = ops.split(flat, [each.numel() for each in tensors])
+    return tuple(part.view_as(each) for part, each in zip(parts, tensors, strict=True))

@@ -245,3 +245,37 @@ def test_processes(tmp_path: Path) -> None:
         start(_fail, (False,), nprocs=2, start_method="fork")
     with pytest.raises(offgrad.multiprocessing.ProcessExitedException, match="SIGKILL"):
         start(_fail, (True,), nprocs=2, start_method="fork")
+
+
+def test_marks_for_tracing() -> None:
+    def function() -> int:
+        return 3
+
+    assert offgrad.fx.wrap(function) is function
+    assert offgrad.fx.wrap("name") == "name"
+    with pytest.raises(RuntimeError, match="traces no programs"):
+        vars(offgrad.fx)["symbolic_trace"](function)
+
+
+def test_flat_tensors() -> None:
+    utils = offgrad._utils
+    parts = [offgrad.ones(2, 3), offgrad.zeros(4)]
+    flat = utils._flatten_dense_tensors(parts)
+    assert flat.shape == (10,)
+    assert [each.shape for each in utils._unflatten_dense_tensors(flat, parts)] == [(2, 3), (4,)]
+    assert utils._element_size(offgrad.bfloat16) == 2
+
+
+def test_timers() -> None:
+    timer = offgrad.utils.benchmark.Timer(
+        "x + y", setup="y = 1", globals={"x": 2}, label="sum", num_threads=1
+    )
+    before = offgrad.get_num_threads()
+    once = timer.timeit(10)
+    assert (len(once.times), once.number_per_run) == (1, 10)
+    assert once.median == once.mean > 0
+    found = timer.blocked_autorange(min_run_time=0.001)
+    assert sum(found.raw_times) >= 0.001
+    assert repr(found).startswith("sum\n  Median:")
+    assert len(timer.adaptive_autorange(min_run_time=0.0001, max_run_time=0.001).times) > 1
+    assert offgrad.get_num_threads() == before

@@ -1,11 +1,21 @@
 """Modules: layers, containers, and the parts to build them from.
 
-Internal: the modules in this folder other than `functional`, `grad`, `init`, `parallel`
-and `utils`.
+Internal: the modules in this folder other than `functional`, `grad`, `init`, `parallel` and
+`utils`.
 """
 
 from offgrad._missing import missing as _missing
-from offgrad.nn import attention, functional, grad, init, modules, parallel, parameter, utils
+from offgrad.nn import (
+    attention,
+    common_types,
+    functional,
+    grad,
+    init,
+    modules,
+    parallel,
+    parameter,
+    utils,
+)
 from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
     register_module_forward_hook,
@@ -29,6 +39,7 @@ __all__ = [
     "UninitializedBuffer",
     "UninitializedParameter",
     "attention",
+    "common_types",
     "functional",
     "grad",
     "init",
