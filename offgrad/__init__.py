@@ -123,9 +123,14 @@ _MODULES = """
     __future__ _dynamo accelerator amp backends compat compiler cpu cuda distributed distributions
     __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda distributed fx
     hub jit mps multiprocessing overrides testing types version xpu
+    __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda
+    distributed futures fx hub jit mps multiprocessing overrides testing torch_version
+    types version xpu
 """
 
-__getattr__ = _missing.missing("offgrad", tuple(_MODULES.split()))
+_NAMES = {"Future": "futures", "GradScaler": "amp", "fork": "jit", "wait": "jit"}
+
+__getattr__ = _missing.missing("offgrad", tuple(_MODULES.split()), _NAMES)
 
 __all__ = [
     "OutOfMemoryError",

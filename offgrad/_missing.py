@@ -82,17 +82,22 @@ def no_attribute(where: str, name: str) -> AttributeError:
     return _NoAttribute(where, name)
 
 
-def missing(where: str, modules: tuple[str, ...] = ()) -> Callable[[str], Any]:
+def missing(
+    where: str, modules: tuple[str, ...] = (), names: dict[str, str] | None = None
+) -> Callable[[str], Any]:
     """Return a module's ``__getattr__``, which raises `no_attribute` for missing names.
 
     Args:
         where: the full name of the module.
         modules: names of submodules, which it imports when a program asks for them.
+        names: submodules of further names, likewise.
     """
 
     def find(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{where}.{name}")
+        if names is not None and name in names:
+            return getattr(importlib.import_module(f"{where}.{names[name]}"), name)
         raise no_attribute(where, name)
 
     return find

@@ -1,5 +1,6 @@
 """Settings and small functions of the package. Most are accepted, since nothing depends on them."""
 
+import importlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +14,17 @@ __all__ = [
     "compiled_with_cxx11_abi",
     "get_default_device",
     "get_deterministic_debug_mode",
+    "get_device_module",
     "get_float32_matmul_precision",
     "get_num_interop_threads",
+    "has_lapack",
+    "has_mkl",
+    "has_openmp",
+    "has_spectral",
     "is_deterministic_algorithms_warn_only_enabled",
     "is_vulkan_available",
     "is_warn_always_enabled",
+    "newaxis",
     "set_default_device",
     "set_deterministic_debug_mode",
     "set_float32_matmul_precision",
@@ -27,6 +34,12 @@ __all__ = [
     "typename",
     "use_deterministic_algorithms",
 ]
+
+newaxis = None
+"""An index that adds a dimension."""
+
+has_lapack = has_spectral = True  # NumPy's
+has_mkl = has_openmp = False
 
 _MODES = ("default", "warn", "error")
 _PRECISIONS = ("highest", "high", "medium")
@@ -162,6 +175,18 @@ def set_default_device(device: Any) -> None:
         RuntimeError: for another device.
     """
     check_device(device)
+
+
+def get_device_module(device: Any = None) -> Any:
+    """Return the module of a device's functions, `offgrad.cpu` for None.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    kind = "cpu" if device is None else Device(device).type
+    if kind not in ("cpu", "cuda", "mps", "xpu"):
+        raise RuntimeError(f"offgrad has no module of functions for {kind!r}")
+    return importlib.import_module(f"offgrad.{kind}")
 
 
 def compiled_with_cxx11_abi() -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple as _NamedTuple
 
 from offgrad import _refused
 from offgrad._missing import missing as _missing
+from offgrad.futures import Future as Future
 from offgrad.nn import Module as _Module
 
 globals().update(
@@ -37,16 +38,6 @@ class Attribute(_NamedTuple):
 
     value: _Any
     type: _Any
-
-
-class Future(_NamedTuple):
-    """The result of `fork`, which has ended."""
-
-    result: _Any
-
-    def wait(self) -> _Any:
-        """Return the result."""
-        return self.result
 
 
 def script(obj: _Any, *args: _Any, **kwargs: _Any) -> _Any:
@@ -101,7 +92,9 @@ def isinstance(obj: _Any, target_type: _Any) -> bool:
 
 def fork(func: _Callable[..., _Any], *args: _Any, **kwargs: _Any) -> Future:
     """Call the function at once; return its result for `wait`."""
-    return Future(func(*args, **kwargs))
+    future = Future()
+    future.set_result(func(*args, **kwargs))
+    return future
 
 
 def wait(future: Future) -> _Any:

@@ -279,3 +279,49 @@ def test_timers() -> None:
     assert repr(found).startswith("sum\n  Median:")
     assert len(timer.adaptive_autorange(min_run_time=0.0001, max_run_time=0.001).times) > 1
     assert offgrad.get_num_threads() == before
+
+
+def test_versions_compare_by_numbers() -> None:
+    kind = offgrad.torch_version.TorchVersion
+    version = kind("2.13.0+cpu")
+    assert version > "2.9"
+    assert version >= (2, 13)
+    assert version == (2, 13)
+    assert version == "2.13"
+    assert version != "2.13.1"
+    assert version < "3"
+    assert version <= "2.13.0"
+    assert not version > (2, 13)
+    assert version < "unknown"
+    assert isinstance(offgrad.__version__, kind)
+    assert {offgrad.__version__: 1}[offgrad.__version__] == 1
+
+
+def test_futures() -> None:
+    futures = offgrad.futures
+    first, second = futures.Future(), futures.Future()
+    tripled = first.then(lambda future: future.value() * 3)
+    failed = second.then(lambda future: future.wait())
+    both = futures.collect_all([first, second])
+    assert not first.done()
+    with pytest.raises(RuntimeError, match="not been set"):
+        first.value()
+    first.set_result(2)
+    assert tripled.wait() == 6
+    assert not both.done()
+    second.set_exception(ValueError("no"))
+    assert both.wait() == [first, second]
+    with pytest.raises(ValueError, match="no"):
+        failed.wait()
+    with pytest.raises(RuntimeError, match="only once"):
+        first.set_result(3)
+    assert futures.wait_all([first, tripled]) == [2, 6]
+    assert offgrad.wait(offgrad.fork(abs, -4)) == 4
+    assert futures.collect_all([]).wait() == []
+
+
+def test_modules_of_devices() -> None:
+    assert offgrad.get_device_module() is offgrad.cpu
+    assert offgrad.get_device_module("cuda:0") is offgrad.cuda
+    assert offgrad.ones(3)[offgrad.newaxis].shape == (1, 3)
+    assert offgrad.GradScaler is offgrad.amp.GradScaler

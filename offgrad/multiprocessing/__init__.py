@@ -1,7 +1,7 @@
 """``torch.multiprocessing``: Python's multiprocessing, and `spawn`.
 
-Tensors in queues and pipes are copied: they do not share memory between processes. Batches of
-a DataLoader's workers do.
+Tensors in queues and pipes are copied. Forked processes share the memory of a tensor after its
+``share_memory_()``.
 """
 
 import multiprocessing as _multiprocessing
