@@ -60,6 +60,7 @@ FACES = (
     "offgrad.random",
     "offgrad.serialization",
     "offgrad.session",
+    "offgrad.sparse",
     "offgrad.special",
     "offgrad.storage",
     "offgrad.testing",
