@@ -98,6 +98,7 @@ from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
 from offgrad.serialization import load, save
 from offgrad.session import offload
+from offgrad.utils.dlpack import to_dlpack
 
 # NumPy may have been imported before this module set the environment.
 _openblas.prepare()
@@ -210,6 +211,7 @@ __all__ = [
     "special",
     "storage",
     "strided",
+    "to_dlpack",
     "uint8",
     "uint16",
     "uint32",

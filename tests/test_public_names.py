@@ -72,6 +72,7 @@ FACES = (
     "offgrad.utils.collect_env",
     "offgrad.utils.data",
     "offgrad.utils.hooks",
+    "offgrad.utils.dlpack",
     "offgrad.utils.model_zoo",
     "offgrad.utils.safetensors",
     "offgrad.utils.tensorboard",

@@ -63,6 +63,8 @@ def backward(
     if targets is not None and not targets:
         raise RuntimeError("backward() needs at least one tensor in inputs, got none; leave it out")
     retain = create_graph if retain_graph is None else retain_graph
+    if create_graph:
+        _warn_of_cycles()
     if targets is None:
         run(roots, grads, retain, create_graph, None)
         return
@@ -73,6 +75,23 @@ def backward(
         if isinstance(target, TensorBase):
             target.retain_grad()
     run(roots, grads, retain, create_graph, edges, accumulate=True)
+
+
+_has_warned_of_cycles = False
+
+
+def _warn_of_cycles() -> None:
+    """Warn, once in the process as PyTorch does, of what a recorded backward pass leaves behind."""
+    global _has_warned_of_cycles
+    if not _has_warned_of_cycles:
+        _has_warned_of_cycles = True
+        warnings.warn(
+            "Using backward() with create_graph=True will create a reference cycle between the "
+            "parameter and its gradient: its .grad has a graph that leads back to it. Use "
+            "autograd.grad() instead, or set .grad to None afterwards",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def grad(

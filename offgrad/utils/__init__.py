@@ -6,5 +6,9 @@ from offgrad.utils import checkpoint, hooks
 __all__ = ["checkpoint", "data", "hooks"]
 
 __getattr__ = _missing(
-    "offgrad.utils", ("benchmark", "collect_env", "data", "model_zoo", "safetensors", "tensorboard")
+    "offgrad.utils",
+    (
+        *("benchmark", "collect_env", "data", "dlpack", "model_zoo", "safetensors"),
+        *("tensorboard",),
+    ),
 )

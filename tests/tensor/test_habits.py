@@ -148,6 +148,14 @@ def test_reading_the_gradient_of_a_result_warns() -> None:
     assert x.grad is None
 
 
+def test_a_recorded_backward_pass_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offgrad.autograd.gradients, "_has_warned_of_cycles", False)
+    x = offgrad.ones(2, requires_grad=True)
+    with pytest.warns(UserWarning, match="create_graph=True will create a reference cycle"):
+        (x * x).sum().backward(create_graph=True)
+    (x * x).sum().backward(create_graph=True)
+
+
 def test_set_checks_its_bounds() -> None:
     x = offgrad.arange(6.0)
     with pytest.raises(RuntimeError, match="out of bounds"):
@@ -173,7 +181,7 @@ def test_random_fills_have_their_distributions() -> None:
 def test_memory_of_a_tensor_is_shared_by_dlpack_and_numpy() -> None:
     x = offgrad.arange(3.0)
     y = np.from_dlpack(x)
-    z = offgrad.from_dlpack(x.__dlpack__())
+    z = offgrad.utils.dlpack.from_dlpack(offgrad.to_dlpack(x))
     x[0] = 5
     assert (y[0], z[0].item()) == (5, 5)
     assert z.data_ptr() == x.data_ptr()
