@@ -14,6 +14,9 @@ import numpy as np
 from offgrad.kernels._gemm import strided_gemm
 from offgrad.kernels._jit import inlined, jit
 
+SIDE, INNER = 64, 128
+"""Rows and columns of a tile of a product, and its sums' length at a time."""
+
 _U = np.uintp
 
 
@@ -142,6 +145,48 @@ def _rows(x: Any, planes: Any, per_plane: int, places: Any, rows: Any) -> None:
             place += count
 
 
+@inlined
+def _product(
+    blas: Any,
+    sizes: Any,
+    a: int,
+    a_stride: int,
+    transposed: int,
+    b: int,
+    b_stride: int,
+    c: int,
+    c_stride: int,
+    item: int,
+    zero: Any,
+) -> None:
+    """Write a b into `c`, [m, n]; arguments as those of `strided_gemm`, an item's size in bytes.
+
+    In tiles: OpenBLAS has kernels of its own, a tenth faster, for products of less than a million
+    multiplications, unless b is turned.
+    """
+    m, n, k = sizes
+    number = type(zero)
+    for i in range(0, m, SIDE):
+        for start in range(0, k, INNER):
+            from_a = (start * a_stride + i) if transposed else (i * a_stride + start)
+            for j in range(0, n, SIDE):
+                strided_gemm(
+                    blas,
+                    min(SIDE, m - i),
+                    min(SIDE, n - j),
+                    min(INNER, k - start),
+                    a + from_a * item,
+                    a_stride,
+                    transposed,
+                    b + (start * b_stride + j) * item,
+                    b_stride,
+                    0,
+                    number(0 if start == 0 else 1),
+                    c + (i * c_stride + j) * item,
+                    c_stride,
+                )
+
+
 @jit
 def columns_output_loop(
     blas: Any,
@@ -168,20 +213,18 @@ def columns_output_loop(
     per_plane, item = size[0] * size[1] * size[2], weight.itemsize
     found = _segments(inputs[2], geometry, places, segments)
     _columns(x, inputs, geometry, segments, found, columns)
-    strided_gemm(
+    _product(
         blas,
-        count,
-        width,
-        inner,
+        (count, width, inner),
         weight.ctypes.data + first * inner * item,
         inner,
         0,
         columns.ctypes.data,
         width,
-        0,
-        weight.dtype.type(0),
         products.ctypes.data,
         width,
+        item,
+        weight.dtype.type(0),
     )
     at = 0
     for plane in range(first, first + count):
@@ -228,20 +271,18 @@ def columns_input_loop(
     found = _segments(all_planes, geometry, places, segments)
     for start in range(0, count, step):
         part = min(step, count - start)
-        strided_gemm(
+        _product(
             blas,
-            part * area,
-            width,
-            inputs[1],
+            (part * area, width, inputs[1]),
             weight.ctypes.data + (weight_start + start * area) * item,
             weight_stride,
             1,
             rows.ctypes.data,
             width,
-            0,
-            weight.dtype.type(0),
             columns.ctypes.data,
             width,
+            item,
+            weight.dtype.type(0),
         )
         _add_columns(result, (first + start, part, all_planes), geometry, segments, found, columns)
 

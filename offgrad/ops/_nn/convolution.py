@@ -333,7 +333,8 @@ def convolution_input(
 ) -> "Tensor":
     """Return the gradient of the input of a convolution; see `offgrad.nn.grad`."""
     ndim, size = check_tensor(weight, where)._array.ndim - 2, tuple(input_size)
-    how = Convolving.of(*(where, ndim, *numbers[:3], False, 0, numbers[3]))
+    stride, padding, dilation, groups = numbers
+    how = Convolving.of(where, ndim, stride, padding, dilation, False, 0, groups)
     _check_result(where, how, size, weight._array.shape, grad_output)
     return Convolution.apply(
         grad_output, conj(weight), None, how=how._replace(transposed=True), size=size[2:]
@@ -349,7 +350,8 @@ def convolution_weight(
 ) -> "Tensor":
     """Return the gradient of the weight of a convolution; see `offgrad.nn.grad`."""
     ndim, size = check_tensor(input, where)._array.ndim - 2, tuple(weight_size)
-    how = Convolving.of(*(where, ndim, *numbers[:3], False, 0, numbers[3]))
+    stride, padding, dilation, groups = numbers
+    how = Convolving.of(where, ndim, stride, padding, dilation, False, 0, groups)
     _check_result(where, how, input._array.shape, size, grad_output)
     return ConvolutionWeight.apply(grad_output, conj(input), how=how, kernel=size[2:])
 
