@@ -119,6 +119,13 @@ from offgrad.kernels._softmax import (
     softmax,
     softmax_backward,
 )
+from offgrad.kernels._softmax_planes import (
+    MIN_LENGTH,
+    log_sum_exp_planes,
+    scaled_softmax_planes,
+    softmax_planes,
+    softmax_planes_backward,
+)
 from offgrad.kernels._sort import sorted_indices
 from offgrad.kernels._special import (
     erf,
@@ -132,6 +139,7 @@ from offgrad.kernels._special import (
 
 __all__ = [
     "CtcTargets",
+    "MIN_LENGTH",
     "PairLoss",
     "Steps",
     "TimeSteps",
@@ -204,6 +212,7 @@ __all__ = [
     "log_cumsum_exp",
     "log_sum_exp",
     "log_sum_exp_backward",
+    "log_sum_exp_planes",
     "log_sigmoid",
     "log_sigmoid_backward",
     "lstm",
@@ -233,6 +242,7 @@ __all__ = [
     "rms_norm_backward",
     "running_extreme",
     "scale_all",
+    "scaled_softmax_planes",
     "scatter_add",
     "scratch",
     "set_backend",
@@ -247,6 +257,8 @@ __all__ = [
     "soft_margin",
     "softmax",
     "softmax_backward",
+    "softmax_planes",
+    "softmax_planes_backward",
     "softplus",
     "softplus_backward",
     "sorted_indices",

@@ -340,6 +340,14 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "softmax": _elementwise(kernels.softmax, 1),
     "softmax backward": _elementwise(kernels.softmax_backward, 2),
     "log-softmax": _elementwise(kernels.log_softmax, 1),
+    "softmax of planes": lambda x: kernels.softmax_planes(x[None], x[None].copy(), False),
+    "softmax of planes, backward": lambda x: kernels.softmax_planes_backward(
+        x[None], x[None], x[None].copy(), False
+    ),
+    "cross-entropy of planes": lambda x: kernels.log_sum_exp_planes(x[None], x[:1].copy()),
+    "cross-entropy of planes, backward": lambda x: kernels.scaled_softmax_planes(
+        x[None], x[:1], x[:1], x[None].copy()
+    ),
     "log-softmax backward": _elementwise(kernels.log_softmax_backward, 2),
     "copy of a transpose": _copy,
     "copy of turned rows": _copy_turned_rows,

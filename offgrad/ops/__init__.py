@@ -67,6 +67,7 @@ from offgrad.ops._nn.elementwise_losses import *
 from offgrad.ops._nn.embeddings import *
 from offgrad.ops._nn.grid_sampling import *
 from offgrad.ops._nn.group_normalization import *
+from offgrad.ops._nn.likelihood_losses import *
 from offgrad.ops._nn.max_pooling import *
 from offgrad.ops._nn.multihead import *
 from offgrad.ops._nn.multilabel_losses import *

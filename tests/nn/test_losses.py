@@ -268,3 +268,29 @@ def test_edge(name: str) -> None:
         return
     for mine, theirs in zip(*found, strict=True):
         close(mine, theirs)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (0, 3, 4, 4)])
+def test_classes_of_pixels(name: str, shape: tuple[int, ...], reduction: str) -> None:
+    torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal(shape).astype("f")
+    classes = rng.integers(-1, 3, (shape[0], *shape[2:]))
+    found = []
+    for m in (offgrad, torch):
+        x = m.tensor(logits, requires_grad=True)
+        function = getattr(m.nn.functional, name)
+        losses = function(x, m.tensor(classes), ignore_index=-1, reduction=reduction)
+        (losses * losses).sum().backward()
+        found.append((losses, x.grad))
+    for mine, theirs in zip(*found, strict=True):
+        close(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss"])
+def test_classes_of_pixels_in_range(name: str) -> None:
+    target = offgrad.full((1, 4, 4), 3, dtype=offgrad.int64)
+    with pytest.raises(IndexError, match="0 to 2"):
+        getattr(F, name)(offgrad.zeros(1, 3, 4, 4), target)

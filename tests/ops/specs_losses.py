@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops._nn import classification_losses, pair_losses
+from offgrad.ops._nn import likelihood_losses, pair_losses
 from tests.ops.calls import call
 from tests.ops.opspec import Array, OpSpec, positive
 
@@ -103,7 +103,7 @@ SPECS = [
            domain=positive),
     *(
         OpSpec(f"nll_loss_{reduction}",
-               (classification_losses.NllLoss, classification_losses.NllLossBackward),
+               (likelihood_losses.NllLoss, likelihood_losses.NllLossBackward),
                lambda m, x, t, r=reduction: _nll(m, x, t, reduction=r, ignore_index=1),
                [((2, 3), CLASSES), ((3,), np.array(2)), ((2, 3, 2), CLASSES[:, None] + [0, 0]),
                 ((1, 3, 2, 1), np.array([[[1], [0]]]))])

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.ops._linalg import affine, products
-from offgrad.ops._nn import attention, classification_losses, pair_losses
+from offgrad.ops._nn import attention, classification_losses, likelihood_losses, pair_losses
 from offgrad.ops._nn.embeddings import Embedding, EmbeddingBackward
 from offgrad.ops._nn.normalization import LayerNorm, LayerNormBackward
 from offgrad.ops._nn.probabilities import (
@@ -178,12 +178,23 @@ SPECS = [
            [((4, 3), TARGETS)], lambda x, t: _entropy(x, t, WEIGHTS, smoothing=0.1)),
     OpSpec("cross_entropy_images", ENTROPY, lambda m, x, t: m.nn.functional.cross_entropy(x, t),
            [((2, 3, 2), TARGETS.reshape(2, 2)), ((1, 3, 2, 2), TARGETS.reshape(1, 2, 2))]),
+    OpSpec("cross_entropy_planes", ENTROPY,
+           lambda m, x, t: m.nn.functional.cross_entropy(
+               x, t, weight=m.tensor(WEIGHTS.tolist(), dtype=x.dtype), ignore_index=1),
+           [((1, 3, 2, 8), np.arange(16).reshape(1, 2, 8) % 3)]),
+    OpSpec("nll_loss_planes", (likelihood_losses.NllLoss, likelihood_losses.NllLossBackward),
+           lambda m, x, t: m.nn.functional.nll_loss(x, t, ignore_index=1),
+           [((1, 3, 2, 8), np.arange(16).reshape(1, 2, 8) % 3)]),
+    OpSpec("softmax_planes", (Softmax, SoftmaxBackward), lambda m, x: m.softmax(x, 1),
+           [((1, 2, 4, 5),)], lambda x: _soft(x, 1), third=True),
+    OpSpec("log_softmax_planes", (LogSoftmax, LogSoftmaxBackward),
+           lambda m, x: m.log_softmax(x, 0), [((3, 16),)], lambda x: np.log(_soft(x, 0))),
     OpSpec("cross_entropy_one", ENTROPY, lambda m, x, t: m.nn.functional.cross_entropy(x, t),
            [((3,), np.array(1))]),
     OpSpec("cross_entropy_soft", (), lambda m, x, t: m.nn.functional.cross_entropy(
                x, t, weight=m.tensor(WEIGHTS.tolist(), dtype=x.dtype), label_smoothing=0.1),
            [((4, 3), (4, 3)), ((2, 3, 2), (2, 3, 2))], domain=positive),
-    OpSpec("nll_loss", (classification_losses.NllLoss, classification_losses.NllLossBackward),
+    OpSpec("nll_loss", (likelihood_losses.NllLoss, likelihood_losses.NllLossBackward),
            lambda m, x, t: m.nn.functional.nll_loss(
                x.log_softmax(1), t, m.tensor(WEIGHTS.tolist(), dtype=x.dtype), ignore_index=1),
            [((4, 3), TARGETS)], lambda x, t: _entropy(x, t, WEIGHTS, ignore=1)),

@@ -1,4 +1,4 @@
-"""Losses of classification: cross-entropy and negative log-likelihood."""
+"""Losses of classification: cross-entropy."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,13 @@ from offgrad.ops._core.dtypes import (
     real_floating,
     shape_error,
 )
+from offgrad.ops._nn import plane_losses
 from offgrad.ops._nn.probabilities import log_softmax, softmax
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["cross_entropy", "nll_loss"]
+__all__ = ["cross_entropy"]
 
 REDUCTIONS = ("none", "mean", "sum")
 """PyTorch's names; the indices are the numbers in its nodes."""
@@ -62,7 +63,7 @@ def from_rows(rows: Array, shape: tuple[int, ...]) -> Array:
     return memory.contiguous(np.moveaxis(rows.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
 
 
-class _Classification(Op):
+class Classification(Op):
     """A loss for each row of classes, perhaps reduced over the rows."""
 
     reduction: int
@@ -90,12 +91,12 @@ class _Classification(Op):
     dtype: Any
 
 
-def _named(cls: Any, x: "Tensor") -> Any:
+def named(cls: Any, x: "Tensor") -> Any:
     # PyTorch's node name depends on dimensions after that of classes.
     return cls if x._array.ndim < 3 else cls.named("NllLoss2DBackward0")
 
 
-class CrossEntropy(_Classification):
+class CrossEntropy(Classification):
     """-log softmax(logits) at the targets; keeps logits, targets and log-sum-exps.
 
     PyTorch records a log-softmax and a loss of this name; here one operation does both.
@@ -113,14 +114,20 @@ class CrossEntropy(_Classification):
         reduction: int,
     ) -> Array:
         """Return the losses, or their mean or sum."""
-        rows, classes = rows_of(logits), target.reshape(-1)
-        losses = memory.empty(rows.shape[0], logits.dtype)
-        lse = memory.empty(rows.shape[0], logits.dtype)
         self.options: dict[str, Any] = {
             "ignore_index": ignore_index,
             "label_smoothing": label_smoothing,
         }
-        kernels.cross_entropy(rows, classes, losses, lse, weight, **self.options)
+        classes = target.reshape(-1)
+        losses: Any
+        lse: Any
+        if plane_losses.has_planes(logits) and not label_smoothing:
+            losses, lse = plane_losses.cross_entropy(logits, target, weight, ignore_index)
+        else:
+            rows = rows_of(logits)
+            losses = memory.empty(rows.shape[0], logits.dtype)
+            lse = memory.empty(rows.shape[0], logits.dtype)
+            kernels.cross_entropy(rows, classes, losses, lse, weight, **self.options)
         self.shape, self.dtype = logits.shape, logits.dtype
         self.reduction, self.ignore_index = reduction, ignore_index
         self.total = kernels.cross_entropy_total_weight(classes, weight, ignore_index)
@@ -143,7 +150,7 @@ class CrossEntropy(_Classification):
         return result, None, None
 
 
-class CrossEntropyBackward(_Classification):
+class CrossEntropyBackward(Classification):
     """The gradient of the logits; keeps the incoming gradient, logits and targets."""
 
     def forward(
@@ -160,9 +167,13 @@ class CrossEntropyBackward(_Classification):
         """Return the gradient, of the shape of the logits."""
         self.options, self.reduction, self.total = options, reduction, total
         self.save(grad=grad, self=logits, target=target, weight=weight)
+        spread = self.row_gradients(grad, target.size)
+        if plane_losses.has_planes(logits) and not options["label_smoothing"]:
+            return plane_losses.cross_entropy_backward(
+                spread, logits, target, weight, lse, options["ignore_index"]
+            )
         rows = rows_of(logits)
         out = memory.empty(rows.shape, rows.dtype)
-        spread = self.row_gradients(grad, rows.shape[0])
         kernels.cross_entropy_backward(
             spread, rows, target.reshape(-1), lse, out, weight, **options
         )
@@ -200,84 +211,7 @@ class CrossEntropyBackward(_Classification):
         return *result, None, None
 
 
-class NllLoss(_Classification):
-    """Minus the log-probabilities at the targets, weighted; keeps the targets and the weight."""
-
-    def forward(
-        self,
-        x: Array,
-        target: Array,
-        weight: Array | None,
-        ignore_index: int,
-        reduction: int,
-    ) -> Array:
-        """Return the losses, or their mean or sum."""
-        self.shape, self.dtype = x.shape, x.dtype
-        self.reduction, self.ignore_index = reduction, ignore_index
-        rows, classes = rows_of(x), target.reshape(-1)
-        self.total = kernels.cross_entropy_total_weight(classes, weight, ignore_index)
-        self.save(target=target, weight=weight)
-        scale, at = _scale_and_classes(classes, weight, ignore_index, x.dtype)
-        # No product: an ignored -inf would give NaN.
-        picked = rows[np.arange(at.size), at] if at.size else rows[:, 0] if rows.shape[1] else scale
-        return self.reduced(np.where(classes == ignore_index, 0, -picked * scale), x, target)
-
-    def backward(self, grad: "Tensor") -> Any:
-        result = NllLossBackward.apply(
-            grad,
-            self.saved("target"),
-            self.saved("weight") if "weight" in self._saved else None,
-            shape=self.shape,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            total=self.total,
-        )
-        return result, None, None
-
-
-class NllLossBackward(_Classification):
-    """Zeros with minus the weighted gradient at the targets; keeps the targets and the weight."""
-
-    def forward(
-        self,
-        grad: Array,
-        target: Array,
-        weight: Array | None,
-        shape: tuple[int, ...],
-        ignore_index: int,
-        reduction: int,
-        total: float,
-    ) -> Array:
-        """Return the gradient of the log-probabilities."""
-        self.shape, self.dtype = shape, grad.dtype
-        self.reduction, self.ignore_index, self.total = reduction, ignore_index, total
-        self.save(target=target, weight=weight)
-        classes = target.reshape(-1)
-        scale, at = _scale_and_classes(classes, weight, ignore_index, grad.dtype)
-        out = memory.zeros((at.size, shape[1] if len(shape) > 1 else shape[0]), grad.dtype)
-        shares = -self.row_gradients(grad, at.size) * scale
-        out[np.arange(at.size), at] = np.where(classes == ignore_index, 0, shares)
-        return from_rows(out, shape)
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Apply the loss, which is linear."""
-        weight = self.saved("weight") if "weight" in self._saved else None
-        options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
-        loss = _named(NllLoss, grad).apply(grad, self.saved("target"), weight, **options)
-        return loss, None, None
-
-
-def _scale_and_classes(
-    target: Array, weight: Array | None, ignore_index: int, dtype: Any
-) -> tuple[Array, Array]:
-    """Return the factor and the class of each row, both 0 for ignored rows."""
-    counted = target != ignore_index
-    at = np.where(counted, target, 0)
-    scale = counted.astype(dtype)
-    return (scale if weight is None else scale * weight[at]), at
-
-
-def _check_classes(
+def check_classes(
     where: str, input: "Tensor", target: "Tensor", weight: "Tensor | None"
 ) -> "tuple[Tensor, Tensor | None]":
     """Return the targets as contiguous int64 and the weight contiguous; check that they fit."""
@@ -347,8 +281,8 @@ def cross_entropy(
                 f"{ignore_index}"
             )
         return _soft_cross_entropy(logits, target, weight, reduction, label_smoothing)
-    classes, factors = _check_classes("cross_entropy", logits, target, weight)
-    loss: Tensor = _named(CrossEntropy, logits).apply(
+    classes, factors = check_classes("cross_entropy", logits, target, weight)
+    loss: Tensor = named(CrossEntropy, logits).apply(
         logits,
         classes,
         factors,
@@ -382,43 +316,3 @@ def _soft_cross_entropy(
     if reduction == "mean":
         return losses.sum() / losses._array.size
     return reduce(losses, reduction)
-
-
-@full_precision
-def nll_loss(
-    input: "Tensor",
-    target: "Tensor",
-    weight: "Tensor | None" = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-) -> "Tensor":
-    """Return minus the log-probabilities at the classes `target`.
-
-    Args:
-        input: log-probabilities [C], [N, C] or [N, C, d1, ...].
-        target: classes as integers of shape [], [N] or [N, d1, ...].
-        weight: a factor for each class, shape [C].
-        ignore_index: the target of rows without a loss, left out of the mean.
-        reduction: ``"mean"`` (over the targets' weights), ``"sum"`` or ``"none"``.
-
-    Raises:
-        RuntimeError, ValueError: if the shapes do not fit.
-        IndexError: if a target is not a class.
-    """
-    number = check_reduction(reduction, "nll_loss")
-    x = real_floating(input, "nll_loss")
-    check_tensor(target, "nll_loss")
-    if not x._array.ndim:
-        raise ValueError("nll_loss: Expected 1 or more dimensions of log-probabilities, got 0")
-    classes, factors = _check_classes("nll_loss", x, target, weight)
-    count = x._array.shape[1 if x._array.ndim > 1 else 0]
-    class_indices = classes._array[classes._array != ignore_index]
-    if class_indices.size and not (class_indices.min() >= 0 and class_indices.max() < count):
-        raise IndexError(
-            f"nll_loss: targets must be from 0 to {count - 1}, or ignore_index ({ignore_index}), "
-            f"got {class_indices.min()} to {class_indices.max()}"
-        )
-    loss: Tensor = _named(NllLoss, x).apply(
-        x, classes, factors, ignore_index=ignore_index, reduction=number
-    )
-    return loss

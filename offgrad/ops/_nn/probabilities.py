@@ -1,6 +1,7 @@
 """Softmax and its logarithm, by kernels over the last dimension."""
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["log_softmax", "softmax", "softmin"]
 
+_LOGARITHMIC = kernels.log_softmax, kernels.log_softmax_backward
 
-def _along(kernel: Callable[..., Any], dim: int, *arrays: Array) -> Array:
-    """Run a kernel over the last dimension along `dim`."""
+
+def _along(
+    kernel: Callable[..., Any], of_planes: Callable[..., Any], dim: int, *arrays: Array
+) -> Array:
+    """Run a kernel over the last dimension along `dim`; one of planes if these are long."""
     first = arrays[0]
-    if dim % max(first.ndim, 1) >= first.ndim - 1:
+    axis = dim % max(first.ndim, 1)
+    if axis >= first.ndim - 1:
         out = memory.empty(first.shape, first.dtype)
         kernel(*(memory.contiguous(each) for each in arrays), out)
+        return out
+    length = prod(first.shape[axis + 1 :])
+    if length >= kernels.MIN_LENGTH:
+        shape = prod(first.shape[:axis]), first.shape[axis], length
+        out = memory.empty(first.shape, first.dtype)
+        planes = [memory.contiguous(each).reshape(shape) for each in arrays]
+        of_planes(*planes, out.reshape(shape), is_log=kernel in _LOGARITHMIC)
         return out
     transposed = [memory.copy(np.moveaxis(each, dim, -1)) for each in arrays]
     result = memory.empty(transposed[0].shape, first.dtype)
@@ -40,7 +53,7 @@ class Softmax(Op):
 
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
-        out = _along(kernels.softmax, dim, x)
+        out = _along(kernels.softmax, kernels.softmax_planes, dim, x)
         self.save(result=out)
         return out
 
@@ -58,7 +71,8 @@ class SoftmaxBackward(Op):
         """Return the gradient of the logits."""
         self.dim = dim
         self.save(grad_output=grad, output=result)
-        return _along(kernels.softmax_backward, dim, grad, result)
+        of_planes = kernels.softmax_planes_backward
+        return _along(kernels.softmax_backward, of_planes, dim, grad, result)
 
     def backward(self, grad: "Tensor") -> Any:
         inputs = (self.saved("grad_output"), self.saved("output"))
@@ -77,7 +91,7 @@ class LogSoftmax(Op):
 
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
-        out = _along(kernels.log_softmax, dim, x)
+        out = _along(kernels.log_softmax, kernels.softmax_planes, dim, x)
         self.save(result=out)
         return out
 
@@ -95,7 +109,8 @@ class LogSoftmaxBackward(Op):
         """Return the gradient of the logits."""
         self.dim = dim
         self.save(grad_output=grad, output=result)
-        return _along(kernels.log_softmax_backward, dim, grad, result)
+        of_planes = kernels.softmax_planes_backward
+        return _along(kernels.log_softmax_backward, of_planes, dim, grad, result)
 
     def backward(self, grad: "Tensor") -> Any:
         inputs = (self.saved("grad_output"), self.saved("output"))
