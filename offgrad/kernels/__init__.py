@@ -88,6 +88,7 @@ from offgrad.kernels._optimizers_rates import (
     rmsprop_steps,
     rprop_steps,
 )
+from offgrad.kernels._panels import product as product_by_panels
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
 from offgrad.kernels._products import matmul
@@ -218,6 +219,7 @@ __all__ = [
     "lstm",
     "lstm_backward",
     "matmul",
+    "product_by_panels",
     "max_pool",
     "max_pool_backward",
     "mish",

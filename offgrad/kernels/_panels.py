@@ -17,10 +17,21 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._jit import jit
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
+from offgrad.kernels._products import matmul
 
 VECTORS = 3
 """Vectors in a row of a panel."""
+
+MIN_ROWS = 128
+"""Rows for which a product's matrix is copied."""
+
+BLOCK_ROWS = 32
+"""Rows that meet each panel while it is in the cache."""
+
+_PER_ELEMENT = 16
+"""Multiplications in the time that kernels spend on an element."""
 
 
 @functools.cache
@@ -59,12 +70,74 @@ def _pack_loop(matrix: Any, transposed: bool, packed: Any) -> None:
     for panel in range(panels):
         first = panel * wide
         count = min(wide, columns - first)
+        if transposed:
+            # In pieces whose lines of both matrices stay in the cache.
+            for start in range(0, depth, 16):
+                for j in range(count):
+                    row = matrix[first + j]
+                    for k in range(start, min(start + 16, depth)):
+                        packed[panel, k, j] = row[k]
+        else:
+            for k in range(depth):
+                for j in range(count):
+                    packed[panel, k, j] = matrix[k, first + j]
         for k in range(depth):
-            row = packed[panel, k]
-            for j in range(count):
-                row[j] = matrix[first + j, k] if transposed else matrix[k, first + j]
             for j in range(count, wide):
-                row[j] = zero
+                packed[panel, k, j] = zero
+
+
+def product(
+    a: Array, matrix: Array, out: Array, transposed: bool = False, bias: Array | None = None
+) -> None:
+    """Write ``a @ matrix``, plus `bias` if given, into `out`, as `kernels.matmul` does.
+
+    Faster where `a` has many rows for the size of the matrix, and float32 or float64 numbers.
+
+    Args:
+        a: [rows, depth], C-contiguous.
+        matrix: [depth, columns], or [columns, depth] if `transposed`.
+        out: [rows, columns], C-contiguous.
+        transposed: see `matrix`.
+        bias: [columns].
+    """
+    rows, depth = a.shape
+    is_flat = a.flags.c_contiguous and out.flags.c_contiguous
+    if rows < MIN_ROWS or not depth or not is_flat or not uses_numba(a, matrix, out):
+        matmul(a, matrix.T if transposed else matrix, out, bias)
+        return
+    register()
+    packed = pack(np.ascontiguousarray(matrix), transposed)
+    start = np.zeros(out.shape[1], out.dtype) if bias is None else np.ascontiguousarray(bias)
+
+    def run(first: int, last: int) -> None:
+        scratch = np.empty((BLOCK_ROWS, packed.shape[2]), out.dtype)
+        for block in range(first, last):
+            at = slice(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS)
+            _product_loop(a[at], packed, start, out[at], scratch)
+
+    parallel_for(run, -(-rows // BLOCK_ROWS), BLOCK_ROWS * matrix.size // _PER_ELEMENT)
+
+
+@jit
+def _product_loop(a: Any, packed: Any, bias: Any, out: Any, scratch: Any) -> None:
+    panels, depth, wide = packed.shape
+    rows, columns = out.shape
+    whole = columns // wide
+    zero = out.dtype.type(0)
+    at: Any = np.int64(a.ctypes.data)
+    for row in range(rows):
+        out[row] = bias
+    panel: Any = np.int64(packed.ctypes.data)
+    to: Any = np.int64(out.ctypes.data)
+    add_product(at, depth, rows, depth, panel, whole, to, columns, zero)
+    if whole < panels:
+        scratch[:rows] = zero
+        panel += whole * depth * wide * packed.itemsize
+        to = np.int64(scratch.ctypes.data)
+        add_product(at, depth, rows, depth, panel, 1, to, wide, zero)
+        for row in range(rows):
+            for j in range(whole * wide, columns):
+                out[row, j] += scratch[row, j - whole * wide]
 
 
 def add_product(

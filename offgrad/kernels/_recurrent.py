@@ -7,7 +7,8 @@ inputs of all steps at once; here each step multiplies the states, by a weight i
 never wait for each other. Backward computes the gradients of the gates; the caller multiplies
 these, for all steps at once.
 
-Few rows are computed by the NumPy references, which need no copy of the weight.
+A single step needs no copy of the weight: it multiplies before the loop. A few rows in several
+steps are computed by the NumPy references.
 
 Source: S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation, 1997; K. Cho et
 al., "Learning phrase representations using RNN encoder-decoder", EMNLP 2014.
@@ -25,6 +26,7 @@ from offgrad.kernels import _recurrent_loops as loops
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._parallel import parallel_for
+from offgrad.kernels._products import matmul
 from offgrad.kernels._recurrent_numpy import (
     gru_backward_numpy,
     gru_numpy,
@@ -35,7 +37,7 @@ from offgrad.kernels._recurrent_numpy import (
 )
 
 MIN_ROWS = 16
-"""Rows of all steps together for which the weight is copied."""
+"""Rows of several steps together for which the weight is copied."""
 
 BLOCK_ROWS = 16
 """Elements of the batch in a block: with more, each of them reads the weight less often."""
@@ -64,7 +66,19 @@ class TimeSteps(NamedTuple):
 
     def previous(self, states: Array, first: Array, out: Array) -> None:
         """Write the state before each row into `out`: of the step before, or `first`."""
-        for step in range(len(self.starts)):
+        length, batch = len(self.starts), len(first)
+        if length * batch == len(out):
+            # All steps have all elements: two shifted copies.
+            by_step = (length, batch) if self.stride == 1 else (batch, length)
+            before, after = (each.reshape(*by_step, each.shape[1]) for each in (states, out))
+            if self.stride != 1:
+                before, after = before.swapaxes(0, 1), after.swapaxes(0, 1)
+            if self.starts[0] > self.starts[-1]:
+                before, after = before[::-1], after[::-1]
+            after[0] = first
+            after[1:] = before[:-1]
+            return
+        for step in range(length):
             rows, count = self.rows(step), int(self.counts[step])
             known = min(count, int(self.counts[step - 1])) if step else 0
             target = out[rows]
@@ -95,11 +109,12 @@ def lstm(
         cells: [rows, H], written.
         out: [rows, P], written: the states.
     """
-    if not _is_compiled(gates, weight, h, c):
+    if not _is_compiled(steps, gates, weight, h, c):
         lstm_numpy(steps, gates, weight, projection, h, c, cells, out)
         return
     dtype = gates.dtype
-    packed, projected_by = _packed(weight, True), _packed(projection, True, dtype)
+    packed, products = _forward_product(steps, weight, h)
+    projected_by = _packed(projection, True, dtype)
 
     def run(first: int, last: int) -> None:
         rows = last - first
@@ -113,7 +128,7 @@ def lstm(
             h,
             c,
             packed,
-            _scratch(rows, weight.shape[0], dtype),
+            products(first, last),
             projected_by,
             _scratch(rows, c.shape[1], dtype),
             _scratch(0 if projection is None else rows, h.shape[1], dtype),
@@ -146,13 +161,14 @@ def lstm_backward(
         dgates: [rows, 4 H], written.
         dprojected: [rows, P], written: the whole gradient of the states; None without projection.
     """
-    if not _is_compiled(gates, weight, dout, dh, dc):
+    if not _is_compiled(steps, gates, weight, dout, dh, dc):
         lstm_backward_numpy(
             steps, gates, cells, first_cells, weight, projection, dout, dh, dc, dgates, dprojected
         )
         return
     dtype = gates.dtype
-    packed, projected_by = _packed(weight, False), _packed(projection, False, dtype)
+    packed = _packed(None if _is_single(steps) else weight, False, dtype)
+    projected_by = _packed(projection, False, dtype)
     projected = np.empty((0, dh.shape[1]), dtype) if dprojected is None else dprojected
 
     def run(first: int, last: int) -> None:
@@ -176,6 +192,8 @@ def lstm_backward(
         dh[first:last] = passed[:, : dh.shape[1]]
 
     _over_blocks(run, steps, dh, weight)
+    if _is_single(steps):
+        matmul(dgates, weight, dh)
 
 
 def gru(
@@ -198,14 +216,14 @@ def gru(
         candidates: [rows, H], written: the product of the states that r multiplies.
         out: [rows, H], written: the states.
     """
-    if not _is_compiled(gates, weight, h):
+    if not _is_compiled(steps, gates, weight, h):
         gru_numpy(steps, gates, weight, bias, h, candidates, out)
         return
-    packed = _packed(weight, True)
+    packed, products = _forward_product(steps, weight, h, bias)
 
     def run(first: int, last: int) -> None:
-        products = _scratch(last - first, weight.shape[0], gates.dtype)
-        loops.gru_loop(*steps, first, last, gates, candidates, out, h, bias, packed, products)
+        room = products(first, last)
+        loops.gru_loop(*steps, first, last, gates, candidates, out, h, bias, packed, room)
 
     _over_blocks(run, steps, h, weight)
 
@@ -233,10 +251,10 @@ def gru_backward(
         dstate: [rows, 3 H], written: the gradient of the states' product.
     """
     arrays = (gates, candidates, first_states)
-    if not _is_compiled(gates, weight, dout, dh):
+    if not _is_compiled(steps, gates, weight, dout, dh):
         gru_backward_numpy(steps, *arrays, weight, out, dout, dh, dinput, dstate)
         return
-    packed = _packed(weight, False)
+    packed = _packed(None if _is_single(steps) else weight, False, weight.dtype)
 
     def run(first: int, last: int) -> None:
         passed = _padded(dh[first:last])
@@ -246,6 +264,10 @@ def gru_backward(
         dh[first:last] = passed[:, : dh.shape[1]]
 
     _over_blocks(run, steps, dh, weight)
+    if _is_single(steps):
+        product = np.empty_like(dh)
+        matmul(dstate, weight, product)
+        dh += product
 
 
 def rnn(steps: TimeSteps, weight: Array, h: Array, out: Array, is_relu: bool) -> None:
@@ -258,14 +280,13 @@ def rnn(steps: TimeSteps, weight: Array, h: Array, out: Array, is_relu: bool) ->
         out: [rows, H], the inputs' products with biases; overwritten by the states.
         is_relu: relu rather than tanh.
     """
-    if not _is_compiled(out, weight, h):
+    if not _is_compiled(steps, out, weight, h):
         rnn_numpy(steps, weight, h, out, is_relu)
         return
-    packed = _packed(weight, True)
+    packed, products = _forward_product(steps, weight, h)
 
     def run(first: int, last: int) -> None:
-        products = _scratch(last - first, weight.shape[0], out.dtype)
-        loops.rnn_loop(*steps, first, last, out, h, is_relu, packed, products)
+        loops.rnn_loop(*steps, first, last, out, h, is_relu, packed, products(first, last))
 
     _over_blocks(run, steps, h, weight)
 
@@ -287,10 +308,10 @@ def rnn_backward(
         dh: [batch, H], the gradient of the last states; overwritten by that of the first.
         dgates: [rows, H], written.
     """
-    if not _is_compiled(out, weight, dout, dh):
+    if not _is_compiled(steps, out, weight, dout, dh):
         rnn_backward_numpy(steps, weight, out, dout, dh, dgates, is_relu)
         return
-    packed = _packed(weight, False)
+    packed = _packed(None if _is_single(steps) else weight, False, weight.dtype)
 
     def run(first: int, last: int) -> None:
         passed = _padded(dh[first:last])
@@ -298,10 +319,32 @@ def rnn_backward(
         dh[first:last] = passed[:, : dh.shape[1]]
 
     _over_blocks(run, steps, dh, weight)
+    if _is_single(steps):
+        matmul(dgates, weight, dh)
 
 
-def _is_compiled(*arrays: Array) -> bool:
-    return len(arrays[0]) >= MIN_ROWS and uses_numba(*arrays)
+def _is_compiled(steps: TimeSteps, *arrays: Array) -> bool:
+    return (_is_single(steps) or len(arrays[0]) >= MIN_ROWS) and uses_numba(*arrays)
+
+
+def _is_single(steps: TimeSteps) -> bool:
+    return len(steps.starts) == 1
+
+
+def _forward_product(
+    steps: TimeSteps, weight: Array, states: Array, bias: Array | None = None
+) -> tuple[Array, Callable[[int, int], Array]]:
+    """Return the weight's panels, and what returns a block's room for products.
+
+    For a single step there are no panels, and the room holds the products.
+    """
+    if not _is_single(steps):
+        return _packed(weight, True), lambda first, last: _scratch(
+            last - first, weight.shape[0], weight.dtype
+        )
+    product = np.empty((states.shape[0], weight.shape[0]), states.dtype)
+    matmul(states, weight.T, product, bias)
+    return _packed(None, True, weight.dtype), lambda first, last: product[first:last]
 
 
 def _packed(weight: Array | None, transposed: bool, dtype: Any = None) -> Array:

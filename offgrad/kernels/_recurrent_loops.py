@@ -2,7 +2,8 @@
 
 The product of the input and its weight stands in `gates` before, for all steps. Each step
 multiplies the states by the recurrent weight, in panels, and computes the gates of a row in loops
-that are short enough to vectorise: they meet few arrays, and the row stays in the cache.
+that are short enough to vectorise: they meet few arrays, and the row stays in the cache. Without
+panels the caller multiplies: a single step needs no copy of the weight.
 """
 
 from __future__ import annotations
@@ -150,8 +151,9 @@ def lstm_loop(
         if count <= 0:
             continue
         start = starts[step] + first * stride
-        products[:count] = zero
-        add_panels(h, first, states, count, states, packed, products)
+        if packed.shape[0] > 0:
+            products[:count] = zero
+            add_panels(h, first, states, count, states, packed, products)
         for b in range(count):
             row = start + b * stride
             lstm_row(gates[row], products[b], c[first + b], cells[row], hidden[b])
@@ -208,8 +210,9 @@ def lstm_backward_loop(
             before = cells[starts[step - 1] + item * stride] if has_before else initial[item]
             passed = dhidden[b] if dprojected.shape[0] > 0 else dh[b]
             lstm_row_backward(gates[row], cells[row], before, passed[:size], dc[item], dgates[row])
-        dh[:count] = zero
-        add_panels(dgates, start, four * stride, count, four, packed, dh)
+        if packed.shape[0] > 0:
+            dh[:count] = zero
+            add_panels(dgates, start, four * stride, count, four, packed, dh)
 
 
 @jit
@@ -233,9 +236,10 @@ def gru_loop(
         if count <= 0:
             continue
         start = starts[step] + first * stride
-        for b in range(count):
-            products[b, :three] = bias
-        add_panels(h, first, states, count, states, packed, products)
+        if packed.shape[0] > 0:
+            for b in range(count):
+                products[b, :three] = bias
+            add_panels(h, first, states, count, states, packed, products)
         for b in range(count):
             row, item = start + b * stride, first + b
             gru_row(gates[row], products[b], candidates[row], h[item], out[row])
@@ -276,7 +280,8 @@ def gru_backward_loop(
             gru_row_backward(
                 gates[row], candidates[row], before, dh[b, :states], dinput[row], dstate[row]
             )
-        add_panels(dstate, start, three * stride, count, three, packed, dh)
+        if packed.shape[0] > 0:
+            add_panels(dstate, start, three * stride, count, three, packed, dh)
 
 
 @jit
@@ -299,8 +304,9 @@ def rnn_loop(
         if count <= 0:
             continue
         start = starts[step] + first * stride
-        products[:count] = zero
-        add_panels(h, first, states, count, states, packed, products)
+        if packed.shape[0] > 0:
+            products[:count] = zero
+            add_panels(h, first, states, count, states, packed, products)
         for b in range(count):
             result, product = out[start + b * stride], products[b]
             if is_relu:
@@ -345,5 +351,6 @@ def rnn_backward_loop(
                     gradient[j] = zero if result[j] == zero else total
                 else:
                     gradient[j] = total * (one - result[j] * result[j])
-        dh[:count] = zero
-        add_panels(dgates, start, states * stride, count, states, packed, dh)
+        if packed.shape[0] > 0:
+            dh[:count] = zero
+            add_panels(dgates, start, states * stride, count, states, packed, dh)

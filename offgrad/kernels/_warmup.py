@@ -215,6 +215,11 @@ def _states(x: Array, *shapes: tuple[int, int]) -> tuple[kernels.TimeSteps, Any]
     return steps, [np.ones(shape, x.dtype) for shape in shapes]
 
 
+def _product_by_panels(x: Array) -> None:
+    a = np.ones((128, 2), x.dtype)
+    kernels.product_by_panels(a, np.ones((2, 4), x.dtype), np.empty((128, 4), x.dtype))
+
+
 def _lstm(x: Array) -> None:
     steps, (gates, weight, h, c, *others) = _states(
         x, (16, 8), (8, 2), (8, 2), (8, 2), *[(16, 2)] * 2
@@ -380,6 +385,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "fmod": _large_elementwise(kernels.fmod, 2),
     "remainder": _large_elementwise(kernels.remainder, 2),
     "floor division": _large_elementwise(kernels.floor_divide, 2),
+    "product by panels": _product_by_panels,
     "LSTM": _lstm,
     "LSTM backward": _lstm_backward,
     "GRU": _gru,

@@ -171,7 +171,7 @@ class LstmBackward(_LayerBackward):
         )  # fmt: skip
         need_bias = needs[5] or needs[6]
         return (
-            _product(dgates, weight_ih) if needs[0] else None,
+            _input_gradient(dgates, weight_ih) if needs[0] else None,
             dh if needs[1] else None,
             dc if needs[2] else None,
             _product(dgates.T, memory.contiguous(x)) if needs[3] else None,
@@ -266,7 +266,7 @@ class GruBackward(_LayerBackward):
             _rows(grads[0], out), dh, dinput, dstate,
         )  # fmt: skip
         return (
-            _product(dinput, weight_ih) if needs[0] else None,
+            _input_gradient(dinput, weight_ih) if needs[0] else None,
             dh if needs[1] else None,
             _product(dinput.T, memory.contiguous(x)) if needs[2] else None,
             _product(dstate.T, _before(steps, out, hx)) if needs[3] else None,
@@ -334,7 +334,7 @@ class RnnBackward(_LayerBackward):
         dout = _rows(grads[0], out)
         kernels.rnn_backward(steps, weight_hh, out, dout, dh, dgates, options["is_relu"])
         return (
-            _product(dgates, weight_ih) if needs[0] else None,
+            _input_gradient(dgates, weight_ih) if needs[0] else None,
             dh if needs[1] else None,
             _product(dgates.T, memory.contiguous(x)) if needs[2] else None,
             _product(dgates.T, _before(steps, out, hx)) if needs[3] else None,
@@ -392,13 +392,23 @@ def _of(arrays: dict[str, Array], names: str) -> list[Array]:
 def _input_product(x: Array, weight: Array, bias: Array | None) -> Array:
     """Return x W^T + b for the rows of all steps."""
     out = memory.empty((len(x), len(weight)), x.dtype)
-    kernels.matmul(memory.contiguous(x), memory.contiguous(weight).T, out, bias)
+    kernels.product_by_panels(memory.contiguous(x), weight, out, True, bias)
+    return out
+
+
+def _input_gradient(dgates: Array, weight: Array) -> Array:
+    """Return G W for the rows of all steps."""
+    out = memory.empty((len(dgates), weight.shape[1]), dgates.dtype)
+    kernels.product_by_panels(dgates, weight, out)
     return out
 
 
 def _product(a: Array, b: Array) -> Array:
     out = memory.empty((a.shape[0], b.shape[1]), a.dtype)
-    kernels.matmul(a, memory.contiguous(b), out)
+    if a.shape[1] == 1:
+        np.multiply(a, b, out=out)  # BLAS takes several times as long
+    else:
+        kernels.matmul(a, memory.contiguous(b), out)
     return out
 
 
