@@ -126,8 +126,8 @@ _MODULES = """
     __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda distributed fx
     hub jit mps multiprocessing overrides testing types version xpu
     __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda
-    distributed futures fx hub jit mps multiprocessing overrides testing torch_version
-    types version xpu
+    distributed functional futures fx hub jit mps multiprocessing overrides testing
+    torch_version types version xpu
 """
 
 _NAMES = {"Future": "futures", "GradScaler": "amp", "fork": "jit", "wait": "jit"}

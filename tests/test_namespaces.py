@@ -325,3 +325,20 @@ def test_modules_of_devices() -> None:
     assert offgrad.get_device_module("cuda:0") is offgrad.cuda
     assert offgrad.ones(3)[offgrad.newaxis].shape == (1, 3)
     assert offgrad.GradScaler is offgrad.amp.GradScaler
+
+
+def test_marks_for_profilers() -> None:
+    @offgrad.profiler.record_function("outer")
+    def function() -> int:
+        with offgrad.autograd.profiler.record_function("inner", "args") as mark:
+            assert mark.name == "inner"
+            return 3
+
+    assert function() == 3
+    with pytest.raises(ZeroDivisionError), offgrad.profiler.record_function("error"):
+        1 / 0
+
+
+def test_functions_of_the_package_in_torch_functional() -> None:
+    for name in offgrad.functional.__all__:
+        assert getattr(offgrad.functional, name) is getattr(offgrad.ops, name)

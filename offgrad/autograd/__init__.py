@@ -1,7 +1,7 @@
 """Automatic differentiation: the graph, the engine, saved tensors and user-defined Functions.
 
-Public are the names in `__all__`, `forward_ad`, `functional` and `graph`. Internal are
-the other modules below.
+Public are the names in `__all__`, `forward_ad`, `functional`, `graph` and `profiler`.
+Internal are the other modules below.
 """
 
 from offgrad._missing import missing as _missing
@@ -50,4 +50,4 @@ __all__ = [
     "set_multithreading_enabled",
 ]
 
-__getattr__ = _missing("offgrad.autograd")
+__getattr__ = _missing("offgrad.autograd", ("profiler",))

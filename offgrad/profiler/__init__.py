@@ -3,6 +3,7 @@
 Internal: the modules in this folder.
 """
 
+from offgrad.autograd.profiler import record_function
 from offgrad.profiler.memory_profile import (
     MemoryProfile,
     Phase,
@@ -10,4 +11,4 @@ from offgrad.profiler.memory_profile import (
     profile_memory,
 )
 
-__all__ = ["MemoryProfile", "Phase", "Timeline", "profile_memory"]
+__all__ = ["MemoryProfile", "Phase", "Timeline", "profile_memory", "record_function"]

@@ -318,3 +318,26 @@ def test_a_forked_copy_of_an_iterator_ends_no_workers() -> None:
     iterators = [iter(DataLoader(Numbers(), num_workers=1))]
     run_in_child(iterators.clear)
     assert len(list(iterators.pop())) == 12
+
+
+def test_workers_start_inside_a_session_and_differentiate() -> None:
+    """Threads of the session write while the process forks."""
+
+    def sample(index: int) -> Any:
+        x = offgrad.full((64,), float(index), requires_grad=True)
+        (x * x).sum().backward()
+        assert x.grad is not None
+        return x.grad / 24
+
+    def losses(workers: int, policy: str) -> list[float]:
+        offgrad.manual_seed(0)
+        model = offgrad.nn.Sequential(offgrad.nn.Linear(64, 600), offgrad.nn.GELU())
+        found = []
+        with offgrad.offload(policy):
+            for batch in DataLoader(Numbers(sample), 4, num_workers=workers):
+                loss = model(batch).square().mean()
+                loss.backward()
+                found.append(loss.item())
+        return found
+
+    assert losses(2, "disk") == losses(0, "keep")
