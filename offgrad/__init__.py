@@ -117,22 +117,37 @@ adaptive_max_pool1d = nn.functional.adaptive_max_pool1d_with_indices
 globals().update(_out.functions)
 globals().update(_legacy.TYPES)
 
-_MODULES = """
-    _dynamo accelerator amp backends compat compiler cpu cuda distributed hub jit mps
-    multiprocessing overrides testing types version xpu
-    __future__ _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps
-    multiprocessing overrides types version xpu
-    __future__ _dynamo accelerator amp backends compat compiler cpu cuda distributed distributions
-    __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda distributed fx
-    hub jit mps multiprocessing overrides testing types version xpu
-    __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda
-    distributed functional futures fx hub jit mps multiprocessing overrides testing
-    torch_version types version xpu
-"""
+_MODULES = (
+    "__future__",
+    "_dynamo",
+    "_utils",
+    "accelerator",
+    "amp",
+    "backends",
+    "compat",
+    "compiler",
+    "cpu",
+    "cuda",
+    "distributed",
+    "distributions",
+    "functional",
+    "futures",
+    "fx",
+    "hub",
+    "jit",
+    "mps",
+    "multiprocessing",
+    "overrides",
+    "testing",
+    "torch_version",
+    "types",
+    "version",
+    "xpu",
+)
 
 _NAMES = {"Future": "futures", "GradScaler": "amp", "fork": "jit", "wait": "jit"}
 
-__getattr__ = _missing.missing("offgrad", tuple(_MODULES.split()), _NAMES)
+__getattr__ = _missing.missing("offgrad", _MODULES, _NAMES)
 
 __all__ = [
     "OutOfMemoryError",
