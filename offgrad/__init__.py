@@ -44,6 +44,11 @@ from offgrad._dtype import (
     complex128,
     double,
     dtype,
+    float8_e4m3fn,
+    float8_e4m3fnuz,
+    float8_e5m2,
+    float8_e5m2fnuz,
+    float8_e8m0fnu,
     float16,
     float32,
     float64,
@@ -63,7 +68,9 @@ from offgrad._layout import (
     channels_last,
     channels_last_3d,
     contiguous_format,
+    jagged,
     layout,
+    legacy_contiguous_format,
     memory_format,
     preserve_format,
     sparse_bsc,
@@ -77,6 +84,7 @@ from offgrad._settings import *  # noqa: F403
 from offgrad._size import Size
 from offgrad._tensor import functions as _functions
 from offgrad._tensor import legacy as _legacy
+from offgrad._tensor import storages as _storages
 from offgrad._tensor.functions import *  # noqa: F403
 from offgrad._tensor.legacy import set_default_tensor_type
 from offgrad._tensor.printing import set_printoptions
@@ -144,6 +152,25 @@ _MODULES = (
     "version",
     "xpu",
 )
+_storage_types = {
+    each.__name__: each
+    for each in _storages.TYPES.values()
+    if not each.__name__.startswith(("UInt", "Float8"))
+}
+globals().update(_storage_types)
+
+_MODULES = """
+    _dynamo accelerator amp backends compat compiler cpu cuda distributed hub jit mps
+    multiprocessing overrides testing types version xpu
+    __future__ _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps
+    multiprocessing overrides types version xpu
+    __future__ _dynamo accelerator amp backends compat compiler cpu cuda distributed distributions
+    __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda distributed fx
+    hub jit mps multiprocessing overrides testing types version xpu
+    __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda
+    distributed futures fx hub jit mps multiprocessing overrides testing torch_version
+    types version xpu
+"""
 
 _NAMES = {"Future": "futures", "GradScaler": "amp", "fork": "jit", "wait": "jit"}
 
@@ -174,6 +201,11 @@ __all__ = [
     "fft",
     "fill_",
     "float",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
     "float16",
     "float32",
     "float64",
@@ -191,7 +223,9 @@ __all__ = [
     "is_anomaly_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "jagged",
     "layout",
+    "legacy_contiguous_format",
     "linalg",
     "load",
     "long",
@@ -238,4 +272,5 @@ __all__ = [
 __all__ += _settings.__all__
 __all__ += _functions.__all__
 __all__ += list(_legacy.TYPES)
+__all__ += list(_storage_types)
 __all__ += [name for name in vars(ops) if not name.startswith("_")]

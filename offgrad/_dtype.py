@@ -83,8 +83,8 @@ def _make(name: str, scalar: type) -> DType:
     made = object.__new__(DType)
     made._name, made.dtype, made.itemsize = name, np.dtype(scalar), np.dtype(scalar).itemsize
     made.is_complex = made.dtype.kind == "c"
-    made.is_floating_point = made.dtype.kind == "f" or name == "bfloat16"
-    made.is_signed = made.dtype.kind not in "bu"
+    made.is_floating_point = made.dtype.kind in "fV"
+    made.is_signed = made.dtype.kind not in "bu" and name != "float8_e8m0fnu"
     return made
 
 
@@ -103,6 +103,12 @@ int16 = short = _make("int16", np.int16)
 int32 = _make("int32", np.int32)
 int64 = long = _make("int64", np.int64)
 bool_ = _make("bool", np.bool_)
+# For storage: operations are those that ml_dtypes has.
+float8_e4m3fn = _make("float8_e4m3fn", ml_dtypes.float8_e4m3fn)
+float8_e4m3fnuz = _make("float8_e4m3fnuz", ml_dtypes.float8_e4m3fnuz)
+float8_e5m2 = _make("float8_e5m2", ml_dtypes.float8_e5m2)
+float8_e5m2fnuz = _make("float8_e5m2fnuz", ml_dtypes.float8_e5m2fnuz)
+float8_e8m0fnu = _make("float8_e8m0fnu", ml_dtypes.float8_e8m0fnu)
 
 _COMPLEX = {"bfloat16": complex64, "float32": complex64, "float64": complex128}
 _REAL = {"complex64": float32, "complex128": float64}
@@ -112,6 +118,7 @@ DTYPES: Final[dict[np.dtype[Any], DType]] = {
     for each in (
         *(float16, bfloat16, float32, float64, complex64, complex128),
         *(uint8, uint16, uint32, uint64, int8, int16, int32, int64, bool_),
+        *(float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, float8_e8m0fnu),
     )
 }
 """The object of each of NumPy's dtypes that tensors have."""

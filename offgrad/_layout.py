@@ -38,7 +38,8 @@ sparse_csc, sparse_bsr, sparse_bsc = (
     layout("sparse_bsr"),
     layout("sparse_bsc"),
 )
-contiguous_format = memory_format("contiguous_format")
+jagged = layout("jagged")
+contiguous_format = legacy_contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")
 channels_last = memory_format("channels_last")
 channels_last_3d = memory_format("channels_last_3d")

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from offgrad._tensor.rare_methods import eig, lstsq, matrix_rank, solve, symeig
 from offgrad._tensor.storages import TypedStorage, UntypedStorage
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.dtypes import check_tensor
 
 __all__ = [
     "as_strided_",
+    "eig",
     "fill",
     "get_device",
     "is_conj",
@@ -19,9 +21,13 @@ __all__ = [
     "is_signed",
     "is_storage",
     "is_tensor",
+    "lstsq",
+    "matrix_rank",
     "numel",
     "resize_as_",
     "resolve_neg",
+    "solve",
+    "symeig",
 ]
 
 

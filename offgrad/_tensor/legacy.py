@@ -69,7 +69,9 @@ def _constructor(name: str, dtype: DType) -> Any:
 
 
 TYPES: dict[str, Any] = {
-    name: _constructor(name, DTYPES[dtype]) for dtype, name in type_names.NAMES.items()
+    name: _constructor(name, DTYPES[dtype])
+    for dtype, name in type_names.NAMES.items()
+    if not name.startswith(("UInt", "Float8"))  # which PyTorch has no constructors of
 }
 """The constructors by name."""
 

@@ -155,8 +155,8 @@ def _nested(array: Array, show: Any, indent: int, shortened: bool) -> str:
 
 
 def _numbers(array: Array, indent: int) -> str:
-    if array.dtype.kind == "V":
-        array = array.astype(np.float32)  # ml_dtypes' bfloat16
+    if array.dtype.kind == "V" or (array.dtype.kind == "f" and array.itemsize == 1):
+        array = array.astype(np.float32)  # ml_dtypes' bfloat16 and float8
     shortened = array.size > _options.threshold
     shown = _ends(array) if shortened else array
     show = _ComplexFormat(shown) if array.dtype.kind == "c" else _Format(shown)

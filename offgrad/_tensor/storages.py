@@ -9,6 +9,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from offgrad import memory
 from offgrad._dtype import DTYPES, DType
+from offgrad._tensor.type_names import NAMES
 from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, new_storage
@@ -204,6 +205,28 @@ class TypedStorage:
         lines = "".join(f" {each}\n" for each in self.tolist())
         kind = f"torch.storage.TypedStorage(dtype={self.dtype}, device={CPU})"
         return f"{lines}[{kind} of size {self.size()}]"
+
+
+def _typed(name: str, dtype: DType) -> Any:
+    """Return the class of typed storages of one dtype, made of a size or of numbers."""
+
+    def make(self: TypedStorage, content: Any = 0) -> None:
+        if isinstance(content, int):
+            root = memory.empty((content,), dtype.dtype)
+        else:
+            root = memory.copy(np.asarray(content, dtype.dtype))
+        TypedStorage.__init__(self, UntypedStorage(new_storage(root)), dtype)
+
+    doc = f"Memory of {dtype} elements: of a size, uninitialised, or of a sequence of numbers."
+    body = {"__init__": make, "__slots__": (), "__module__": "torch", "__doc__": doc}
+    return type(name, (TypedStorage,), body)
+
+
+TYPES: dict[DType, Any] = {
+    DTYPES[dtype]: _typed(name.removesuffix("Tensor") + "Storage", DTYPES[dtype])
+    for dtype, name in NAMES.items()
+}
+"""The class of typed storages of each dtype."""
 
 
 class StorageMethods(TensorBase):

@@ -17,6 +17,7 @@ from offgrad._tensor.methods import OperationMethods
 from offgrad._tensor.new_tensors import NewTensors
 from offgrad._tensor.operators import Operators
 from offgrad._tensor.printing import text_of
+from offgrad._tensor.rare_methods import RareMethods
 from offgrad._tensor.storages import StorageMethods
 from offgrad.autograd import gradients
 from offgrad.autograd.grad_mode import is_inference_mode_enabled
@@ -44,6 +45,7 @@ class Tensor(
     NewTensors,
     Fills,
     StorageMethods,
+    RareMethods,
 ):
     """An n-dimensional array of one dtype that can take part in automatic differentiation.
 

@@ -23,7 +23,9 @@ _PREFIXES = {
     "int64": "Long",
     "bool": "Bool",
 }
-NAMES: dict[np.dtype[Any], str] = {each: f"{_PREFIXES[each.name]}Tensor" for each in DTYPES}
+NAMES: dict[np.dtype[Any], str] = {
+    each: _PREFIXES.get(each.name, each.name.capitalize()) + "Tensor" for each in DTYPES
+}
 """The name of the type for each of NumPy's dtypes."""
 
 _BY_NAME = {f"torch.{name}": dtype for dtype, name in NAMES.items()}

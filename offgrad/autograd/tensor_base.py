@@ -88,7 +88,7 @@ def numpy_dtype(x: Any) -> np.dtype[Any]:
 
 def is_differentiable(dtype: np.dtype[Any]) -> bool:
     """Return whether tensors of `dtype` can require grad: real or complex floating point."""
-    return dtype.kind in "fc" or dtype.name == "bfloat16"
+    return dtype.kind in "fcV"  # V: ml_dtypes' bfloat16 and float8
 
 
 def describe(tensor: TensorBase) -> str:

@@ -80,7 +80,7 @@ class finfo:
         self.bits, self.dtype = int(limits.bits), str(limits.dtype)
         self.eps, self.max, self.min = float(limits.eps), float(limits.max), float(limits.min)
         self.tiny = self.smallest_normal = float(limits.smallest_normal)
-        self.resolution = 10.0**-limits.precision
+        self.resolution = 10.0**-limits.precision if self.bits > 8 else 1.0
 
     def __repr__(self) -> str:
         names = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")

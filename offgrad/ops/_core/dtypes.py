@@ -52,7 +52,7 @@ def change_default_dtype(dtype: np.dtype[Any]) -> None:
 def category(dtype: np.dtype[Any]) -> int:
     """Return the promotion category: 0 bool, 1 integer, 2 floating point, 3 complex."""
     kind = dtype.kind
-    if kind == "f" or dtype.name == "bfloat16":
+    if kind == "f" or kind == "V":  # V: ml_dtypes' bfloat16 and float8
         return 2
     return {"b": 0, "i": 1, "u": 1, "c": 3}[kind]
 
@@ -66,6 +66,10 @@ def promote_dtypes(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
     if a == b:
         return a
     category_a, category_b = category(a), category(b)
+    if 2 in (category_a if a.itemsize == 1 else 0, category_b if b.itemsize == 1 else 0):
+        raise RuntimeError(
+            f"promotion for Float8 types is not supported, got {a.name} and {b.name}; convert one"
+        )
     if {category_a, category_b} == {2, 3}:
         return np.promote_types(a, _complex_of(b)) if category_a == 3 else promote_dtypes(b, a)
     for each, partner in ((a, category_b), (b, category_a)):

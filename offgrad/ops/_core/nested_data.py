@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from offgrad._dtype import DTYPES
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.ops._core.dtypes import common_dtype, default_dtype, promote_dtypes
-
-_SUPPORTED = "biufc"
 
 
 def check_numeric(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
@@ -18,7 +17,7 @@ def check_numeric(array: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, An
         TypeError: for other elements.
         ValueError: for another byte order.
     """
-    if array.dtype.kind not in _SUPPORTED and array.dtype.name != "bfloat16":
+    if array.dtype not in DTYPES and array.dtype.isnative:
         raise TypeError(
             f"{where}: elements must be numbers or bools, got dtype {array.dtype.name!r} (a "
             "ragged or mixed sequence gives object)"
