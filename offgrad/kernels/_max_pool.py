@@ -16,6 +16,9 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
+_MIN_REGULAR = 6
+"""The number of regular windows from which loops take them together."""
+
 
 class Windows(NamedTuple):
     """The windows along one axis.
@@ -55,7 +58,15 @@ def max_pool(x: Array, windows: tuple[Windows, ...], out: Array, codes: Array | 
     d, h, w = windows
     kept = np.empty((0, 0, 0, 0), np.uint8) if codes is None else codes
     tables = (d.starts, d.counts, d.dilation, h.starts, h.counts, h.dilation, h.width)
-    row = (w.starts, w.counts, w.dilation, w.width, w.stride, w.first, w.last)
+    if x.shape[1] == 1 and _are_pairs(windows[1:]):
+        planes = x[:, 0], out[:, 0], kept.reshape(len(kept), *kept.shape[2:])
+        parallel_for(
+            lambda start, stop: _max_pool_pairs_loop(*planes, start, stop), len(x), 4 * out[0].size
+        )
+        return
+    # Loops over few windows at once cost more than loops over their elements.
+    first, last = (w.first, w.last) if w.last - w.first >= _MIN_REGULAR else (0, 0)
+    row = (w.starts, w.counts, w.dilation, w.width, w.stride, first, last)
     arguments: tuple[Any, ...] = (x, out, kept, *tables, *row)
     parallel_for(
         lambda start, stop: _max_pool_loop(*(*arguments, start, stop)),
@@ -153,6 +164,15 @@ def _max_pool_numpy(
 
 
 @inlined
+def _count_larger(part: Any, b: Any) -> Any:
+    """Return how many elements are larger than `b`, or NaN."""
+    count = np.int32(0)
+    for k in range(part.size):
+        count += np.int32((part[k] > b) | (part[k] != part[k]))
+    return count
+
+
+@inlined
 def _start_row(part: Any, stride: int, best: Any, at: Any, code: int) -> None:
     if stride == 1:
         for o in range(best.size):
@@ -191,6 +211,64 @@ def _update_row(part: Any, stride: int, best: Any, at: Any, code: int) -> None:
             at[o] = code if is_better else at[o]
 
 
+@inlined
+def _update_row_by_three(part: Any, stride: int, best: Any, at: Any, code: int) -> None:
+    """Take three adjacent elements of each window into account; the first ones if `code` is 0."""
+    if stride == 1:
+        for o in range(best.size):
+            u, v, w = part[o], part[o + 1], part[o + 2]
+            b = u if code == 0 else best[o]
+            c = np.int32(0) if code == 0 else at[o]
+            is_better = (u > b) | (u != u)
+            b = u if is_better else b
+            c = np.int32(code) if is_better else c
+            is_better = (v > b) | (v != v)
+            b = v if is_better else b
+            c = np.int32(code + 1) if is_better else c
+            is_better = (w > b) | (w != w)
+            best[o] = w if is_better else b
+            at[o] = np.int32(code + 2) if is_better else c
+    else:
+        for o in range(best.size):
+            u, v, w = part[2 * o], part[2 * o + 1], part[2 * o + 2]
+            b = u if code == 0 else best[o]
+            c = np.int32(0) if code == 0 else at[o]
+            is_better = (u > b) | (u != u)
+            b = u if is_better else b
+            c = np.int32(code) if is_better else c
+            is_better = (v > b) | (v != v)
+            b = v if is_better else b
+            c = np.int32(code + 1) if is_better else c
+            is_better = (w > b) | (w != w)
+            best[o] = w if is_better else b
+            at[o] = np.int32(code + 2) if is_better else c
+
+
+@jit
+def _max_pool_pairs_loop(x: Any, out: Any, codes: Any, start: int, stop: int) -> None:
+    width, height, count = x.shape[2], out.shape[1], out.shape[2]
+    kept = codes.shape[0] > 0
+    for p in range(start, stop):
+        plane = x[p].reshape(-1)
+        target = out[p].reshape(-1)
+        places = codes[p if kept else 0 : (p + 1 if kept else 0)].reshape(-1)
+        for h in range(height):
+            upper = plane[2 * h * width : (2 * h + 1) * width]
+            lower = plane[(2 * h + 1) * width : (2 * h + 2) * width]
+            best = target[h * count : (h + 1) * count]
+            for o in range(best.size):
+                b, v, w, z = upper[2 * o], upper[2 * o + 1], lower[2 * o], lower[2 * o + 1]
+                second = (v > b) | (v != v)
+                b = v if second else b
+                third = (w > b) | (w != w)
+                b = w if third else b
+                fourth = (z > b) | (z != z)
+                best[o] = z if fourth else b
+                if kept:
+                    code = np.int32(2) if third else (np.int32(1) if second else np.int32(0))
+                    places[h * count + o] = np.int32(3) if fourth else code
+
+
 @jit
 def _max_pool_loop(
     x: Any,
@@ -214,32 +292,52 @@ def _max_pool_loop(
     stop: int,
 ) -> None:
     row_codes = np.empty(out.shape[3], np.int32)
+    height, width = x.shape[2], x.shape[3]
     for p in range(start, stop):
+        plane = x[p].reshape(-1)
         for od in range(out.shape[1]):
             for oh in range(out.shape[2]):
                 best = out[p, od, oh]
-                regular = best[first:last]
-                at = row_codes[first:last]
-                for i in range(counts_d[od]):
-                    for j in range(counts_h[oh]):
-                        row = x[p, starts_d[od] + i * step_d, starts_h[oh] + j * step_h]
-                        base = (i * width_h + j) * width_w
-                        if last > first:
-                            from_first = row[starts_w[first] :]
+                if last > first:
+                    regular = best[first:last]
+                    at = row_codes[first:last]
+                    for i in range(counts_d[od]):
+                        for j in range(counts_h[oh]):
+                            depth = starts_d[od] + i * step_d
+                            row = (depth * height + starts_h[oh] + j * step_h) * width
+                            base = (i * width_h + j) * width_w
+                            if width_w == 3 and step_w == 1 and stride < 3:
+                                part = plane[row + starts_w[first] :]
+                                _update_row_by_three(part, stride, regular, at, base)
+                                continue
                             for k in range(width_w):
-                                part = from_first[k * step_w :]
+                                part = plane[row + starts_w[first] + k * step_w :]
                                 if base + k == 0:
                                     _start_row(part, stride, regular, at, 0)
                                 else:
                                     _update_row(part, stride, regular, at, base + k)
-                        for o in range(best.size - (last - first)):
-                            if o >= first:
-                                o += last - first
+                # The maximum so far is seldom exceeded: rows in which it is not are left out.
+                is_long = width_w > 4 and step_w == 1
+                for o in range(best.size - (last - first)):
+                    if o >= first:
+                        o += last - first
+                    corner = (starts_d[od] * height + starts_h[oh]) * width + starts_w[o]
+                    b, c = plane[np.uintp(corner)], np.int32(0)
+                    for i in range(counts_d[od]):
+                        for j in range(counts_h[oh]):
+                            row = corner + (i * step_d * height + j * step_h) * width
+                            base = (i * width_h + j) * width_w
+                            if is_long:
+                                part = plane[row : row + counts_w[o]]
+                                if _count_larger(part, b) == 0:
+                                    continue
                             for k in range(counts_w[o]):
-                                v = row[starts_w[o] + k * step_w]
-                                if base + k == 0 or v > best[o] or v != v:
-                                    best[o] = v
-                                    row_codes[o] = base + k
+                                v = plane[np.uintp(row + k * step_w)]
+                                is_better = (v > b) | (v != v)
+                                b = v if is_better else b
+                                c = np.int32(base + k) if is_better else c
+                    best[o] = b
+                    row_codes[o] = c
                 if codes.shape[0] > 0:
                     kept = codes[p, od, oh]
                     for o in range(kept.size):

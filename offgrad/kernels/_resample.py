@@ -77,6 +77,21 @@ class Taps:
         return result
 
     @cached_property
+    def margins(self) -> tuple[Array, Array] | None:
+        """The outputs around those that `layout` says are copied, and copied ones equal to them.
+
+        None if there are other sums than these copies.
+        """
+        first, last = self.layout[2:]
+        if first == last or self.divisor is not None or self.total != self.outputs:
+            return None
+        if not (self.weight[0] == 1).all():
+            return None
+        margin = np.concatenate([np.arange(first), np.arange(last, self.outputs)])
+        equal = self.index[0, margin] - self.index[0, first] + first
+        return (margin, equal) if ((equal >= first) & (equal < last)).all() else None
+
+    @cached_property
     def layout(self) -> tuple[bool, int, int, int]:
         """What loops along a row do: whether most taps are used, `_stride`, `_copied`."""
         if not self.outputs:
@@ -108,6 +123,10 @@ def resample(x: Array, taps: tuple[Taps | None, ...], out: Array) -> None:
     steps = _steps(taps)
     if not steps:
         out[...] = x
+        return
+    if all(each is None or each.margins is not None for each in taps):
+        _copy_with_margins(x, taps, out)
+        return
     for number, (axes, chosen) in enumerate(steps):
         target = out
         for axis, each in zip(axes, chosen, strict=True):
@@ -116,6 +135,27 @@ def resample(x: Array, taps: tuple[Taps | None, ...], out: Array) -> None:
             target = np.empty((*shape, *sizes), as_float(x[:0]).dtype)
         _along_two(x, axes, chosen, target, x.ndim - ndim)
         x = target
+
+
+def _copy_with_margins(x: Array, taps: tuple[Taps | None, ...], out: Array) -> None:
+    """Copy all of `x` that is kept, then what is around it from there, one axis after another."""
+    source: list[Any] = []
+    target: list[Any] = []
+    for each in taps:
+        first, last = (0, None) if each is None else each.layout[2:]
+        start = 0 if each is None else int(each.index[0, first])
+        stop = None if last is None else start + last - first
+        source.append(slice(start, stop))
+        target.append(slice(first, last))
+    out[(..., *target)] = x[(..., *source)]
+    for axis in reversed(range(len(taps))):
+        each = taps[axis]
+        if each is None or each.margins is None:
+            continue
+        after = (slice(None),) * (len(taps) - 1 - axis)
+        for margin, equal in zip(*each.margins, strict=True):
+            before: tuple[Any, ...] = (..., *target[:axis])
+            out[(*before, margin, *after)] = out[(*before, equal, *after)]
 
 
 _Step = tuple[tuple[int, int], tuple[Taps | None, Taps | None]]

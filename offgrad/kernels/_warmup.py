@@ -180,9 +180,15 @@ def _windows(x: Array) -> tuple[tuple[kernels.Windows, ...], Array]:
     return (single, high, low), codes
 
 
-def _max_pool(x: Array) -> None:
+def _max_pool_pairs(x: Array) -> None:
     windows, codes = _windows(x)
     kernels.max_pool(x[None, None], windows, codes.astype(x.dtype), codes)
+
+
+def _max_pool(x: Array) -> None:
+    (single, high, low), codes = _windows(x)
+    apart = low._replace(first=1)  # not all are regular
+    kernels.max_pool(x[None, None], (single, high, apart), codes.astype(x.dtype), codes)
 
 
 def _max_pool_backward(x: Array) -> None:
@@ -192,7 +198,7 @@ def _max_pool_backward(x: Array) -> None:
 
 def _resample(x: Array) -> None:
     height, width = (
-        kernels.Taps(size, np.arange(size)[None], np.ones((1, size))) for size in x.shape
+        kernels.Taps(size, np.arange(size)[None], np.full((1, size), 0.5)) for size in x.shape
     )
     kernels.resample(x, (height, width), x.copy())
 
@@ -364,6 +370,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "loss of differences, backward": _difference_loss_backward,
     "sums of rows": lambda x: kernels.sum_axes(_large(x), (1,)),
     "cumulative log-sum-exp": lambda x: kernels.log_cumsum_exp(x, x.copy()),
+    "max pooling of pairs": _max_pool_pairs,
     "max pooling": _max_pool,
     "max pooling, backward": _max_pool_backward,
     "resampling": _resample,
