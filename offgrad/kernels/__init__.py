@@ -92,6 +92,15 @@ from offgrad.kernels._panels import product as product_by_panels
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
 from offgrad.kernels._products import matmul
+from offgrad.kernels._rectifiers import (
+    hardsigmoid,
+    hardswish,
+    hardswish_backward,
+    relu,
+    relu_backward,
+    shrink,
+    threshold,
+)
 from offgrad.kernels._recurrent import (
     TimeSteps,
     gru,
@@ -199,6 +208,9 @@ __all__ = [
     "fmod",
     "gru",
     "gru_backward",
+    "hardsigmoid",
+    "hardswish",
+    "hardswish_backward",
     "has_scans",
     "huber",
     "hypot",
@@ -234,6 +246,8 @@ __all__ = [
     "radam_steps",
     "recurrence",
     "reduce_axes",
+    "relu",
+    "relu_backward",
     "remainder",
     "resample",
     "rmsprop_steps",
@@ -251,6 +265,7 @@ __all__ = [
     "set_num_threads",
     "sgd_step",
     "sgd_steps",
+    "shrink",
     "sigmoid",
     "silu",
     "silu_backward",
@@ -268,5 +283,6 @@ __all__ = [
     "sum_of_squares",
     "sum_rows",
     "take_rows",
+    "threshold",
     "two_slopes_backward",
 ]

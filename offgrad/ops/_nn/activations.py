@@ -35,7 +35,11 @@ class Relu(Op):
     is_recomputable = True
 
     def forward(self, x: Array) -> Array:
-        result = compute(np.maximum, x, np.zeros((), x.dtype))
+        if x.nbytes < memory.POOL_THRESHOLD or x.dtype.kind != "f":
+            result = compute(np.maximum, x, np.zeros((), x.dtype))
+        else:
+            result = memory.empty(x.shape, x.dtype)
+            kernels.relu(memory.contiguous(x), result)
         self.save(result=result)
         return result
 
@@ -52,7 +56,10 @@ class ReluBackward(Op):
         self.save(result=result)
         out = memory.empty(grad.shape, grad.dtype)
         # The result is never negative; the gradient passes where it is NaN, so that NaN stays.
-        np.multiply(grad, result != 0, out=out)
+        if grad.nbytes < memory.POOL_THRESHOLD or grad.dtype.kind != "f":
+            np.multiply(grad, result != 0, out=out)
+        else:
+            kernels.relu_backward(grad, result, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

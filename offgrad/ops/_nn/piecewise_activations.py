@@ -16,7 +16,7 @@ from offgrad.ops._core.dtypes import (
 )
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import where
-from offgrad.ops._nn.smooth_activations import Activation
+from offgrad.ops._nn.smooth_activations import Activation, FusedActivation
 from offgrad.ops._random.samples import rand_like
 from offgrad.ops._reduction.sums import sum_to_size
 
@@ -118,18 +118,22 @@ class Hardsigmoid(TwoSlopes):
     def value(self, x: Array) -> Any:
         return np.clip(x + 3, 0, 6) / 6
 
+    def write(self, x: Array, out: Array) -> None:
+        kernels.hardsigmoid(x, out)
+
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1/6 within the limits."""
         return -3, 3, 1 / 6, 0, 0
 
 
-class Hardswish(Activation):
+class Hardswish(FusedActivation):
     """x times hardsigmoid(x) (Howard et al., 2019); keeps x."""
 
-    def value(self, x: Array) -> Any:
-        return x * np.clip(x + 3, 0, 6) / 6
+    value = staticmethod(kernels.hardswish)
+    gradient = staticmethod(kernels.hardswish_backward)
 
-    def slope(self, x: "Tensor") -> "Tensor":
+    @staticmethod
+    def slope(x: "Tensor") -> "Tensor":
         """x / 3 + 1/2 between -3 and 3, 0 below and 1 above."""
         middle = where(x < 3, x / 3 + 0.5, x.new_ones(()))
         return where(x <= -3, x.new_zeros(()), middle)
@@ -143,6 +147,12 @@ class Threshold(TwoSlopes):
 
     def value(self, x: Array) -> Any:
         return np.where(x <= self.threshold, np.asarray(self.replacement, x.dtype), x)
+
+    def write(self, x: Array, out: Array) -> None:
+        if x.dtype.kind == "f":
+            kernels.threshold(x, out, self.threshold, self.replacement)
+        else:
+            super().write(x, out)
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 above the threshold."""
@@ -158,6 +168,9 @@ class Softshrink(TwoSlopes):
         small = np.abs(x) <= self.lambd
         return np.where(small, 0, x - np.copysign(self.lambd, x))
 
+    def write(self, x: Array, out: Array) -> None:
+        kernels.shrink(x, out, self.lambd, self.lambd)
+
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 outside [-lambd, lambd]."""
         number = np.float64 if dtype.itemsize == 8 else np.float32
@@ -172,6 +185,9 @@ class Hardshrink(TwoSlopes):
 
     def value(self, x: Array) -> Any:
         return np.where(np.abs(x) <= self.lambd, 0, x)
+
+    def write(self, x: Array, out: Array) -> None:
+        kernels.shrink(x, out, self.lambd, 0)
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 outside [-lambd, lambd]."""

@@ -1,0 +1,147 @@
+"""Rectifiers: functions of straight pieces, and the gradients that `_piecewise` lacks.
+
+Compiled loops in float32. Arrays broadcast to `out`, which is C-contiguous; 16-bit floats are
+computed in float32. NaN stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._chunks import by_loop, elementwise_flat
+from offgrad.kernels._jit import Kernel, jit
+from offgrad.kernels._piecewise import _is_compiled, _numbers
+
+
+def relu(x: Array, out: Array) -> None:
+    """Write max(x, 0) into `out`."""
+    _run(_relu_loop, lambda x, out: np.maximum(x, x.dtype.type(0), out=out), out, x)
+
+
+def relu_backward(grad: Array, result: Array, out: Array) -> None:
+    """Write `grad` into `out` where the result of `relu` is not 0, else 0."""
+    _run(
+        _relu_backward_loop,
+        lambda grad, result, out: np.copyto(out, np.where(result != 0, grad, grad.dtype.type(0))),
+        out,
+        grad,
+        result,
+    )
+
+
+def hardsigmoid(x: Array, out: Array) -> None:
+    """Write (x + 3) / 6, limited to 0 and 1, into `out`."""
+    _run(_hardsigmoid_loop, lambda x, out: np.copyto(out, np.clip(x + 3, 0, 6) / 6), out, x)
+
+
+def hardswish(x: Array, out: Array) -> None:
+    """Write x hardsigmoid(x) into `out`."""
+    _run(_hardswish_loop, lambda x, out: np.copyto(out, x * np.clip(x + 3, 0, 6) / 6), out, x)
+
+
+def hardswish_backward(grad: Array, x: Array, out: Array) -> None:
+    """Write `grad` times the derivative of hardswish at `x` into `out`."""
+
+    def with_numpy(grad: Array, x: Array, out: Array) -> None:
+        slope = np.where(x < 3, x / 3 + 0.5, 1)
+        out[...] = grad * np.where(x <= -3, 0, slope)
+
+    _run(_hardswish_backward_loop, with_numpy, out, grad, x)
+
+
+def shrink(x: Array, out: Array, width: float, moved: float) -> None:
+    """Write 0 into `out` where |x| <= width, else x moved towards 0 by `moved`."""
+    numbers = _numbers(x.dtype, width, moved)
+
+    def with_numpy(x: Array, out: Array) -> None:
+        out[...] = np.where(np.abs(x) <= numbers[0], 0, x - np.copysign(numbers[1], x))
+
+    _run(_shrink_loop, with_numpy, out, x, numbers=numbers)
+
+
+def threshold(x: Array, out: Array, bound: float, value: float) -> None:
+    """Write x into `out` where it exceeds `bound`, else `value`."""
+    numbers = _numbers(x.dtype, bound, value)
+
+    def with_numpy(x: Array, out: Array) -> None:
+        out[...] = np.where(x <= numbers[0], numbers[1], x)
+
+    _run(_threshold_loop, with_numpy, out, x, numbers=numbers)
+
+
+def _run(
+    loop: Kernel[..., None],
+    with_numpy: Any,
+    out: Array,
+    *arrays: Array,
+    numbers: tuple[Any, ...] = (),
+) -> None:
+    if _is_compiled(out):
+        by_loop(loop, out, *arrays, numbers=numbers)
+    else:
+        elementwise_flat(with_numpy, out, *arrays)
+
+
+@jit
+def _relu_loop(x: Any, out: Any) -> None:
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        a = x[i]
+        out[i] = a if (a > zero) | (a != a) else zero
+
+
+@jit
+def _relu_backward_loop(grad: Any, result: Any, out: Any) -> None:
+    zero = grad.dtype.type(0)
+    for i in range(grad.size):
+        out[i] = grad[i] if result[i] != zero else zero
+
+
+@jit
+def _hardsigmoid_loop(x: Any, out: Any) -> None:
+    number = x.dtype.type
+    for i in range(x.size):
+        a = x[i]
+        inside = (a + number(3)) * number(1 / 6)
+        high = number(1) if a >= number(3) else inside
+        out[i] = number(0) if a <= number(-3) else high
+
+
+@jit
+def _hardswish_loop(x: Any, out: Any) -> None:
+    number = x.dtype.type
+    for i in range(x.size):
+        a = x[i]
+        factor = a + number(3)
+        factor = number(6) if factor > number(6) else factor
+        # A product, so that -inf gives NaN as in PyTorch.
+        out[i] = a * (number(0) if factor < number(0) else factor) * number(1 / 6)
+
+
+@jit
+def _hardswish_backward_loop(grad: Any, x: Any, out: Any) -> None:
+    number = x.dtype.type
+    for i in range(x.size):
+        a = x[i]
+        inside = a * number(1 / 3) + number(0.5)
+        high = inside if a < number(3) else number(1)
+        out[i] = grad[i] * (number(0) if a <= number(-3) else high)
+
+
+@jit
+def _shrink_loop(x: Any, out: Any, width: Any, moved: Any) -> None:
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        a = x[i]
+        far = a - moved if a > zero else a + moved
+        out[i] = zero if abs(a) <= width else far
+
+
+@jit
+def _threshold_loop(x: Any, out: Any, bound: Any, value: Any) -> None:
+    for i in range(x.size):
+        a = x[i]
+        out[i] = value if a <= bound else a

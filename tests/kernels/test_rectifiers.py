@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+from offgrad.kernels._arrays import Array
+
+EDGES = [-np.inf, -3, -1, -0.5, -0.0, 0.0, 0.5, 1, 3, np.inf, np.nan]
+
+
+def _clip(x: Array) -> Array:
+    return np.asarray(np.clip(x + 3, 0, 6) / 6)
+
+
+ONE: dict[str, Any] = {
+    "relu": (lambda x, out: kernels.relu(x, out), lambda x: np.maximum(x, 0)),
+    "hardsigmoid": (lambda x, out: kernels.hardsigmoid(x, out), _clip),
+    "hardswish": (
+        lambda x, out: kernels.hardswish(x, out),
+        lambda x: x * _clip(x),
+    ),
+    "softshrink": (
+        lambda x, out: kernels.shrink(x, out, 0.5, 0.5),
+        lambda x: np.where(np.abs(x) <= 0.5, 0, x - 0.5 * np.sign(x)),
+    ),
+    "hardshrink": (
+        lambda x, out: kernels.shrink(x, out, 0.5, 0),
+        lambda x: np.where(np.abs(x) <= 0.5, 0, x),
+    ),
+    "threshold": (
+        lambda x, out: kernels.threshold(x, out, 0.5, -2),
+        lambda x: np.where(x <= 0.5, -2, x),
+    ),
+}
+
+
+def _input(size: int, dtype: Any) -> Array:
+    x = np.random.default_rng(0).standard_normal(size) * 4
+    x[: len(EDGES)] = EDGES
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("size", [20, 300_000])
+@pytest.mark.parametrize("name", ONE)
+def test_values(name: str, size: int, dtype: Any, backend: str) -> None:
+    kernel, reference = ONE[name]
+    x = _input(size, dtype)
+    out = np.empty_like(x)
+    with np.errstate(invalid="ignore"):
+        kernel(x, out)
+        np.testing.assert_allclose(out, reference(x), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("size", [20, 300_000])
+def test_gradients(size: int, dtype: Any, backend: str) -> None:
+    x, grad = _input(size, dtype), np.ones(size, dtype)
+    grad[3] = np.inf
+    out, result = np.empty_like(x), np.maximum(x, 0)
+    kernels.relu_backward(grad, result, out)
+    np.testing.assert_array_equal(out, np.where(result != 0, grad, 0))
+    grad[3] = 1
+    kernels.hardswish_backward(grad, x, out)
+    slope = np.where(x <= -3, 0, np.where(x < 3, x / 3 + 0.5, 1))
+    np.testing.assert_allclose(out, slope, 1e-6, 1e-6)
