@@ -91,6 +91,7 @@ from offgrad.kernels._optimizers_rates import (
 from offgrad.kernels._panels import product as product_by_panels
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
+from offgrad.kernels._prelu import prelu, prelu_backward
 from offgrad.kernels._products import matmul
 from offgrad.kernels._rectifiers import (
     hardsigmoid,
@@ -242,6 +243,8 @@ __all__ = [
     "nadam_steps",
     "parallel_for",
     "places",
+    "prelu",
+    "prelu_backward",
     "quadratic_backward",
     "radam_steps",
     "recurrence",

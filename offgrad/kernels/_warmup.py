@@ -390,6 +390,10 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "hardswish backward": _elementwise(kernels.hardswish_backward, 2),
     "shrinking": _elementwise(kernels.shrink, 1, 1, 1),
     "threshold": _elementwise(kernels.threshold, 1, 1, 1),
+    "PReLU": lambda x: kernels.prelu(x[None], _statistics(x), x[None].copy()),
+    "PReLU backward": lambda x: kernels.prelu_backward(
+        x[None], x[None], _statistics(x), x[None].copy(), _statistics(x)
+    ),
     "ELU backward": _elementwise(kernels.elu_backward, 2, 1, 1, 1),
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
     "erf": _large_elementwise(kernels.erf, 1),

@@ -65,3 +65,22 @@ def test_gradients(size: int, dtype: Any, backend: str) -> None:
     kernels.hardswish_backward(grad, x, out)
     slope = np.where(x <= -3, 0, np.where(x < 3, x / 3 + 0.5, 1))
     np.testing.assert_allclose(out, slope, 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3), (2, 3, 1), (3, 4, 5000), (2, 1, 9)])
+def test_prelu_equals_numpy(shape: tuple[int, ...], dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    x, grad = rng.standard_normal((2, *shape)).astype(dtype)
+    weight = rng.standard_normal(shape[1]).astype(dtype)
+    found = []
+    for name in ("numba", "numpy"):
+        kernels.set_backend(name)
+        out, dx, dweight = np.empty_like(x), np.empty_like(x), np.empty_like(weight)
+        kernels.prelu(x, weight, out)
+        kernels.prelu_backward(grad, x, weight, dx, dweight)
+        alone = np.empty_like(weight)
+        kernels.prelu_backward(grad, x, weight, None, alone)
+        np.testing.assert_array_equal(alone, dweight)
+        found.append((out, dx, dweight))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, 1e-4, 1e-5)

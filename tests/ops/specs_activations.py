@@ -71,7 +71,8 @@ SPECS = [
     _spec("hardshrink", piecewise.Hardshrink, lambda x: np.where(np.abs(x) > 0.7, x, 0),
           domain=_clear, options={"lambd": 0.7}),
     _spec("rrelu", piecewise.LeakyRelu, domain=_clear),
-    OpSpec("prelu", (piecewise.PreluKernel,), lambda m, x, w: call(m, "F.prelu", x, w),
+    OpSpec("prelu", (piecewise.PreluKernel, piecewise.PreluKernelBackward),
+           lambda m, x, w: call(m, "F.prelu", x, w),
            [((2, 3), (3,)), ((2, 3), (1,)), ((2, 3, 2), (3,)), ((4,), (1,))],
            lambda x, w: np.where(
                x > 0, x, x * (w if w.size == 1 or x.ndim == 2 else w[:, None])),

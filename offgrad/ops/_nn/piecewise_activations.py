@@ -1,6 +1,6 @@
 """Piecewise activation functions, each one operation that keeps its input."""
 
-from math import inf, nan
+from math import inf, nan, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, numpy_dtype
+from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import (
     category,
     check_tensor,
@@ -202,21 +203,60 @@ class PreluKernel(Op):
     is_recomputable = True
 
     def forward(self, x: Array, weight: Array) -> Array:
-        """Return the values; the weight broadcasts to x."""
-        self.save(self=x, weight=weight if self.needs_input_grad[0] else None)
-        self.shape = weight.shape
-        return np.asarray(np.where(x > 0, x, x * weight), x.dtype)
+        """Return the values; the weight has one element, or the sizes 1 but for channels."""
+        self.save(self=x, weight=weight)
+        out = memory.empty(x.shape, x.dtype)
+        kernels.prelu(_by_channel(x, weight), weight.reshape(-1), _by_channel(out, weight))
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """dx = g, or g w where x <= 0; dw = the sum of g x where x <= 0."""
-        need_x, need_weight = self.needs_input_grad
-        x = self.saved("self")
-        grad_x = grad_weight = None
-        if need_x:
-            grad_x = where(x > 0, grad, grad * self.saved("weight"))
-        if need_weight:
-            grad_weight = sum_to_size(where(x > 0, x.new_zeros(()), grad * x), self.shape)
-        return grad_x, grad_weight
+        """Return both gradients, in one kernel."""
+        inputs = self.saved("self"), self.saved("weight")
+        return PreluKernelBackward.apply_all(grad, *inputs, needs=self.needs_input_grad)
+
+
+class PreluKernelBackward(Op):
+    """dx = g, or g w where x <= 0; dw = the sum of g x where x <= 0; keeps g, x and w."""
+
+    def forward(
+        self, grad: Array, x: Array, weight: Array, needs: tuple[bool, ...]
+    ) -> tuple[Array | None, ...]:
+        """Return the gradients that `needs` asks for."""
+        self.needs = needs
+        self.save(grad_output=grad, self=x, weight=weight)
+        dx = memory.empty(x.shape, x.dtype) if needs[0] else None
+        dweight = memory.empty(weight.shape, weight.dtype) if needs[1] else None
+        kernels.prelu_backward(
+            _by_channel(grad, weight),
+            _by_channel(x, weight),
+            weight.reshape(-1),
+            None if dx is None else _by_channel(dx, weight),
+            None if dweight is None else dweight.reshape(-1),
+        )
+        return dx, dweight
+
+    def backward(self, *grads: "Tensor | None") -> Any:
+        """Differentiate the formula."""
+
+        def reference(g: "Tensor", x: "Tensor", weight: "Tensor") -> Any:
+            zero = x.new_zeros(())
+            shares = sum_to_size(where(x > 0, zero, g * x), weight.shape)
+            results = where(x > 0, g, g * weight), shares
+            return tuple(
+                each if needed else None for each, needed in zip(results, self.needs, strict=True)
+            )
+
+        inputs = self.saved("grad_output"), self.saved("self"), self.saved("weight")
+        return differentiate(reference, inputs, grads, self.needs_input_grad)
+
+
+def _by_channel(x: Array, weight: Array) -> Array:
+    """Return `x` as contiguous [N, C, L], with one channel for one weight."""
+    if weight.size == 1:
+        shape = (x.shape[0] if x.ndim else 1), 1, prod(x.shape[1:])
+    else:
+        shape = x.shape[0], x.shape[1], prod(x.shape[2:])
+    return memory.contiguous(x).reshape(shape)
 
 
 def _real(input: "Tensor", where: str) -> "Tensor":

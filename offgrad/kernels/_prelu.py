@@ -1,0 +1,100 @@
+"""PReLU: x above 0, else a weight times x, one weight for each channel; and its gradients.
+
+Arrays are [N, C, L], C-contiguous, weights [C].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import SUM_BLOCK, Array, as_float, same_shape
+from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
+
+
+def prelu(x: Array, weight: Array, out: Array) -> None:
+    """Write x where it is above 0, else the channel's weight times x, into `out`."""
+    same_shape(x=x, out=out)
+    if not uses_numba(x, weight, out):
+        with np.errstate(all="ignore"):
+            a, w = as_float(x), as_float(weight)[:, None]
+            out[...] = np.where(a > 0, a, a * w)
+        return
+    parallel_for(
+        lambda start, stop: _prelu_loop(x, weight, out, start, stop),
+        x.shape[0] * x.shape[1],
+        x.shape[2],
+    )
+
+
+def prelu_backward(
+    grad: Array, x: Array, weight: Array, dx: Array | None, dweight: Array | None
+) -> None:
+    """Write the gradients of x [N, C, L] and weight [C]; None skips one."""
+    same_shape(grad=grad, x=x)
+    wanted = [array for array in (dx, dweight) if array is not None]
+    if not uses_numba(grad, x, weight, *wanted):
+        _prelu_backward_numpy(grad, x, weight, dx, dweight)
+        return
+    d = np.empty((0, 0, 0), x.dtype) if dx is None else dx
+    # Of each channel of each sample.
+    sums = np.zeros(x.shape[:2] if dweight is not None else (0, 0), np.float64)
+    parallel_for(
+        lambda start, stop: _prelu_backward_loop(grad, x, weight, d, sums, start, stop),
+        x.shape[0] * x.shape[1],
+        x.shape[2],
+    )
+    if dweight is not None:
+        dweight[...] = sums.sum(0)
+
+
+@np.errstate(all="ignore")
+def _prelu_backward_numpy(
+    grad: Array, x: Array, weight: Array, dx: Array | None, dweight: Array | None
+) -> None:
+    g, a = as_float(grad), as_float(x)
+    if dx is not None:
+        dx[...] = np.where(a > 0, g, g * as_float(weight)[:, None])
+    if dweight is not None:
+        dweight[...] = np.where(a > 0, 0, g * a).sum((0, 2), dtype=np.float64)
+
+
+@jit
+def _prelu_loop(x: Any, weight: Any, out: Any, start: int, stop: int) -> None:
+    for item in range(start, stop):
+        n = item // x.shape[1]
+        c = item % x.shape[1]
+        row = x[n, c]
+        y = out[n, c]
+        w = weight[c]
+        for j in range(row.size):
+            y[j] = row[j] if row[j] > 0 else row[j] * w
+
+
+@jit
+def _prelu_backward_loop(
+    grad: Any, x: Any, weight: Any, dx: Any, sums: Any, start: int, stop: int
+) -> None:
+    number = x.dtype.type
+    for item in range(start, stop):
+        n = item // x.shape[1]
+        c = item % x.shape[1]
+        g = grad[n, c]
+        row = x[n, c]
+        w = weight[c]
+        if dx.size > 0:
+            d = dx[n, c]
+            for j in range(row.size):
+                d[j] = g[j] if row[j] > 0 else g[j] * w
+        if sums.size > 0:
+            total = 0.0
+            for begin in range(0, row.size, SUM_BLOCK):
+                block = row[begin : begin + SUM_BLOCK]
+                grads = g[begin : begin + SUM_BLOCK]
+                part = number(0)
+                for j in range(block.size):
+                    part += number(0) if block[j] > 0 else grads[j] * block[j]
+                total += part
+            sums[n, c] = total
