@@ -160,7 +160,7 @@ class Conversions(TensorBase):
         """
         if self._array.size != 1:
             raise RuntimeError(
-                "a Tensor cannot be converted to Scalar unless it has one element, got a "
+                f"a Tensor with {self._array.size} elements cannot be converted to Scalar, got a "
                 f"{describe(self)}"
             )
         return self._array.item()

@@ -128,13 +128,13 @@ class Tensor(
             check_requires_grad(self)
             if self._storage.inference and not is_inference_mode_enabled():
                 raise RuntimeError(
-                    "an inference tensor can require grad only in inference_mode(), got a "
-                    f"{describe(self)}; use a clone()"
+                    "Setting requires_grad=True on inference tensor outside InferenceMode is not "
+                    f"allowed, got a {describe(self)}; use a clone()"
                 )
         elif self._grad_fn is not None:
             raise RuntimeError(
-                f"requires_grad can be switched off only on leaves, but this {describe(self)} was "
-                f"computed by {self._grad_fn.name()}; use detach()"
+                "you can only change requires_grad flags of leaf variables, but this "
+                f"{describe(self)} was computed by {self._grad_fn.name()}; use detach()"
             )
         self._requires_grad = bool(requires_grad)
         return self
@@ -159,7 +159,10 @@ class Tensor(
     @grad.setter
     def grad(self, value: "Tensor | None") -> None:
         if value is not None and not isinstance(value, TensorBase):
-            raise TypeError(f"grad must be a tensor or None, got {type(value).__name__}")
+            raise TypeError(
+                f"assigned grad expected to be a Tensor or None but got grad of type "
+                f"{type(value).__name__}"
+            )
         if value is not None and (
             value._array.shape != self._array.shape or value._array.dtype != self._array.dtype
         ):
@@ -168,7 +171,7 @@ class Tensor(
                 f"{describe(self)}"
             )
         if value is self:
-            raise RuntimeError("a tensor cannot be its own grad; give it a clone()")
+            raise RuntimeError("can't assign Variable as its own grad; give it a clone()")
         self._grad = value
 
     @grad.deleter
@@ -195,7 +198,7 @@ class Tensor(
     @property
     def _version(self) -> int:
         if self._storage.inference:
-            raise RuntimeError("inference tensors do not track versions; use a clone()")
+            raise RuntimeError("Inference tensors do not track version counter; use a clone()")
         return self._storage.version
 
     def is_inference(self) -> bool:
@@ -213,7 +216,7 @@ class Tensor(
     @data.setter
     def data(self, value: "Tensor") -> None:
         if not isinstance(value, TensorBase):
-            raise TypeError(f"data must be a tensor, got {type(value).__name__}")
+            raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
         array = value._array
         if (array.shape, array.dtype) != (self._array.shape, self._array.dtype):
             if self._requires_grad and not is_differentiable(array.dtype):
@@ -247,7 +250,8 @@ class Tensor(
         node, output_nr = gradient_edge(self)
         if node is None:
             raise RuntimeError(
-                f"hooks are for tensors that require grad, got a {describe(self)} that does not"
+                "cannot register a hook on a tensor that doesn't require gradient, got a "
+                f"{describe(self)}"
             )
         hooks = node.hooks_of_output(output_nr, create=True)
         assert hooks is not None
@@ -263,8 +267,8 @@ class Tensor(
         """
         if not self._requires_grad or self._grad_fn is not None:
             raise RuntimeError(
-                "post-accumulate hooks are for leaves that require grad, "
-                f"got a {describe(self)} that is not one; use register_hook for results"
+                "post accumulate grad hooks cannot be registered on non-leaf tensors, or on those "
+                f"that do not require grad, got a {describe(self)}; use register_hook for results"
             )
         if self._post_accumulate_hooks is None:
             self._post_accumulate_hooks = {}
@@ -279,7 +283,7 @@ class Tensor(
         node, _ = gradient_edge(self)
         if node is None:
             raise RuntimeError(
-                f"retain_grad is for tensors that require grad, got a {describe(self)}"
+                f"can't retain_grad on Tensor that has requires_grad=False, got a {describe(self)}"
             )
         if not isinstance(node, AccumulateGrad):
             node.retain_grad(self)
@@ -367,7 +371,7 @@ class Tensor(
         """
         if self._base is not None:
             raise RuntimeError(
-                "a view shares its base's history and cannot be detached in place; use detach()"
+                "Can't detach views in-place: they share their base's history. Use detach() instead"
             )
         self._grad_fn, self._output_nr, self._requires_grad = None, 0, False
         return self

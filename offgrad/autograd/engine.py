@@ -294,14 +294,14 @@ def _checked_replacements(
     """Return the gradients that a node's hook returned in place of `originals`, after checks."""
     if not isinstance(result, tuple):
         raise TypeError(
-            "a hook of a node must return None or a tuple of gradients, but "
-            f"{_describe_hook(hook, node)} returned a {type(result).__name__}"
+            f"expected tuple, but hook returned {type(result).__name__!r}: "
+            f"{_describe_hook(hook, node)} must return None or a tuple of gradients"
         )
     replacements: Grads = result
     if len(replacements) != len(originals):
         raise RuntimeError(
-            f"a hook of a node must return as many gradients as it got, {len(originals)}, but "
-            f"{_describe_hook(hook, node)} returned {len(replacements)}"
+            f"hook {_describe_hook(hook, node)} has returned an incorrect number of values (got "
+            f"{len(replacements)}, but expected {len(originals)})"
         )
     for before, after in zip(originals, replacements, strict=True):
         if before is not None and after is not None:
@@ -316,14 +316,18 @@ def _hook_list(hooks: dict[int, Any] | None) -> Iterable[Any]:
 def _check_hook_result(node: Node, hook: Any, grad: "Tensor", result: Any) -> None:
     if not isinstance(result, TensorBase):
         raise TypeError(
-            f"a hook must return None or tensors, but {_describe_hook(hook, node)} returned "
-            f"{type(result).__name__}"
+            f"expected Variable, but hook returned {type(result).__name__!r}: "
+            f"{_describe_hook(hook, node)} must return None or tensors"
         )
     if result._array.shape != grad._array.shape or result._array.dtype != grad._array.dtype:
         raise RuntimeError(
-            f"a hook must keep shape and dtype of a gradient, but {_describe_hook(hook, node)} "
-            f"returned a {describe(result)} for a {describe(grad)}"
+            f"hook {_describe_hook(hook, node)} has changed the {_changed(grad, result)} of value: "
+            f"it returned a {describe(result)} for a {describe(grad)}"
         )
+
+
+def _changed(grad: TensorBase, result: TensorBase) -> str:
+    return "size" if result._array.shape != grad._array.shape else "type"
 
 
 def _describe_hook(hook: Any, node: Node) -> str:
@@ -397,7 +401,7 @@ def _fitted(
     if grad._array.shape != shape:
         producer = source.name() if source else "the first gradient"
         raise RuntimeError(
-            f"a gradient must have the shape of its tensor: {producer} returned at index "
-            f"{index} a {describe(grad)}, expected shape {list(shape)}"
+            f"Function {producer} returned an invalid gradient at index {index} - got "
+            f"{list(grad._array.shape)} but expected shape compatible with {list(shape)}"
         )
     return grad.to(dtype) if grad._array.dtype != dtype else grad

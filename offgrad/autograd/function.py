@@ -39,7 +39,10 @@ class Function:
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Return the output tensor or a tuple of them."""
-        raise NotImplementedError("a Function needs a static method forward(ctx, *args)")
+        raise NotImplementedError(
+            "You must implement the forward function for custom autograd.Function: a static method "
+            "forward(ctx, *args)"
+        )
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
@@ -49,7 +52,10 @@ class Function:
     @staticmethod
     def backward(ctx: FunctionCtx, *grad_outputs: Any) -> Any:
         """Return a gradient for each argument of forward, None for those that are not tensors."""
-        raise NotImplementedError("a Function needs a static method backward(ctx, *grad_outputs)")
+        raise NotImplementedError(
+            "You must implement either the backward or vjp method for your custom "
+            "autograd.Function: a static method backward(ctx, *grad_outputs)"
+        )
 
     vjp = backward
     """Another name for `backward`; a Function defines one of them."""
@@ -155,8 +161,9 @@ def _check_dirty(node: FunctionNode, results: Sequence[Any]) -> None:
     for tensor in node.ctx._dirty:
         if id(tensor) not in result_ids:
             raise RuntimeError(
-                f"{node.name()}: an input marked dirty must be returned by forward, but a "
-                f"{describe(tensor)} was not; else the change would have no gradient"
+                "Some elements marked as dirty during the forward method were not returned as "
+                f"output: a {describe(tensor)} by {node.name()}; else the change would have no "
+                "gradient"
             )
         if tensor._base is not None and len(results) > 1:
             raise RuntimeError(
@@ -285,6 +292,7 @@ class _DelayedError(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         raise RuntimeError(
-            "a backward marked once_differentiable was differentiated; write it in differentiable "
+            "trying to differentiate twice a function that was marked with @once_differentiable; "
+            "write its backward in differentiable "
             "operations and remove the decorator, or do not pass create_graph=True"
         )

@@ -45,8 +45,8 @@ class FunctionCtx:
         for tensor in tensors:
             if tensor is not None and not isinstance(tensor, TensorBase):
                 raise TypeError(
-                    f"save_for_backward takes tensors and None, got {type(tensor).__name__}; set "
-                    "other things as attributes of ctx"
+                    "save_for_backward can only save variables, tensors and None, got "
+                    f"{type(tensor).__name__}; set other things as attributes of ctx"
                 )
         self._to_save = tensors
 
@@ -120,8 +120,8 @@ class FunctionNode(Node):
         expected = len(self._is_tensor)
         if any(each is not None for each in results[expected:]) or len(results) < expected:
             raise RuntimeError(
-                f"{self.name()} must return a gradient, or None, for each of the {expected} "
-                f"arguments of forward, but returned {len(results)}"
+                f"function {self.name()} returned an incorrect number of gradients (expected "
+                f"{expected}, got {len(results)}): one, or None, for each argument of forward"
             )
         edges = iter(self.next_functions)
         for index, (each, is_tensor) in enumerate(zip(results, self._is_tensor, strict=False)):
@@ -130,13 +130,14 @@ class FunctionNode(Node):
                 continue
             if not isinstance(each, TensorBase):
                 raise RuntimeError(
-                    f"{self.name()} must return tensors or None, as a tuple if several, but "
-                    f"returned {type(each).__name__} at index {index}"
+                    f"expected Variable or None (got {type(each).__name__}) at index {index} of "
+                    f"what {self.name()} returned"
                 )
             if not is_tensor:
                 raise RuntimeError(
-                    f"{self.name()} must return None for arguments that are not tensors, but "
-                    f"returned a {describe(each)} at index {index}"
+                    f"function {self.name()} returned a gradient different than None at position "
+                    f"{index + 1}, but the corresponding forward input was not a Variable: a "
+                    f"{describe(each)}"
                 )
             dtype = None if target is None else target.output_metadata[output_nr][1]
             if dtype is not None and each._array.dtype.kind == "c" and dtype.kind != "c":

@@ -61,7 +61,9 @@ def backward(
         inputs = tuple(inputs.values())
     targets = None if inputs is None else as_tuple(inputs)
     if targets is not None and not targets:
-        raise RuntimeError("backward() needs at least one tensor in inputs, got none; leave it out")
+        raise RuntimeError(
+            "`inputs` argument to `backward()` cannot be empty; leave it out to reach all leaves"
+        )
     retain = create_graph if retain_graph is None else retain_graph
     if create_graph:
         _warn_of_cycles()
@@ -162,9 +164,9 @@ def grad(
         for index, each in enumerate(input_grads):
             if each is None:
                 raise RuntimeError(
-                    "every input of grad() must have been used to compute the outputs, but input "
-                    f"{index}{_target_text(targets[index])}, was not; pass allow_unused=True to "
-                    "get None for it"
+                    f"The differentiated Tensor at index {index}{_target_text(targets[index])}, "
+                    "appears to not have been used in the graph: grad() needs inputs that the "
+                    "outputs come from; pass allow_unused=True to get None for it"
                 )
     return tuple(input_grads)
 
@@ -253,10 +255,14 @@ def _edge(target: Any, index: int, rule: str, kind: str) -> Edge:
         )
     edge = gradient_edge(target)  # type: ignore[arg-type]
     if edge[0] is None:
+        problem = (
+            f"element {index} of tensors does not require grad and does not have a grad_fn"
+            if kind == "tensor"
+            else "One of the differentiated Tensors does not require grad"
+        )
         raise RuntimeError(
-            f"{rule} tensors that require grad and have a grad_fn or are leaves, but {kind} "
-            f"{index}, a {describe(target)}, does not require grad; was it computed under "
-            "no_grad(), or from tensors without requires_grad?"
+            f"{problem}: {kind} {index} is a {describe(target)}; was it computed under no_grad(), "
+            "or from tensors without requires_grad?"
         )
     return edge
 
@@ -275,14 +281,14 @@ def _root_gradient(edge: Edge, grad: "Tensor | None", index: int, caller: str) -
             )
         if dtype.kind == "c":
             raise RuntimeError(
-                f"{caller}() can begin with gradient 1 only at a real tensor, but tensor {index} "
-                f"is a {root}; take its .real or abs(), or pass the gradient"
+                "grad can be implicitly created only for real scalar outputs, but tensor "
+                f"{index} is a {root}; take its .real or abs(), or pass the gradient"
             )
         return wrap(np.ones(shape, dtype))
     if grad._array.shape != shape:
         raise RuntimeError(
-            f"the gradient to begin with must have its tensor's shape {list(shape)}, but gradient "
-            f"{index} is a {describe(grad)}"
+            f"Mismatch in shape: the gradient to begin with must have its tensor's shape "
+            f"{list(shape)}, but grad_output[{index}] is a {describe(grad)}"
         )
     if grad._array.dtype != dtype:
         if (grad._array.dtype.kind == "c") != (dtype.kind == "c"):

@@ -45,7 +45,7 @@ def register_multi_grad_hook(
         RuntimeError: for a tensor that does not require grad.
     """
     if mode not in ("all", "any"):
-        raise ValueError(f"the mode of a multi-grad hook is 'all' or 'any', got {mode!r}")
+        raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode!r}")
     if not callable(fn):
         raise TypeError(f"a hook must be callable, got {type(fn).__name__}")
     edges = [gradient_edge(tensor) for tensor in tensors]

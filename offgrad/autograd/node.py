@@ -350,7 +350,8 @@ def get_gradient_edge(tensor: "Tensor") -> GradientEdge:
     node, output_nr = gradient_edge(tensor)
     if node is None:
         raise RuntimeError(
-            f"gradient edges exist for tensors that require grad, got a {describe(tensor)}"
+            "It is not possible to get the gradient edge for a Tensor that does not require "
+            f"gradients, got a {describe(tensor)}"
         )
     return GradientEdge(node, output_nr)
 

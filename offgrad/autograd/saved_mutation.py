@@ -61,8 +61,8 @@ class _MutationContext:
     def unpack(self, packed: _CopyOnWrite) -> "Tensor":
         if not self.active:
             raise AssertionError(
-                "a graph recorded inside allow_mutation_on_saved_tensors() can be run backward "
-                "only inside the same block; move backward() into it"
+                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context in "
+                "which the graph was recorded; move backward() into it"
             )
         if packed.tensor is None:
             raise AssertionError(
@@ -94,7 +94,7 @@ class allow_mutation_on_saved_tensors:
 
     def __enter__(self) -> _MutationContext:
         if any(isinstance(hooks, _MutationContext) for hooks in saved_tensor.state.hooks):
-            raise RuntimeError("allow_mutation_on_saved_tensors() blocks cannot be nested")
+            raise RuntimeError("allow_mutation_on_saved_tensors contexts cannot be nested")
         self._context = _MutationContext()
         push_hooks(self._context)
         return self._context

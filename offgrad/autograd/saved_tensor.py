@@ -231,7 +231,7 @@ class SavedTensor:
         hooks = state.hooks
         if storage.inference:
             raise RuntimeError(
-                "inference tensors cannot be saved for backward, but "
+                "Inference tensors cannot be saved for backward, but "
                 f"{self.origin()} needs a {describe(tensor)} made in inference_mode(); use its "
                 "clone(), or no_grad() instead of inference_mode()"
             )
@@ -280,9 +280,9 @@ class SavedTensor:
             return tensor if self._edge_is_current(tensor) else self._rebuild(tensor)
         if unpacker is None:
             raise RuntimeError(
-                f"the tensor that {self.origin()} saved for backward was freed by an earlier "
-                "backward() or grad(); to run backward through the graph or read its saved tensors "
-                "a second time, pass retain_graph=True the first time"
+                "Trying to backward through the graph a second time (or directly access saved "
+                f"tensors after they have already been freed): the tensor that {self.origin()} "
+                "saved was freed by an earlier backward() or grad(); pass retain_graph=True to that"
             )
         return self._rebuild(self._unpack(unpacker, packed))
 
@@ -314,16 +314,18 @@ class SavedTensor:
         """
         if self._released:
             raise RuntimeError(
-                f"hooks need a saved tensor to pack, but the tensor that {self.origin()} saved was "
-                "freed by backward; register hooks before it, or pass retain_graph=True to it"
+                "Calling register_hooks on a saved tensor after it has been freed: backward freed "
+                f"the tensor that {self.origin()} saved; register hooks before it, or pass "
+                "retain_graph=True to it"
             )
         tensor = self._tensor
         if tensor is None and self._packed_by_default:
             tensor = self.unpack()
         if tensor is None:
             raise RuntimeError(
-                f"a saved tensor takes hooks once, but {self.origin()} has hooks already (perhaps "
-                "those of an enclosing saved_tensors_hooks or offload)"
+                "Calling register_hooks on a saved tensor whose hooks have already been set: "
+                f"{self.origin()} has hooks (perhaps those of an enclosing saved_tensors_hooks or "
+                "offload)"
             )
         for hook in (pack, unpack):
             if not callable(hook):
@@ -376,8 +378,8 @@ class SavedTensor:
             modes.grad_mode, modes.grad_enabled = previous
         if storage.version != version:
             raise RuntimeError(
-                f"a pack hook must not change its input in place, but that of {self.origin()} was "
-                f"changed by {storage.changed_by}; work on a clone"
+                "A saved tensor pack hook is modifying its input in place: that of "
+                f"{self.origin()} was changed by {storage.changed_by}; work on a clone"
             )
         if packed is KEEP:
             return False
@@ -424,8 +426,8 @@ class SavedTensor:
     def _check_unpacked(self, tensor: Any) -> None:
         if not isinstance(tensor, TensorBase):
             raise TypeError(
-                f"an unpack hook must return a tensor, but that of {self.origin()} returned "
-                f"{type(tensor).__name__}"
+                "Output of saved tensor unpack_hook expected to be a Tensor but got result of type "
+                f"{type(tensor).__name__}, for {self.origin()}"
             )
         shape, dtype = self._shape_dtype
         if tensor._array.shape != shape or tensor._array.dtype != dtype:
@@ -469,9 +471,10 @@ class SavedTensor:
     ) -> RuntimeError:
         storage = tensor._storage
         return RuntimeError(
-            "a tensor needed for backward must not be changed in place, but the "
-            f"{describe(tensor)} that {self.origin()} saved at version {self._version} is at "
-            f"version {storage.version if version is None else version}, last changed by "
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: the {describe(tensor)} that {self.origin()} saved at version "
+            f"{self._version} is at version "
+            f"{storage.version if version is None else version}, last changed in place by "
             f"{operation or storage.changed_by}; use the out-of-place form, or change a clone "
             "(autograd.detect_anomaly() tells the line that saved it)"
         )

@@ -171,7 +171,7 @@ def test_grad_does_not_touch_dot_grad() -> None:
 
 def test_unused_inputs() -> None:
     x, unused = leaf(2.0), leaf(1, 2)
-    with pytest.raises(RuntimeError, match=r"input 1.*shape \[2\].*allow_unused"):
+    with pytest.raises(RuntimeError, match=r"index 1.*shape \[2\].*allow_unused"):
         grad(x * x, [x, unused])
     first, second = grad(x * x, [x, unused], allow_unused=True)
     assert first is not None
@@ -215,7 +215,7 @@ def test_root_gradient_is_converted_and_checked() -> None:
         (x * 2).backward(offgrad.ones(3))
     with pytest.raises(RuntimeError, match="2 tensors, got 1"):
         offgrad.autograd.backward([x * 1, x * 2], [offgrad.ones(2)])
-    with pytest.raises(RuntimeError, match="at least one tensor"):
+    with pytest.raises(RuntimeError, match="cannot be empty"):
         (x.sum()).backward(inputs=[])
     with pytest.raises(RuntimeError, match="real"):
         (x * 2).backward(offgrad.ones(2) * 1j)

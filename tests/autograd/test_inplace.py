@@ -71,7 +71,7 @@ def test_same_as_out_of_place(name: str) -> None:
 def test_leaves_and_their_views_are_refused_and_unchanged(name: str) -> None:
     change, _ = INPLACE[name]
     x = leaf(0.5, 2)
-    with pytest.raises(RuntimeError, match="leaf that requires grad"):
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
         change(x)
     with pytest.raises(RuntimeError, match="leaf"):
         change(x.view(2))

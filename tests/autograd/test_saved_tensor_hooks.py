@@ -237,7 +237,7 @@ def test_output_returned_by_a_hook_and_changed_raises() -> None:
     with saved_tensors_hooks(same, same):
         y = x.exp()
     y.add_(1)
-    with pytest.raises(RuntimeError, match="must not be changed in place"):
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
 
@@ -329,7 +329,7 @@ def test_register_hooks_errors() -> None:
     z = y * y
     raw = z.grad_fn._raw_saved_self  # type: ignore[union-attr]
     raw.register_hooks(copied, offgrad.from_numpy)
-    with pytest.raises(RuntimeError, match=r"once.*already"):
+    with pytest.raises(RuntimeError, match="hooks have already been set"):
         raw.register_hooks(same, same)
     other = z.grad_fn._raw_saved_other  # type: ignore[union-attr]
     y.add_(1)

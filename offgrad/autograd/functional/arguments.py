@@ -10,10 +10,21 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 # Errors of strict=True; the number is the index of the output, input or result.
-OUTPUT_INDEPENDENT = "output {} of the function depends on no input"
-INPUT_UNUSED = "no output of the function depends on input {}"
-GRADIENT_INDEPENDENT = "the gradient of the function does not depend on input {}"
-RESULT_CONSTANT = "result {} is a constant, which create_graph=True cannot make differentiable"
+_V_NONE = {
+    "output": "the user-provided function returns",
+    "input": "the input to the user-provided function is",
+}
+OUTPUT_INDEPENDENT = "Output {} of the user-provided function does not require gradients"
+INPUT_UNUSED = "The output of the user-provided function is independent of input {}"
+OUTPUT_UNUSED = "Output {output} of the user-provided function is independent of input {{}}"
+GRADIENT_INDEPENDENT = (
+    "While computing the hessian, found that the jacobian of the user-provided function with "
+    "respect to input {} is independent of the input"
+)
+RESULT_CONSTANT = (
+    "The jacobian of the user-provided function is independent of input {}, so that "
+    "create_graph=True cannot make the result differentiable"
+)
 
 
 def make_func_inputs(
@@ -49,21 +60,27 @@ def checked_vector(
         if len(like) != 1 or like[0].numel() != 1:
             shapes = ", ".join(describe(each) for each in like)
             raise RuntimeError(
-                f"{caller}() needs v unless there is one {kind} of one element, got {shapes}; pass "
-                f"a tensor of its shape for each {kind}"
+                f"{caller}: The vector v can only be None if {_V_NONE[kind]} a single Tensor with "
+                f"a single element, got {shapes}; pass a tensor of its shape for each {kind}"
             )
         check_real(like[0], caller)
         return None
     tensors, _ = _as_tensors(v, "v", caller)
     if len(tensors) != len(like):
+        if len(like) == 1:
+            raise RuntimeError(
+                f"{caller}(): The given v should contain a single Tensor, got {len(tensors)}"
+            )
         raise RuntimeError(
-            f"{caller}() needs in v one tensor for each of {len(like)} {kind}s, got {len(tensors)}"
+            f"{caller}(): v is a tuple of invalid length: should be {len(like)}, one tensor for "
+            f"each {kind}, but got {len(tensors)}"
         )
     for index, (each, expected) in enumerate(zip(tensors, like, strict=True)):
         if each.shape != expected.shape:
             raise RuntimeError(
-                f"{caller}() needs in v tensors of the shapes of the {kind}s, but {kind} {index} "
-                f"is a {describe(expected)}, and v there a {describe(each)}"
+                f"{caller}(): v has invalid size: should be torch.Size({list(expected.shape)}) but "
+                f"got torch.Size({list(each.shape)}), in entry {index}: v has the shapes of the "
+                f"{kind}s"
             )
         if each.is_complex() != expected.is_complex():
             raise RuntimeError(
@@ -82,7 +99,9 @@ def call_function(
         TypeError: if it returns anything but tensors and tuples of them.
         RuntimeError: with `strict`, if an output does not require grad.
     """
-    outputs, is_single = _as_tensors(func(*func_inputs), "the function's result", caller)
+    outputs, is_single = _as_tensors(
+        func(*func_inputs), "outputs of the user-provided function", caller
+    )
     if strict:
         check_recorded(outputs, OUTPUT_INDEPENDENT)
     return outputs, is_single
@@ -100,14 +119,14 @@ def call_scalar_function(
     outputs, is_single = call_function(func, func_inputs, caller, strict)
     if not is_single:
         raise RuntimeError(
-            f"{caller}() needs a function that returns one tensor, got a tuple of {len(outputs)}; "
-            "return the tensor itself"
+            f"The function given to {caller} should return a single Tensor, got a tuple of "
+            f"{len(outputs)}; return the tensor itself"
         )
     (output,) = outputs
     if output.numel() != 1:
         raise RuntimeError(
-            f"{caller}() needs a function that returns one element, got a {describe(output)}; "
-            "reduce it, as by sum()"
+            f"The Tensor returned by the function given to {caller} should contain a single "
+            f"element, got a {describe(output)}; reduce it, as by sum()"
         )
     check_real(output, caller)
     return output
@@ -189,7 +208,10 @@ def format_results(tensors: "Sequence[Tensor]", is_single: bool, create_graph: b
 
 
 def _strict_message(message: str, index: int) -> str:
-    return f"strict=True: {message.format(index)}; leave strict out to get zeros or constants"
+    return (
+        f"{message.format(index)}. This is not allowed in strict mode; leave strict out to get "
+        "zeros or constants"
+    )
 
 
 def _func_input(tensor: "Tensor", create_graph: bool, requires_grad: bool) -> "Tensor":
@@ -206,7 +228,7 @@ def _as_tensors(values: Any, kind: str, caller: str) -> "tuple[tuple[Tensor, ...
         if not isinstance(each, TensorBase):
             position = "" if is_single else f" at index {index}"
             raise TypeError(
-                f"{caller}() needs {kind} to be a tensor or a tuple of tensors, got "
+                f"The {kind} given to {caller} must be either a Tensor or a tuple of Tensors, got "
                 f"{type(each).__name__}{position}"
             )
     if not tensors and kind != "v":  # for v, the caller's message gives the expected number

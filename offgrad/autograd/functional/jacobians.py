@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from offgrad import memory
 from offgrad.autograd import grad_mode
 from offgrad.autograd.functional.arguments import (
-    INPUT_UNUSED,
+    GRADIENT_INDEPENDENT,
+    OUTPUT_UNUSED,
     RESULT_CONSTANT,
     call_function,
     check_real,
@@ -95,7 +96,7 @@ def hessian(
     def gradient(*func_inputs: "Tensor") -> Any:
         _, grads = value_and_gradient(func, func_inputs, "hessian", strict)
         return format_results(
-            fill_missing(grads, func_inputs, strict, INPUT_UNUSED),
+            fill_missing(grads, func_inputs, strict, GRADIENT_INDEPENDENT),
             not isinstance(inputs, tuple),
             True,
         )
@@ -112,16 +113,23 @@ def _jacobian(
     for output in outputs:
         check_real(output, caller)
     blocks = [
-        format_results(_rows(output, func_inputs, create_graph, strict), is_single, create_graph)
-        for output in outputs
+        format_results(
+            _rows(output, number, func_inputs, create_graph, strict), is_single, create_graph
+        )
+        for number, output in enumerate(outputs)
     ]
     return blocks[0] if is_one_output else tuple(blocks)
 
 
 def _rows(
-    output: "Tensor", inputs: "tuple[Tensor, ...]", create_graph: bool, strict: bool
+    output: "Tensor",
+    number: int,
+    inputs: "tuple[Tensor, ...]",
+    create_graph: bool,
+    strict: bool,
 ) -> "list[Tensor]":
-    """Return the Jacobian of `output` with respect to each of `inputs`."""
+    """Return the Jacobian of `output`, of this number, with respect to each of `inputs`."""
+    unused = OUTPUT_UNUSED.format(output=number)
     size = output.numel()
     recorded: list[list[Tensor]] = [[] for _ in inputs]
     blocks = [memory.zeros((0 if create_graph else size, *x.shape), x.dtype) for x in inputs]
@@ -129,7 +137,7 @@ def _rows(
         grad_output = memory.zeros(output.shape, output.dtype)
         grad_output.reshape(-1)[element] = 1
         grads = gradients((output,), inputs, (wrap(grad_output),), create_graph)
-        rows = fill_missing(grads, inputs, strict, INPUT_UNUSED)
+        rows = fill_missing(grads, inputs, strict, unused)
         if strict and create_graph:
             check_recorded(rows, RESULT_CONSTANT)
         for row, rows_of_input, block in zip(rows, recorded, blocks, strict=True):
