@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.nn import functional as F
+from offgrad.nn.modules.attention import MultiheadAttention
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 
@@ -166,9 +167,9 @@ class Softmax2d(Module):
 
 __all__ = [
     "CELU", "ELU", "GELU", "GLU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh",
-    "LeakyReLU", "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6",
-    "SELU", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink",
-    "Softsign", "Tanh", "Tanhshrink", "Threshold",
+    "LeakyReLU", "LogSigmoid", "LogSoftmax", "Mish", "MultiheadAttention", "PReLU",
+    "RReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softmin",
+    "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold",
 ]  # fmt: skip
 
 

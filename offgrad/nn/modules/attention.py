@@ -6,17 +6,13 @@ from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.nn import functional as F
 from offgrad.nn import init
-from offgrad.nn.modules.linear import Linear
+from offgrad.nn.modules.linear import NonDynamicallyQuantizableLinear
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 from offgrad.ops._core.device import check_device
 from offgrad.ops._nn.multihead import transposed
 
 __all__ = ["MultiheadAttention"]
-
-
-class NonDynamicallyQuantizableLinear(Linear):
-    """A linear layer, under the name that PyTorch prints for the last one of an attention."""
 
 
 class MultiheadAttention(Module):
