@@ -329,19 +329,37 @@ def _rmsprop_loop(
         eps, weight_decay, momentum = factors[3], factors[4], factors[5]
         number = param.dtype.type
         sign = number(-1) if options[0] else number(1)
-        for i in range(param.size):
-            g = penalised(sign * grad[i], param[i], weight_decay)
-            square = square_avg[i] * alpha + one_minus_alpha * g * g
-            square_avg[i] = square
-            if is_centered:
+        # A loop for each kind: with a condition inside, LLVM makes masked accesses to the array that
+        # is missing, and these are slow.
+        if has_momentum and is_centered:
+            for i in range(param.size):
+                g = penalised(sign * grad[i], param[i], weight_decay)
+                square = square_avg[i] * alpha + one_minus_alpha * g * g
                 mean = grad_avg[i] + one_minus_alpha * (g - grad_avg[i])
-                grad_avg[i] = mean
-                square -= mean * mean
-            change = g / (number(np.sqrt(square)) + eps)
-            if has_momentum:
+                change = g / (number(np.sqrt(square - mean * mean)) + eps)
                 change += momentum_buffer[i] * momentum
-                momentum_buffer[i] = change
-            param[i] -= lr * change
+                square_avg[i], grad_avg[i], momentum_buffer[i] = square, mean, change
+                param[i] -= lr * change
+        elif is_centered:
+            for i in range(param.size):
+                g = penalised(sign * grad[i], param[i], weight_decay)
+                square = square_avg[i] * alpha + one_minus_alpha * g * g
+                mean = grad_avg[i] + one_minus_alpha * (g - grad_avg[i])
+                square_avg[i], grad_avg[i] = square, mean
+                param[i] -= lr * (g / (number(np.sqrt(square - mean * mean)) + eps))
+        elif has_momentum:
+            for i in range(param.size):
+                g = penalised(sign * grad[i], param[i], weight_decay)
+                square = square_avg[i] * alpha + one_minus_alpha * g * g
+                change = g / (number(np.sqrt(square)) + eps) + momentum_buffer[i] * momentum
+                square_avg[i], momentum_buffer[i] = square, change
+                param[i] -= lr * change
+        else:
+            for i in range(param.size):
+                g = penalised(sign * grad[i], param[i], weight_decay)
+                square = square_avg[i] * alpha + one_minus_alpha * g * g
+                square_avg[i] = square
+                param[i] -= lr * (g / (number(np.sqrt(square)) + eps))
 
 
 @jit
