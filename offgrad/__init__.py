@@ -16,6 +16,7 @@ from offgrad import (
     _dtype,
     _missing,
     _out,
+    _pickling,
     _settings,
     autograd,
     fft,
@@ -274,3 +275,5 @@ __all__ += _functions.__all__
 __all__ += list(_legacy.TYPES)
 __all__ += list(_storage_types)
 __all__ += [name for name in vars(ops) if not name.startswith("_")]
+
+_pickling.name_functions(globals())

@@ -6,6 +6,7 @@ are unique: distinct eigenvalues, and losses that do not depend on the phases of
 """
 
 from offgrad import _missing, _out
+from offgrad._pickling import name_functions as _name_functions
 from offgrad.ops._linalg.contraction import linalg_cross as cross
 from offgrad.ops._linalg.contraction import multi_dot
 from offgrad.ops._linalg.determinants import det, slogdet
@@ -96,3 +97,5 @@ globals().update(
         if name not in ("LinAlgError", "diagonal")
     }
 )
+
+_name_functions(globals())

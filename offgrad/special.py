@@ -4,6 +4,7 @@ The functions of Bessel and the polynomials have gradients here, which PyTorch's
 """
 
 from offgrad import _missing, _out
+from offgrad._pickling import name_functions as _name_functions
 from offgrad.ops import (
     digamma,
     erf,
@@ -120,3 +121,5 @@ __all__ = [
 ]
 
 globals().update({name: _out.with_out(globals()[name]) for name in __all__})
+
+_name_functions(globals())

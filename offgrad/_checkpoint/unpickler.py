@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from offgrad._checkpoint.names import offgrad_module, plain_globals
 from offgrad._checkpoint.rebuild import REBUILD
+from offgrad._refused import MARK
 from offgrad._tensor.tensor import Tensor
 
 _safe: dict[str, Any] = {}
@@ -168,16 +169,18 @@ class TrustingUnpickler(pickle.Unpickler):
             return known
         if module.partition(".")[0] != "torch":
             return super().find_class(module, name)
-        found: Any = offgrad_module()
-        try:
-            for part in [*module.split(".")[1:], *name.split(".")]:
-                found = getattr(found, part)
-        except AttributeError:
-            raise pickle.UnpicklingError(
-                f"the file holds a {module}.{name} of PyTorch, which offgrad does not have; save "
-                "a state_dict() there instead of whole objects"
-            ) from None
-        return found
+        # Where PyTorch has it, or among the public names of the package above: nn or optim.
+        parts = module.split(".")[1:]
+        for path in (parts, parts[:1]):
+            found: Any = offgrad_module()
+            for part in [*path, *name.split(".")]:
+                found = getattr(found, part, None)
+            if found is not None and not getattr(found, MARK, False):
+                return found
+        raise pickle.UnpicklingError(
+            f"the file holds a {module}.{name} of PyTorch, which offgrad does not have; save a "
+            "state_dict() there instead of whole objects"
+        )
 
     def persistent_load(self, pid: Any) -> Any:
         """Return a storage."""

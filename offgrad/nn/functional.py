@@ -2,6 +2,7 @@
 
 from offgrad import ops as _ops
 from offgrad._missing import missing as _missing
+from offgrad._pickling import name_functions as _name_functions
 from offgrad.nn import _dropout
 from offgrad.nn._embeddings import embedding, embedding_bag
 from offgrad.nn._inplace import with_inplace as _with_inplace
@@ -268,3 +269,5 @@ __all__ = [
 ]
 
 __getattr__ = _missing("offgrad.nn.functional")
+
+_name_functions(globals())

@@ -1,6 +1,7 @@
 """PyTorch reads our files, and we read its files."""
 
 import io
+import pickle
 from collections import OrderedDict
 from typing import Any
 
@@ -111,8 +112,20 @@ def test_mapped_by_torch(tmp_path: Any) -> None:
 
 def test_modules_by_torch() -> None:
     file = io.BytesIO()
-    torch.save(torch.nn.Linear(2, 1), file)
+    theirs = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.TransformerEncoderLayer(4, 2, 8))
+    torch.save(theirs.eval(), file)
     file.seek(0)
     model = offgrad.load(file, weights_only=False)
-    assert type(model) is offgrad.nn.Linear
-    assert model(offgrad.ones(1, 2)).shape == (1, 1)
+    assert type(model) is offgrad.nn.Sequential
+    assert repr(model) == repr(theirs)
+    with torch.no_grad():
+        expected = theirs(torch.ones(1, 2)).tolist()
+    assert np.allclose(model(offgrad.ones(1, 2)).tolist(), expected, atol=1e-6)
+
+
+def test_unknown_classes_by_torch() -> None:
+    file = io.BytesIO()
+    torch.save(torch.fx.Graph(), file)
+    file.seek(0)
+    with pytest.raises(pickle.UnpicklingError, match=r"torch\.fx.*state_dict"):
+        offgrad.load(file, weights_only=False)
