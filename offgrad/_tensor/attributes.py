@@ -179,7 +179,6 @@ class Attributes(TensorBase):
     def __contains__(self: Any, element: Any) -> bool:
         if not isinstance(element, TensorBase | bool | int | float | complex | np.generic):
             raise RuntimeError(
-                "Tensor.__contains__ only supports Tensor or scalar, but you passed in a "
-                f"{type(element)}."
+                f"`in` looks for tensors and numbers in a tensor, got {type(element)}"
             )
         return bool((self == element)._array.any())

@@ -211,8 +211,8 @@ class Conversions(TensorBase):
     def __deepcopy__(self: Any, memo: dict[Any, Any]) -> "Tensor":
         if self._grad_fn is not None:
             raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-                f"protocol at the moment, but this {describe(self)} was computed by "
+                "only leaves support the deepcopy protocol, but this "
+                f"{describe(self)} was computed by "
                 f"{self._grad_fn.name()}; copy its detach()"
             )
         known = memo.get(id(self))

@@ -41,9 +41,7 @@ class Fills(TensorBase):
     def uniform_(self: Any, from_: Any = 0.0, to: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with numbers uniform on [from_, to)."""
         if to < from_:
-            raise RuntimeError(
-                f"uniform_ expects to return a [from, to) range, but found from={from_} > to={to}"
-            )
+            raise RuntimeError(f"uniform_: from must be at most to, got from={from_} > to={to}")
         sample = ops.rand(self._array.shape, dtype=self._array.dtype, generator=generator)
         return self.copy_(sample * (to - from_) + from_, name="uniform_")
 
@@ -109,9 +107,7 @@ class Fills(TensorBase):
             from_, to = 0, largest + 1 if from_ is None else from_
         from_ = 0 if from_ is None else from_
         if from_ >= to:
-            raise RuntimeError(
-                f"random_ expects 'from' to be less than 'to', but got from={from_} >= to={to}"
-            )
+            raise RuntimeError(f"random_: from must be below to, got from={from_} >= to={to}")
         stream = (generator or default_generator).stream(self._array.size)
         wide = np.uint64 if kind == np.uint64 else np.int64
         sample = stream.integers(from_, to - 1, self._array.shape, wide, endpoint=True)

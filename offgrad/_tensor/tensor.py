@@ -147,8 +147,7 @@ class Tensor(
         """
         if self._grad is None and self._grad_fn is not None and not self.retains_grad:
             warnings.warn(
-                "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its "
-                f".grad attribute won't be populated during autograd.backward(): this "
+                "backward sets no .grad of a tensor that is not a leaf: this "
                 f"{describe(self)} was computed by {self._grad_fn.name()}; call retain_grad() "
                 "before backward for its gradient",
                 UserWarning,
@@ -221,8 +220,8 @@ class Tensor(
         if (array.shape, array.dtype) != (self._array.shape, self._array.dtype):
             if self._requires_grad and not is_differentiable(array.dtype):
                 raise RuntimeError(
-                    "data set to a tensor that requires gradients must be floating point or "
-                    f"complex dtype, got a {describe(value)}"
+                    "a tensor that requires grad takes floating point or complex data, got a "
+                    f"{describe(value)}"
                 )
             self._accumulator = None  # it expects gradients of the old shape and dtype
         self._array, self._storage = array, value._storage

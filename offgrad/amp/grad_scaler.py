@@ -108,7 +108,7 @@ class GradScaler:
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.UNSCALED:
             raise RuntimeError(
-                "unscale_() has already been called on this optimizer since the last update()."
+                "unscale_() was called for this optimizer before; call update() in between"
             )
         if state["stage"] is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
@@ -126,14 +126,14 @@ class GradScaler:
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs:
-            raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+            raise RuntimeError("step() of an enabled GradScaler takes no closure")
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.STEPPED:
-            raise RuntimeError("step() has already been called since the last update().")
+            raise RuntimeError("step() was called before; call update() in between")
         if state["stage"] is OptState.READY:
             self.unscale_(optimizer)
         if state["found_inf"] is None:
-            raise AssertionError("No inf checks were recorded for this optimizer.")
+            raise AssertionError("this optimizer has no gradients to check and to unscale")
         result = None if state["found_inf"] else optimizer.step(*args, **kwargs)
         state["stage"] = OptState.STEPPED
         return result
@@ -251,8 +251,7 @@ class GradScaler:
             return
         if not state_dict:
             raise RuntimeError(
-                "The source state dict is empty, possibly because it was saved from a disabled "
-                "instance of GradScaler."
+                "the state is empty, as that of a GradScaler with enabled=False: save an enabled one"
             )
         self._init_scale = state_dict["scale"]
         self._growth_factor = state_dict["growth_factor"]

@@ -74,7 +74,7 @@ def enter_dual_level() -> int:
     """
     if _state.levels:
         raise RuntimeError(
-            "Nested forward mode AD is not supported at the moment; exit the level before, or "
+            "levels of forward_ad cannot be nested; exit the level before, or "
             "differentiate the tangent by backward"
         )
     _state.levels = ([],)
@@ -93,10 +93,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
     current = len(_state.levels) - 1
     level = current if level is None else level
     if level != current or level < 0:
-        raise RuntimeError(
-            "Trying to exit a forward AD level that was not the last one that was created: the "
-            f"last is {current}, got {level}"
-        )
+        raise RuntimeError(f"levels are left in reverse order: the last is {current}, got {level}")
     _state.levels = _state.levels[:-1]
 
 
@@ -123,10 +120,7 @@ def make_dual(tensor: _Any, tangent: _Any, *, level: int | None = None) -> _Any:
         ValueError: for other dtypes.
     """
     if not _state.levels if level is None else not 0 <= level < len(_state.levels):
-        raise RuntimeError(
-            "Trying to create a dual Tensor for forward AD but no level exists, make sure to "
-            "enter_dual_level() first."
-        )
+        raise RuntimeError("dual tensors live in a level: use `with forward_ad.dual_level()`")
     for kind, each in (("primal", tensor), ("tangent", tangent)):
         if not isinstance(each, _TensorBase):
             raise TypeError(f"make_dual takes tensors, but {kind} is a {type(each).__name__}")
@@ -141,9 +135,8 @@ def make_dual(tensor: _Any, tangent: _Any, *, level: int | None = None) -> _Any:
             )
     if tensor._array.shape != tangent._array.shape:
         raise RuntimeError(
-            "Trying to set a forward gradient that has a different size than that of the original "
-            f"Tensor, this is not supported. Tensor is of size {list(tensor._array.shape)} while "
-            f"the given forward gradient is of size {list(tangent._array.shape)}."
+            "a tangent must have its tensor's shape, "
+            f"{list(tensor._array.shape)}, got {list(tangent._array.shape)}"
         )
     node = _Dual(tensor, tangent)
     dual = _wrap(tensor._array, tensor._storage)

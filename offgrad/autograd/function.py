@@ -53,8 +53,8 @@ class Function:
     def backward(ctx: FunctionCtx, *grad_outputs: Any) -> Any:
         """Return a gradient for each argument of forward, None for those that are not tensors."""
         raise NotImplementedError(
-            "You must implement either the backward or vjp method for your custom "
-            "autograd.Function: a static method backward(ctx, *grad_outputs)"
+            "a Function needs a backward or vjp method of its own: a static method "
+            "backward(ctx, *grad_outputs)"
         )
 
     vjp = backward
@@ -67,17 +67,13 @@ class Function:
     def jvp(ctx: FunctionCtx, *grad_inputs: Any) -> Any:
         """Raise: forward derivatives come from `backward`, so this method is never called."""
         raise NotImplementedError(
-            "You must implement the jvp function for custom autograd.Function to use it with "
-            "forward mode AD; here forward derivatives come from backward"
+            "a Function needs no jvp here: forward derivatives come from backward"
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         """Raise: `vmap` calls a function for each sample, so this method is never called."""
-        raise NotImplementedError(
-            "To use autograd.Function with vmap, you must either override the vmap staticmethod or "
-            "set generate_vmap_rule=True; here vmap calls the function for each sample"
-        )
+        raise NotImplementedError("a Function needs no vmap here: vmap calls it for each sample")
 
     @classmethod
     def _backward(cls) -> Callable[..., Any]:

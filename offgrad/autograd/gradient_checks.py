@@ -73,9 +73,7 @@ def gradcheck(
         AssertionError: if neither `check_forward_ad` nor `check_backward_ad` is True.
     """
     if not (check_forward_ad or check_backward_ad):
-        raise AssertionError(
-            "Expected at least one of check_forward_ad or check_backward_ad to be True"
-        )
+        raise AssertionError("one of check_forward_ad and check_backward_ad must be True")
     arguments = _as_tuple(inputs)
     try:
         _check(func, arguments, eps, atol, rtol, nondet_tol, constants=False)

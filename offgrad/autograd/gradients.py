@@ -88,9 +88,9 @@ def _warn_of_cycles() -> None:
     if not _has_warned_of_cycles:
         _has_warned_of_cycles = True
         warnings.warn(
-            "Using backward() with create_graph=True will create a reference cycle between the "
-            "parameter and its gradient: its .grad has a graph that leads back to it. Use "
-            "autograd.grad() instead, or set .grad to None afterwards",
+            "backward() with create_graph=True makes a reference cycle: the .grad of a parameter "
+            "has a graph that leads back to it. Use autograd.grad() instead, or set .grad to None "
+            "afterwards",
             UserWarning,
             stacklevel=3,
         )
@@ -133,8 +133,8 @@ def grad(
         return dict(zip(inputs, found, strict=True))
     if not only_inputs:
         warnings.warn(
-            "only_inputs argument is deprecated and is ignored now (defaults to True). To "
-            "accumulate gradient for other parts of the graph, please use torch.autograd.backward.",
+            "only_inputs is ignored: grad() returns gradients of its inputs; backward() "
+            "accumulates those of all leaves",
             FutureWarning,
             stacklevel=2,
         )

@@ -37,7 +37,7 @@ class WithLogits(Distribution):
     @staticmethod
     def _check_one(probs: Any, logits: Any) -> None:
         if (probs is None) == (logits is None):
-            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+            raise ValueError("give one of probs and logits")
 
     @property
     def _param(self) -> Tensor:

@@ -57,9 +57,9 @@ class Distribution:
             value = getattr(self, name)
             if not constraint.check(value).all():
                 raise ValueError(
-                    f"Expected parameter {name} ({type(value).__name__} of shape "
-                    f"{tuple(value.shape)}) of distribution {self!r} to satisfy the constraint "
-                    f"{constraint!r}, but found invalid values:\n{value}"
+                    f"parameter {name} of {self!r} breaks the constraint {constraint!r}: got a "
+                    f"{type(value).__name__} of shape {tuple(value.shape)} with invalid values:"
+                    f"\n{value}"
                 )
 
     @staticmethod
@@ -175,8 +175,8 @@ class Distribution:
         event_start = value.ndim - len(self._event_shape)
         if value.shape[event_start:] != self._event_shape:
             raise ValueError(
-                "The right-most size of value must match event_shape: "
-                f"{value.shape} vs {self._event_shape}."
+                "the last sizes of value must be those of event_shape, "
+                f"{self._event_shape}, got {value.shape}"
             )
         try:
             np.broadcast_shapes(value.shape, self._batch_shape + self._event_shape)
@@ -191,9 +191,9 @@ class Distribution:
             return
         if not support.check(value).all():
             raise ValueError(
-                f"Expected value argument ({type(value).__name__} of shape {tuple(value.shape)}) "
-                f"to be within the support ({support!r}) of the distribution {self!r}, but found "
-                f"invalid values:\n{value}"
+                f"value lies outside the support {support!r} of {self!r}: got a "
+                f"{type(value).__name__} of shape {tuple(value.shape)} with invalid values:"
+                f"\n{value}"
             )
 
     def _checked(self, value: Tensor) -> Tensor:

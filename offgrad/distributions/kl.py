@@ -62,8 +62,8 @@ def kl_divergence(p: Any, q: Any) -> Tensor:
     formula = _find(type(p), type(q))
     if formula is None:
         raise NotImplementedError(
-            f"No KL(p || q) is implemented for p type {type(p).__name__} and q type "
-            f"{type(q).__name__}"
+            f"kl_divergence from a {type(p).__name__} to a {type(q).__name__} is not known; "
+            "register_kl adds it"
         )
     result: Tensor = formula(p, q)
     return result
@@ -94,9 +94,7 @@ def _dirichlet(p: Any, q: Any) -> Any:
 @register_kl(Binomial, Binomial)
 def _binomial(p: Any, q: Any) -> Any:
     if (p.total_count < q.total_count).any():
-        raise NotImplementedError(
-            "KL between Binomials where q.total_count > p.total_count is not implemented"
-        )
+        raise NotImplementedError("kl_divergence of Binomials needs q.total_count <= p.total_count")
     logs = ops.log1p(-p.probs) - ops.log1p(-q.probs)
     result = p.total_count * (p.probs * (p.logits - q.logits) + logs)
     return result.masked_fill((p.total_count > q.total_count).expand(result.shape), math.inf)
@@ -171,10 +169,7 @@ def _normal(p: Any, q: Any) -> Any:
 @register_kl(MultivariateNormal, MultivariateNormal)
 def _multivariate_normal(p: Any, q: Any) -> Any:
     if p.event_shape != q.event_shape:
-        raise ValueError(
-            "KL-divergence between two Multivariate Normals with different event shapes cannot be "
-            "computed"
-        )
+        raise ValueError("kl_divergence of MultivariateNormals needs equal event shapes")
     own, other = ops.broadcast_tensors(p.scale_tril, q.scale_tril)
     ratio = linalg.solve_triangular(other, own, upper=False)
     trace = (ratio**2).sum((-2, -1))

@@ -25,10 +25,7 @@ class MixtureSameFamily(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         if not isinstance(mixture_distribution, Categorical):
-            raise ValueError(
-                "The Mixture distribution needs to be an instance of "
-                "torch.distributions.Categorical"
-            )
+            raise ValueError("mixture_distribution must be a Categorical")
         if not isinstance(component_distribution, Distribution):
             raise ValueError(
                 "The Component distribution need to be an instance of "

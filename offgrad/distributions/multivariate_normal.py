@@ -46,15 +46,10 @@ class MultivariateNormal(Distribution):
             if each is not None
         }
         if len(given) != 1:
-            raise ValueError(
-                "Exactly one of covariance_matrix or precision_matrix or scale_tril may be "
-                "specified."
-            )
+            raise ValueError("give one of covariance_matrix, precision_matrix and scale_tril")
         ((name, matrix),) = given.items()
         if matrix.ndim < 2:
-            raise ValueError(
-                f"{name} must be at least two-dimensional, with optional leading batch dimensions"
-            )
+            raise ValueError(f"{name} must be a matrix or a batch of matrices")
         batch = np.broadcast_shapes(matrix.shape[:-2], loc.shape[:-1])
         self.loc = loc.expand((*batch, loc.shape[-1]))
         setattr(self, name, matrix.expand((*batch, *matrix.shape[-2:])))

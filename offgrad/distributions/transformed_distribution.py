@@ -42,8 +42,7 @@ class TransformedDistribution(Distribution):
         needed = chain.domain.event_dim
         if len(shape) < needed:
             raise ValueError(
-                f"base_distribution needs to have shape with size at least {needed}, but got "
-                f"{shape}."
+                f"base_distribution needs {needed} dimensions or more, got the shape {shape}"
             )
         expanded = Size(chain.inverse_shape(chain.forward_shape(shape)))
         if expanded != shape:

@@ -18,8 +18,8 @@ def dropout1d(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor
     """
     if input.dim() not in (2, 3):
         raise RuntimeError(
-            f"dropout1d: Expected 2D or 3D input, but received a {input.dim()}D input: it takes "
-            "[N, C, L] or [C, L]; for another shape use dropout"
+            f"dropout1d takes [N, C, L] or [C, L], got {input.dim()} dimensions; for another "
+            "shape use dropout"
         )
     return _with_samples(input, 3, p, training)
 
@@ -34,8 +34,8 @@ def dropout2d(input: "Tensor", p: float = 0.5, training: bool = True) -> "Tensor
     """
     if input.dim() == 3:
         warnings.warn(
-            "dropout2d: Received a 3D input to dropout2d and assuming that channel-wise 1D dropout "
-            "behavior is desired, of [N, C, L]; use dropout1d",
+            "dropout2d takes an input of 3 dimensions for [N, C, L] and drops channels; use "
+            "dropout1d for it",
             UserWarning,
             stacklevel=3,
         )

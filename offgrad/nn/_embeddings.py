@@ -100,9 +100,7 @@ def embedding_bag(
             f"embedding_bag: per_sample_weights is only supported for mode='sum', got {mode!r}"
         )
     if mode == "max" and scale_grad_by_freq:
-        raise ValueError(
-            "embedding_bag: max mode does not support scaling the gradient by the frequency"
-        )
+        raise ValueError("embedding_bag: scale_grad_by_freq is for the modes sum and mean")
     padding = _padding(padding_idx, weight, "embedding_bag")
     index, starts = _in_one_dimension(input, offsets)
     if max_norm is not None:
@@ -124,8 +122,8 @@ def _in_one_dimension(input: "Tensor", offsets: "Tensor | None") -> "tuple[Tenso
     if input.dim() == 2:
         if offsets is not None:
             raise ValueError(
-                "embedding_bag: if input is 2D, then offsets has to be None, as input is a "
-                f"mini-batch of fixed length sequences; got {type(offsets).__name__}"
+                "embedding_bag: offsets is for an input of one dimension; rows of a matrix are the "
+                f"bags: got {type(offsets).__name__}"
             )
         count, length = input.shape
         return input.reshape(-1), ops.tensor(np.arange(count) * length)

@@ -19,8 +19,7 @@ def _with_implicit_dim(operation: "Callable[..., Tensor]", does: str) -> "Callab
     ) -> "Tensor":
         if dim is None:
             warnings.warn(
-                f"Implicit dimension choice for {name} has been deprecated. Change the call to "
-                "include dim=X as an argument.",
+                f"{name} without dim guesses the dimension, which is deprecated: pass dim=",
                 UserWarning,
                 stacklevel=_stacklevel,
             )

@@ -79,7 +79,7 @@ def _calculate_fan_in_and_fan_out(tensor: _Tensor) -> tuple[int, int]:
     """Return the number of inputs of one output element and of outputs of one input element."""
     if tensor.ndim < 2:
         raise ValueError(
-            "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions, got "
+            "fan in and fan out are those of a weight with 2 dimensions or more, got "
             f"a {_describe(tensor)}"
         )
     receptive = _math.prod(tensor.shape[2:])
@@ -125,8 +125,8 @@ def trunc_normal_(
     """
     if mean < a - 2 * std or mean > b + 2 * std:
         _warnings.warn(
-            "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of "
-            "values may be incorrect.",
+            "trunc_normal_: the mean lies more than 2 std outside of [a, b], so that values may be "
+            "distributed inexactly",
             stacklevel=2,
         )
     low, high = (_math.erf((end - mean) / std / _math.sqrt(2)) for end in (a, b))

@@ -216,17 +216,16 @@ class StateMethods(HookMethods):
             value = state_dict[prefix + name]
             if not isinstance(value, Tensor):
                 error_msgs.append(
-                    f'While copying the parameter named "{prefix}{name}", expected torch.Tensor or '
-                    f"Tensor-like object from checkpoint but received {type(value)}; make it a "
-                    "tensor"
+                    f'"{prefix}{name}" must be a tensor in the checkpoint, got '
+                    f"{type(value)}; make it a tensor"
                 )
                 continue
             if not is_lazy(tensor) and tensor.shape == () and value.shape == (1,):
                 value = value[0]
             if not is_lazy(tensor) and (is_lazy(value) or value.shape != tensor.shape):
                 error_msgs.append(
-                    f"size mismatch for {prefix}{name}: copying a param with shape "
-                    f"{_size(value)} from checkpoint, the shape in current model is "
+                    f"size mismatch for {prefix}{name}: the checkpoint has "
+                    f"{_size(value)}, the model "
                     f"{_size(tensor)}."
                 )
             elif is_lazy(value):  # and so is the tensor

@@ -114,8 +114,8 @@ def with_step_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
                 continue
             if not (isinstance(changed, tuple) and len(changed) == 2):
                 raise RuntimeError(
-                    f"a hook before {step.__qualname__} must return None or a tuple of "
-                    f"(new_args, new_kwargs), but got {changed!r}"
+                    f"a hook before {step.__qualname__} must return None, or new arguments as a "
+                    f"tuple and a dict, got {changed!r}"
                 )
             args, kwargs = changed
         result = step(*args, **kwargs)

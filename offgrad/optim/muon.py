@@ -64,10 +64,7 @@ class Muon(Optimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 if param.ndim != 2:
-                    raise ValueError(
-                        "Muon only supports 2D parameters whereas we found a parameter with size: "
-                        f"{param.shape}"
-                    )
+                    raise ValueError(f"Muon takes matrices, got a parameter of shape {param.shape}")
 
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
@@ -76,9 +73,7 @@ class Muon(Optimizer):
             raise RuntimeError("Muon does not support complex parameters")
         options = numbers(group)
         if options["ns_steps"] >= _MAX_STEPS:
-            raise ValueError(
-                f"Number of steps must be less than {_MAX_STEPS} for computational efficiency"
-            )
+            raise ValueError(f"ns_steps must be below {_MAX_STEPS}: more gain nothing")
         after = state or {"momentum_buffer": self.new_state(param)}
         arrays = writable([param, after["momentum_buffer"]], "Muon")
         names = "weight_decay", "momentum", "nesterov", "ns_coefficients", "eps", "ns_steps"

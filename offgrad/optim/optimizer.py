@@ -69,8 +69,8 @@ class Optimizer(OptimizerHooks):
         self._make_hooks()
         if isinstance(params, TensorBase):
             raise TypeError(
-                "params argument given to the optimizer should be an iterable of Tensors or "
-                f"dicts, but got one {describe(params)}; put it into a list"
+                "params must be an iterable of tensors or dicts, got one "
+                f"{describe(params)}; put it into a list"
             )
         groups = list(params)
         if not groups:
@@ -101,8 +101,8 @@ class Optimizer(OptimizerHooks):
             if ("param_names" in group) != bool(names):
                 missing = "without names" if "param_names" in group else "with names"
                 raise ValueError(
-                    "all optimizer param groups should be with/without names. cannot add param "
-                    f"group {missing} to the optimizer"
+                    "either all groups have names of parameters or none; this group is one "
+                    f"{missing}"
                 )
         new_ids = self._checked_ids(params)
         named = {"param_names": names} if names else {}
@@ -110,8 +110,8 @@ class Optimizer(OptimizerHooks):
         for name, default in self.defaults.items():
             if default is required and name not in filled:
                 raise ValueError(
-                    f"parameter group didn't specify a value of required optimization parameter "
-                    f"{name}"
+                    f"this optimizer needs a value of {name} in each parameter group, or as an "
+                    "argument; a group has none"
                 )
             filled.setdefault(name, default)
         param_group.update(filled)
@@ -124,8 +124,7 @@ class Optimizer(OptimizerHooks):
         for each in params:
             if not isinstance(each, TensorBase):
                 raise TypeError(
-                    f"optimizer can only optimize Tensors, but one of the params is "
-                    f"{type(each).__name__}"
+                    f"an optimizer takes tensors, but one of the params is {type(each).__name__}"
                 )
             if each._grad_fn is not None and not self.defaults.get("differentiable"):
                 raise ValueError(
@@ -268,8 +267,8 @@ class Optimizer(OptimizerHooks):
             )
         if sizes != expected:
             raise ValueError(
-                "loaded state dict contains a parameter group that doesn't match the size of "
-                f"optimizer's group: its groups have the sizes {sizes} instead of {expected}"
+                "the loaded state dict has groups of other sizes than the optimizer: "
+                f"{sizes} instead of {expected}"
             )
         params_by_index: dict[int, Tensor] = {}
         for group, loaded in zip(self.param_groups, groups, strict=True):
@@ -316,17 +315,15 @@ def _params_and_names(params: Any) -> tuple[list[Any], list[str]]:
         return [params], []
     if isinstance(params, set):
         raise TypeError(
-            "optimizer parameters need to be organized in ordered collections, but the ordering "
-            "of tensors in sets will change between runs. Please use a list instead."
+            "parameters must come in an order that stays the same from run to run, which a set "
+            "lacks; pass a list"
         )
     members = list(params)
     are_pairs = [isinstance(each, tuple) for each in members]
     if not any(are_pairs):
         return members, []
     if not all(are_pairs):
-        raise ValueError(
-            "all optimizer params should be with/without names. Some param names are missing"
-        )
+        raise ValueError("either all parameters have a name or none; some of these lack one")
     return [each[1] for each in members], [each[0] for each in members]
 
 

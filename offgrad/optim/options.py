@@ -34,7 +34,7 @@ def check_betas(betas: Any) -> None:
 def check_tensor_lr(lr: Any, foreach: bool | None, capturable: bool) -> None:
     """Raise ValueError for a tensor `lr` with `foreach` alone, as PyTorch does."""
     if isinstance(lr, TensorBase) and foreach and not capturable:
-        raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
+        raise ValueError("a tensor as lr needs foreach=False, or capturable=True")
 
 
 def check_common(foreach: bool | None, differentiable: bool, fused: bool | None = None) -> None:

@@ -84,9 +84,7 @@ def get_swa_avg_fn() -> _Callable[..., _Tensor]:
 
 def _check_decay(decay: float) -> None:
     if decay < 0.0 or decay > 1.0:
-        raise ValueError(
-            f"Invalid decay value {decay} provided. Please provide a value in [0,1] range."
-        )
+        raise ValueError(f"decay must be from 0 to 1, got {decay}")
 
 
 class AveragedModel(_Module):
@@ -218,9 +216,7 @@ class SWALR(_LRScheduler):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["swa_lr"] = rate
         if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(
-                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
-            )
+            raise ValueError(f"anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
         self._anneal_strategy = anneal_strategy
         if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
             raise ValueError(f"anneal_epochs must be equal or greater than 0, got {anneal_epochs}")

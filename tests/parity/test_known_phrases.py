@@ -71,8 +71,8 @@ PHRASES: dict[str, Callable[[Any], Any]] = {
     "Inplace update to inference tensor outside InferenceMode": lambda lib: inference(lib).add_(1),
     "Inference tensors cannot be saved for backward": lambda lib: leaf(lib, 1, 2) * inference(lib),
     "Inference tensors do not track version counter": lambda lib: inference(lib)._version,
-    "nly Tensors of floating point and complex dtype can require gradients": lambda lib: (
-        lib.tensor([1], requires_grad=True)
+    "nly Tensors of floating point and complex dtype can require gradients": lambda lib: lib.tensor(
+        [1], requires_grad=True
     ),
     "you can only change requires_grad flags of leaf variables": lambda lib: (
         leaf(lib, 1) * 2

@@ -18,8 +18,8 @@ OUTPUT_INDEPENDENT = "Output {} of the user-provided function does not require g
 INPUT_UNUSED = "The output of the user-provided function is independent of input {}"
 OUTPUT_UNUSED = "Output {output} of the user-provided function is independent of input {{}}"
 GRADIENT_INDEPENDENT = (
-    "While computing the hessian, found that the jacobian of the user-provided function with "
-    "respect to input {} is independent of the input"
+    "hessian: the jacobian of the user-provided function for input {} is constant: it is "
+    "independent of the input"
 )
 RESULT_CONSTANT = (
     "The jacobian of the user-provided function is independent of input {}, so that "

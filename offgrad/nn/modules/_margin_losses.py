@@ -79,8 +79,8 @@ class MultiMarginLoss(_WeightedLoss):
             raise ValueError(f"only p == 1 and p == 2 supported, got {p}")
         if weight is not None and weight.dim() != 1:
             raise ValueError(
-                "MultiMarginLoss: expected weight to be None or 1D tensor, got "
-                f"{weight.dim()}D instead"
+                "MultiMarginLoss: weight has one number for each class, got "
+                f"{weight.dim()} dimensions"
             )
         self.p, self.margin = p, margin
 

@@ -160,7 +160,7 @@ class Softmax2d(Module):
     def forward(self, input: Tensor) -> Tensor:
         if input.dim() not in (3, 4):
             raise ValueError(
-                f"Softmax2d: expected input to be 3D or 4D, got {input.dim()}D instead"
+                f"Softmax2d takes [N, C, H, W] or [C, H, W], got {input.dim()} dimensions"
             )
         return F.softmax(input, -3)
 

@@ -53,8 +53,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         rises = cutoffs == sorted(set(cutoffs)) and all(int(each) == each for each in cutoffs)
         if not rises or cutoffs[0] < 1 or cutoffs[-1] > n_classes - 1:
             raise ValueError(
-                "cutoffs should be a sequence of unique, positive integers sorted in an increasing "
-                f"order, where each value is between 1 and n_classes-1, got {cutoffs}"
+                "cutoffs must be different integers from 1 to n_classes - 1, ascending, got "
+                f"{cutoffs}"
             )
         self.in_features, self.n_classes = in_features, n_classes
         self.cutoffs = [*cutoffs, n_classes]
@@ -94,8 +94,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         classes = target.numpy()
         if classes.size and not (classes.min() >= 0 and classes.max() < self.n_classes):
             raise RuntimeError(
-                f"Target values should be in [0, {self.n_classes - 1}], but values in range "
-                f"[{classes.min()}, {classes.max()}] were found. "
+                f"targets must be from 0 to {self.n_classes - 1}, got values from "
+                f"{classes.min()} to {classes.max()}"
             )
         head = F.log_softmax(self.head(x), 1)
         # Of a rare class, the head has the probability of its cluster.
@@ -116,16 +116,16 @@ class AdaptiveLogSoftmaxWithLoss(Module):
 
     def _check(self, input: Tensor, target: Tensor) -> None:
         if target.dim() > 1:
-            raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+            raise RuntimeError("target must have one dimension, or none without a batch")
         if target.dim() == 1 and input.shape[0] != target.shape[0]:
             raise RuntimeError(
-                "Input and target should have the same size in the batch dimension, got "
+                "there must be a target for each row of input, got "
                 f"{list(input.shape)} and {list(target.shape)}"
             )
         if input.dim() != target.dim() + 1:
             raise RuntimeError(
-                f"{target.dim()}D target tensor expects {target.dim() + 1}D input tensors, but "
-                f"found inputs with size {list(input.shape)}"
+                f"a target of {target.dim()} dimensions needs an input of {target.dim() + 1}, got "
+                f"{list(input.shape)}"
             )
 
     def _get_full_log_prob(self, input: Tensor, head_output: Tensor) -> Tensor:

@@ -57,8 +57,7 @@ class MultiheadAttention(Module):
     ) -> None:
         if embed_dim <= 0 or num_heads <= 0:
             raise ValueError(
-                f"embed_dim and num_heads must be greater than 0, got embed_dim={embed_dim} and "
-                f"num_heads={num_heads} instead"
+                f"embed_dim and num_heads must be above 0, got {embed_dim} and {num_heads}"
             )
         super().__init__()
         check_device(device)

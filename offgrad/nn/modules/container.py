@@ -157,8 +157,7 @@ class Sequential(_Indexed):
 def _sequential(other: Any) -> Any:
     if not isinstance(other, Sequential):
         raise ValueError(
-            f"add operator supports only objects of Sequential class, but {type(other)} is given; "
-            "use extend() for other iterables"
+            f"a Sequential is added to another, got {type(other)}; use extend() for other iterables"
         )
     return other
 

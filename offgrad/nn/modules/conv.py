@@ -272,8 +272,8 @@ class _ConvTransposeNd(_ConvNd):
             output_size = output_size[others:]
         if len(output_size) != ndim:
             raise ValueError(
-                f"ConvTranspose{ndim}D: for {input.dim()}D input, output_size must have {ndim} or "
-                f"{ndim + others} elements (got {len(output_size)})"
+                f"ConvTranspose{ndim}d: output_size needs {ndim} or {ndim + others} numbers for an "
+                f"input of {input.dim()} dimensions, got {len(output_size)}"
             )
         space = tuple(input.shape[others:])
         steps: Any = zip(
@@ -287,8 +287,8 @@ class _ConvTransposeNd(_ConvNd):
         for size, low, high in zip(output_size, smallest, largest, strict=True):
             if not low <= size <= high:
                 raise ValueError(
-                    f"requested an output size of {output_size}, but valid sizes range from "
-                    f"{smallest} to {largest} (for an input of size {space})"
+                    f"an input of size {space} gives outputs from {smallest} to {largest}, and "
+                    f"output_size asks for {output_size}"
                 )
         return tuple([size - low for size, low in zip(output_size, smallest, strict=True)])
 

@@ -118,8 +118,8 @@ class _LazyConv(_Inferred):
         ndim = self.ndim
         if input.dim() not in (ndim + 1, ndim + 2):
             raise RuntimeError(
-                f"Expected {ndim + 1}D (unbatched) or {ndim + 2}D (batched) input to "
-                f"{type(self).__name__}, but got input of size: {input.shape}"
+                f"{type(self).__name__} takes {ndim + 2} dimensions, or {ndim + 1} without a "
+                f"batch, got the shape {input.shape}"
             )
         return int(input.shape[input.dim() - ndim - 1])
 

@@ -126,10 +126,7 @@ class ParameterDict(Module):
 
     def _key_to_attr(self, key: str) -> str:
         if not isinstance(key, str):
-            raise TypeError(
-                "Index given to ParameterDict cannot be used as a key as it is not a string: "
-                f"{key!r}"
-            )
+            raise TypeError(f"keys of a ParameterDict are strings, got {key!r}")
         return key
 
     def __getitem__(self, key: str) -> Any:

@@ -142,9 +142,8 @@ class RNNBase(Module):
         weight = self._flat_weights[0]
         if input._array.dtype != weight._array.dtype:
             raise ValueError(
-                f"RNN input dtype ({input.dtype}) does not match weight dtype ({weight.dtype}). "
-                f"Convert input: input.to({weight.dtype}), or convert model: "
-                f"model.to({input.dtype})"
+                f"the input has another dtype than the weights, {input.dtype} and {weight.dtype}; "
+                f"convert one of them: input.to({weight.dtype}) or model.to({input.dtype})"
             )
         expected = 2 if batch_sizes is not None else 3
         if input.dim() != expected:
@@ -194,9 +193,7 @@ class RNNBase(Module):
     def _check_states_dims(self, is_batched: bool, hx: Any) -> None:
         dims, kind = (3, "batched 3-D") if is_batched else (2, "unbatched 2-D")
         if hx.dim() != dims:
-            raise RuntimeError(
-                f"For {kind} input, hx should also be {dims}-D but got {hx.dim()}-D tensor"
-            )
+            raise RuntimeError(f"with a {kind} input, hx needs {dims} dimensions, got {hx.dim()}")
 
     def _each_state(self, function: Any, hx: Any) -> Any:
         """Return `function` of the states: of both, where there are two."""
@@ -255,15 +252,11 @@ def _check_options(
         raise ValueError(f"Unrecognized RNN mode: {mode}")
     is_number = isinstance(dropout, numbers.Number) and not isinstance(dropout, bool)
     if not is_number or not 0 <= dropout <= 1:
-        raise ValueError(
-            "dropout should be a number in range [0, 1] representing the probability of an "
-            f"element being zeroed, got {dropout!r}"
-        )
+        raise ValueError(f"dropout must be a probability from 0 to 1, got {dropout!r}")
     if dropout > 0 and num_layers == 1:
         warnings.warn(
-            "dropout option adds dropout after all but last recurrent layer, so non-zero dropout "
-            f"expects num_layers greater than 1, but got dropout={dropout} and "
-            f"num_layers={num_layers}",
+            "dropout lies between recurrent layers, so one layer has none: got "
+            f"dropout={dropout} and num_layers={num_layers}",
             stacklevel=4,
         )
     if not isinstance(hidden_size, int | np.integer):
@@ -272,10 +265,7 @@ def _check_options(
         if value <= 0:
             raise ValueError(f"{name} must be greater than zero, got {value}")
     if proj_size < 0:
-        raise ValueError(
-            f"proj_size should be a positive integer or zero to disable projections, got "
-            f"{proj_size}"
-        )
+        raise ValueError(f"proj_size must be 0, for no projection, or more, got {proj_size}")
     if proj_size >= hidden_size:
         raise ValueError(
             f"proj_size has to be smaller than hidden_size, got {proj_size} and {hidden_size}"
@@ -284,7 +274,7 @@ def _check_options(
 
 def _refuse_projection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if "proj_size" in kwargs or len(args) > 7:
-        raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        raise ValueError("proj_size is for LSTM; RNN and GRU have no projection")
 
 
 class RNN(RNNBase):
@@ -354,8 +344,8 @@ class LSTM(RNNBase):
         dims, kind = (3, "batched 3-D") if is_batched else (2, "unbatched 2-D")
         if hx[0].dim() != dims or hx[1].dim() != dims:
             raise RuntimeError(
-                f"For {kind} input, hx and cx should also be {dims}-D but got "
-                f"({hx[0].dim()}-D, {hx[1].dim()}-D) tensors"
+                f"with a {kind} input, hx and cx need {dims} dimensions, got "
+                f"{hx[0].dim()} and {hx[1].dim()}"
             )
 
     def _each_state(self, function: Any, hx: Any) -> Any:

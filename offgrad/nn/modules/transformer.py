@@ -454,7 +454,7 @@ class Transformer(Module):
             )
         if src._array.shape[-1] != self.d_model or tgt._array.shape[-1] != self.d_model:
             raise RuntimeError(
-                "the feature number of src and tgt must be equal to d_model, got "
+                "src and tgt must have d_model features, got "
                 f"{src.shape} and {tgt.shape} for d_model={self.d_model}"
             )
         memory = self.encoder(

@@ -143,9 +143,8 @@ class PruningContainer(BasePruningMethod):
             raise TypeError(f"{type(method)} is not a BasePruningMethod subclass")
         if self._tensor_name != method._tensor_name:
             raise ValueError(
-                "Can only add pruning methods acting on the parameter named "
-                f"'{self._tensor_name}' to PruningContainer {self}. Found "
-                f"'{method._tensor_name}'"
+                f"{self} holds methods that prune {self._tensor_name!r}, got one that "
+                f"prunes {method._tensor_name!r}"
             )
         self._pruning_methods = (*self._pruning_methods, method)
 
@@ -198,10 +197,7 @@ class _OfAmount(BasePruningMethod):
         """Return how many of `size` to prune."""
         if isinstance(self.amount, Integral):
             if int(self.amount) > size:
-                raise ValueError(
-                    f"amount={self.amount} should be smaller than the number of parameters to "
-                    f"prune={size}"
-                )
+                raise ValueError(f"amount={self.amount} is more than there is to prune: {size}")
             return int(self.amount)
         return round(float(self.amount) * size)
 
@@ -262,8 +258,7 @@ class _Structured(_OfAmount):
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
         if t.dim() <= 1:
             raise ValueError(
-                "Structured pruning can only be applied to multidimensional tensors. Found tensor "
-                f"of shape {tuple(t.shape)} with {t.dim()} dims"
+                f"structured pruning needs 2 dimensions or more, got the shape {tuple(t.shape)}"
             )
         if not -t.dim() <= self.dim < t.dim():
             raise IndexError(f"Invalid index {self.dim} for tensor of size {tuple(t.shape)}")

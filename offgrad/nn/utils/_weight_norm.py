@@ -68,8 +68,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
         dim: there is a magnitude for each index of this dimension; None: one for all.
     """
     warnings.warn(
-        "`torch.nn.utils.weight_norm` is deprecated in favor of "
-        "`torch.nn.utils.parametrizations.weight_norm`.",
+        "nn.utils.weight_norm is deprecated: use nn.utils.parametrizations.weight_norm",
         FutureWarning,
         stacklevel=2,
     )

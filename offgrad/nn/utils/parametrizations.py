@@ -136,7 +136,7 @@ def spectral_norm(
 def _tensor_of(module: Module, name: str) -> Tensor:
     weight = getattr(module, name, None)
     if not isinstance(weight, Tensor):
-        raise ValueError(f"Module '{module}' has no parameter or buffer with name '{name}'")
+        raise ValueError(f"{module} has neither a parameter nor a buffer named {name!r}")
     return weight
 
 
@@ -189,10 +189,7 @@ class _Orthogonal(Module):
     def right_inverse(self, Q: Tensor) -> Tensor:
         """Return the matrix that gives Q, or, with a trivialization, make Q the base."""
         if Q.shape != self.shape:
-            raise ValueError(
-                f"Expected a matrix or batch of matrices of shape {self.shape}. Got a tensor of "
-                f"shape {Q.shape}."
-            )
+            raise ValueError(f"the matrices must have the shape {self.shape}, got {Q.shape}")
         like = Q
         is_wide = Q.size(-2) < Q.size(-1)
         Q = Q.mT if is_wide else Q
@@ -207,8 +204,7 @@ class _Orthogonal(Module):
             return start
         if self.orthogonal_map != "householder":
             raise NotImplementedError(
-                "It is not possible to assign to the matrix exponential or the Cayley "
-                "parametrizations when use_trivialization=False."
+                "matrix_exp and cayley take assignments only with use_trivialization=True"
             )
         reflectors, tau = ops.geqrf(Q)
         diagonal = reflectors.diagonal(dim1=-2, dim2=-1)
@@ -241,16 +237,14 @@ def orthogonal(
     """
     weight = _tensor_of(module, name)
     if weight.ndim < 2:
-        raise ValueError(
-            f"Expected a matrix or batch of matrices. Got a tensor of {weight.ndim} dimensions."
-        )
+        raise ValueError(f"orthogonal takes matrices, got a tensor of {weight.ndim} dimensions")
     if orthogonal_map is None:
         is_square = weight.shape[-2] == weight.shape[-1]
         orthogonal_map = "matrix_exp" if is_square or weight.is_complex() else "householder"
     if orthogonal_map not in _MAPS:
         raise ValueError(
-            'orthogonal_map has to be one of "matrix_exp", "cayley", "householder". Got: '
-            f"{orthogonal_map}"
+            "orthogonal_map must be 'matrix_exp', 'cayley' or 'householder', got "
+            f"{orthogonal_map!r}"
         )
     parametrization = _Orthogonal(weight, orthogonal_map, use_trivialization)
     return register_parametrization(module, name, parametrization, unsafe=True)

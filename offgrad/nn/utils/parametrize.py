@@ -79,14 +79,14 @@ class ParametrizationList(ModuleList):
         self.is_tensor = isinstance(new, TensorBase)
         if not self.is_tensor and not isinstance(new, list | tuple):
             raise ValueError(
-                "'right_inverse' must return a Tensor or a Sequence of tensors (list, tuple...). "
-                f"Got {type(new).__name__}"
+                "right_inverse must return a tensor or a sequence of tensors, got "
+                f"{type(new).__name__}"
             )
         self.ntensors = 1 if self.is_tensor else len(new)
         if self.is_tensor:
             if not unsafe and new._array.dtype != dtype:
                 raise ValueError(
-                    "When `right_inverse` outputs one tensor, it may not change the dtype, got "
+                    "right_inverse must return the tensor's dtype, got "
                     f"{new._array.dtype} for {dtype}; pass unsafe=True to allow it"
                 )
             if new is not original:
@@ -146,8 +146,8 @@ def _like(original: Any, value: Any, number: int) -> Any:
     """Return `value` as a parameter if `original` is one."""
     if not isinstance(value, Tensor):
         raise ValueError(
-            "'right_inverse' must return a Tensor or a Sequence of tensors (list, tuple...). Got "
-            f"element {number} of the sequence with type {type(value).__name__}"
+            "right_inverse must return a tensor or a sequence of tensors, got a sequence whose "
+            f"element {number} is a {type(value).__name__}"
         )
     if isinstance(original, Parameter):
         return Parameter(value, original.requires_grad)
@@ -171,8 +171,8 @@ def _check(result: Any, shape: Any, dtype: Any, after: str, before: str) -> None
     ):
         if old != new:
             raise ValueError(
-                f"Registering a parametrization may not change the {what} of the tensor, unless "
-                f"the `unsafe` flag is enabled.\n{before} {what}: {old}\n{after} {what}: {new}"
+                f"the parametrization changes the {what}, which needs unsafe=True: "
+                f"{before} {what}: {old}, {after} {what}: {new}"
             )
 
 
@@ -253,8 +253,8 @@ def register_parametrization(
         module.parametrizations[tensor_name] = parametrizations
     else:
         raise ValueError(
-            f"Module '{module}' does not have a parameter, a buffer, or a parametrized element "
-            f"with name '{tensor_name}'"
+            f"{module} has neither a parameter nor a buffer named {tensor_name!r}, "
+            "parametrized or not"
         )
     return module
 
@@ -312,8 +312,8 @@ def remove_parametrizations(
         tensor = _like(parametrizations.original0, value, 0)
     else:
         raise ValueError(
-            "Cannot leave unparametrized (`leave_parametrized=False`) a tensor that is "
-            "parametrized in terms of a sequence of tensors."
+            "a tensor made of several ones has no single original to go back to; pass "
+            "leave_parametrized=True"
         )
     delattr(type(module), tensor_name)
     del module.parametrizations[tensor_name]

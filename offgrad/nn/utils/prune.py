@@ -105,8 +105,8 @@ def global_unstructured(
     method = pruning_method(**kwargs)
     if method.PRUNING_TYPE != "unstructured":
         raise TypeError(
-            'Only "unstructured" PRUNING_TYPE supported for the `pruning_method`. Found method '
-            f"{pruning_method} of type {method.PRUNING_TYPE}"
+            "global pruning takes methods of PRUNING_TYPE 'unstructured', got "
+            f"{pruning_method} of type {method.PRUNING_TYPE!r}"
         )
     masks = [
         getattr(module, f"{name}_mask", ops.ones_like(getattr(module, name)))
@@ -138,9 +138,7 @@ def remove(module: M, name: str) -> M:
             hook.remove(module)
             del module._forward_pre_hooks[key]
             return module
-    raise ValueError(
-        f"Parameter '{name}' of module {module} has to be pruned before pruning can be removed"
-    )
+    raise ValueError(f"{name!r} of {module} is not pruned, so there is no pruning to remove")
 
 
 def is_pruned(module: Module) -> bool:

@@ -51,9 +51,7 @@ class PackedSequence(_Fields):
     ) -> "PackedSequence":
         if batch_sizes is None:
             if not isinstance(data, list | tuple) or len(data) != 2:
-                raise AssertionError(
-                    "Expected data to be a list or tuple of length 2: data and batch_sizes"
-                )
+                raise AssertionError("a packed sequence is made of two: data and batch_sizes")
             data, batch_sizes = data
         if unsorted_indices is None:
             unsorted_indices = invert_permutation(sorted_indices)
@@ -154,17 +152,13 @@ def pack_padded_sequence(
     steps, batch = padded._array.shape[:2]
     if sizes.shape != (batch,):
         raise RuntimeError(
-            f"Expected `len(lengths)` to be equal to batch_size, but got {sizes.size} "
-            f"(batch_size={batch})"
+            f"lengths must have one number for each of {batch} sequences, got {sizes.size}"
         )
     if batch and sizes.min() <= 0:
-        raise RuntimeError(
-            "Length of all samples has to be greater than 0, but found an element in 'lengths' "
-            f"that is <= 0: {sizes.tolist()}"
-        )
+        raise RuntimeError(f"lengths must be above 0, got {sizes.tolist()}")
     if (sizes[1:] > sizes[:-1]).any():
         raise RuntimeError(
-            "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True, got "
+            "lengths must descend with enforce_sorted=True, got "
             f"{sizes.tolist()}; pass enforce_sorted=False"
         )
     if batch and sizes[0] > steps:
@@ -198,8 +192,7 @@ def pad_packed_sequence(
     if total_length is not None:
         if total_length < steps:
             raise ValueError(
-                "Expected total_length to be at least the length of the longest sequence in "
-                f"input, but got total_length={total_length} and max sequence length being {steps}"
+                f"total_length must be {steps}, the longest sequence, or more, got {total_length}"
             )
         steps = total_length
     data = sequence.data
@@ -232,14 +225,9 @@ def pad_sequence(
         RuntimeError: for no sequences, other shapes, or another side.
     """
     if padding_side not in ("left", "right"):
-        raise RuntimeError(
-            f"Expected padding_side to be one of left or right, but got {padding_side}."
-        )
+        raise RuntimeError(f"padding_side must be 'left' or 'right', got {padding_side!r}")
     if not isinstance(sequences, _Iterable):
-        raise RuntimeError(
-            "pad_sequence: Expected iterable for input sequences, but got arg of type: "
-            f"{type(sequences)}"
-        )
+        raise RuntimeError(f"pad_sequence takes an iterable of tensors, got {type(sequences)}")
     given = list(sequences.unbind(0) if isinstance(sequences, _Tensor) else sequences)
     if not given:
         raise RuntimeError("received an empty list of sequences")

@@ -153,8 +153,7 @@ class autocast:
             return False
         if np.dtype(self.fast_dtype) not in _16_BIT:
             warnings.warn(
-                "In CPU autocast, but the target dtype is not supported. Disabling autocast.\n"
-                "CPU Autocast only supports dtypes of torch.bfloat16, torch.float16 currently.",
+                "autocast on the CPU casts to bfloat16 or float16 only: it is disabled",
                 UserWarning,
                 stacklevel=3,
             )

@@ -157,8 +157,8 @@ def _reflected(x: "Tensor", count: int, mode: str) -> "Tensor":
     if mode == "reflect":
         if count >= size:
             raise RuntimeError(
-                "stft: Padding size should be less than the corresponding input dimension, but "
-                f"got: padding {count} for a {describe(x)}"
+                "stft: the padding on each side must be shorter than the signal, got "
+                f"{count} for a {describe(x)}"
             )
         at = size - 1 - np.abs(size - 1 - np.abs(at))
     elif mode == "replicate":
@@ -178,7 +178,7 @@ def _full_window(window: "Tensor | None", length: int, n_fft: int, where: str) -
         window = wrap(np.ones(length, default_dtype()))
     if window._array.shape != (length,):
         raise RuntimeError(
-            f"{where}: expected a 1D window tensor of size equal to win_length={length}, but got a "
+            f"{where}: window must have win_length={length} elements in one dimension, got a "
             f"{describe(window)}"
         )
     if length == n_fft:
@@ -249,14 +249,13 @@ def stft(
     if return_complex is None:
         if not is_complex:
             raise RuntimeError(
-                "stft requires the return_complex parameter be given for real inputs, and will "
-                "further require that return_complex=True in a future PyTorch release."
+                "stft of a real signal needs return_complex=True, or False for pairs of reals"
             )
         return_complex = True
     if window is None:
         warnings.warn(
-            "A window was not provided. A rectangular window will be applied, which is known to "
-            "cause spectral leakage; consider offgrad.hann_window",
+            "stft without a window cuts frames sharply, so that frequencies leak into their "
+            "neighbours; consider offgrad.hann_window",
             UserWarning,
             stacklevel=2,
         )
@@ -273,7 +272,7 @@ def stft(
         frames = frames * full
     half = not is_complex if onesided is None else onesided
     if half and is_complex:
-        raise RuntimeError("stft: cannot have onesided output if window or input is complex")
+        raise RuntimeError("stft: onesided=True needs a real input and a real window")
     norm = "ortho" if normalized else None
     spectra = (rfft if half else fft)(frames, norm=norm).transpose(1, 2)
     spectra = spectra if x._array.ndim == 2 else spectra.squeeze(0)
@@ -313,16 +312,16 @@ def istft(
     hop, win = _lengths(n_fft, hop_length, win_length, "istft")
     if x._array.dtype.kind != "c" or x._array.ndim not in (2, 3) or not x._array.size:
         raise RuntimeError(
-            "istft requires a complex-valued input tensor matching the output from stft with "
-            f"return_complex=True, got a {describe(x)}"
+            "istft takes the complex numbers that stft returns with return_complex=True, got a "
+            f"{describe(x)}"
         )
     batch = x if x._array.ndim == 3 else x.unsqueeze(0)
     n_frequencies, n_frames = batch._array.shape[1:]
     half = n_frequencies != n_fft if onesided is None else onesided
     if n_frequencies != (n_fft // 2 + 1 if half else n_fft):
         raise RuntimeError(
-            f"istft: expected the frequency dimension (3rd to the last) of the input tensor to "
-            f"match n_fft={n_fft}, got a {describe(x)}"
+            f"istft: the number of frequencies, the size at -2, does not fit n_fft={n_fft}: got a "
+            f"{describe(x)}"
         )
     norm = "ortho" if normalized else None
     spectra = batch.transpose(1, 2)

@@ -54,7 +54,7 @@ def bincount(input: "Tensor", weights: "Tensor | None" = None, minlength: int = 
     values = check_tensor(weights, "bincount")._array
     if values.shape != array.shape:
         raise RuntimeError(
-            f"bincount: weights should be 1-d and have the same length as input, got a "
+            f"bincount: weights must have one number for each of input, got a "
             f"{describe(weights)} for a {describe(input)}"
         )
     dtype = np.float32 if values.dtype == np.float32 else np.float64
@@ -271,7 +271,7 @@ def one_hot(tensor: "Tensor", num_classes: int = -1) -> "Tensor":
     if not array.size:
         if num_classes <= 0:
             raise RuntimeError(
-                "Can not infer total number of classes from empty tensor: give num_classes"
+                "one_hot: an empty tensor does not tell the number of classes: give num_classes"
             )
         return wrap(np.zeros((*array.shape, num_classes), np.int64))
     if array.min() < 0:

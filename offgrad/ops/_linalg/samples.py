@@ -45,9 +45,7 @@ def cov(
     """
     x = floating(check_tensor(input, "cov"), "cov")
     if x._array.ndim > 2:
-        raise RuntimeError(
-            f"cov(): expected input to have two or fewer dimensions but got a {describe(x)}"
-        )
+        raise RuntimeError(f"cov: at most two dimensions are possible, got a {describe(x)}")
     rows = x.reshape(1, -1) if x._array.ndim < 2 else x
     count = rows._array.shape[1]
     weights: Any = None
@@ -157,7 +155,7 @@ def _trapezoids(
     if places._array.ndim == 1:
         if places._array.shape[0] != count:
             raise RuntimeError(
-                f"{where}: There must be one `x` value for each sample point, got a "
+                f"{where}: x needs as many places as there are samples, got a "
                 f"{describe(places)} for a {describe(samples)}"
             )
         places = places.reshape(-1, *(1,) * (samples._array.ndim - axis - 1))
@@ -229,8 +227,7 @@ def _gradient(x: "Tensor", axis: int, spacing: Any, edge_order: int) -> "Tensor"
     count = x._array.shape[axis]
     if count < edge_order + 1:
         raise RuntimeError(
-            f"torch.gradient expected each dimension size to be at least edge_order+1, got a "
-            f"{describe(x)}"
+            f"gradient: each dimension needs more elements than edge_order, got a {describe(x)}"
         )
     x = floating(x, "gradient")
     places: Any

@@ -73,8 +73,8 @@ def pixel_shuffle(input: "Tensor", upscale_factor: int) -> "Tensor":
     *batch, channels, height, width = x._array.shape
     if channels % (r * r):
         raise RuntimeError(
-            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square "
-            f"of upscale_factor, but input.size(-3)={channels} is not divisible by {r * r}"
+            "pixel_shuffle: the number of channels must be a multiple of upscale_factor ** 2, got "
+            f"{channels} channels for {r * r}"
         )
     kept, n = channels // (r * r), len(batch)
     split = *batch, kept, r, r, height, width

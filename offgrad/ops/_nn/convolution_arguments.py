@@ -155,7 +155,7 @@ class Convolving(NamedTuple):
         ):
             if extra >= max(stride, dilation):
                 raise RuntimeError(
-                    f"{where}: output padding must be smaller than either stride or dilation, got "
+                    f"{where}: output_padding must be below stride or dilation, got "
                     f"output_padding={self.output_padding}, stride={self.stride}, "
                     f"dilation={self.dilation}"
                 )
@@ -211,8 +211,8 @@ def unbatched_ndim(where: str, ndim: int, input: "Tensor") -> bool:
     given = check_tensor(input, where)._array.ndim
     if given not in (ndim + 1, ndim + 2):
         raise RuntimeError(
-            f"{where}: Expected {ndim + 1}D (unbatched) or {ndim + 2}D (batched) input to {where}, "
-            f"but got input of size: {list(input._array.shape)}"
+            f"{where}: the input needs {ndim + 2} dimensions, or {ndim + 1} without a batch, "
+            f"got the shape {list(input._array.shape)}"
         )
     return bool(given == ndim + 1)
 

@@ -190,9 +190,8 @@ def triplet_margin_loss(
 def _check_ndims(name: str, anchor: "Tensor", positive: "Tensor", negative: "Tensor") -> None:
     if len({each._array.ndim for each in (anchor, positive, negative)}) > 1:
         raise RuntimeError(
-            f"{name}: The anchor, positive, and negative tensors are expected to have the same "
-            f"number of dimensions, got a {describe(anchor)}, a {describe(positive)} and a "
-            f"{describe(negative)}"
+            f"{name}: the three tensors must have equally many dimensions, got a "
+            f"{describe(anchor)}, a {describe(positive)} and a {describe(negative)}"
         )
 
 

@@ -46,13 +46,12 @@ def grid_sample(
     """
     if mode not in MODES:
         raise ValueError(
-            "nn.functional.grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', "
-            f"but got: {mode!r}"
+            f"grid_sample: mode must be 'bilinear', 'nearest' or 'bicubic', got {mode!r}"
         )
     if padding_mode not in PADDINGS:
         raise ValueError(
-            "nn.functional.grid_sample(): expected padding_mode to be 'zeros', 'border', or "
-            f"'reflection', but got: {padding_mode!r}"
+            "grid_sample: padding_mode must be 'zeros', 'border' or 'reflection', got "
+            f"{padding_mode!r}"
         )
     if align_corners is None:
         warnings.warn(
@@ -131,10 +130,7 @@ def _checked(input: "Tensor", grid: "Tensor", mode: str) -> "tuple[Tensor, Tenso
             f"{describe(places)}"
         )
     if 0 in x._array.shape[2:]:
-        raise RuntimeError(
-            "grid_sampler(): expected input to have non-empty spatial dimensions, but got a "
-            f"{describe(x)}"
-        )
+        raise RuntimeError(f"grid_sample: the input has no pixels, got a {describe(x)}")
     if mode == "bicubic" and ndim == 3:
         raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
     return x, places
@@ -244,13 +240,12 @@ def affine_grid(
     ndim = len(size) - 2
     if ndim not in (2, 3):
         raise NotImplementedError(
-            "affine_grid only supports 4D and 5D sizes, for 2D and 3D affine transforms, "
-            f"respectively. Got size {list(size)}."
+            f"affine_grid: size must be [N, C, H, W] or [N, C, D, H, W], got {list(size)}"
         )
     if matrices._array.shape[1:] != (ndim, ndim + 1) or matrices._array.ndim != 3:
         raise ValueError(
-            f"Expected a batch of {ndim}D affine matrices of shape Nx{ndim}x{ndim + 1} for size "
-            f"{list(size)}. Got a {describe(matrices)}."
+            f"affine_grid: theta must be [N, {ndim}, {ndim + 1}] for size {list(size)}, got a "
+            f"{describe(matrices)}"
         )
     if min(size) <= 0:
         raise ValueError(f"Expected non-zero, positive output size. Got {list(size)}")

@@ -186,20 +186,18 @@ def interpolate(
         )
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise ValueError(
-            "align_corners option can only be set with the interpolating modes: linear | bilinear "
-            f"| bicubic | trilinear, got {mode!r}"
+            f"align_corners is for the modes linear, bilinear, bicubic and trilinear, got {mode!r}"
         )
     if antialias and mode not in _FILTERS:
         raise ValueError(
-            "Anti-alias option is restricted to bilinear, bicubic and lanczos modes and requires a "
-            f"4-D tensor as input, got {mode!r}"
+            f"antialias is for images [N, C, H, W] in the modes bilinear and bicubic, got {mode!r}"
         )
     if mode == "lanczos" and not antialias:
         raise ValueError("the mode lanczos requires antialias=True")
     sizes, factors = _sizes_and_factors(x, ndim, size, scale_factor, recompute_scale_factor)
     if min(sizes) <= 0 or 0 in x._array.shape[1:]:
         raise RuntimeError(
-            "Input and output sizes should be greater than 0, but got output sizes "
+            "interpolate: sizes must be above 0, got output sizes "
             f"{list(sizes)} for a {describe(x)}"
         )
     return _interpolated(x, sizes, factors, mode, bool(align_corners), antialias)
@@ -276,9 +274,8 @@ def _sizes_and_factors(
 def _check_count(x: "Tensor", ndim: int, given: Any, name: str) -> None:
     if len(given) != ndim:
         raise ValueError(
-            "Input and output must have the same number of spatial dimensions, but got "
-            f"{name} {given} for a {describe(x)}; give one number for each dimension after the "
-            "first two"
+            "interpolate: give one number for each dimension after the first two, got "
+            f"{name} {given} for a {describe(x)}"
         )
 
 

@@ -227,9 +227,7 @@ def adaptive_sizes(x: "Tensor", ndim: int, output_size: Any, where: str) -> tupl
     pairs = zip(given, spatial, strict=True)
     sizes = sizes_of([own if each is None else each for each, own in pairs], ndim, where, "size")
     if min(sizes) < 0:
-        raise RuntimeError(
-            f"{where}: elements of output_size must be greater than or equal to 0, got {sizes}"
-        )
+        raise RuntimeError(f"{where}: output_size must be 0 or more, got {sizes}")
     return sizes
 
 

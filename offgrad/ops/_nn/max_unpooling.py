@@ -33,10 +33,7 @@ def _unpooled_size(
     if len(given) == ndim + 2:
         given = given[2:]
     if len(given) != ndim:
-        raise ValueError(
-            f"output_size should be a sequence containing {ndim} or {ndim + 2} elements, but it "
-            f"has a length of '{len(given)}'"
-        )
+        raise ValueError(f"output_size must have {ndim} or {ndim + 2} numbers, got {len(given)}")
     for dim, (size, wanted, step) in enumerate(zip(default, given, steps, strict=True)):
         if not size - step < wanted < size + step:
             raise ValueError(
@@ -59,7 +56,7 @@ def _max_unpool(
             f"{where}: elements in indices should be type int64 but got: {at._array.dtype.name}"
         )
     if at._array.shape != x._array.shape:
-        raise shape_error(where, "expected shape of indices to be same as that of the input", x, at)
+        raise shape_error(where, "indices must have the input's shape", x, at)
     lead = x._array.shape[: x._array.ndim - ndim]
     count = prod(sizes)
     flat = (*lead, prod(x._array.shape[x._array.ndim - ndim :]))

@@ -298,24 +298,21 @@ def check_dims(
     """Return whether the input has a batch; raise unless shapes and dtypes fit each other."""
     dims = query.dim()
     if dims not in (2, 3):
-        raise AssertionError(
-            f"query should be unbatched 2D or batched 3D tensor but received {dims}-D query tensor"
-        )
+        raise AssertionError(f"query must have 3 dimensions, or 2 without a batch, got {dims}")
     kind = "unbatched (2-D)" if dims == 2 else "batched (3-D)"
     if key.dim() != dims or value.dim() != dims:
         raise AssertionError(
-            f"For {kind} `query`, expected `key` and `value` to be {dims}-D but found "
-            f"{key.dim()}-D and {value.dim()}-D tensors respectively"
+            f"with a {kind} query, key and value need {dims} dimensions, got "
+            f"{key.dim()} and {value.dim()}"
         )
     if key_padding_mask is not None and key_padding_mask.dim() != dims - 1:
         raise AssertionError(
-            f"For {kind} `query`, expected `key_padding_mask` to be `None` or {dims - 1}-D but "
-            f"found {key_padding_mask.dim()}-D tensor instead"
+            f"with a {kind} query, key_padding_mask needs {dims - 1} dimensions, got "
+            f"{key_padding_mask.dim()}"
         )
     if attn_mask is not None and attn_mask.dim() not in (2, 3):
         raise AssertionError(
-            f"For {kind} `query`, expected `attn_mask` to be `None`, 2-D or 3-D but found "
-            f"{attn_mask.dim()}-D tensor instead"
+            f"with a {kind} query, attn_mask needs 2 or 3 dimensions, got {attn_mask.dim()}"
         )
     for mask, name in ((attn_mask, "attn_mask"), (key_padding_mask, "key_padding_mask")):
         if mask is not None and category(mask._array.dtype) not in (0, 2):
@@ -332,10 +329,7 @@ def check_dims(
     if attn_mask is not None:
         expected = (rows, keys) if attn_mask.dim() == 2 else (batch * num_heads, rows, keys)
         if attn_mask._array.shape != expected:
-            raise RuntimeError(
-                f"The shape of the {attn_mask.dim()}D attn_mask is {attn_mask.shape}, but should "
-                f"be {expected}."
-            )
+            raise RuntimeError(f"attn_mask must have the shape {expected}, got {attn_mask.shape}")
     if key_padding_mask is not None:
         for at, size in enumerate((keys,) if dims == 2 else (batch, keys)):
             if key_padding_mask._array.shape[at] != size:

@@ -72,8 +72,8 @@ def constant_pad_nd(input: "Tensor", pad: Sequence[int], value: Any = 0) -> "Ten
     ndim = x._array.ndim
     if len(given) > 2 * ndim:
         raise RuntimeError(
-            "pad: Padding length should be less than or equal to two times the input dimension, "
-            f"got {len(given)} numbers for a {describe(x)}"
+            "pad: at most two numbers for each dimension are possible, got "
+            f"{len(given)} numbers for a {describe(x)}"
         )
     pairs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)][::-1]
     pads = (*((0, 0),) * (ndim - len(pairs)), *pairs)
@@ -167,7 +167,7 @@ def _check_pair(x: "Tensor", mode: str, size: int, pair: tuple[int, int]) -> Non
     largest = max(pair)
     if mode == "reflect" and largest >= size:
         raise RuntimeError(
-            "Padding size should be less than the corresponding input dimension, but got: padding "
+            "pad: reflected padding must be less than the size of its dimension, got "
             f"{pair} for the size {size} of a {describe(x)}"
         )
     if mode == "circular" and largest > size:

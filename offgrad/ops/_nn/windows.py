@@ -85,7 +85,7 @@ def window_sizes(
             raise RuntimeError(f"{where}: pad must be non-negative, but got pad: {pad}")
         if 2 * pad > (size - 1) * gap + 1:
             raise RuntimeError(
-                f"{where}: pad should be at most half of effective kernel size, but got pad={pad}, "
+                f"{where}: pad should be at most half of the dilated kernel, got pad={pad}, "
                 f"kernel_size={size} and dilation={gap}"
             )
     return kernel, steps, pads, gaps

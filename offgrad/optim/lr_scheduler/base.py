@@ -13,9 +13,8 @@ from offgrad.optim.optimizer import Optimizer
 from offgrad.optim.options import number
 
 EPOCH_DEPRECATION_WARNING = (
-    "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where "
-    "possible. Please use `scheduler.step()` to step the scheduler: with an epoch, the closed form "
-    "is used instead of the chainable one, where there is one."
+    "scheduler.step(epoch) is deprecated: call scheduler.step() once an epoch. With an epoch, the "
+    "rates come from the formula for that epoch, where the schedule has one."
 )
 
 
@@ -51,8 +50,8 @@ class LRScheduler:
                 group.setdefault("initial_lr", _copied(group["lr"]))
             elif "initial_lr" not in group:
                 raise KeyError(
-                    f"param 'initial_lr' is not specified in param_groups[{index}] when resuming "
-                    "scheduler with last_epoch >= 0: load the optimizer's state first, or start "
+                    f"param 'initial_lr' is not specified in param_groups[{index}], which a "
+                    "resumed schedule starts from: load the optimizer's state first, or start "
                     "with last_epoch=-1"
                 )
         self.base_lrs: list[Any] = [_copied(group["initial_lr"]) for group in groups]
@@ -98,17 +97,15 @@ class LRScheduler:
         step = self.optimizer.step
         if not hasattr(step, "_wrapped_by_lr_sched"):
             warnings.warn(
-                "Seems like `optimizer.step()` has been overridden after learning rate scheduler "
-                "initialization. Please, make sure to call `optimizer.step()` before "
-                "`lr_scheduler.step()`.",
+                "optimizer.step was replaced after the scheduler was made, so the scheduler cannot "
+                "see its calls: call it before lr_scheduler.step()",
                 UserWarning,
                 stacklevel=3,
             )
         elif not getattr(self.optimizer, "_opt_called", False):
             warnings.warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`: call "
-                "`optimizer.step()` before `lr_scheduler.step()`. Else the first value of the "
-                "learning rate schedule is skipped.",
+                "`lr_scheduler.step()` before `optimizer.step()` skips the first rate of the "
+                "schedule: call `optimizer.step()` first",
                 UserWarning,
                 stacklevel=3,
             )
@@ -141,8 +138,7 @@ class LRScheduler:
         """Return the rates of the groups, inside `get_lr`: it warns if the program called that."""
         if not self._get_lr_called_within_step:
             warnings.warn(
-                "To get the last learning rate computed by the scheduler, please use "
-                "`get_last_lr()`.",
+                "get_lr() is for subclasses; the current rates are those of `get_last_lr()`.",
                 UserWarning,
                 stacklevel=3,
             )
@@ -195,8 +191,7 @@ def per_group(value: Any, optimizer: Optimizer, name: str) -> list[Any]:
         return [value] * count
     if len(value) != count:
         raise ValueError(
-            f"{name} must have the same length as optimizer.param_groups. {name} has "
-            f"{len(value)} values, param_groups has {count}."
+            f"{name} needs one value for each of {count} parameter groups, got {len(value)}"
         )
     return list(value)
 
@@ -211,7 +206,7 @@ def momentum_name(optimizer: Optimizer) -> str:
         if name in optimizer.defaults:
             return name
     raise ValueError(
-        "optimizer must support momentum or beta1 with `cycle_momentum` option enabled"
+        "cycle_momentum=True needs an optimizer with momentum or betas; pass cycle_momentum=False"
     )
 
 

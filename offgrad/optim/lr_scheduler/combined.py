@@ -32,9 +32,8 @@ class _Combined(LRScheduler):
         for index, each in enumerate(schedulers):
             if each.optimizer is not optimizer:
                 raise ValueError(
-                    f"{name} expects all schedulers to belong to the same optimizer, but got "
-                    f"scheduler {type(each).__name__} at index {index} has {each.optimizer}, "
-                    f"which is different from {type(optimizer).__name__}."
+                    f"{name}: the schedulers must have one optimizer, but scheduler {index}, a "
+                    f"{type(each).__name__}, has another than the first: {each.optimizer}"
                 )
 
 
@@ -67,16 +66,14 @@ class SequentialLR(_Combined):
                 )
             if isinstance(each, ReduceLROnPlateau):
                 raise ValueError(
-                    "SequentialLR does not support `ReduceLROnPlateau` scheduler as it requires "
-                    "additional kwargs to be specified when calling `step`, but got one at index "
-                    f"{index} in the given schedulers sequence."
+                    "SequentialLR passes no metric, which ReduceLROnPlateau needs, but scheduler "
+                    f"{index} is one"
                 )
             self._check_optimizers(schedulers[: index + 1], optimizer)
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(
-                "Sequential Schedulers expects number of schedulers provided to be one more than "
-                f"the number of milestone points, but got number of schedulers {len(schedulers)} "
-                f"and the number of milestones to be equal to {len(milestones)}"
+                "SequentialLR needs a milestone between each two schedulers, got "
+                f"{len(schedulers)} schedulers and {len(milestones)} milestones"
             )
         self._schedulers = schedulers
         self._milestones = milestones
@@ -120,10 +117,7 @@ class ChainedScheduler(_Combined):
         self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None
     ) -> None:
         if not schedulers:
-            raise ValueError(
-                "ChainedScheduler expects at least one scheduler to be chained, but got no "
-                "scheduler."
-            )
+            raise ValueError("ChainedScheduler needs one scheduler or more, got none")
         optimizer = optimizer or schedulers[0].optimizer
         self._check_optimizers(schedulers, optimizer)
         self._schedulers = list(schedulers)

@@ -168,9 +168,7 @@ class OneCycleLR(LRScheduler):
         if not (isinstance(pct_start, float | int) and 0 <= pct_start <= 1):
             raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
         if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(
-                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
-            )
+            raise ValueError(f"anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
         self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
         self._anneal_func_type = anneal_strategy
         rates = per_group(max_lr, optimizer, "max_lr")
@@ -197,8 +195,8 @@ class OneCycleLR(LRScheduler):
         step = self.last_epoch
         if step > self.total_steps:
             raise ValueError(
-                f"Tried to step {step} times. The specified number of total steps is "
-                f"{self.total_steps}"
+                f"the schedule has {self.total_steps} steps, and this is step "
+                f"{step}; pass a larger total_steps"
             )
         start, phase = 0.0, self._schedule_phases[-1]
         for each in self._schedule_phases:

@@ -95,10 +95,9 @@ class ReduceLROnPlateau(LRScheduler):
         if len(groups) != len(self.min_lrs):
             if self.default_min_lr is None:
                 raise RuntimeError(
-                    f"The number of param groups in the `optimizer` ({len(groups)}) differs from "
-                    f"that when `ReduceLROnPlateau` was initialized ({len(self.min_lrs)}), usually "
-                    "due to a new param group being added to the optimizer. Please modify the "
-                    "`min_lrs` field to match the length of the `optimizer` param groups."
+                    f"the optimizer has {len(groups)} parameter groups now, but "
+                    f"{len(self.min_lrs)} when this scheduler was made: give the attribute min_lrs "
+                    "a value for each group"
                 )
             self.min_lrs = [self.default_min_lr] * len(groups)
         for group, lowest in zip(groups, self.min_lrs, strict=True):

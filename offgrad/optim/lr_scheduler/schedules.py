@@ -171,10 +171,7 @@ class LinearLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         if not 0 < start_factor <= 1.0:
-            raise ValueError(
-                "Starting multiplicative factor expected to be greater than 0 and less or equal "
-                f"to 1. Got {start_factor}."
-            )
+            raise ValueError(f"start_factor must be above 0 and at most 1, got {start_factor}")
         if not 0 <= end_factor <= 1.0:
             raise ValueError(
                 f"Ending multiplicative factor expected to be between 0 and 1. Got {end_factor}."

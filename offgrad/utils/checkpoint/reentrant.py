@@ -40,9 +40,7 @@ def check_backward_validity(inputs: Iterable[Any]) -> None:
         inputs: the arguments of a checkpoint.
     """
     if not any(isinstance(each, TensorBase) and each.requires_grad for each in inputs):  # type: ignore[attr-defined]
-        warnings.warn(
-            "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=4
-        )
+        warnings.warn("no input has requires_grad=True: there will be no gradients", stacklevel=4)
 
 
 class CheckpointFunction(Function):
@@ -76,10 +74,8 @@ class CheckpointFunction(Function):
         """Return the gradients of the arguments; those of other tensors are accumulated."""
         if engine.state.passes[-1].has_targets:
             raise RuntimeError(
-                "When use_reentrant=True, torch.utils.checkpoint is incompatible with .grad() or "
-                "passing an `inputs` parameter to .backward(). To resolve this error, you can "
-                "either set use_reentrant=False, or call .backward() without passing the `inputs` "
-                "argument."
+                "a checkpoint with use_reentrant=True is incompatible with .grad() and with "
+                "backward(inputs=): set use_reentrant=False, or call backward() without inputs"
             )
         inputs = list(ctx.inputs)
         for position, tensor in zip(ctx.positions, ctx.saved_tensors, strict=True):
@@ -96,7 +92,7 @@ class CheckpointFunction(Function):
         ]
         if not pairs:
             raise RuntimeError(
-                "none of output has requires_grad=True, this checkpoint() is not necessary"
+                "no output has requires_grad=True: this checkpoint() is not necessary"
             )
         run_backward([each for each, _ in pairs], [grad for _, grad in pairs])  # type: ignore[misc]
         found = [each.grad if isinstance(each, TensorBase) else None for each in detached]  # type: ignore[attr-defined]

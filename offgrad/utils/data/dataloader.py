@@ -145,8 +145,8 @@ class DataLoader(Generic[_T_co]):
         if context is not None:
             if self.num_workers <= 0:
                 raise ValueError(
-                    "multiprocessing_context can only be used with multi-process loading "
-                    f"(num_workers > 0), but got num_workers={self.num_workers}"
+                    "multiprocessing_context is for worker processes, got "
+                    f"num_workers={self.num_workers}"
                 )
             if isinstance(context, str):
                 methods = multiprocessing.get_all_start_methods()
@@ -248,10 +248,10 @@ def _check_batches(
     if batch_sampler is not None:
         if batch_size != 1 or shuffle or sampler is not None or drop_last:
             raise ValueError(
-                "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
-                "and drop_last"
+                "batch_sampler decides about batches: leave out batch_size, shuffle, sampler and "
+                "drop_last (mutually exclusive)"
             )
     elif batch_size is None and drop_last:
         raise ValueError(
-            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
+            "batch_size=None makes no batches, so drop_last is mutually exclusive with it"
         )

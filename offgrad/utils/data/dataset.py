@@ -244,8 +244,8 @@ def random_split(
         counts = _counts_of(counts, size)
     if sum(counts) != size:
         raise ValueError(
-            "Sum of input lengths does not equal the length of the input dataset! The lengths "
-            f"{list(lengths)} are for {size} samples"
+            "the lengths must add up to the dataset's length, got "
+            f"{list(lengths)} for {size} samples"
         )
     order = ops.randperm(int(sum(counts)), generator=generator).tolist()
     ends = list(itertools.accumulate(counts))

@@ -37,8 +37,7 @@ class _BaseDataLoaderIter:
     def __init__(self, loader: "DataLoader[Any]") -> None:
         if loader.pin_memory:
             warnings.warn(
-                "'pin_memory' argument is set as true but no accelerator is found: it has no "
-                "effect",
+                "pin_memory=True has no effect without an accelerator",
                 stacklevel=4,
             )
         self._base_seed = draw_seed(loader.generator)

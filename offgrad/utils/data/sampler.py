@@ -151,8 +151,7 @@ class WeightedRandomSampler(Sampler[int]):
         self.weights = ops.as_tensor(weights, dtype="float64")
         if self.weights.dim() != 1:
             raise ValueError(
-                "weights should be a 1d sequence but given weights have shape "
-                f"{tuple(self.weights.shape)}"
+                f"weights must have one dimension, got the shape {tuple(self.weights.shape)}"
             )
         self.num_samples = num_samples
         self.replacement = replacement

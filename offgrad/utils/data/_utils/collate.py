@@ -90,7 +90,7 @@ def collate(batch: Any, *, collate_fn_map: Mapping[Any, CollateFunction] | None 
         lengths = {len(each) for each in batch}
         if len(lengths) > 1:
             raise RuntimeError(
-                f"each element in list of batch should be of equal size, got {sorted(lengths)}"
+                f"the samples of a batch must be of equal size, got {sorted(lengths)}"
             )
         columns = [combined(column) for column in zip(*batch, strict=True)]
         if _is_namedtuple(first):
@@ -113,10 +113,7 @@ def _function_for(
 
 
 def _unknown(what: Any) -> str:
-    return (
-        "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; "
-        f"found {what}"
-    )
+    return f"default_collate joins tensors, arrays, numbers, text, dicts and lists; found {what}"
 
 
 def collate_tensor_fn(batch: Any, *, collate_fn_map: Any = None) -> Tensor:
