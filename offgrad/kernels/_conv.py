@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offgrad import memory
-from offgrad.kernels import _conv_columns, _conv_direct, _conv_winograd
+from offgrad.kernels import _conv_columns, _conv_direct, _conv_shifted, _conv_winograd
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._conv_numpy import (
     Steps,
@@ -90,7 +90,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     if out.dtype.itemsize < 4:
         out[...] = _wide(convolve_weight, out, small, large, steps)
         return
-    way = _way(small, large, out.shape[2:], steps)
+    way = _way(small, large, out.shape[2:], steps, of_weight=True)
     if way is not None:
         small, large = memory.contiguous(small), memory.contiguous(large)
         way.convolve_weight(small, large, out, steps)
@@ -113,7 +113,9 @@ def _wide(
     return result
 
 
-def _way(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) -> Any:
+def _way(
+    small: Array, large: Array, kernel: tuple[int, ...], steps: Steps, of_weight: bool = False
+) -> Any:
     """Return the module that computes a convolution; None for the reference.
 
     Args:
@@ -121,11 +123,14 @@ def _way(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) -> A
         large: its input, or the gradient of it.
         kernel: the sizes of its kernel.
         steps: how the kernel passes over `large`.
+        of_weight: whether the gradient of the weight is asked for.
     """
     if _conv_winograd.usable(small, large, kernel, steps):
         return _conv_winograd
     if _conv_direct.usable(small, large, kernel, steps):
         return _conv_direct
+    if not of_weight and _conv_shifted.usable(small, large, kernel, steps):
+        return _conv_shifted
     if _conv_columns.usable(small, large, kernel):
         return _conv_columns
     return None

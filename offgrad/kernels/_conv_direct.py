@@ -34,13 +34,14 @@ _CHUNK = 2048  # elements that stay in the nearest cache while a kernel's elemen
 
 
 @inlined
-def _copy_image(x: Any, start: int, geometry: Any, edges: Any, images: Any, back: bool) -> None:
-    """Copy the channel at `start` into padded images, one for each remainder; or back, from them.
+def copy_image(
+    x: Any, start: int, geometry: Any, edges: Any, apart: int, images: Any, back: bool
+) -> None:
+    """Copy the channel at `start` into padded images, one for each remainder; or add them to it.
 
-    `edges` are the sizes of an image.
+    `edges` are the sizes of an image, `apart` the elements from one to the next.
     """
     space, _, _, stride, padding, _ = geometry
-    at = 0
     for rd in range(stride[0]):
         for rh in range(stride[1]):
             for rw in range(stride[2]):
@@ -49,6 +50,7 @@ def _copy_image(x: Any, start: int, geometry: Any, edges: Any, images: Any, back
                 high = 0 if space[2] <= shift else (space[2] - shift + step - 1) // step
                 low, high = min(low, edges[2]), min(high, edges[2])
                 high = max(low, high)
+                at = ((rd * stride[1] + rh) * stride[2] + rw) * apart
                 for i in range(edges[0]):
                     d = i * stride[0] + rd - padding[0]
                     for j in range(edges[1]):
@@ -71,19 +73,25 @@ def _copy_image(x: Any, start: int, geometry: Any, edges: Any, images: Any, back
 
 
 @inlined
-def _distances(channels: int, geometry: Any, edges: Any, distances: Any) -> None:
-    """Write where in the images of all channels the inputs of each element of the kernel begin."""
+def find_distances(
+    channels: int, pitch: int, geometry: Any, edges: Any, apart: int, distances: Any
+) -> None:
+    """Write where in the images of all channels the inputs of each element of the kernel begin.
+
+    `pitch` are the elements from one channel to the next, `apart` those from one remainder to the
+    next.
+    """
     _, kernel, _, stride, _, dilation = geometry
-    area, at = edges[0] * edges[1] * edges[2], 0
+    at = 0
     for channel in range(channels):
-        start = channel * stride[0] * stride[1] * stride[2] * area
+        start = channel * pitch
         for kd in range(kernel[0]):
             for kh in range(kernel[1]):
                 for kw in range(kernel[2]):
                     d, h, w = kd * dilation[0], kh * dilation[1], kw * dilation[2]
                     image = (d % stride[0] * stride[1] + h % stride[1]) * stride[2] + w % stride[2]
                     row = d // stride[0] * edges[1] + h // stride[1]
-                    distances[at] = start + image * area + row * edges[2] + w // stride[2]
+                    distances[at] = start + image * apart + row * edges[2] + w // stride[2]
                     at += 1
 
 
@@ -122,13 +130,14 @@ def direct_output_loop(
     space, _, size, stride, _, _ = geometry
     groups, inputs, outputs = channels
     volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
-    count = edges[0] * edges[1] * edges[2] * stride[0] * stride[1] * stride[2]
-    _distances(inputs, geometry, edges, distances)
+    area = edges[0] * edges[1] * edges[2]
+    count = area * stride[0] * stride[1] * stride[2]
+    find_distances(inputs, count, geometry, edges, area, distances)
     for task in range(tasks[0], tasks[1]):
         for channel in range(inputs):
             start = (task * inputs + channel) * volume
             image = images[channel * count : (channel + 1) * count]
-            _copy_image(x, start, geometry, edges, image, False)
+            copy_image(x, start, geometry, edges, area, image, False)
         for output in range(outputs):
             plane = task % groups * outputs + output
             for first in range(0, rows.size, _CHUNK):
@@ -177,8 +186,9 @@ def direct_input_loop(
     space, _, size, stride, _, _ = geometry
     groups, inputs, outputs = channels
     volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
-    count = edges[0] * edges[1] * edges[2] * stride[0] * stride[1] * stride[2]
-    _distances(inputs, geometry, edges, distances)
+    area = edges[0] * edges[1] * edges[2]
+    count = area * stride[0] * stride[1] * stride[2]
+    find_distances(inputs, count, geometry, edges, area, distances)
     for task in range(tasks[0], tasks[1]):
         for k in range(_U(images.size)):
             images[k] = 0
@@ -197,7 +207,7 @@ def direct_input_loop(
             for k in range(_U(volume)):
                 result[_U(start) + k] = bias[task % groups * inputs + channel]
             image = images[channel * count : (channel + 1) * count]
-            _copy_image(result, start, geometry, edges, image, True)
+            copy_image(result, start, geometry, edges, area, image, True)
 
 
 @jit
@@ -220,10 +230,11 @@ def direct_weight_loop(
     space, _, size, stride, _, _ = geometry
     groups, inputs, outputs = channels
     volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
-    count = edges[0] * edges[1] * edges[2] * stride[0] * stride[1] * stride[2]
+    area = edges[0] * edges[1] * edges[2]
+    count = area * stride[0] * stride[1] * stride[2]
     elements, zero = distances.size, small.dtype.type(0)
     fours = elements // 4 * 4
-    _distances(inputs, geometry, edges, distances)
+    find_distances(inputs, count, geometry, edges, area, distances)
     for k in range(group_range[0] * outputs * elements, group_range[1] * outputs * elements):
         result[k] = 0
     for group in range(group_range[0], group_range[1]):
@@ -232,7 +243,7 @@ def direct_weight_loop(
             for channel in range(inputs):
                 start = (task * inputs + channel) * volume
                 image = images[channel * count : (channel + 1) * count]
-                _copy_image(large, start, geometry, edges, image, False)
+                copy_image(large, start, geometry, edges, area, image, False)
             for output in range(outputs):
                 _spread(small, (task * outputs + output) * places, geometry, edges, rows)
                 at = (group * outputs + output) * elements
@@ -356,15 +367,21 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     np.sum(partial, axis=0, out=out.reshape(-1))
 
 
-def _scratch(channels: Any, geometry: Any, dtype: np.dtype[Any], result: Array) -> tuple[Any, ...]:
-    """Return the sizes of an image, the result, and what a thread needs."""
+def image_edges(geometry: Any) -> tuple[int, ...]:
+    """Return the sizes of a padded image."""
     _, kernel, size, stride, _, dilation = geometry
-    edges = tuple(
+    return tuple(
         [
             places + (count - 1) * step // distance
             for places, count, step, distance in zip(size, kernel, dilation, stride, strict=True)
         ]
     )
+
+
+def _scratch(channels: Any, geometry: Any, dtype: np.dtype[Any], result: Array) -> tuple[Any, ...]:
+    """Return the sizes of an image, the result, and what a thread needs."""
+    _, kernel, size, stride, _, _ = geometry
+    edges = image_edges(geometry)
     rows = ((size[0] - 1) * edges[1] + size[1] - 1) * edges[2] + size[2]
     images = channels[1] * int(np.prod(edges)) * int(np.prod(stride))
     return (

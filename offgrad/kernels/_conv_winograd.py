@@ -34,15 +34,13 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
 from offgrad.kernels._conv_numpy import Steps
 from offgrad.kernels._conv_winograd_loops import (
+    GAP,
     PITCH,
-    PLANE,
-    SIDE,
-    SQUARE,
-    TILES,
     winograd_input_loop,
     winograd_output_loop,
     winograd_weight_loop,
 )
+from offgrad.kernels._conv_winograd_passes import PLANE, SIDE, SQUARE, TILES
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._openblas import library
 from offgrad.kernels._parallel import BLOCK, Body, parallel_for
@@ -219,7 +217,7 @@ def _forward(
                     first,
                     out.reshape(-1),
                     *_planes(number),
-                    memory.empty(SQUARE * rows * grid.channels, number),
+                    memory.empty(SQUARE * rows * (grid.channels + GAP), number),
                     memory.empty(rows * PITCH, number),
                 )
 

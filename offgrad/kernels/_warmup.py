@@ -264,6 +264,7 @@ def _rnn_backward(x: Array) -> None:
 
 _CONVOLUTIONS = (  # of large arrays, with steps, and of each channel by itself
     ((48, 16, 4, 4), (16, 16, 3, 3), 1),
+    ((1, 16, 24, 24), (16, 16, 3, 3), 1),
     ((16, 4, 8, 8), (8, 4, 2, 2), 1),
     ((1, 2, 4, 4), (2, 1, 3, 3), 2),
 )

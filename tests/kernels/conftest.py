@@ -201,6 +201,7 @@ def all_calls() -> Calls:
         for samples, channels, outputs, side, kernel, stride, groups in (
             (9, 32, 80, 22, 3, 1, 1),
             (9, 24, 40, 31, 3, 2, 1),
+            (9, 6, 40, 31, 3, 2, 1),
             (4, 16, 24, 40, 1, 1, 1),
             (3, 64, 64, 40, 5, 1, 64),
         )

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels import Steps, _conv_columns, _conv_direct, _conv_numpy, _conv_winograd
+from offgrad.kernels import (
+    Steps,
+    _conv_columns,
+    _conv_direct,
+    _conv_numpy,
+    _conv_shifted,
+    _conv_winograd,
+)
 
 Shape = tuple[int, ...]
 
@@ -44,6 +51,16 @@ DIRECT: list[tuple[Any, ...]] = [
     (2, 4, 6, (4, 5, 12), (2, 3, 2), (1, 2, 3), (0, 1, 1), (2, 1, 1), 2),
     (1, 3, 3, (4, 5), (3, 3), (1, 1), (1, 6), (1, 2), 3),
     (2, 3, 3, (4, 5), (1, 1), (1, 1), (0, 0), (1, 1), 3),
+]
+
+
+# As above.
+SHIFTED: list[tuple[Any, ...]] = [
+    (5, 16, 24, (51,), (4,), (3,), (2,), (2,), 1),
+    (9, 70, 16, (23, 29), (3, 5), (2, 1), (3, 0), (1, 1), 1),
+    (2, 32, 140, (19, 27), (3, 3), (2, 2), (1, 1), (1, 1), 2),
+    (2, 17, 16, (14, 5, 36), (2, 1, 2), (1, 2, 3), (0, 1, 1), (2, 1, 1), 1),
+    (1, 16, 16, (14, 25), (3, 3), (1, 1), (1, 3), (1, 2), 1),
 ]
 
 
@@ -128,6 +145,18 @@ def test_direct(sizes: Any, dtype: Any, rng: np.random.Generator, agree: Any) ->
     assert _conv_direct.usable(arrays[2], arrays[0], kernel, steps) == (
         kernels.backend() == "numba"
     )
+    for have, want in zip(_all_three(arrays, steps), _expected(arrays, steps), strict=True):
+        agree(have, want, 4)
+
+
+@pytest.mark.parametrize("sizes", SHIFTED, ids=str)
+def test_shifted(sizes: Any, dtype: Any, rng: np.random.Generator, agree: Any) -> None:
+    n, c, o, space, kernel, *numbers = sizes
+    steps = Steps(*numbers)
+    x, weight = (n, c, *space), (o, c // steps.groups, *kernel)
+    arrays = _arrays(rng, x, weight, _out_shape(x, weight, steps), dtype)
+    has_loops = kernels.backend() == "numba"
+    assert _conv_shifted.usable(arrays[2], arrays[0], kernel, steps) == has_loops
     for have, want in zip(_all_three(arrays, steps), _expected(arrays, steps), strict=True):
         agree(have, want, 4)
 
