@@ -20,6 +20,9 @@ from offgrad.autograd.grad_mode import (
 )
 from offgrad.autograd.gradient_checks import GradcheckError, gradcheck, gradgradcheck
 from offgrad.autograd.gradients import backward, grad
+from offgrad.autograd.mutation import (
+    _unsafe_preserve_version_counter as _unsafe_preserve_version_counter,
+)
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.variable import Variable
 

@@ -1,6 +1,7 @@
 """In-place changes: checks before the change, and the new history of the changed memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,6 +87,21 @@ def increment_version(tensor: "Tensor | Iterable[Tensor]") -> None:
         if not isinstance(each, TensorBase):
             raise RuntimeError(f"increment_version takes tensors, got {type(each).__name__}")
         each._storage.write("increment_version")
+
+
+@contextmanager
+def _unsafe_preserve_version_counter(tensors: "Tensor | tuple[Tensor, ...]") -> Iterator[None]:
+    """Let in-place changes of tensors in the block not count as changes.
+
+    For code that knows that no saved tensor is affected: gradients are wrong otherwise.
+    """
+    each_one: Any = (tensors,) if isinstance(tensors, TensorBase) else tensors
+    versions = [each._storage.version for each in each_one]
+    try:
+        yield
+    finally:
+        for each, version in zip(each_one, versions, strict=True):
+            each._storage.version = version
 
 
 def _is_expanded(array: Array) -> bool:

@@ -22,11 +22,7 @@ def outcomes(setup: str, expressions: str, lib: Any) -> list[str]:
                 text = repr(eval(line, names))
             except Exception as error:
                 text = type(error).__name__
-            found.append(
-                f"{line.strip()} -> {text}".replace("FloatTensor", "float32").replace(
-                    "dtype=torch.", "dtype="
-                )
-            )
+            found.append(f"{line.strip()} -> {text}".replace("dtype=torch.", "dtype="))
     return found
 
 

@@ -58,3 +58,13 @@ def test_kinds_of_functions(lib: Any) -> None:
     for name, arguments in (("jvp", (None,)), ("vmap", (None, None))):
         with pytest.raises(NotImplementedError):
             getattr(Double, name)(*arguments)
+
+
+def test_private_names_that_code_uses(lib: Any) -> None:
+    x = lib.ones(2)
+    with lib.autograd._unsafe_preserve_version_counter(x):
+        x.add_(1)
+    assert (x.tolist(), x._version) == ([2, 2], 0)
+    a, b = lib.ones(2), lib.ones(1, 1)
+    basis = lib.autograd.functional._construct_standard_basis_for((a, b), (2, 1))
+    assert [each.tolist() for each in basis] == [[[1, 0], [0, 1], [0, 0]], [[0], [0], [1]]]

@@ -121,6 +121,23 @@ def _jacobian(
     return blocks[0] if is_one_output else tuple(blocks)
 
 
+def _construct_standard_basis_for(tensors: Any, tensor_numels: Any) -> "tuple[Tensor, ...]":
+    """Return for each tensor its part of the unit vectors of all elements: a matrix.
+
+    Args:
+        tensors: for their dtypes.
+        tensor_numels: their numbers of elements.
+    """
+    total = sum(tensor_numels)
+    blocks, start = [], 0
+    for tensor, numel in zip(tensors, tensor_numels, strict=True):
+        block = memory.zeros((total, numel), tensor._array.dtype)
+        block[range(start, start + numel), range(numel)] = 1
+        start += numel
+        blocks.append(wrap(block))
+    return tuple(blocks)
+
+
 def _rows(
     output: "Tensor",
     number: int,

@@ -107,7 +107,7 @@ class _LazyConv(_Inferred):
     """Base of the convolutions."""
 
     _inferred = "in_channels"
-    ndim: ClassVar[int]
+    _ndim: ClassVar[int]
     in_channels: int
     out_channels: int
     groups: int
@@ -115,7 +115,7 @@ class _LazyConv(_Inferred):
     kernel_size: tuple[int, ...]
 
     def _channels(self, input: Tensor) -> int:
-        ndim = self.ndim
+        ndim = self._ndim
         if input.dim() not in (ndim + 1, ndim + 2):
             raise RuntimeError(
                 f"{type(self).__name__} takes {ndim + 2} dimensions, or {ndim + 1} without a "

@@ -50,13 +50,20 @@ def _as_parameter(value: Any) -> Any:
     return Parameter(value) if is_plain else value
 
 
-def _entry_repr(key: object, value: Any) -> str:
-    """Return the line of a parameter, or of another object, in a container's text."""
+def _entry_repr(key: object, value: Any, names_type: bool = False) -> str:
+    """Return the line of a parameter, or of another object, in a container's text.
+
+    Args:
+        key: its place.
+        value: the parameter or object.
+        names_type: name the dtype by the old type, such as ``torch.FloatTensor``.
+    """
     if not isinstance(value, TensorBase):
         return f"  ({key}): Object of type: {type(value).__name__}"
     kind = "Parameter" if isinstance(value, Parameter) else type(value).__name__
     size = "x".join(map(str, value._array.shape))
-    return f"  ({key}): {kind} containing: [torch.{value._array.dtype.name} of size {size}]"
+    dtype = value.type() if names_type else value.dtype  # type: ignore[attr-defined]
+    return f"  ({key}): {kind} containing: [{dtype} of size {size}]"
 
 
 class ParameterList(Module):
@@ -208,7 +215,7 @@ class ParameterDict(Module):
             self[key] = value
 
     def extra_repr(self) -> str:
-        return "\n".join(_entry_repr(key, each) for key, each in self.items())
+        return "\n".join(_entry_repr(key, each, True) for key, each in self.items())
 
     def __call__(self, input: Any) -> NoReturn:
         raise RuntimeError("ParameterDict should not be called.")
