@@ -8,7 +8,7 @@ on the number of threads nor on the memory layout of q, k and v, which may be st
 A row without a key to attend to gives zeros, and no gradient, as in torch.
 
 Scratch memory, per thread in use: one tile (two in backward) of 128 x S, and one head's k and v
-where they are strided (in backward, their gradients as well). Narrow heads without a mask run in
+where they are strided (in backward, their gradients as well). Narrow heads run in
 `_attention_heads`, with copies of the heads of a range instead.
 
 Source: T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Re, "FlashAttention: fast and memory-efficient
@@ -68,8 +68,8 @@ def attention(
     masks = _broadcast_mask(mask, (batch, heads, rows, keys))
     dropping = Dropout.of(dropout_p, seed, offset)
     cost = rows * keys * (q.shape[3] + v.shape[3])
-    if mask is None and heads_usable(q, k, v, out, lse):
-        body = forward(q, k, v, out, lse, scale, causal, dropping)
+    if heads_usable(q, k, v, out, lse):
+        body = forward(q, k, v, out, lse, scale, causal, dropping, mask)
         _over_heads(body, batch * heads, head_cost(q, v))
         return
 
@@ -122,8 +122,8 @@ def attention_backward(
     masks = _broadcast_mask(mask, (batch, heads, rows, keys))
     dropping = Dropout.of(dropout_p, seed, offset)
     cost = 2 * rows * keys * (q.shape[3] + v.shape[3])
-    if mask is None and heads_usable(q, k, v, grad, out, lse, dq, dk, dv):
-        body = backward((grad, q, k, v, out), lse, (dq, dk, dv), scale, causal, dropping)
+    if heads_usable(q, k, v, grad, out, lse, dq, dk, dv):
+        body = backward((grad, q, k, v, out), lse, (dq, dk, dv), scale, causal, dropping, mask)
         _over_heads(body, batch * heads, head_cost(q, v))
         return
 

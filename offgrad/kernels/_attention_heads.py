@@ -55,12 +55,14 @@ def forward(
     scale: float,
     causal: bool,
     dropout: Dropout,
+    mask: Array | None = None,
 ) -> Body:
     """Return the body of a `parallel_for` over heads that computes `attention` of them."""
     register()
     loop: Any = attention_loop
     (_, heads, rows, width), (_, _, keys, value_width) = q.shape, v.shape
     tile, number = min(TILE, rows), q.dtype.type
+    added, strides = _added(mask, keys, number)
 
     def run(start: int, stop: int) -> None:
         memory = np.empty(tile * keys, number)
@@ -76,6 +78,8 @@ def forward(
                 norms.reshape(-1),
                 causal,
                 *_rule(dropout, item * rows * keys, number),
+                added,
+                _mask_strides(strides, at),
                 memory,
             )
             np.multiply(result, norms[..., None], out=out[at])
@@ -90,6 +94,7 @@ def backward(
     scale: float,
     causal: bool,
     dropout: Dropout,
+    mask: Array | None = None,
 ) -> Body:
     """Return the body of a `parallel_for` over heads that computes `attention_backward` of them.
 
@@ -97,13 +102,14 @@ def backward(
         inputs: grad, q, k, v and out.
         lse: the forward's.
         gradients: dq, dk and dv.
-        scale, causal, dropout: as in the forward.
+        scale, causal, dropout, mask: as in the forward.
     """
     register()
     loop: Any = attention_backward_loop
     grad, q, k, v, out = inputs
     (_, heads, rows, width), (_, _, keys, value_width) = q.shape, v.shape
     tile, number = min(TILE, rows), q.dtype.type
+    added, strides = _added(mask, keys, number)
 
     def run(start: int, stop: int) -> None:
         memory = np.empty((2, tile * keys), number)
@@ -122,6 +128,8 @@ def backward(
                 np.einsum("nte,nte->nt", gradient, result).reshape(-1),
                 causal,
                 *_rule(dropout, item * rows * keys, number),
+                added,
+                _mask_strides(strides, at),
                 *memory,
             )
             for array, computed, factor_ in zip(gradients, results, (scale, 1, 1), strict=True):
@@ -129,6 +137,32 @@ def backward(
                     np.multiply(computed, number(factor_), out=array[at])
 
     return run
+
+
+def _added(mask: Array | None, keys: int, number: Any) -> tuple[Array, tuple[int, ...]]:
+    """Return the numbers that a mask adds, without what is broadcast, and their strides.
+
+    The strides, in elements, are those from one batch element, head and row to the next.
+    """
+    if mask is None:
+        return np.empty(0, number), (0, 0, 0)
+    whole = np.broadcast_to(mask, (1,) * (4 - mask.ndim) + mask.shape)
+    index = tuple([slice(0, 1) if stride == 0 else slice(None) for stride in whole.strides])
+    distinct = whole[(*index[:3], slice(None))]
+    if distinct.dtype == np.bool_:
+        distinct = np.where(distinct, number(0), number(-np.inf))
+    shape = (*distinct.shape[:3], keys)
+    values = np.ascontiguousarray(np.broadcast_to(distinct, shape), number)
+    strides = zip(values.strides[:3], values.shape, strict=False)
+    return values.reshape(-1), tuple(
+        [0 if size == 1 else stride // values.itemsize for stride, size in strides]
+    )
+
+
+def _mask_strides(strides: tuple[int, ...], at: tuple[int, slice]) -> tuple[int, int, int]:
+    """Return the position of the first head's mask, and the strides of heads and rows."""
+    element, heads = at
+    return element * strides[0] + int(heads.start) * strides[1], strides[1], strides[2]
 
 
 def _parts(start: int, stop: int, heads: int) -> Iterator[tuple[tuple[int, slice], int, int]]:

@@ -13,7 +13,7 @@ import numpy as np
 from offgrad.kernels import _gemm
 from offgrad.kernels._fastmath import exp, random_bits, row_max
 from offgrad.kernels._gemm import gemm
-from offgrad.kernels._jit import jit
+from offgrad.kernels._jit import inlined, jit
 
 _HIGH_HALF = np.uint64(32)
 
@@ -115,6 +115,16 @@ def softmax_tile_backward_loop(
                 row[j] = power
 
 
+@inlined
+def add_mask(scores: Any, mask: Any, start: int, stride: int) -> None:
+    """Add a mask, whose rows begin `stride` elements apart from `start` on, to scores."""
+    if mask.size > 0:
+        for i in range(scores.shape[0]):
+            row, added = scores[i], mask[start + i * stride :]
+            for j in range(row.size):
+                row[j] += added[j]
+
+
 @jit
 def attention_loop(
     blas: Any,
@@ -131,8 +141,11 @@ def attention_loop(
     position: Any,
     threshold: Any,
     dropout_scale: Any,
+    mask: Any,
+    mask_strides: Any,
     memory: Any,
 ) -> None:
+    mask_start, head_stride, row_stride = mask_strides
     items, rows, keys, width, value_width, tile = sizes
     zero = type(dropout_scale)(0)
     for item in range(items):
@@ -144,6 +157,7 @@ def attention_loop(
             at = memory.ctypes.data
             a, b = q + row * width * size, turned_keys + item * width * keys * size
             gemm(blas, count, seen, width, 0, a, b, keys, zero, at)
+            add_mask(scores, mask, mask_start + item * head_stride + first * row_stride, row_stride)
             _softmax_tile(
                 scores,
                 lse[row : row + count],
@@ -180,11 +194,14 @@ def attention_backward_loop(
     position: Any,
     threshold: Any,
     dropout_scale: Any,
+    mask: Any,
+    mask_strides: Any,
     p_memory: Any,
     ds_memory: Any,
 ) -> None:
     items, rows, keys, width, value_width, tile = sizes
     zero, one = type(dropout_scale)(0), type(dropout_scale)(1)
+    mask_start, head_stride, row_stride = mask_strides
     at_p, at_ds = p_memory.ctypes.data, ds_memory.ctypes.data
     for item in range(items):
         of_keys, of_values = item * keys * width * size, item * keys * value_width * size
@@ -194,6 +211,12 @@ def attention_backward_loop(
             count = min(tile, rows - first)
             seen = min(keys, first + count) if causal else keys
             gemm(blas, count, seen, width, 0, q + of_query, turned_keys + of_keys, keys, zero, at_p)
+            add_mask(
+                p_memory[: count * seen].reshape(count, seen),
+                mask,
+                mask_start + item * head_stride + first * row_stride,
+                row_stride,
+            )
             a, b = grad + of_grad, turned_values + of_values
             gemm(blas, count, seen, value_width, 0, a, b, keys, zero, at_ds)
             _softmax_tile_backward(
