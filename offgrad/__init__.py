@@ -160,19 +160,6 @@ _storage_types = {
 }
 globals().update(_storage_types)
 
-_MODULES = """
-    _dynamo accelerator amp backends compat compiler cpu cuda distributed hub jit mps
-    multiprocessing overrides testing types version xpu
-    __future__ _dynamo accelerator backends compat compiler cpu cuda distributed hub jit mps
-    multiprocessing overrides types version xpu
-    __future__ _dynamo accelerator amp backends compat compiler cpu cuda distributed distributions
-    __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda distributed fx
-    hub jit mps multiprocessing overrides testing types version xpu
-    __future__ _dynamo _utils accelerator amp backends compat compiler cpu cuda
-    distributed futures fx hub jit mps multiprocessing overrides testing torch_version
-    types version xpu
-"""
-
 _NAMES = {"Future": "futures", "GradScaler": "amp", "fork": "jit", "wait": "jit"}
 
 __getattr__ = _missing.missing("offgrad", _MODULES, _NAMES)

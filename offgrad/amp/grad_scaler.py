@@ -185,7 +185,8 @@ class GradScaler:
     def _known_scale(self, caller: str) -> Tensor:
         if self._scale is None:
             raise AssertionError(
-                f"{caller} needs a scaled loss first: call scaler.scale(loss).backward() before"
+                f"Attempted {caller} but _scale is None.  This may indicate your script did not "
+                "use scaler.scale(loss or outputs) earlier in the iteration."
             )
         return self._scale
 
