@@ -185,8 +185,7 @@ class GradScaler:
     def _known_scale(self, caller: str) -> Tensor:
         if self._scale is None:
             raise AssertionError(
-                f"Attempted {caller} but _scale is None.  This may indicate your script did not "
-                "use scaler.scale(loss or outputs) earlier in the iteration."
+                f"Attempted {caller} but _scale is None: call scaler.scale(loss).backward() before"
             )
         return self._scale
 

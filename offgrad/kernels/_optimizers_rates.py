@@ -329,8 +329,8 @@ def _rmsprop_loop(
         eps, weight_decay, momentum = factors[3], factors[4], factors[5]
         number = param.dtype.type
         sign = number(-1) if options[0] else number(1)
-        # A loop for each kind: with a condition inside, LLVM masks accesses to the array that
-        # is missing, and these are slow.
+        # A loop for each kind: with a condition inside, LLVM masks accesses to the array that is
+        # missing, and these are slow.
         if has_momentum and is_centered:
             for i in range(param.size):
                 g = penalised(sign * grad[i], param[i], weight_decay)
