@@ -69,7 +69,7 @@ def forward(
         for at, item, items in _parts(start, stop, heads):
             queries, values = _scaled(q[at], number(scale)), np.ascontiguousarray(v[at])
             turned_keys = _turned(k[at])
-            result, norms = np.empty(out[at].shape, number), np.empty((items, rows), number)
+            result, norms = np.empty(out[at].shape, number), np.empty(lse[at].shape, number)
             loop(
                 _blas(q),
                 (items, rows, keys, width, value_width, tile),
@@ -79,7 +79,7 @@ def forward(
                 causal,
                 *_rule(dropout, item * rows * keys, number),
                 added,
-                _mask_strides(strides, at),
+                (item, heads, *strides),
                 memory,
             )
             np.multiply(result, norms[..., None], out=out[at])
@@ -125,11 +125,11 @@ def backward(
                 (items, rows, keys, width, value_width, tile),
                 *_addresses(gradient, queries, factor, turned_keys, turned_values, *results),
                 np.array(lse[at]).reshape(-1),  # writable: loops are compiled for one type
-                np.einsum("nte,nte->nt", gradient, result).reshape(-1),
+                np.einsum("...te,...te->...t", gradient, result).reshape(-1),
                 causal,
                 *_rule(dropout, item * rows * keys, number),
                 added,
-                _mask_strides(strides, at),
+                (item, heads, *strides),
                 *memory,
             )
             for array, computed, factor_ in zip(gradients, results, (scale, 1, 1), strict=True):
@@ -159,18 +159,21 @@ def _added(mask: Array | None, keys: int, number: Any) -> tuple[Array, tuple[int
     )
 
 
-def _mask_strides(strides: tuple[int, ...], at: tuple[int, slice]) -> tuple[int, int, int]:
-    """Return the position of the first head's mask, and the strides of heads and rows."""
-    element, heads = at
-    return element * strides[0] + int(heads.start) * strides[1], strides[1], strides[2]
+def _parts(start: int, stop: int, heads: int) -> Iterator[tuple[tuple[Any, slice], int, int]]:
+    """Yield the heads `start` to `stop` - 1 in pieces: index, first, and number.
 
-
-def _parts(start: int, stop: int, heads: int) -> Iterator[tuple[tuple[int, slice], int, int]]:
-    """Yield the heads `start` to `stop` - 1 of each batch element: index, first, and number."""
+    A piece is several whole batch elements, or some heads of one.
+    """
     while start < stop:
         element, first = divmod(start, heads)
-        count = min(heads - first, stop - start)
-        yield (element, slice(first, first + count)), start, count
+        whole = (stop - start) // heads
+        at: tuple[Any, slice]
+        if first == 0 and whole > 0:
+            at, count = (slice(element, element + whole), slice(0, heads)), whole * heads
+        else:
+            count = min(heads - first, stop - start)
+            at = element, slice(first, first + count)
+        yield at, start, count
         start += count
 
 
@@ -180,8 +183,8 @@ def _scaled(array: Array, scale: Any) -> Array:
 
 
 def _turned(array: Array) -> Array:
-    """Return [n, S, D] as [n, D, S], by way of a contiguous copy: NumPy is quicker so."""
-    return np.ascontiguousarray(np.ascontiguousarray(array).swapaxes(1, 2))
+    """Return [..., S, D] as [..., D, S], by way of a contiguous copy: NumPy is quicker so."""
+    return np.ascontiguousarray(np.ascontiguousarray(array).swapaxes(-1, -2))
 
 
 def _addresses(*arrays: Array | None) -> tuple[int, ...]:

@@ -145,10 +145,12 @@ def attention_loop(
     mask_strides: Any,
     memory: Any,
 ) -> None:
-    mask_start, head_stride, row_stride = mask_strides
+    first_item, heads, batch_stride, head_stride, row_stride = mask_strides
     items, rows, keys, width, value_width, tile = sizes
     zero = type(dropout_scale)(0)
     for item in range(items):
+        at_mask = (first_item + item) // heads * batch_stride
+        at_mask += (first_item + item) % heads * head_stride
         for first in range(0, rows, tile):
             row = item * rows + first
             count = min(tile, rows - first)
@@ -157,7 +159,7 @@ def attention_loop(
             at = memory.ctypes.data
             a, b = q + row * width * size, turned_keys + item * width * keys * size
             gemm(blas, count, seen, width, 0, a, b, keys, zero, at)
-            add_mask(scores, mask, mask_start + item * head_stride + first * row_stride, row_stride)
+            add_mask(scores, mask, at_mask + first * row_stride, row_stride)
             _softmax_tile(
                 scores,
                 lse[row : row + count],
@@ -201,9 +203,11 @@ def attention_backward_loop(
 ) -> None:
     items, rows, keys, width, value_width, tile = sizes
     zero, one = type(dropout_scale)(0), type(dropout_scale)(1)
-    mask_start, head_stride, row_stride = mask_strides
+    first_item, heads, batch_stride, head_stride, row_stride = mask_strides
     at_p, at_ds = p_memory.ctypes.data, ds_memory.ctypes.data
     for item in range(items):
+        at_mask = (first_item + item) // heads * batch_stride
+        at_mask += (first_item + item) % heads * head_stride
         of_keys, of_values = item * keys * width * size, item * keys * value_width * size
         for first in range(0, rows, tile):
             row = item * rows + first
@@ -214,7 +218,7 @@ def attention_backward_loop(
             add_mask(
                 p_memory[: count * seen].reshape(count, seen),
                 mask,
-                mask_start + item * head_stride + first * row_stride,
+                at_mask + first * row_stride,
                 row_stride,
             )
             a, b = grad + of_grad, turned_values + of_values
