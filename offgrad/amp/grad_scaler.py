@@ -251,7 +251,7 @@ class GradScaler:
             return
         if not state_dict:
             raise RuntimeError(
-                "the state is empty, as that of a GradScaler with enabled=False: save an enabled one"
+                "the state is empty, as that of a GradScaler with enabled=False"
             )
         self._init_scale = state_dict["scale"]
         self._growth_factor = state_dict["growth_factor"]
