@@ -241,16 +241,27 @@ class Conversions(TensorBase):
         return copy
 
     def __reduce__(self: Any) -> Any:
-        return rebuild, (
-            type(self),
-            np.ascontiguousarray(self._array).reshape(self._array.shape),
-            self._requires_grad,
-        )
+        array = self._array
+        order = sorted(range(array.ndim), key=lambda dim: -array.strides[dim])
+        if array.transpose(order).flags.c_contiguous:
+            array = array.transpose(order)
+        else:  # memory with gaps
+            order = list(range(array.ndim))
+            array = np.ascontiguousarray(array)
+        own = {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in TensorBase.__annotations__
+        }
+        return rebuild, (type(self), array, self._requires_grad, order), own or None
 
 
-def rebuild(kind: Any, array: NDArray[Any], requires_grad: Any) -> "Tensor":
-    """Return the unpickled tensor."""
+def rebuild(
+    kind: Any, array: NDArray[Any], requires_grad: Any, order: list[int] | None = None
+) -> "Tensor":
+    """Return the unpickled tensor; `order` has its dimensions as they lie in memory."""
     source = ops.tensor(array)
     tensor = object.__new__(kind)
-    tensor._set(source._array, source._storage, requires_grad)
+    data = source._array if order is None else source._array.transpose(np.argsort(order))
+    tensor._set(data, source._storage, requires_grad)
     return tensor
