@@ -125,8 +125,8 @@ def check(node: "Node", grads: "Grads") -> None:
         array: Any = grad._array
         if array.dtype.kind in "fcV" and np.isnan(array).any():
             error = RuntimeError(
-                f"Function '{node.name()}' returned nan values in its {index}th output, a gradient "
-                f"of shape {list(array.shape)}. "
+                f"Function '{node.name()}' returned nan values in its {index}th output. "
+                f"The gradient has shape {list(array.shape)}. "
                 f"{_recorded_at(node)}"
             )
             error.add_note(_forward_stacks(node))
