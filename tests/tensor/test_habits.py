@@ -241,3 +241,24 @@ def test_subclasses_keep_their_class() -> None:
     assert y.grad.tolist() == [2, 2]
     with pytest.raises(TypeError, match="subclass"):
         y.as_subclass(list)
+
+
+AXES: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda m: (X(m).sum(axis=0), m.sum(X(m), axis=1, keepdims=True)),
+    "mean": lambda m: (X(m).mean(axis=-1, keepdims=True), m.mean(X(m), axis=(0, 1))),
+    "extrema": lambda m: (
+        X(m).max(axis=1).values,
+        X(m).argmin(axis=0, keepdims=True),
+        m.amax(X(m), axis=1),
+    ),
+    "joining": lambda m: (m.cat([X(m), X(m)], axis=1), m.stack([X(m), X(m)], axis=0).shape),
+    "scans": lambda m: (X(m).cumsum(axis=0), X(m).cumprod(axis=1)),
+    "spread": lambda m: (X(m).std(axis=0), X(m).var(axis=1, keepdims=True)),
+    "truth": lambda m: ((X(m) > 0).all(axis=1), (X(m) > 0).any(axis=0)),
+    "twice": lambda m: X(m).sum(dim=0, axis=0),
+}
+
+
+@pytest.mark.parametrize("call", AXES.values(), ids=AXES)
+def test_numpys_names_of_arguments(same: Any, call: Callable[[Any], Any]) -> None:
+    same(call)

@@ -9,6 +9,7 @@ from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._reduction.extrema import (
     Amax,
     Extreme,
@@ -51,6 +52,7 @@ def _ordered(input: "Tensor", dim: int, where: str) -> int:
     return normalize_dim(dim, input._array.ndim, where)
 
 
+@with_numpy_names
 def sort(
     input: "Tensor", dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> Extreme:
@@ -69,6 +71,7 @@ def msort(input: "Tensor") -> "Tensor":
     return sort(input, 0).values
 
 
+@with_numpy_names
 def argsort(
     input: "Tensor", dim: int = -1, descending: bool = False, *, stable: bool = False
 ) -> "Tensor":
@@ -144,6 +147,7 @@ def _median(x: Array, out: Array) -> None:
     out[...] = np.partition(flat, rank)[rank]
 
 
+@with_numpy_names
 def median(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the median of all elements; along `dim`, ``(values, indices)``.
 

@@ -16,6 +16,7 @@ from offgrad.ops._core.dtypes import (
     check_ordered,
     check_tensor,
 )
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._elementwise.comparison import logical_xor
 from offgrad.ops._elementwise.special import log_add_exp
 from offgrad.ops._reduction.extrema import Extreme, Selection
@@ -174,6 +175,7 @@ def _running_index(ufunc: Any) -> Any:
     return find
 
 
+@with_numpy_names
 def cumsum(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
     """Return the cumulative sum along `dim`; of integers and bools as int64."""
     axis = normalize_dim(dim, check_tensor(input, "cumsum")._array.ndim, "cumsum")
@@ -183,6 +185,7 @@ def cumsum(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
     return Cumsum.apply(input, dim=axis)
 
 
+@with_numpy_names
 def cumprod(input: "Tensor", dim: int, *, dtype: Any = None) -> "Tensor":
     """Return the cumulative product along `dim`; of integers and bools as int64."""
     axis = normalize_dim(dim, check_tensor(input, "cumprod")._array.ndim, "cumprod")

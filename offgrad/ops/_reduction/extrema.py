@@ -15,6 +15,7 @@ from offgrad.ops._core.dims import (
     normalize_dims,
 )
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._reduction.sums import (
     Reduction,
 )
@@ -200,11 +201,13 @@ def _extreme(input: "Tensor", dim: Dim, keepdim: bool, ufunc: Any, where: str) -
     )
 
 
+@with_numpy_names
 def amax(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
     """Return the maximum over `dim`, all dimensions by default; ties share the gradient."""
     return _extreme(input, dim, keepdim, np.maximum, "amax")
 
 
+@with_numpy_names
 def amin(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
     """Return the minimum over `dim`, all dimensions by default; ties share the gradient."""
     return _extreme(input, dim, keepdim, np.minimum, "amin")
@@ -248,11 +251,13 @@ def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor
     return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find, keepdim=keepdim))
 
 
+@with_numpy_names
 def max(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
     """Return the maximum; along `dim` ``(values, indices)``; of two tensors the elementwise one."""
     return _max_or_min(input, dim, keepdim, "max")
 
 
+@with_numpy_names
 def min(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
     """Return the minimum; along `dim` ``(values, indices)``; of two tensors the elementwise one."""
     return _max_or_min(input, dim, keepdim, "min")
@@ -273,11 +278,13 @@ def _arg_extreme(
     return wrap(found if keepdim else found.squeeze(axis))
 
 
+@with_numpy_names
 def argmax(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
     """Return the index of the largest element along `dim`, or in the flattened tensor."""
     return _arg_extreme(np.argmax, input, dim, keepdim, "argmax")
 
 
+@with_numpy_names
 def argmin(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> "Tensor":
     """Return the index of the smallest element along `dim`, or in the flattened tensor."""
     return _arg_extreme(np.argmin, input, dim, keepdim, "argmin")

@@ -13,6 +13,7 @@ from offgrad.ops._core.dims import (
     normalize_dims,
 )
 from offgrad.ops._core.dtypes import cast, category, check_broadcastable, check_tensor
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._reduction.extrema import not_empty
 from offgrad.ops._reduction.statistics import real_dtype
 from offgrad.ops._reduction.sums import (
@@ -79,6 +80,7 @@ class VectorNorm(Reduction):
         return x.sgn() * (grad * wrap((attained / np.asarray(ties)).astype(grad._array.dtype)))
 
 
+@with_numpy_names
 def norm(
     input: "Tensor",
     p: float | str | None = 2,

@@ -17,6 +17,7 @@ from offgrad.ops._core.dims import (
     normalize_dims,
 )
 from offgrad.ops._core.dtypes import category, check_tensor, floating
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._reduction.sums import (
     Reduction,
     mean,
@@ -178,6 +179,7 @@ def _variance(
     return cls.apply(input, dim=_dims(input, dim, where), keepdim=keepdim, correction=correction)
 
 
+@with_numpy_names
 def var(
     input: "Tensor",
     dim: Any = None,
@@ -203,6 +205,7 @@ def var(
     return _variance(Var, "var", input, dim, unbiased, keepdim, correction)
 
 
+@with_numpy_names
 def std(
     input: "Tensor",
     dim: Any = None,
@@ -215,6 +218,7 @@ def std(
     return _variance(Std, "std", input, dim, unbiased, keepdim, correction)
 
 
+@with_numpy_names
 def var_mean(
     input: "Tensor",
     dim: Any = None,
@@ -228,6 +232,7 @@ def var_mean(
     return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
+@with_numpy_names
 def std_mean(
     input: "Tensor",
     dim: Any = None,
@@ -241,6 +246,7 @@ def std_mean(
     return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
+@with_numpy_names
 def logsumexp(input: "Tensor", dim: Dim, keepdim: bool = False) -> "Tensor":
     """Return ``log(sum(exp(input)))`` over `dim`, without overflow."""
     x = floating(input, "logsumexp")

@@ -15,6 +15,7 @@ from offgrad.ops._core.dtypes import (
     check_ordered,
     check_tensor,
 )
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._shape.joining import cat
 
 if TYPE_CHECKING:
@@ -193,11 +194,13 @@ def _accumulate(
     return tensor
 
 
+@with_numpy_names
 def sum(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
     """Return the sum over `dim`, all dimensions by default; of integers and bools as int64."""
     return _accumulate(Sum, "sum", input, dim, keepdim, dtype)
 
 
+@with_numpy_names
 def nansum(
     input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
 ) -> "Tensor":
@@ -207,11 +210,13 @@ def nansum(
     return _accumulate(cls, "nansum", input, dim, keepdim, dtype)
 
 
+@with_numpy_names
 def prod(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
     """Return the product over `dim`, all dimensions by default; of integers and bools as int64."""
     return _accumulate(Prod, "prod", input, dim, keepdim, dtype)
 
 
+@with_numpy_names
 def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> "Tensor":
     """Return the mean over `dim`, all dimensions by default.
 
@@ -230,6 +235,7 @@ def mean(input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any 
     return tensor
 
 
+@with_numpy_names
 def nanmean(
     input: "Tensor", dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
 ) -> "Tensor":
@@ -247,6 +253,7 @@ def nanmean(
     return nansum(input, dim, keepdim, dtype=dtype) / numbers
 
 
+@with_numpy_names
 def count_nonzero(input: "Tensor", dim: Dim = None) -> "Tensor":
     """Return how many elements over `dim`, all dimensions by default, are not zero."""
     axes = normalize_dims(dim, check_tensor(input, "count_nonzero")._array.ndim, "count_nonzero")
@@ -263,11 +270,13 @@ def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) ->
     return wrap(result.astype(np.uint8) if array.dtype == np.uint8 else result)
 
 
+@with_numpy_names
 def all(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
     """Return whether all elements over `dim` are nonzero, as bool."""
     return _truth(np.all, input, dim, keepdim, "all")
 
 
+@with_numpy_names
 def any(input: "Tensor", dim: Dim = None, keepdim: bool = False) -> "Tensor":
     """Return whether any element over `dim` is nonzero, as bool."""
     return _truth(np.any, input, dim, keepdim, "any")

@@ -10,6 +10,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import check_tensor, common_dtype
+from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._shape.permuting import broadcast_to
 from offgrad.ops._shape.reshaping import (
     atleast_1d,
@@ -111,6 +112,7 @@ def _listed(tensors: Any, where: str) -> "list[Tensor]":
     return [check_tensor(each, where) for each in tensors]
 
 
+@with_numpy_names
 def cat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors joined along `dim`; their other sizes must be equal."""
     return _cat(tensors, dim, "cat")
@@ -138,16 +140,19 @@ def _cat(tensors: "Sequence[Tensor]", dim: int, where: str) -> "Tensor":
     return Cat.apply(*(each.to(dtype) for each in tensors), dim=axis)
 
 
+@with_numpy_names
 def concat(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors joined along `dim`; another name for `cat`."""
     return cat(tensors, dim)
 
 
+@with_numpy_names
 def concatenate(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors joined along `dim`; another name for `cat`."""
     return cat(tensors, dim)
 
 
+@with_numpy_names
 def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     """Return tensors of one shape joined along a new dimension `dim`."""
     tensors = _listed(tensors, "stack")
