@@ -156,7 +156,7 @@ def test_on_both(same: Any, call: Callable[[Any], Any]) -> None:
 def test_reading_the_gradient_of_a_result_warns() -> None:
     x = offgrad.ones(2, requires_grad=True)
     y = x * 2
-    with pytest.warns(UserWarning, match="not a leaf Tensor is being accessed"):
+    with pytest.warns(UserWarning, match="that is not a leaf"):
         assert y.grad is None
     y.retain_grad()
     assert y.grad is None
@@ -166,7 +166,7 @@ def test_reading_the_gradient_of_a_result_warns() -> None:
 def test_a_recorded_backward_pass_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offgrad.autograd.gradients, "_has_warned_of_cycles", False)
     x = offgrad.ones(2, requires_grad=True)
-    with pytest.warns(UserWarning, match="create_graph=True will create a reference cycle"):
+    with pytest.warns(UserWarning, match="create_graph=True makes a reference cycle"):
         (x * x).sum().backward(create_graph=True)
     (x * x).sum().backward(create_graph=True)
 
