@@ -5,12 +5,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-import offgrad
-from offgrad import nn, optim
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "storage/README.md")
@@ -52,28 +48,6 @@ def test_programs_run(page: str, program: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("page", "target"), found(r"\]\(([^)#]+)"))
 def test_links_lead_somewhere(page: str, target: str) -> None:
     assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists()
-
-
-def test_numbers_of_names_are_those_of_the_code() -> None:
-    """The README says how much of PyTorch there is."""
-
-    def count(module: Any, base: type) -> int:
-        values = [getattr(module, name) for name in module.__all__]
-        return sum(isinstance(each, type) and issubclass(each, base) for each in values) - 1
-
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    found = re.search(
-        r"(\d+) modules .*? (\d+) functions of `nn.functional`, (\d+) optimizers .*? "
-        r"(\d+) methods and attributes of `Tensor`",
-        readme,
-    )
-    assert found is not None
-    assert [int(each) for each in found.groups()] == [
-        count(nn, nn.Module),
-        len(nn.functional.__all__),
-        count(optim, optim.Optimizer),
-        len([name for name in dir(offgrad.Tensor) if not name.startswith("_")]),
-    ]
 
 
 def test_there_are_two_commands() -> None:

@@ -147,7 +147,7 @@ class Tensor(
         """
         if self._grad is None and self._grad_fn is not None and not self.retains_grad:
             warnings.warn(
-                "backward sets no .grad of a tensor that is not a leaf: this "
+                "The .grad attribute of a Tensor that is not a leaf stays None: this "
                 f"{describe(self)} was computed by {self._grad_fn.name()}; call retain_grad() "
                 "before backward for its gradient",
                 UserWarning,

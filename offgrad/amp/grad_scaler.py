@@ -108,7 +108,7 @@ class GradScaler:
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.UNSCALED:
             raise RuntimeError(
-                "unscale_() was called for this optimizer before; call update() in between"
+                "unscale_() has already been called for this optimizer; call update() in between"
             )
         if state["stage"] is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
@@ -129,11 +129,13 @@ class GradScaler:
             raise RuntimeError("step() of an enabled GradScaler takes no closure")
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.STEPPED:
-            raise RuntimeError("step() was called before; call update() in between")
+            raise RuntimeError("step() has already been called; call update() in between")
         if state["stage"] is OptState.READY:
             self.unscale_(optimizer)
         if state["found_inf"] is None:
-            raise AssertionError("this optimizer has no gradients to check and to unscale")
+            raise AssertionError(
+                "No inf checks for this optimizer: none of its parameters has a gradient"
+            )
         result = None if state["found_inf"] else optimizer.step(*args, **kwargs)
         state["stage"] = OptState.STEPPED
         return result
@@ -250,9 +252,7 @@ class GradScaler:
         if not self._enabled:
             return
         if not state_dict:
-            raise RuntimeError(
-                "the state is empty, as that of a GradScaler with enabled=False"
-            )
+            raise RuntimeError("the state is empty, as that of a GradScaler with enabled=False")
         self._init_scale = state_dict["scale"]
         self._growth_factor = state_dict["growth_factor"]
         self._backoff_factor = state_dict["backoff_factor"]

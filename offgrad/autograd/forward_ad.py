@@ -74,7 +74,7 @@ def enter_dual_level() -> int:
     """
     if _state.levels:
         raise RuntimeError(
-            "levels of forward_ad cannot be nested; exit the level before, or "
+            "Nested forward mode is not there: exit the level before, or "
             "differentiate the tangent by backward"
         )
     _state.levels = ([],)
@@ -120,7 +120,7 @@ def make_dual(tensor: _Any, tangent: _Any, *, level: int | None = None) -> _Any:
         ValueError: for other dtypes.
     """
     if not _state.levels if level is None else not 0 <= level < len(_state.levels):
-        raise RuntimeError("dual tensors live in a level: use `with forward_ad.dual_level()`")
+        raise RuntimeError("no level exists for dual tensors: use `with forward_ad.dual_level()`")
     for kind, each in (("primal", tensor), ("tangent", tangent)):
         if not isinstance(each, _TensorBase):
             raise TypeError(f"make_dual takes tensors, but {kind} is a {type(each).__name__}")
@@ -135,7 +135,7 @@ def make_dual(tensor: _Any, tangent: _Any, *, level: int | None = None) -> _Any:
             )
     if tensor._array.shape != tangent._array.shape:
         raise RuntimeError(
-            "a tangent must have its tensor's shape, "
+            "the tangent has a different size than its tensor: "
             f"{list(tensor._array.shape)}, got {list(tangent._array.shape)}"
         )
     node = _Dual(tensor, tangent)

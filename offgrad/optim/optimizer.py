@@ -267,7 +267,7 @@ class Optimizer(OptimizerHooks):
             )
         if sizes != expected:
             raise ValueError(
-                "the loaded state dict has groups of other sizes than the optimizer: "
+                "the loaded state dict has a group that doesn't match the size of the optimizer's: "
                 f"{sizes} instead of {expected}"
             )
         params_by_index: dict[int, Tensor] = {}

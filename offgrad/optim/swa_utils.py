@@ -84,7 +84,7 @@ def get_swa_avg_fn() -> _Callable[..., _Tensor]:
 
 def _check_decay(decay: float) -> None:
     if decay < 0.0 or decay > 1.0:
-        raise ValueError(f"decay must be from 0 to 1, got {decay}")
+        raise ValueError(f"Invalid decay value {decay}: it must be from 0 to 1")
 
 
 class AveragedModel(_Module):

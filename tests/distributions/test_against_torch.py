@@ -297,7 +297,7 @@ def test_divergences_of_users() -> None:
     assert d.kl_divergence(Mine(0, 1), d.Normal(0, 1)).item() == 0
 
 
-def errors(m: Any) -> list[tuple[str, str]]:
+def errors(m: Any) -> list[str]:
     d, one = m.distributions, m.tensor(1.0)
     calls: list[Callable[[], Any]] = [
         lambda: d.Normal(0.0, -1.0),
@@ -331,14 +331,9 @@ def errors(m: Any) -> list[tuple[str, str]]:
         try:
             call()
         except Exception as error:
-            text = (
-                ""
-                if isinstance(error, NotImplementedError | TypeError)
-                else str(error).strip()[:24]
-            )
-            found.append((type(error).__name__, text))
+            found.append(type(error).__name__)
         else:
-            found.append(("none", ""))
+            found.append("none")
     return found
 
 

@@ -128,7 +128,7 @@ def test_load_state_dict_changes_nothing_when_it_fails() -> None:
     assert net.first.bias.tolist() == [7] * 4
     arrays = {name: value.numpy() for name, value in state.items()}
     with pytest.raises(
-        RuntimeError, match=r"\"scale\", expected torch.Tensor .* received <class 'numpy.ndarray'>"
+        RuntimeError, match=r"\"scale\" must be a tensor .* got <class 'numpy.ndarray'>"
     ):
         net.load_state_dict(arrays)
 

@@ -266,8 +266,8 @@ def test_lbfgs_evaluates_the_same_points(options: dict[str, Any]) -> None:
     assert points[0][2:] == points[1][2:]
 
 
-def errors(m: Any) -> list[tuple[str, str]]:
-    """Return the errors of bad arguments: class, and the first words."""
+def errors(m: Any) -> list[str]:
+    """Return the classes of the errors of bad arguments."""
     make, x = m.optim, m.ones(2, 2, requires_grad=True)
     calls = [
         lambda: make.SGD([]),
@@ -307,9 +307,9 @@ def errors(m: Any) -> list[tuple[str, str]]:
         try:
             call()  # type: ignore[no-untyped-call]
         except Exception as error:
-            found.append((type(error).__name__, str(error)[:20]))
+            found.append(type(error).__name__)
         else:
-            found.append(("none", ""))
+            found.append("none")
     return found
 
 

@@ -49,7 +49,7 @@ def test_a_hook_before_the_step_may_replace_the_arguments() -> None:
         assert optimizer.step() == 7
     with (
         optimizer.register_step_pre_hook(lambda *_: 3),
-        pytest.raises(RuntimeError, match="must return None or a tuple"),
+        pytest.raises(RuntimeError, match="must return None, or new arguments"),
     ):
         optimizer.step()
 

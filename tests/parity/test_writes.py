@@ -31,6 +31,8 @@ class Write:
 def attempts(lib: Any, writer: Writer) -> Iterator[Write]:
     """Yield the writer with arguments to try; some raise."""
     function = writer.get(lib)
+    if writer.name == "nonzero_static(out=)":
+        function = functools.partial(function, size=2)  # by keyword only
     for start in targets(lib):
         for args in argument_lists(lib, start):
             target = start.clone()
@@ -123,14 +125,15 @@ def test_a_store_has_the_old_value(name: str, store: str) -> None:
 OPTIONS: list[dict[str, Any]] = [
     {}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}, {"amsgrad": True},
     {"amsgrad": True, "weight_decay": 0.1}, {"momentum": 0.5, "maximize": True},
-    {"alpha": 0.9}, {"centered": True}, {"rho": 0.5},
+    {"alpha": 0.9}, {"centered": True}, {"rho": 0.5}, {"t0": 0.0},
 ]  # fmt: skip
 OPTIMIZERS = [
     each
     for each in vars(offgrad.optim).values()
     if isinstance(each, type)
     and issubclass(each, offgrad.optim.Optimizer)
-    and each is not offgrad.optim.Optimizer
+    # LBFGS evaluates the loss itself.
+    and each not in (offgrad.optim.Optimizer, offgrad.optim.LBFGS)
 ]
 
 
@@ -171,6 +174,8 @@ def test_optimizers(lib: Any, kind: str, transposed: bool, policy: str | None) -
         param.grad = lib.ones(2, 2) * 2
         optimizer.step()
         for name, (value, version) in before.items():
+            if name == "mu" and optimizer.defaults["t0"] > 2:
+                continue  # ASGD averages from step t0 on
             changed = not tensors[name].equal(value)
             assert changed, f"{name} of {optimizer} did not change: give other gradients"
             if lib is offgrad or name != "step":

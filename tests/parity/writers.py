@@ -98,4 +98,5 @@ def argument_lists(lib: Any, target: Any) -> Iterator[tuple[Any, ...]]:
         (lib.ones(2, 2, dtype=target.dtype), numbers), (0.0, 1.0, "fan_in"),
         (lib.ones(1, 2, 2, dtype=target.dtype), target), ((2,), (1,)), (0, index, other, "amax"),
         (0, indices, other, "amax"), (lambda x: -x,), (other, max), (other, other, max),
+        (0, 0, 2),
     ]  # fmt: skip

@@ -13,8 +13,8 @@ from offgrad.optim.optimizer import Optimizer
 from offgrad.optim.options import number
 
 EPOCH_DEPRECATION_WARNING = (
-    "scheduler.step(epoch) is deprecated: call scheduler.step() once an epoch. With an epoch, the "
-    "rates come from the formula for that epoch, where the schedule has one."
+    "The epoch parameter in `scheduler.step()` is deprecated: call it once an epoch. With an "
+    "epoch, the rates come from the formula for that epoch, where the schedule has one."
 )
 
 
@@ -104,8 +104,8 @@ class LRScheduler:
             )
         elif not getattr(self.optimizer, "_opt_called", False):
             warnings.warn(
-                "`lr_scheduler.step()` before `optimizer.step()` skips the first rate of the "
-                "schedule: call `optimizer.step()` first",
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`: the first rate "
+                "of the schedule is skipped; call `optimizer.step()` first",
                 UserWarning,
                 stacklevel=3,
             )

@@ -40,7 +40,7 @@ def check_backward_validity(inputs: Iterable[Any]) -> None:
         inputs: the arguments of a checkpoint.
     """
     if not any(isinstance(each, TensorBase) and each.requires_grad for each in inputs):  # type: ignore[attr-defined]
-        warnings.warn("no input has requires_grad=True: there will be no gradients", stacklevel=4)
+        warnings.warn("None of the inputs have requires_grad=True: no gradients", stacklevel=4)
 
 
 class CheckpointFunction(Function):
@@ -74,7 +74,7 @@ class CheckpointFunction(Function):
         """Return the gradients of the arguments; those of other tensors are accumulated."""
         if engine.state.passes[-1].has_targets:
             raise RuntimeError(
-                "a checkpoint with use_reentrant=True is incompatible with .grad() and with "
+                "with use_reentrant=True, torch.utils.checkpoint is incompatible with grad() and "
                 "backward(inputs=): set use_reentrant=False, or call backward() without inputs"
             )
         inputs = list(ctx.inputs)
@@ -92,7 +92,7 @@ class CheckpointFunction(Function):
         ]
         if not pairs:
             raise RuntimeError(
-                "no output has requires_grad=True: this checkpoint() is not necessary"
+                "none of output has requires_grad=True: the checkpoint has no gradient"
             )
         run_backward([each for each, _ in pairs], [grad for _, grad in pairs])  # type: ignore[misc]
         found = [each.grad if isinstance(each, TensorBase) else None for each in detached]  # type: ignore[attr-defined]
