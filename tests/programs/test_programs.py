@@ -8,6 +8,7 @@ import pytest
 
 import offgrad
 from tests.programs import (
+    blocks,
     dense,
     generative,
     language,
@@ -21,7 +22,7 @@ from tests.programs.common import PROGRAMS
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 
-MODULES = (dense, generative, language, learning, loops, reinforcement, sequences, vision)
+MODULES = (blocks, dense, generative, language, learning, loops, reinforcement, sequences, vision)
 
 
 @functools.cache
@@ -35,6 +36,7 @@ def test_every_module_has_programs() -> None:
     assert {f.__module__ for f in PROGRAMS.values()} == {m.__name__ for m in MODULES}
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of nn.utils.weight_norm
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str) -> None:
     np.testing.assert_allclose(PROGRAMS[name](offgrad), expected(name), rtol=1e-4, atol=1e-6)
