@@ -61,7 +61,9 @@ def max_pool(x: Array, windows: tuple[Windows, ...], out: Array, codes: Array | 
     if x.shape[1] == 1 and _are_pairs(windows[1:]):
         planes = x[:, 0], out[:, 0], kept.reshape(len(kept), *kept.shape[2:])
         parallel_for(
-            lambda start, stop: _max_pool_pairs_loop(*planes, start, stop), len(x), 4 * out[0].size
+            lambda start, stop: _max_pool_pairs_loop(*planes, start, stop),
+            len(x),
+            4 * prod(out.shape[1:]),
         )
         return
     # Loops over few windows at once cost more than loops over their elements.

@@ -310,10 +310,18 @@ def _large_elementwise(
     return lambda x: kernel(*([_large(x)] * inputs), _large(x), *rest)
 
 
+def _all(*calls: Callable[[Array], object]) -> Callable[[Array], object]:
+    """Return one unit of calls that share loops: two processes would compile these twice."""
+
+    def run(x: Array) -> None:
+        for call in calls:
+            call(x)
+
+    return run
+
+
 UNITS: dict[str, Callable[[Array], object]] = {
-    "convolution": _convolution,
-    "convolution backward, weight": _convolution_weight,
-    "convolution backward": _convolution_input,
+    "convolution": _all(_convolution, _convolution_weight, _convolution_input),
     "attention": lambda x: _attention(x, 32),
     "attention backward": lambda x: _attention_backward(x, 32),
     "attention of wide heads": lambda x: _attention(x, 136),
@@ -349,13 +357,15 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "RAdam": _optimizer(kernels.radam_steps, 2, [1], 0.1, 0.9, 0.9, 0.1, 0.1, False, False),
     "RMSprop": _optimizer(kernels.rmsprop_steps, 3, 0.1, 0.9, 0.1, 0.1, 0.9, False),
     "Rprop": _optimizer(kernels.rprop_steps, 2, 0.5, 1.2, 0.1, 9.0, False),
-    "softmax": _elementwise(kernels.softmax, 1),
-    "softmax backward": _elementwise(kernels.softmax_backward, 2),
-    "log-softmax": _elementwise(kernels.log_softmax, 1),
-    "softmax of planes": lambda x: kernels.softmax_planes(x[None], x[None].copy(), False),
-    "softmax of planes, backward": lambda x: kernels.softmax_planes_backward(
-        x[None], x[None], x[None].copy(), False
+    "softmax": _all(
+        _elementwise(kernels.softmax, 1),
+        lambda x: kernels.softmax_planes(x[None], x[None].copy(), False),
     ),
+    "softmax backward": _all(
+        _elementwise(kernels.softmax_backward, 2),
+        lambda x: kernels.softmax_planes_backward(x[None], x[None], x[None].copy(), False),
+    ),
+    "log-softmax": _elementwise(kernels.log_softmax, 1),
     "cross-entropy of planes": lambda x: kernels.log_sum_exp_planes(x[None], x[:1].copy()),
     "cross-entropy of planes, backward": lambda x: kernels.scaled_softmax_planes(
         x[None], x[:1], x[:1], x[None].copy()
@@ -404,13 +414,9 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "fmod": _large_elementwise(kernels.fmod, 2),
     "remainder": _large_elementwise(kernels.remainder, 2),
     "floor division": _large_elementwise(kernels.floor_divide, 2),
-    "product by panels": _product_by_panels,
-    "LSTM": _lstm,
-    "LSTM backward": _lstm_backward,
-    "GRU": _gru,
-    "GRU backward": _gru_backward,
-    "RNN": _rnn,
-    "RNN backward": _rnn_backward,
+    "recurrent layers": _all(
+        _product_by_panels, _lstm, _lstm_backward, _gru, _gru_backward, _rnn, _rnn_backward
+    ),
     "GELU by tanh": _elementwise(kernels.gelu, 1, "tanh"),
     "GELU by tanh, backward": _elementwise(kernels.gelu_backward, 2, "tanh"),
 }
