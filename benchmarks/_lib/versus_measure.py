@@ -13,13 +13,10 @@ import numpy as np
 
 from benchmarks._lib.json_worker import JsonWorker, Reply, WorkerError
 from benchmarks._lib.training_turns import quartiles
-from benchmarks._lib.versus_rows import Row
+from benchmarks._lib.versus_rows import TOLERANCE, Row
 
 BASE = "torch"
 WARM_UPS = 2
-TOLERANCE = 2e-3
-"""Largest distance of a gradient from torch's, by its norm."""
-
 _NEGLIGIBLE = 1e-6
 """Norm of a distance, by the norm of all gradients, that is rounding: some gradients are 0."""
 
@@ -139,7 +136,7 @@ class Measurement:
                         worker, "gradients", folder=str(path)
                     ).get("loss")
                     if contender.name != BASE:
-                        compare_gradients(path, folder / BASE)
+                        compare_gradients(path, folder / BASE, self.row.tolerance)
                 for _ in range(WARM_UPS):
                     _ask(worker, "turn")
             except (Failed, WorkerError) as error:
@@ -185,7 +182,7 @@ def _ask(worker: JsonWorker, do: str, **arguments: Any) -> Reply:
     return reply
 
 
-def compare_gradients(folder: Path, reference: Path) -> None:
+def compare_gradients(folder: Path, reference: Path, tolerance: float = TOLERANCE) -> None:
     """Compare the files of gradients in two folders.
 
     Raises:
@@ -200,7 +197,7 @@ def compare_gradients(folder: Path, reference: Path) -> None:
     for name, (left, right) in pairs.items():
         distance = float(np.linalg.norm((left - right).astype(np.float64)))
         norm = float(np.linalg.norm(right.astype(np.float64)))
-        if not distance <= TOLERANCE * norm + _NEGLIGIBLE * whole**0.5:
+        if not distance <= tolerance * norm + _NEGLIGIBLE * whole**0.5:
             raise GradientsDiffer(
                 f"the gradient {name} of {folder.name} is {distance:.3g} from that of "
                 f"{reference.name}, whose norm is {norm:.3g}"
