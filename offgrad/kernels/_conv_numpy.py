@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from offgrad.kernels._arrays import Array
+from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._products import matmul
 
 MAX_PATCHES = 1 << 20
@@ -59,6 +60,12 @@ def three_dimensional(large: Array, weight: Array, small: Array, steps: Steps) -
     )
 
 
+def _multiply(a: Array, b: Array, out: Array) -> None:
+    """Write ``a @ b``; small products, too, have the same bits on any number of threads."""
+    with single_threaded_blas():
+        matmul(a, b, out)
+
+
 def convolve_numpy(x: Array, weight: Array, out: Array, steps: Steps) -> None:
     """Write the convolution into `out`; arguments as those of `convolve`."""
     groups, kernel, places = steps.groups, weight.shape[2:], out.shape[2:]
@@ -67,7 +74,7 @@ def convolve_numpy(x: Array, weight: Array, out: Array, steps: Steps) -> None:
         patches = columns(x[part], kernel, places, steps)
         patches = patches.reshape(len(patches), groups, rows.shape[2], prod(places))
         result = np.empty((len(patches), groups, rows.shape[1], prod(places)), out.dtype)
-        matmul(rows, patches, result)
+        _multiply(rows, patches, result)
         out[part] = result.reshape(out[part].shape)
 
 
@@ -79,7 +86,7 @@ def convolve_transposed_numpy(x: Array, weight: Array, out: Array, steps: Steps)
         values = x[part]
         values = values.reshape(len(values), groups, rows.shape[2], prod(places))
         patches = np.empty((len(values), groups, rows.shape[1], prod(places)), out.dtype)
-        matmul(rows, values, patches)
+        _multiply(rows, values, patches)
         shape = len(values), out.shape[1], *kernel, *places
         add_columns(patches.reshape(shape), out[part], steps)
 
@@ -94,7 +101,7 @@ def convolve_weight_numpy(small: Array, large: Array, out: Array, steps: Steps) 
         patches = patches.reshape(len(patches), groups, total.shape[2], prod(places))
         values = small[part].reshape(len(patches), groups, total.shape[1], prod(places))
         for value, patch in zip(values, patches, strict=True):
-            matmul(value, patch.swapaxes(1, 2), result)
+            _multiply(value, patch.swapaxes(1, 2), result)
             total += result
     out[...] = total.reshape(out.shape)
 
