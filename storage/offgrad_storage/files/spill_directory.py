@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from urllib.request import url2pathname
 
 if sys.platform != "win32":
     import fcntl
@@ -49,6 +48,9 @@ def local_folder(directory: str) -> str:
         raise ValueError(
             f"{directory} is not a local folder: use {scheme}:///path, percent-encoded"
         )
+    # Slow to import, with the modules of HTTP, and needed for URLs alone.
+    from urllib.request import url2pathname
+
     return url2pathname("/" + path)
 
 
