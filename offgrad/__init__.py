@@ -10,7 +10,10 @@ import os as _os
 # product and take that time from the kernels' threads (docs/adr/0007).
 _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
+import typing as _typing
+
 import numpy as _np
+from offgrad_storage._imports import lazy as _lazy
 
 from offgrad import (
     _dtype,
@@ -19,24 +22,14 @@ from offgrad import (
     _pickling,
     _settings,
     autograd,
-    fft,
-    func,
-    linalg,
     memory,
     nn,
     ops,
     optim,
-    policies,
-    profiler,
     random,
-    serialization,
     session,
-    sparse,
-    special,
-    storage,
     utils,
 )
-from offgrad._config import show_config
 from offgrad._dtype import (
     bfloat16,
     cdouble,
@@ -101,13 +94,27 @@ from offgrad.autograd import (
     set_grad_enabled,
 )
 from offgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
-from offgrad.func import vmap
 from offgrad.kernels import _openblas, _parallel, get_num_threads, set_num_threads
 from offgrad.memory import OutOfMemoryError
 from offgrad.ops import *  # noqa: F403
-from offgrad.serialization import load, save
-from offgrad.session import offload
-from offgrad.utils.dlpack import to_dlpack
+
+if _typing.TYPE_CHECKING or not _lazy(__name__):
+    from offgrad import (
+        fft,
+        func,
+        linalg,
+        policies,
+        profiler,
+        serialization,
+        sparse,
+        special,
+        storage,
+    )
+    from offgrad._config import show_config
+    from offgrad.func import vmap
+    from offgrad.serialization import load, save
+    from offgrad.session import offload
+    from offgrad.utils.dlpack import to_dlpack
 
 # NumPy may have been imported before this module set the environment.
 _openblas.prepare()

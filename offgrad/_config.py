@@ -1,11 +1,8 @@
 """What decides offgrad's speed on this machine."""
 
 import platform
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-from offgrad_storage.files.spill_directory import spill_directory
 
 from offgrad import kernels
 from offgrad.kernels import _blas, _openblas
@@ -25,6 +22,8 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
     Raises:
         ValueError: for another mode.
     """
+    from offgrad_storage import spill_directory  # rarely used, as the imports below
+
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"show_config: mode must be 'stdout' or 'dicts', got {mode!r}")
     config: dict[str, dict[str, Any]] = {
@@ -45,6 +44,8 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
 
 
 def _versions() -> dict[str, str | None]:
+    from importlib import metadata
+
     found: dict[str, str | None] = {}
     for each in _PACKAGES:
         try:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from offgrad_storage import _imports
+
 PYTORCH = "2.13"
 """The version of PyTorch whose names are listed."""
 
@@ -93,7 +95,11 @@ def missing(
         names: submodules of further names, likewise.
     """
 
+    lazy = _imports.origins.get(where, {})
+
     def find(name: str) -> Any:
+        if name in lazy:
+            return _imports.load(where, name)
         if name in modules:
             return importlib.import_module(f"{where}.{name}")
         if names is not None and name in names:

@@ -8,6 +8,27 @@ import pytest
 
 import offgrad
 
+AT_FIRST_USE = (
+    "concurrent.futures",
+    "difflib",
+    "importlib.metadata",
+    "json",
+    "logging",
+    "tempfile",
+    "offgrad.func",
+    "offgrad.policies",
+    "offgrad.profiler",
+    "offgrad.serialization",
+    "offgrad.session.session",
+    "offgrad_storage.backend_store",
+    "offgrad_storage.codecs",
+    "offgrad_storage.zarr",
+)
+"""Modules that `import offgrad` does not load, because most programs do not use them, or late."""
+
+MAX_MODULES = 370
+"""The number of modules of offgrad's own that an ordinary program may import at its start."""
+
 
 def _run(code: str) -> str:
     result = subprocess.run(
@@ -23,9 +44,33 @@ def _run(code: str) -> str:
 
 
 def test_import_is_light() -> None:
-    heavy = ("numba", "zarr", "matplotlib", "rich", "torch", "numcodecs", "psutil")
+    heavy = ("numba", "zarr", "matplotlib", "rich", "torch", "numcodecs", "psutil", "scipy")
     code = f"import sys, offgrad; print([name for name in {heavy!r} if name in sys.modules])"
     assert _run(code).strip() == "[]"
+
+
+def test_import_leaves_rarely_used_modules_out() -> None:
+    """They cost time, 1 ms for each and more; a program that uses them imports them then."""
+    code = (
+        "import sys, offgrad, offgrad.nn, offgrad.nn.functional, offgrad.optim\n"
+        f"print([name for name in {AT_FIRST_USE!r} if name in sys.modules])\n"
+        "print(sum(name.startswith('offgrad') for name in sys.modules))"
+    )
+    loaded, count = _run(code).splitlines()
+    assert loaded == "[]"
+    assert int(count) <= MAX_MODULES, "import what few programs use at its first use"
+
+
+@pytest.mark.parametrize("why", ["OFFGRAD_IMPORTS", "no source"])
+def test_imports_at_once_give_the_same_names(why: str) -> None:
+    names = "print(sorted(offgrad.__all__), dir(offgrad.nn), dir(offgrad.storage))"
+    start = {
+        "OFFGRAD_IMPORTS": "import os; os.environ['OFFGRAD_IMPORTS'] = 'eager'\n",
+        "no source": "from importlib.machinery import SourceFileLoader as loader\n"
+        "loader.get_source = lambda *_: None\n",
+    }[why]
+    check = "import sys, offgrad\nassert 'offgrad_storage.zarr.store' in sys.modules\n"
+    assert _run(start + check + names) == _run("import offgrad\n" + names)
 
 
 def test_import_starts_no_threads_and_leaves_no_files() -> None:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from offgrad.autograd.saved_tensor import SavedTensor, is_parameter
 from offgrad.autograd.tensor_base import wrap
 from offgrad.autograd.views import ViewChain
-from offgrad.policies.base import MAX_RECOMPUTE_OPS
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -101,6 +100,8 @@ def replay_of(
         outputs: of it.
         parameters: of its forward.
     """
+    from offgrad.policies.base import MAX_RECOMPUTE_OPS  # loaded by the policy that recomputes
+
     slots = {id(array): slot for slot, array in node._saves.items()}
     sources: list[Source] = []
     for tensor, array in zip(inputs, arrays, strict=True):

@@ -5,31 +5,35 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from offgrad_storage import BackendStore, DiskStore, PoolStore, ZarrStore
-from offgrad_storage import codec as find_codec
-from offgrad_storage.zarr.codec import ZarrCodec
+import offgrad_storage
 
 from offgrad.memory import parse_nbytes
+
+
+def _check_zarr_codec(codec: str) -> None:
+    from offgrad_storage.zarr.codec import ZarrCodec  # at first use, as the stores below
+
+    ZarrCodec(codec)
 
 
 class NamedStore(NamedTuple):
     """A kind of store that policies name.
 
     Attributes:
-        store: the class.
+        store: returns the class, which is imported at its first use.
         is_in_memory: whether it holds its arrays in tensor memory, not in a directory.
         check_codec: raises ValueError for a codec that its format does not have.
     """
 
-    store: type[BackendStore]
+    store: Callable[[], "type[offgrad_storage.BackendStore]"]
     is_in_memory: bool = False
     check_codec: Callable[[str], object] | None = None
 
 
 STORES: Mapping[str, NamedStore] = {
-    "pool": NamedStore(PoolStore, is_in_memory=True),
-    "disk": NamedStore(DiskStore),
-    "zarr": NamedStore(ZarrStore, check_codec=ZarrCodec),
+    "pool": NamedStore(lambda: offgrad_storage.PoolStore, is_in_memory=True),
+    "disk": NamedStore(lambda: offgrad_storage.DiskStore),
+    "zarr": NamedStore(lambda: offgrad_storage.ZarrStore, check_codec=_check_zarr_codec),
 }
 """The stores that have names: policies in text and the stores of a session follow from it."""
 
@@ -57,7 +61,7 @@ def store_and_codec(store: str, codec: str | None) -> tuple[str, str | None]:
         raise ValueError(f"{store!r} names its codec, and codec={codec!r} another; give one")
     chosen = named if colon else codec
     if chosen is not None:
-        find_codec(chosen)
+        offgrad_storage.codec(chosen)
         check_codec = STORES[name].check_codec
         if check_codec is not None:
             check_codec(chosen)
@@ -67,7 +71,7 @@ def store_and_codec(store: str, codec: str | None) -> tuple[str, str | None]:
 @lru_cache(maxsize=256)
 def is_lossless(codec: str) -> bool:
     """Return whether a codec gives back the same bits."""
-    return find_codec(codec).lossless
+    return offgrad_storage.codec(codec).lossless
 
 
 def as_nbytes(size: Any) -> int:

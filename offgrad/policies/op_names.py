@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from importlib import import_module
 from typing import Protocol
 
 from offgrad.policies.patterns import matches
@@ -38,6 +39,8 @@ def provide(names: OpNames) -> None:
 
 def op_names() -> OpNames:
     """Return the library's names."""
+    if not _provided:
+        import_module("offgrad.session.op_names")  # provides them
     return _provided[0]
 
 

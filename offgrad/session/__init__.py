@@ -3,13 +3,16 @@
 Internal are the modules below: import the names in `__all__` from this package.
 """
 
-from offgrad.session import (
-    default,  # noqa: F401 (sets the hooks for what is saved outside all sessions)
-    op_names,  # noqa: F401 (provides the names of operations to rules)
-)
-from offgrad.session.ledger import Ledger, LedgerRow
-from offgrad.session.session import OffloadSession
+import typing as _typing
 
-offload = OffloadSession
+from offgrad_storage._imports import lazy as _lazy
+
+# Sets the hooks for what is saved outside all sessions.
+from offgrad.session import default  # noqa: F401
+
+if _typing.TYPE_CHECKING or not _lazy(__name__):
+    from offgrad.session.ledger import Ledger, LedgerRow
+    from offgrad.session.session import OffloadSession
+    from offgrad.session.session import OffloadSession as offload
 
 __all__ = ["Ledger", "LedgerRow", "OffloadSession", "offload"]

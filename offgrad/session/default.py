@@ -5,19 +5,25 @@ save themselves: keeping both would take two fifths of a transformer's saved mem
 """
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 from offgrad.autograd import saved_tensor
-from offgrad.policies import Recompute
-from offgrad.session.scope import SessionHooks
-from offgrad.session.session import OffloadSession
+
+if TYPE_CHECKING:
+    from offgrad.session.scope import SessionHooks
 
 MAX_OPS = 2
 """The most operations that compute a saved tensor again: an activation and its dropout."""
 
 
 @cache
-def default_hooks() -> SessionHooks:
+def default_hooks() -> "SessionHooks":
     """Return hooks that recompute large outputs of cheap operations, and keep all else."""
+    # Imported here: `import offgrad` is quicker without.
+    from offgrad.policies import Recompute
+    from offgrad.session.scope import SessionHooks
+    from offgrad.session.session import OffloadSession
+
     policy = Recompute(MAX_OPS, saved_tensor.DEFAULT_MIN_NBYTES)
     return SessionHooks(OffloadSession(policy), policy)
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import ref
 
-from offgrad_storage import PoolStore
+import offgrad_storage
 
 from offgrad.session.ledger import Ledger, LedgerRow
 
@@ -62,7 +62,7 @@ class RowCounter(LedgerRow):
             handle = saved.handle
             self.encoded_nbytes += handle.encoded_nbytes
             self.stored_nbytes += handle.stored_nbytes
-            if not isinstance(handle.store, PoolStore):
+            if not isinstance(handle.store, offgrad_storage.PoolStore):
                 self.written_nbytes += handle.stored_nbytes
         return True
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offgrad_storage import AbstractArrayStore, PoolStore, StoreError
+import offgrad_storage
+from offgrad_storage import AbstractArrayStore, StoreError
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad import memory
@@ -50,7 +51,9 @@ class _StoreMemory:
 
     def held_by_purpose(self) -> Mapping[str, int]:
         pools = [
-            each.stats().stored_nbytes for each in _own_stores() if isinstance(each, PoolStore)
+            each.stats().stored_nbytes
+            for each in _own_stores()
+            if isinstance(each, offgrad_storage.PoolStore)
         ]
         return {
             "copies in the pool store": sum(pools),
@@ -112,7 +115,7 @@ def open_store(
 def _open(
     name: str, codec: str | None, directory: str | None, max_pack_nbytes: int
 ) -> AbstractArrayStore:
-    make: Any = STORES[name].store
+    make: Any = STORES[name].store()
     options: dict[str, Any] = {"allocate": memory.empty, "hold": memory.empty}
     if codec is not None:
         options["codec"] = codec

@@ -17,38 +17,43 @@ Independent of tensors and autograd. Needs NumPy and xxhash; numcodecs for some 
 google-crc32c for a ZarrStore that is kept, published, or not in a local folder.
 """
 
-from offgrad_storage.backend import Backend
-from offgrad_storage.backend_store import BackendStore
-from offgrad_storage.base import (
-    AbstractArrayStore,
-    Allocate,
-    Handle,
-    StoreStats,
-)
-from offgrad_storage.codecs import Codec, codec
-from offgrad_storage.disk import DiskStore
-from offgrad_storage.entry import (
-    Entry,
-    Pack,
-    checksum,
-    verify,
-)
-from offgrad_storage.errors import (
-    CorruptionError,
-    ForkedStoreError,
-    MissingDataError,
-    QuotaExceededError,
-    StoreClosedError,
-    StoreError,
-    StoreFullError,
-)
-from offgrad_storage.files.spill_directory import spill_directory, sweep
-from offgrad_storage.memory.buffer_pool import BufferPool, BufferPoolStats
-from offgrad_storage.memory.counter import MemoryCounter
-from offgrad_storage.pool import PoolStore
-from offgrad_storage.tiered.store import TieredStore
-from offgrad_storage.zarr.groups import dequantize
-from offgrad_storage.zarr.store import ZarrStore
+import typing as _typing
+
+from offgrad_storage._imports import lazy as _lazy
+
+if _typing.TYPE_CHECKING or not _lazy(__name__):
+    from offgrad_storage.backend import Backend
+    from offgrad_storage.backend_store import BackendStore
+    from offgrad_storage.base import (
+        AbstractArrayStore,
+        Allocate,
+        Handle,
+        StoreStats,
+    )
+    from offgrad_storage.codecs import Codec, codec
+    from offgrad_storage.disk import DiskStore
+    from offgrad_storage.entry import (
+        Entry,
+        Pack,
+        checksum,
+        verify,
+    )
+    from offgrad_storage.errors import (
+        CorruptionError,
+        ForkedStoreError,
+        MissingDataError,
+        QuotaExceededError,
+        StoreClosedError,
+        StoreError,
+        StoreFullError,
+    )
+    from offgrad_storage.files.spill_directory import spill_directory, sweep
+    from offgrad_storage.memory.buffer_pool import BufferPool, BufferPoolStats
+    from offgrad_storage.memory.counter import MemoryCounter
+    from offgrad_storage.pool import PoolStore
+    from offgrad_storage.tiered.store import TieredStore
+    from offgrad_storage.zarr.groups import dequantize
+    from offgrad_storage.zarr.store import ZarrStore
 
 __all__ = [
     "AbstractArrayStore",

@@ -58,17 +58,16 @@ EDITS: Edits = {
     "storage/offgrad_storage/dict_store.py": [("", STORE)],
     "storage/offgrad_storage/__init__.py": [
         (
-            "from offgrad_storage.disk import DiskStore",
-            "from offgrad_storage.dict_store import DictStore\n",
+            "    from offgrad_storage.disk import DiskStore",
+            "    from offgrad_storage.dict_store import DictStore\n",
         ),
         ("__all__ = [", '    "DictStore",\n'),
     ],
     "offgrad/policies/names.py": [
         (
-            "from offgrad_storage import BackendStore, DiskStore, PoolStore, ZarrStore",
-            "from offgrad_storage import DictStore\n",
+            '    "disk": NamedStore(lambda: offgrad_storage.DiskStore),',
+            '    "dict": NamedStore(lambda: offgrad_storage.DictStore),\n',
         ),
-        ('    "disk": NamedStore(DiskStore),', '    "dict": NamedStore(DictStore),\n'),
     ],
 }
 
