@@ -9,144 +9,151 @@ strides). Dtypes and shapes alone decide the implementation and the order of its
 same call gives the same bits on any number of threads.
 
 Internal: operations call kernels, users do not. Importing this package neither imports numba nor
-compiles anything; the first calls do.
+compiles anything; the first calls do. The first use of a kernel imports its file.
 """
 
-from offgrad.kernels._activations import (
-    log_sigmoid,
-    log_sigmoid_backward,
-    mish,
-    mish_backward,
-    quadratic_backward,
-    sigmoid,
-    silu,
-    silu_backward,
-    softplus,
-    softplus_backward,
-)
-from offgrad.kernels._along_dim import are_within, gather, scatter_add
-from offgrad.kernels._attention import attention, attention_backward
-from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
+import typing as _typing
+
+from offgrad_storage._imports import lazy as _lazy
+
+# Their locks precede those of sessions in `memory.forks`, so they are imported at once.
 from offgrad.kernels._blas import single_threaded_blas
-from offgrad.kernels._chunks import (
-    elementwise,
-    elementwise_flat,
-    fill_where,
-    in_chunks,
-    is_large,
-    keep_where,
-    scratch,
-)
-from offgrad.kernels._conv import convolve, convolve_transposed, convolve_weight
-from offgrad.kernels._conv_numpy import Steps, add_columns, columns
-from offgrad.kernels._copy import copy_into
-from offgrad.kernels._cross_entropy import (
-    cross_entropy,
-    cross_entropy_backward,
-    cross_entropy_total_weight,
-)
-from offgrad.kernels._ctc import Targets as CtcTargets
-from offgrad.kernels._ctc import ctc_loss, ctc_loss_backward
-from offgrad.kernels._ctc import states as ctc_states
-from offgrad.kernels._cumsum import cumsum
-from offgrad.kernels._dropout import dropout, dropout_mask
-from offgrad.kernels._embedding import embedding_backward
-from offgrad.kernels._gelu import gelu, gelu_backward
-from offgrad.kernels._gradients import scale_all, sum_of_squares
-from offgrad.kernels._group_norm import group_norm, group_norm_backward
 from offgrad.kernels._jit import backend, set_backend
-from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
-from offgrad.kernels._losses import (
-    PairLoss,
-    are_probabilities,
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    huber,
-    mse,
-    smooth_l1,
-    soft_margin,
-)
-from offgrad.kernels._max_pool import (
-    Windows,
-    code_dtype,
-    max_pool,
-    max_pool_backward,
-    places,
-)
-from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
-from offgrad.kernels._optimizers_matrices import adafactor_step, muon_step
-from offgrad.kernels._optimizers_moments import (
-    adamax_steps,
-    nadam_momentum,
-    nadam_steps,
-    radam_steps,
-)
-from offgrad.kernels._optimizers_rates import (
-    adadelta_steps,
-    adagrad_steps,
-    asgd_steps,
-    rmsprop_steps,
-    rprop_steps,
-)
-from offgrad.kernels._panels import product as product_by_panels
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
-from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
-from offgrad.kernels._prelu import prelu, prelu_backward
-from offgrad.kernels._products import matmul
-from offgrad.kernels._rectifiers import (
-    hardsigmoid,
-    hardswish,
-    hardswish_backward,
-    relu,
-    relu_backward,
-    shrink,
-    threshold,
-)
-from offgrad.kernels._recurrent import (
-    TimeSteps,
-    gru,
-    gru_backward,
-    lstm,
-    lstm_backward,
-    rnn,
-    rnn_backward,
-)
-from offgrad.kernels._reduce import (
-    arg_extreme,
-    in_parts,
-    log_sum_exp,
-    log_sum_exp_backward,
-    reduce_axes,
-    sum_axes,
-    sum_rows,
-)
-from offgrad.kernels._resample import Taps, resample
-from offgrad.kernels._rms_norm import rms_norm, rms_norm_backward
-from offgrad.kernels._rows import add_rows, take_rows
-from offgrad.kernels._scans import has_scans, log_cumsum_exp, recurrence, running_extreme
-from offgrad.kernels._softmax import (
-    log_softmax,
-    log_softmax_backward,
-    softmax,
-    softmax_backward,
-)
-from offgrad.kernels._softmax_planes import (
-    MIN_LENGTH,
-    log_sum_exp_planes,
-    scaled_softmax_planes,
-    softmax_planes,
-    softmax_planes_backward,
-)
-from offgrad.kernels._sort import sorted_indices
-from offgrad.kernels._special import (
-    erf,
-    erfc,
-    erfinv,
-    floor_divide,
-    fmod,
-    hypot,
-    remainder,
-)
+
+if _typing.TYPE_CHECKING or not _lazy(__name__):
+    from offgrad.kernels._activations import (
+        log_sigmoid,
+        log_sigmoid_backward,
+        mish,
+        mish_backward,
+        quadratic_backward,
+        sigmoid,
+        silu,
+        silu_backward,
+        softplus,
+        softplus_backward,
+    )
+    from offgrad.kernels._along_dim import are_within, gather, scatter_add
+    from offgrad.kernels._attention import attention, attention_backward
+    from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
+    from offgrad.kernels._chunks import (
+        elementwise,
+        elementwise_flat,
+        fill_where,
+        in_chunks,
+        is_large,
+        keep_where,
+        scratch,
+    )
+    from offgrad.kernels._conv import convolve, convolve_transposed, convolve_weight
+    from offgrad.kernels._conv_numpy import Steps, add_columns, columns
+    from offgrad.kernels._copy import copy_into
+    from offgrad.kernels._cross_entropy import (
+        cross_entropy,
+        cross_entropy_backward,
+        cross_entropy_total_weight,
+    )
+    from offgrad.kernels._ctc import Targets as CtcTargets
+    from offgrad.kernels._ctc import ctc_loss, ctc_loss_backward
+    from offgrad.kernels._ctc import states as ctc_states
+    from offgrad.kernels._cumsum import cumsum
+    from offgrad.kernels._dropout import dropout, dropout_mask
+    from offgrad.kernels._embedding import embedding_backward
+    from offgrad.kernels._gelu import gelu, gelu_backward
+    from offgrad.kernels._gradients import scale_all, sum_of_squares
+    from offgrad.kernels._group_norm import group_norm, group_norm_backward
+    from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
+    from offgrad.kernels._losses import (
+        PairLoss,
+        are_probabilities,
+        binary_cross_entropy,
+        binary_cross_entropy_with_logits,
+        huber,
+        mse,
+        smooth_l1,
+        soft_margin,
+    )
+    from offgrad.kernels._max_pool import (
+        Windows,
+        code_dtype,
+        max_pool,
+        max_pool_backward,
+        places,
+    )
+    from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
+    from offgrad.kernels._optimizers_matrices import adafactor_step, muon_step
+    from offgrad.kernels._optimizers_moments import (
+        adamax_steps,
+        nadam_momentum,
+        nadam_steps,
+        radam_steps,
+    )
+    from offgrad.kernels._optimizers_rates import (
+        adadelta_steps,
+        adagrad_steps,
+        asgd_steps,
+        rmsprop_steps,
+        rprop_steps,
+    )
+    from offgrad.kernels._panels import product as product_by_panels
+    from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
+    from offgrad.kernels._prelu import prelu, prelu_backward
+    from offgrad.kernels._products import matmul
+    from offgrad.kernels._rectifiers import (
+        hardsigmoid,
+        hardswish,
+        hardswish_backward,
+        relu,
+        relu_backward,
+        shrink,
+        threshold,
+    )
+    from offgrad.kernels._recurrent import (
+        TimeSteps,
+        gru,
+        gru_backward,
+        lstm,
+        lstm_backward,
+        rnn,
+        rnn_backward,
+    )
+    from offgrad.kernels._reduce import (
+        arg_extreme,
+        in_parts,
+        log_sum_exp,
+        log_sum_exp_backward,
+        reduce_axes,
+        sum_axes,
+        sum_rows,
+    )
+    from offgrad.kernels._resample import Taps, resample
+    from offgrad.kernels._rms_norm import rms_norm, rms_norm_backward
+    from offgrad.kernels._rows import add_rows, take_rows
+    from offgrad.kernels._scans import has_scans, log_cumsum_exp, recurrence, running_extreme
+    from offgrad.kernels._softmax import (
+        log_softmax,
+        log_softmax_backward,
+        softmax,
+        softmax_backward,
+    )
+    from offgrad.kernels._softmax_planes import (
+        MIN_LENGTH,
+        log_sum_exp_planes,
+        scaled_softmax_planes,
+        softmax_planes,
+        softmax_planes_backward,
+    )
+    from offgrad.kernels._sort import sorted_indices
+    from offgrad.kernels._special import (
+        erf,
+        erfc,
+        erfinv,
+        floor_divide,
+        fmod,
+        hypot,
+        remainder,
+    )
 
 __all__ = [
     "CtcTargets",

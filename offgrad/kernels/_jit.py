@@ -253,7 +253,7 @@ def _register_helpers() -> None:
 
 
 def _named_after_helpers(function: Callable[P, R]) -> Callable[P, R]:
-    """A copy of `function` whose name carries a digest of the helpers' code.
+    """A copy of `function` whose name carries a digest of the code of the helpers it calls.
 
     Numba's disk cache checks only the loop's own file. With the digest in the name, a changed
     helper in another file gives a new cache entry instead of a stale one.
@@ -263,14 +263,25 @@ def _named_after_helpers(function: Callable[P, R]) -> Callable[P, R]:
         function.__code__, function.__globals__, function.__name__, function.__defaults__
     )
     copy.__module__ = function.__module__
-    copy.__qualname__ = f"{function.__qualname__}_{_helpers_digest()}"
+    copy.__qualname__ = f"{function.__qualname__}_{_helpers_digest(function)}"
     return copy
 
 
-@functools.cache
-def _helpers_digest() -> str:
+def _helpers_digest(function: types.FunctionType) -> str:
+    """Return a digest of the helpers that a loop calls, itself or in other helpers."""
     digest = hashlib.sha256()
-    for helper in [body for pair in _helpers.items() for body in pair]:
+    called: dict[Callable[..., Any], None] = {}
+    waiting: list[Callable[..., Any]] = [function]
+    while waiting:
+        caller = waiting.pop()
+        for helper in map(caller.__globals__.get, caller.__code__.co_names):
+            if not isinstance(helper, types.FunctionType) or helper in called:
+                continue
+            float32 = _helpers.get(helper)
+            if float32 is not None:
+                called[helper] = None
+                waiting += (helper, float32)
+    for helper in [body for each in called for body in (each, _helpers[each])]:
         code = helper.__code__
         constants = [
             (name, repr(value))

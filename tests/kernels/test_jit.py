@@ -93,24 +93,36 @@ def test_only_float32_and_float64_are_compiled_for() -> None:
     assert not uses_numba(arrays["f4"])
 
 
-def test_compiled_loops_are_cached_under_a_name_that_follows_the_helpers(
+def _outer(x: Any) -> Any:
+    return _inner(x) + 1
+
+
+def _inner(x: Any) -> Any:
+    return x
+
+
+def _changed(x: Any) -> Any:
+    return x + 2
+
+
+def _loop(x: Any) -> Any:
+    return _outer(x)
+
+
+def test_compiled_loops_are_cached_under_a_name_that_follows_their_helpers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def loop() -> None: ...
+    def name(**float32: Callable[..., Any]) -> str:
+        helpers = {globals()[f"_{key}"]: body for key, body in float32.items()}
+        monkeypatch.setattr(_jit, "_helpers", helpers)
+        return _jit._named_after_helpers(_loop).__qualname__
 
-    name = _jit._named_after_helpers(loop).__qualname__
-    assert _jit._named_after_helpers(loop).__qualname__ == name
-    _jit._helpers_digest.cache_clear()
-    assert _jit._named_after_helpers(loop).__qualname__ == name
-
-    def helper(x: Any) -> Any:
-        return x + 1
-
-    changed: dict[Callable[..., Any], Callable[..., Any]] = {**_jit._helpers, helper: helper}
-    monkeypatch.setattr(_jit, "_helpers", changed)
-    _jit._helpers_digest.cache_clear()
-    assert _jit._named_after_helpers(loop).__qualname__ != name
-    _jit._helpers_digest.cache_clear()
+    plain = name(outer=_outer, inner=_inner)
+    assert plain.startswith("_loop_")
+    assert name(inner=_inner, outer=_outer) == plain
+    assert name(outer=_outer, inner=_inner, changed=_changed) == plain, "it does not call that one"
+    assert name(outer=_changed, inner=_inner) != plain
+    assert name(outer=_outer, inner=_changed) != plain, "a helper of a helper"
 
 
 @pytest.mark.slow

@@ -55,8 +55,11 @@ __all__ = [
 class Erf(Unary):
     """The error function; keeps x."""
 
-    ufunc = kernels.erf
     is_on_threads = True
+
+    @staticmethod
+    def ufunc(x: Array, out: Array) -> None:
+        kernels.erf(x, out)
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return 2/sqrt(pi) e^(-x^2)."""
@@ -66,8 +69,11 @@ class Erf(Unary):
 class Erfc(Unary):
     """1 - erf(x); keeps x."""
 
-    ufunc = kernels.erfc
     is_on_threads = True
+
+    @staticmethod
+    def ufunc(x: Array, out: Array) -> None:
+        kernels.erfc(x, out)
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return -2/sqrt(pi) e^(-x^2)."""
@@ -77,8 +83,11 @@ class Erfc(Unary):
 class Erfinv(Unary):
     """The inverse of the error function; keeps x."""
 
-    ufunc = kernels.erfinv
     is_on_threads = True
+
+    @staticmethod
+    def ufunc(x: Array, out: Array) -> None:
+        kernels.erfinv(x, out)
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return sqrt(pi)/2 e^(erfinv(x)^2)."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.kernels import Taps
+from offgrad import kernels
 from offgrad.ops._core.dims import integer
 from offgrad.ops._nn.max_pooling import adaptive_sizes
 from offgrad.ops._nn.resampling import resampled, spread
@@ -19,6 +19,7 @@ from offgrad.ops._nn.windows import (
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.kernels import Taps
 
 __all__ = ["adaptive_avg_pool1d", "avg_pool1d"]
 
@@ -26,7 +27,7 @@ __all__ = ["adaptive_avg_pool1d", "avg_pool1d"]
 @lru_cache(256)
 def _means(
     size: int, kernel: int, stride: int, pad: int, count: int, counts_pads: bool, divisor: int
-) -> Taps:
+) -> "Taps":
     """Return the taps of means of `count` windows; a `divisor` other than 0 overrides theirs."""
     starts = np.arange(count) * stride - pad
     stops = np.minimum(starts + kernel, size + pad)
@@ -34,7 +35,7 @@ def _means(
     first, last = np.maximum(starts, 0), np.minimum(stops, size)
     index, inside = spread(first, last - first)
     divisors = np.full(count, divisor) if divisor else padded if counts_pads else last - first
-    return Taps(size, index, inside, divisors)
+    return kernels.Taps(size, index, inside, divisors)
 
 
 def _avg_pool(
@@ -125,11 +126,11 @@ def avg_pool3d(
 
 
 @lru_cache(256)
-def adaptive_means(size: int, count: int) -> Taps:
+def adaptive_means(size: int, count: int) -> "Taps":
     """Return the taps of the means of `count` windows that cover `size` elements evenly."""
     windows = adaptive(size, count)
     index, inside = spread(windows.starts, windows.counts)
-    return Taps(size, index, inside, windows.counts)
+    return kernels.Taps(size, index, inside, windows.counts)
 
 
 def _adaptive_avg_pool(ndim: int, input: "Tensor", output_size: Any) -> "Tensor":

@@ -69,7 +69,7 @@ class Convolving(NamedTuple):
             raise RuntimeError(f"{where}: non-positive groups is not supported, got {how.groups}")
         return how
 
-    def steps(self) -> kernels.Steps:
+    def steps(self) -> "kernels.Steps":
         """Return what kernels need of it."""
         return kernels.Steps(self.stride, self.padding, self.dilation, self.groups)
 

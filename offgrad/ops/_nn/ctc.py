@@ -32,7 +32,9 @@ class CtcLoss(Op):
     As in PyTorch the gradient is that of the logits whose log-softmax is given.
     """
 
-    def forward(self, log_probs: Array, targets: kernels.CtcTargets, zero_infinity: bool) -> Array:
+    def forward(
+        self, log_probs: Array, targets: "kernels.CtcTargets", zero_infinity: bool
+    ) -> Array:
         """Return the losses [N] of log-probabilities [T, N, C]."""
         self.targets, self.zero_infinity = targets, zero_infinity
         frames, count = log_probs.shape[:2]
@@ -66,7 +68,7 @@ class CtcLossBackward(Op):
         log_probs: Array,
         losses: Array,
         alpha: Array,
-        targets: kernels.CtcTargets,
+        targets: "kernels.CtcTargets",
         zero_infinity: bool,
     ) -> Array:
         """Return the gradient [T, N, C]."""
@@ -100,7 +102,7 @@ class CtcLossBackward(Op):
         return differentiate(reference, inputs, (grad,), self.needs_input_grad)
 
 
-def _losses(log_probs: "Tensor", targets: kernels.CtcTargets, n: int) -> "Tensor":
+def _losses(log_probs: "Tensor", targets: "kernels.CtcTargets", n: int) -> "Tensor":
     """Return a sample's loss, in differentiable operations."""
     classes, skips = kernels.ctc_states(targets, n)
     count, size = int(targets.frames[n]), classes.size
@@ -131,7 +133,7 @@ def _lengths(lengths: Any, name: str, count: int) -> Array:
 
 def _targets(
     log_probs: "Tensor", targets: "Tensor", input_lengths: Any, target_lengths: Any, blank: int
-) -> kernels.CtcTargets:
+) -> "kernels.CtcTargets":
     frames, count, classes = log_probs._array.shape
     if not 0 <= blank < classes:
         raise RuntimeError(

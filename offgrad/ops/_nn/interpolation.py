@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe
-from offgrad.kernels import Taps
 from offgrad.ops._core.dims import integer, integers
 from offgrad.ops._core.dtypes import cast, category, check_tensor
 from offgrad.ops._nn.average_pooling import adaptive_means
@@ -18,6 +18,7 @@ from offgrad.ops._nn.resampling import resampled
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.kernels import Taps
 
 __all__: list[str] = []
 
@@ -40,14 +41,14 @@ def _scale(size: int, count: int, factor: float | None, dtype: Any) -> Any:
 
 
 @lru_cache(256)
-def _nearest(size: int, count: int, factor: float | None, is_exact: bool) -> Taps:
+def _nearest(size: int, count: int, factor: float | None, is_exact: bool) -> "Taps":
     """Return the taps of the element nearest to each output; its lower edge if not exact."""
     # In float32 as in PyTorch: ties between elements depend on rounding.
     number = np.arange(count, dtype=np.float32)
     scale = _scale(size, count, factor, np.float32)
     at = np.floor((number + np.float32(0.5)) * scale if is_exact else number * scale)
     index = np.minimum(at.astype(np.int64), size - 1)
-    return Taps(size, index[None], np.ones((1, count)))
+    return kernels.Taps(size, index[None], np.ones((1, count)))
 
 
 def _positions(
@@ -62,14 +63,14 @@ def _positions(
 
 
 @lru_cache(256)
-def _linear(size: int, count: int, factor: float | None, align_corners: bool, dtype: Any) -> Taps:
+def _linear(size: int, count: int, factor: float | None, align_corners: bool, dtype: Any) -> "Taps":
     """Return the taps of the two elements next to each output."""
     at = np.maximum(_positions(size, count, factor, align_corners, dtype), 0)
     if size == count:
         at = np.arange(count, dtype=dtype)
     lower = np.minimum(at.astype(np.int64), size - 1)
     share = np.clip(at - lower.astype(dtype), 0, 1)
-    return Taps(size, [lower, np.minimum(lower + 1, size - 1)], [1 - share, share])
+    return kernels.Taps(size, [lower, np.minimum(lower + 1, size - 1)], [1 - share, share])
 
 
 def _cubic_near(x: Any, a: float) -> Any:
@@ -94,14 +95,14 @@ def cubic_weights(share: Any, a: float = -0.75) -> list[Any]:
 
 
 @lru_cache(256)
-def _cubic(size: int, count: int, factor: float | None, align_corners: bool, dtype: Any) -> Taps:
+def _cubic(size: int, count: int, factor: float | None, align_corners: bool, dtype: Any) -> "Taps":
     """Return the taps of the four elements around each output; those outside are the edges."""
     at = _positions(size, count, factor, align_corners, dtype)
     if size == count:
         at = np.arange(count, dtype=dtype)
     second = np.floor(at)
     index = second.astype(np.int64) + np.arange(-1, 3)[:, None]
-    return Taps(size, np.clip(index, 0, size - 1), cubic_weights(at - second))
+    return kernels.Taps(size, np.clip(index, 0, size - 1), cubic_weights(at - second))
 
 
 def _triangle(x: Array) -> Array:
@@ -128,7 +129,7 @@ _FILTERS: dict[str, tuple[Callable[[Array], Array], int]] = {
 @lru_cache(256)
 def _antialiased(
     size: int, count: int, factor: float | None, align_corners: bool, mode: str
-) -> Taps:
+) -> "Taps":
     """Return the taps of a filter as wide as the outputs are apart, if that is more than 1."""
     weigh, reach = _FILTERS[mode]
     if align_corners:
@@ -141,7 +142,7 @@ def _antialiased(
     stop = np.minimum((centre + reach * wide + 0.5).astype(np.int64), size)
     within = np.arange(int((stop - first).max(initial=1)))[:, None]
     weight = np.where(within < stop - first, weigh((within + first - centre + 0.5) / wide), 0)
-    return Taps(size, np.minimum(first + within, size - 1), weight / weight.sum(0))
+    return kernels.Taps(size, np.minimum(first + within, size - 1), weight / weight.sum(0))
 
 
 def interpolate(

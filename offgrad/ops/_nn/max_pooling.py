@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.kernels import Windows
 from offgrad.ops._nn.windows import (
     INTEGERS,
     adaptive,
@@ -22,6 +21,7 @@ from offgrad.ops._nn.windows import (
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.kernels import Windows
 
 __all__ = ["max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d"]
 
@@ -41,7 +41,7 @@ class MaxPool(Op):
     """
 
     def forward(
-        self, x: Array, windows: tuple[Windows, ...], ndim: int, with_indices: bool
+        self, x: Array, windows: "tuple[Windows, ...]", ndim: int, with_indices: bool
     ) -> tuple[Array, Array | None]:
         """Return the maxima and, if asked for, their places in the flattened plane."""
         self.windows, self.ndim, self.shape = windows, ndim, x.shape
@@ -72,7 +72,7 @@ class MaxPoolBackward(Op):
         self,
         grad: Array,
         codes: Array,
-        windows: tuple[Windows, ...],
+        windows: "tuple[Windows, ...]",
         ndim: int,
         shape: tuple[int, ...],
     ) -> Array:
@@ -93,7 +93,7 @@ class MaxPoolBackward(Op):
 class MaxPoolDoubleBackward(Op):
     """The elements at the places of maxima; keeps the places."""
 
-    def forward(self, x: Array, codes: Array, windows: tuple[Windows, ...], ndim: int) -> Array:
+    def forward(self, x: Array, codes: Array, windows: "tuple[Windows, ...]", ndim: int) -> Array:
         self.windows, self.ndim, self.shape = windows, ndim, x.shape
         self.save(codes=codes)
         volume = _volume(x, ndim)
@@ -111,7 +111,7 @@ class MaxPoolDoubleBackward(Op):
 
 
 def pooled(
-    x: "Tensor", windows: tuple[Windows, ...], name: str, return_indices: bool
+    x: "Tensor", windows: "tuple[Windows, ...]", name: str, return_indices: bool
 ) -> "Tensor | tuple[Tensor, Tensor]":
     operation = MaxPool.named(name + "Backward0")
     values, indices = operation.apply_all(

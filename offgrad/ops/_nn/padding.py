@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.kernels import Taps
 from offgrad.ops._core.dims import integers
 from offgrad.ops._core.dtypes import check_tensor, element
 from offgrad.ops._nn.resampling import resampled
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.kernels import Taps
 
 __all__ = ["constant_pad_nd"]
 
@@ -87,7 +87,7 @@ def constant_pad_nd(input: "Tensor", pad: Sequence[int], value: Any = 0) -> "Ten
 
 
 @lru_cache(256)
-def _copies(mode: str, size: int, before: int, after: int) -> Taps:
+def _copies(mode: str, size: int, before: int, after: int) -> "Taps":
     """Return the taps of one dimension that is padded with copies of its elements."""
     at = np.arange(-before, size + after)
     if mode == "replicate":
@@ -99,7 +99,7 @@ def _copies(mode: str, size: int, before: int, after: int) -> Taps:
     else:
         last = size - 1
         at = last - np.abs(last - np.abs(at))
-    return Taps(size, at[None], np.ones((1, len(at))))
+    return kernels.Taps(size, at[None], np.ones((1, len(at))))
 
 
 _NODES = {"reflect": "ReflectionPad", "replicate": "ReplicationPad", "circular": "CircularPad"}

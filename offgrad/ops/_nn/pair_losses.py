@@ -65,7 +65,7 @@ class PairLoss(Op):
         """Return the gradient of each loss: `grad`, over the number of losses for their mean."""
         return grad / self.count if self.reduction == 1 else grad
 
-    def kernel(self) -> kernels.PairLoss:
+    def kernel(self) -> "kernels.PairLoss":
         """Return the loss as a kernel."""
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class PairLossBackward(Op):
 class MseLoss(PairLoss):
     """(x - target)^2; keeps both."""
 
-    def kernel(self) -> kernels.PairLoss:
+    def kernel(self) -> "kernels.PairLoss":
         return kernels.mse()
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
@@ -124,7 +124,7 @@ class SmoothL1Loss(PairLoss):
 
     beta: float
 
-    def kernel(self) -> kernels.PairLoss:
+    def kernel(self) -> "kernels.PairLoss":
         return kernels.smooth_l1(self.beta)
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
@@ -138,7 +138,7 @@ class HuberLoss(PairLoss):
 
     delta: float
 
-    def kernel(self) -> kernels.PairLoss:
+    def kernel(self) -> "kernels.PairLoss":
         return kernels.huber(self.delta)
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
@@ -152,7 +152,7 @@ class SoftMarginLoss(PairLoss):
 
     is_of_difference = False
 
-    def kernel(self) -> kernels.PairLoss:
+    def kernel(self) -> "kernels.PairLoss":
         return kernels.soft_margin()
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
@@ -169,7 +169,7 @@ class BinaryCrossEntropy(PairLoss):
 
     is_of_difference = False
 
-    def kernel(self) -> kernels.PairLoss:
+    def kernel(self) -> "kernels.PairLoss":
         return kernels.binary_cross_entropy()
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":
@@ -186,7 +186,7 @@ class BinaryCrossEntropyWithLogits(PairLoss):
 
     is_of_difference = False
 
-    def kernel(self) -> kernels.PairLoss:
+    def kernel(self) -> "kernels.PairLoss":
         return kernels.binary_cross_entropy_with_logits()
 
     def slope(self, x: "Tensor", target: "Tensor") -> "Tensor":

@@ -130,8 +130,13 @@ class Hardsigmoid(TwoSlopes):
 class Hardswish(FusedActivation):
     """x times hardsigmoid(x) (Howard et al., 2019); keeps x."""
 
-    value = staticmethod(kernels.hardswish)
-    gradient = staticmethod(kernels.hardswish_backward)
+    @staticmethod
+    def value(x: Array, out: Array) -> None:
+        kernels.hardswish(x, out)
+
+    @staticmethod
+    def gradient(grad: Array, x: Array, out: Array) -> None:
+        kernels.hardswish_backward(grad, x, out)
 
     @staticmethod
     def slope(x: "Tensor") -> "Tensor":

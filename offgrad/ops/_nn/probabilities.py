@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["log_softmax", "softmax", "softmin"]
 
-_LOGARITHMIC = kernels.log_softmax, kernels.log_softmax_backward
-
 
 def _along(
     kernel: Callable[..., Any], of_planes: Callable[..., Any], dim: int, *arrays: Array
@@ -38,7 +36,8 @@ def _along(
         shape = prod(first.shape[:axis]), first.shape[axis], length
         out = memory.empty(first.shape, first.dtype)
         planes = [memory.contiguous(each).reshape(shape) for each in arrays]
-        of_planes(*planes, out.reshape(shape), is_log=kernel in _LOGARITHMIC)
+        is_log = kernel in (kernels.log_softmax, kernels.log_softmax_backward)
+        of_planes(*planes, out.reshape(shape), is_log=is_log)
         return out
     transposed = [memory.copy(np.moveaxis(each, dim, -1)) for each in arrays]
     result = memory.empty(transposed[0].shape, first.dtype)

@@ -9,13 +9,13 @@ from offgrad import kernels, memory
 from offgrad.autograd.gradients import grad as gradients
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
-from offgrad.kernels import TimeSteps
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._linalg.affine import linear
 from offgrad.ops._shape.joining import cat
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.kernels import TimeSteps
 
 Cell = Callable[..., "tuple[Tensor, ...]"]
 
@@ -367,7 +367,7 @@ Rnn.gradient = RnnBackward
 
 
 def unrolled(
-    cell: Cell, steps: TimeSteps, known: "dict[str, Tensor]", states: int
+    cell: Cell, steps: "TimeSteps", known: "dict[str, Tensor]", states: int
 ) -> "tuple[Tensor, ...]":
     """Return a layer's outputs, computed step by step in plain operations."""
     products = linear(known["input"], known["weight_ih"], known.get("bias_ih"))
@@ -428,7 +428,7 @@ def _rows(grad: Array | None, like: Array) -> Array:
     return memory.zeros(like.shape, like.dtype) if grad is None else memory.contiguous(grad)
 
 
-def _before(steps: TimeSteps, out: Array, first: Array) -> Array:
+def _before(steps: "TimeSteps", out: Array, first: Array) -> Array:
     """Return the state before each row."""
     before = memory.empty(out.shape, out.dtype)
     steps.previous(out, first, before)

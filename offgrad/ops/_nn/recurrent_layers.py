@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels
 from offgrad.autograd.op import Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.kernels import TimeSteps
 from offgrad.ops._core.dtypes import cast, real_floating
 from offgrad.ops._nn.recurrent import Gru, Lstm, Rnn
 from offgrad.ops._random.dropout import dropout as drop
@@ -15,6 +15,7 @@ from offgrad.ops._shape.joining import cat, stack
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.kernels import TimeSteps
 
 __all__ = [
     "gru",
@@ -32,17 +33,17 @@ _PARAMETERS = (
 )  # fmt: skip
 
 
-def _regular_steps(length: int, batch: int, batch_first: bool, reverse: bool) -> TimeSteps:
+def _regular_steps(length: int, batch: int, batch_first: bool, reverse: bool) -> "TimeSteps":
     starts = np.arange(length) * (1 if batch_first else batch)
     ordered = starts[::-1].copy() if reverse else starts
-    return TimeSteps(ordered, np.full(length, batch), length if batch_first else 1)
+    return kernels.TimeSteps(ordered, np.full(length, batch), length if batch_first else 1)
 
 
-def _packed_steps(counts: Any, reverse: bool) -> TimeSteps:
+def _packed_steps(counts: Any, reverse: bool) -> "TimeSteps":
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)[:-1]])
     if reverse:
-        return TimeSteps(starts[::-1].copy(), counts[::-1].copy(), 1)
-    return TimeSteps(starts, counts, 1)
+        return kernels.TimeSteps(starts[::-1].copy(), counts[::-1].copy(), 1)
+    return kernels.TimeSteps(starts, counts, 1)
 
 
 def _stack(
@@ -203,7 +204,7 @@ def _step(
     dtype = x._array.dtype
     if dtype.itemsize < 4:
         tensors = [None if each is None else cast(each, np.float32) for each in tensors]
-    options["steps"] = TimeSteps(np.zeros(1, np.int64), np.full(1, batch), 1)
+    options["steps"] = kernels.TimeSteps(np.zeros(1, np.int64), np.full(1, batch), 1)
     _, *ends = op.apply_all(*tensors, options=options)
     return tuple(cast(each, dtype) for each in ends)
 

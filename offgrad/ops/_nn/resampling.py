@@ -6,10 +6,10 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.kernels import Taps
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.kernels import Taps
 
 __all__: list[str] = []
 
@@ -22,7 +22,7 @@ class Resample(Op):
 
     is_recomputable = True
 
-    def forward(self, x: Array, taps: tuple[Taps | None, ...]) -> Array:
+    def forward(self, x: Array, taps: "tuple[Taps | None, ...]") -> Array:
         """Return x with other sizes in the dimensions of `taps`; None keeps one as it is."""
         self.taps = taps
         before = x.ndim - len(taps)
@@ -46,7 +46,7 @@ def _other_direction(name: str) -> str:
     return name.replace("Backward0", "BackwardBackward0")
 
 
-def resampled(x: "Tensor", taps: tuple[Taps | None, ...], name: str) -> "Tensor":
+def resampled(x: "Tensor", taps: "tuple[Taps | None, ...]", name: str) -> "Tensor":
     """Return `x` summed along its last dimensions; `name` is that of the node, less its suffix."""
     return Resample.named(name + "Backward0").apply(x, taps=taps)
 

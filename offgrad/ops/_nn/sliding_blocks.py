@@ -22,7 +22,7 @@ class Im2Col(Op):
 
     is_recomputable = True
 
-    def forward(self, x: Array, kernel: Pair, places: Pair, steps: kernels.Steps) -> Array:
+    def forward(self, x: Array, kernel: Pair, places: Pair, steps: "kernels.Steps") -> Array:
         """Return [N, C KH KW, places] for x [N, C, H, W]."""
         self.space, self.kernel, self.places, self.steps = x.shape[2:], kernel, places, steps
         out = memory.empty((*x.shape[:2], *kernel, *places), x.dtype)
@@ -42,7 +42,7 @@ class Col2Im(Op):
     is_recomputable = True
 
     def forward(
-        self, x: Array, size: Pair, kernel: Pair, places: Pair, steps: kernels.Steps
+        self, x: Array, size: Pair, kernel: Pair, places: Pair, steps: "kernels.Steps"
     ) -> Array:
         """Return [N, C, *size] for x [N, C KH KW, places]."""
         self.kernel, self.places, self.steps = kernel, places, steps
@@ -158,7 +158,7 @@ def _pair(where: str, name: str, value: Any) -> Pair:
 
 def _steps(
     where: str, kernel: Any, dilation: Any, padding: Any, stride: Any
-) -> tuple[Pair, kernels.Steps]:
+) -> "tuple[Pair, kernels.Steps]":
     pairs = [
         _pair(where, name, value)
         for name, value in (
@@ -176,7 +176,7 @@ def _steps(
     return pairs[0], kernels.Steps(pairs[1], pairs[2], pairs[3])
 
 
-def _places(space: Pair, kernel: Pair, steps: kernels.Steps) -> Pair:
+def _places(space: Pair, kernel: Pair, steps: "kernels.Steps") -> Pair:
     """Return the number of blocks in each dimension, 0 or less if none fits."""
     sizes = zip(space, kernel, steps.stride, steps.padding, steps.dilation, strict=True)
     return tuple(

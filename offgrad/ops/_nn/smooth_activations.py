@@ -141,7 +141,9 @@ class Silu(FusedActivation):
         else:
             kernels.silu(x, out)
 
-    gradient = staticmethod(kernels.silu_backward)
+    @staticmethod
+    def gradient(grad: Array, x: Array, out: Array) -> None:
+        kernels.silu_backward(grad, x, out)
 
     @staticmethod
     def slope(x: "Tensor") -> "Tensor":
@@ -211,8 +213,13 @@ class Softplus(FusedActivation):
 class Mish(FusedActivation):
     """x tanh(log(1 + e^x)) (Misra, 2019); keeps x."""
 
-    value = staticmethod(kernels.mish)
-    gradient = staticmethod(kernels.mish_backward)
+    @staticmethod
+    def value(x: Array, out: Array) -> None:
+        kernels.mish(x, out)
+
+    @staticmethod
+    def gradient(grad: Array, x: Array, out: Array) -> None:
+        kernels.mish_backward(grad, x, out)
 
     @staticmethod
     def slope(x: "Tensor") -> "Tensor":
@@ -224,8 +231,13 @@ class Mish(FusedActivation):
 class LogSigmoid(FusedActivation):
     """log sigmoid(x); keeps x."""
 
-    value = staticmethod(kernels.log_sigmoid)
-    gradient = staticmethod(kernels.log_sigmoid_backward)
+    @staticmethod
+    def value(x: Array, out: Array) -> None:
+        kernels.log_sigmoid(x, out)
+
+    @staticmethod
+    def gradient(grad: Array, x: Array, out: Array) -> None:
+        kernels.log_sigmoid_backward(grad, x, out)
 
     @staticmethod
     def slope(x: "Tensor") -> "Tensor":

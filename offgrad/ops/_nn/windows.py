@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels
 from offgrad.autograd.tensor_base import describe
-from offgrad.kernels import Windows
 from offgrad.ops._core.dims import integer, is_integer
 from offgrad.ops._core.dims import integers as as_integers
 from offgrad.ops._core.dtypes import category, check_tensor
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.kernels import Windows
 
 Sizes = tuple[int, ...]
 
@@ -117,13 +118,13 @@ def output_sizes(
     return found
 
 
-def with_dims(windows: tuple[Windows, ...]) -> tuple[Windows, ...]:
+def with_dims(windows: "tuple[Windows, ...]") -> "tuple[Windows, ...]":
     """Return windows of three dimensions: the missing ones in front have size 1."""
-    return (*(_SINGLE,) * (3 - len(windows)), *windows)
+    return (*(sliding(1, 1, 1, 0, 1, 1),) * (3 - len(windows)), *windows)
 
 
 @lru_cache(256)
-def sliding(size: int, kernel: int, stride: int, pad: int, dilation: int, count: int) -> Windows:
+def sliding(size: int, kernel: int, stride: int, pad: int, dilation: int, count: int) -> "Windows":
     """Return windows of `kernel` elements, clipped at both ends."""
     start = np.arange(count) * stride - pad
     skipped = np.maximum(0, -(start // dilation))
@@ -133,11 +134,11 @@ def sliding(size: int, kernel: int, stride: int, pad: int, dilation: int, count:
     whole = np.flatnonzero((counts == kernel) & (skipped == 0))
     first, last = (int(whole[0]), int(whole[-1]) + 1) if len(whole) else (0, 0)
     width = int(counts.max())
-    return Windows(starts, counts, dilation, width, stride, first, last)
+    return kernels.Windows(starts, counts, dilation, width, stride, first, last)
 
 
 @lru_cache(256)
-def adaptive(size: int, count: int) -> Windows:
+def adaptive(size: int, count: int) -> "Windows":
     """Return `count` windows that cover `size` elements, as equal as possible.
 
     The windows share an element where `size` is no multiple of `count`.
@@ -147,7 +148,4 @@ def adaptive(size: int, count: int) -> Windows:
     number = np.arange(count)
     starts = number * size // max(count, 1)
     counts = -(-(number + 1) * size // max(count, 1)) - starts
-    return Windows(starts, counts, 1, int(counts.max(initial=1)))
-
-
-_SINGLE = sliding(1, 1, 1, 0, 1, 1)
+    return kernels.Windows(starts, counts, 1, int(counts.max(initial=1)))

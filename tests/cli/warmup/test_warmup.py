@@ -33,6 +33,7 @@ print(*(sum(counts) for counts in zip(*(loop.counts() for loop in _jit.loops))))
 """
 
 LOOPS_LEFT_OUT = """
+from offgrad.kernels import *
 from offgrad.kernels import _jit, _warmup
 for name in _warmup.UNITS:
     _warmup.compile_unit(name, "float32")
