@@ -20,6 +20,7 @@ from offgrad import (
     _missing,
     _out,
     _pickling,
+    _rare,
     _settings,
     autograd,
     memory,
@@ -28,6 +29,8 @@ from offgrad import (
     optim,
     random,
     session,
+    special,
+    storage,
     utils,
 )
 from offgrad._dtype import (
@@ -154,6 +157,7 @@ _MODULES = (
     "mps",
     "multiprocessing",
     "overrides",
+    "sparse",
     "testing",
     "torch_version",
     "types",
@@ -168,6 +172,7 @@ _storage_types = {
 globals().update(_storage_types)
 
 _NAMES = {"Future": "futures", "GradScaler": "amp", "fork": "jit", "wait": "jit"}
+_NAMES |= dict.fromkeys(_rare.SPARSE.split(), "_tensor.sparse.constructors")
 
 __getattr__ = _missing.missing("offgrad", _MODULES, _NAMES)
 
@@ -251,7 +256,6 @@ __all__ = [
     "sparse_coo",
     "sparse_csc",
     "sparse_csr",
-    "sparse",
     "special",
     "storage",
     "strided",

@@ -2,7 +2,6 @@
 
 from offgrad import ops
 from offgrad.autograd.tensor_base import TensorBase
-from offgrad.ops._linalg import sparse
 
 
 class OperationMethods(TensorBase):
@@ -277,7 +276,6 @@ class OperationMethods(TensorBase):
     tanh = ops.tanh
     tensor_split = ops.tensor_split
     tile = ops.tile
-    to_sparse = sparse.to_sparse
     topk = ops.topk
     trace = ops.trace
     transpose = ops.transpose

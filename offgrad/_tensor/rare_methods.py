@@ -11,6 +11,7 @@ from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.device import check_device
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._core.sparse_data import sparse_module
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -50,6 +51,17 @@ solve = _removed("solve", "linalg.solve, whose arguments come in the other order
 symeig = _removed("symeig", "linalg.eigh")
 
 
+def _sparse_function(name: str) -> Any:
+    """Return the method that a function of sparse tensors computes, imported when called."""
+
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        return getattr(sparse_module("constructors"), name)(self, *args, **options)
+
+    method.__name__ = name
+    method.__doc__ = f"See `{name}` of the sparse layouts."
+    return method
+
+
 class RareMethods(TensorBase):
     """Old names, names of other layouts and devices, and the like."""
 
@@ -58,8 +70,20 @@ class RareMethods(TensorBase):
     is_coalesced, crow_indices = map(_of_sparse, ("is_coalesced", "crow_indices"))
     col_indices, ccol_indices = map(_of_sparse, ("col_indices", "ccol_indices"))
     row_indices = _of_sparse("row_indices")
+    to_sparse, to_sparse_coo = map(_sparse_function, ("to_sparse", "to_sparse_coo"))
+    to_sparse_csr, to_sparse_csc = map(_sparse_function, ("to_sparse_csr", "to_sparse_csc"))
+    to_sparse_bsr, to_sparse_bsc = map(_sparse_function, ("to_sparse_bsr", "to_sparse_bsc"))
+    sparse_mask = _sparse_function("sparse_mask")
+    smm, sspaddmm = map(_of_sparse, ("smm", "sspaddmm"))
+    sparse_resize_, resize_as_sparse_ = map(_of_sparse, ("sparse_resize_", "resize_as_sparse_"))
+    sparse_resize_and_clear_ = _of_sparse("sparse_resize_and_clear_")
     eig, lstsq, solve, symeig = eig, lstsq, solve, symeig
     float_power_ = inplace_form(ops.float_power)
+
+    @staticmethod
+    def _sparse(index: Any, values: Any, shape: Any, is_coalesced: bool = False) -> Any:
+        """Return the sparse tensor of values [n, ...] at indices [d, n], unchecked."""
+        return sparse_module("coo").make_coo(index, values, shape, is_coalesced)
 
     def sparse_dim(self) -> int:
         """Return 0: no dimension is sparse."""

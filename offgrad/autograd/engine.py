@@ -359,7 +359,8 @@ class _InputBuffers:
         metadata = node.output_metadata
         shape, dtype = metadata[output_nr]
         array = grad._array if isinstance(grad, TensorBase) else grad
-        if type(array) is not np.ndarray:  # arithmetic of arrays without dimensions
+        # Arithmetic of arrays without dimensions; tensors without an array are sparse.
+        if type(array) is not np.ndarray and array is grad:
             array = grad = np.asarray(array)
         if array.shape != shape or array.dtype != dtype:
             (tensor,) = as_tensors([grad])
@@ -374,7 +375,7 @@ class _InputBuffers:
         sum_so_far = grads[output_nr]
         if sum_so_far is None:
             grads[output_nr] = grad
-        elif (node, output_nr) in self._owned:
+        elif (node, output_nr) in self._owned and type(array) is np.ndarray:
             total = sum_so_far._array if isinstance(sum_so_far, TensorBase) else sum_so_far
             previous = ignore_float_errors()
             try:
@@ -384,7 +385,7 @@ class _InputBuffers:
         else:
             first, second = as_tensors((sum_so_far, grad))
             grads[output_nr] = first + second  # type: ignore[operator]
-            if not self._create_graph:
+            if not self._create_graph and type(array) is np.ndarray:
                 self._owned.add((node, output_nr))
 
 

@@ -283,7 +283,9 @@ class AccumulateGrad(Node):
         is_ours = is_sole_owner(grads)
         (grad,) = grads
         assert grad is not None
-        if leaf.grad is None:
+        if not isinstance(grad._array, np.ndarray):
+            leaf.grad = _with_sparse(leaf.grad, grad)
+        elif leaf.grad is None:
             is_plain = grad._grad_fn is None and not grad_mode.state.grad_enabled
             is_kept = is_ours and is_plain and grad._array.flags.c_contiguous
             # A tensor of its own: a Function may return a parameter.
@@ -293,6 +295,8 @@ class AccumulateGrad(Node):
                 f"the gradient of a leaf must have the shape of its .grad, got a {describe(grad)} "
                 f"for a {describe(leaf.grad)}; set .grad to None after changing a leaf's shape"
             )
+        elif not isinstance(leaf.grad._array, np.ndarray):
+            leaf.grad = grad + leaf.grad  # the second is sparse, the sum is not
         elif grad_mode.state.grad_enabled or 0 in leaf.grad._array.strides:
             # With create_graph, as in PyTorch even where this gradient has no history; or the
             # elements of an expanded .grad share memory.
@@ -305,6 +309,20 @@ class AccumulateGrad(Node):
             finally:
                 restore_float_errors(previous)
         leaf.grad._storage.role = "gradients"
+
+
+def _with_sparse(previous: "Tensor | None", grad: "Tensor") -> "Tensor":
+    """Return the gradient of a leaf after a sparse one has been added: `previous` if it can be."""
+    if previous is None:
+        return grad.clone()
+    if grad_mode.state.grad_enabled:
+        return previous + grad
+    if isinstance(previous._array, np.ndarray):
+        total = previous + grad
+        previous._storage.write("AccumulateGrad")
+        np.copyto(previous._array, total._array)
+        return previous
+    return previous.add_(grad)
 
 
 def as_tensors(grads: Gradients) -> Grads:

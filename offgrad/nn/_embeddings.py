@@ -43,12 +43,11 @@ def embedding(
         max_norm: rows with larger norms are scaled to it, in `weight` itself.
         norm_type: the p of these norms.
         scale_grad_by_freq: divide gradients by how often their index occurs.
-        sparse: must be False.
+        sparse: whether the gradient of `weight` is a sparse tensor.
 
     Raises:
         IndexError: if an index is out of range.
         AssertionError: if `padding_idx` is.
-        NotImplementedError: for sparse gradients.
     """
     padding = _padding(padding_idx, weight, "embedding")
     if max_norm is not None:
@@ -79,7 +78,7 @@ def embedding_bag(
         norm_type: the p of these norms.
         scale_grad_by_freq: divide gradients by how often their index occurs.
         mode: ``"sum"``, ``"mean"`` or ``"max"``.
-        sparse: must be False.
+        sparse: whether the gradient of `weight` is a sparse tensor.
         per_sample_weights: a factor for each index, of the shape of `input`, for sums.
         include_last_offset: whether `offsets` ends with the number of indices.
         padding_idx: a row that does not count.

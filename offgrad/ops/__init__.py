@@ -50,7 +50,6 @@ from offgrad.ops._linalg.matrix_functions import *
 from offgrad.ops._linalg.products import *
 from offgrad.ops._linalg.samples import *
 from offgrad.ops._linalg.solving import *
-from offgrad.ops._linalg.sparse import *
 from offgrad.ops._linalg.spectral import *
 from offgrad.ops._nn.activations import *
 from offgrad.ops._nn.attention import *

@@ -20,6 +20,7 @@ from offgrad.optim.radam import RAdam
 from offgrad.optim.rmsprop import RMSprop
 from offgrad.optim.rprop import Rprop
 from offgrad.optim.sgd import SGD
+from offgrad.optim.sparse_adam import SparseAdam
 
 __all__ = [
     "ASGD",
@@ -37,6 +38,7 @@ __all__ = [
     "RMSprop",
     "Rprop",
     "SGD",
+    "SparseAdam",
     "lr_scheduler",
     "swa_utils",
 ]

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+
 from offgrad import kernels
 from offgrad._tensor.tensor import Tensor
 from offgrad.optim.batched import Batch, BatchedOptimizer, new_count
 from offgrad.optim.optimizer import ParamsT
-from offgrad.optim.options import check_common, check_options, number
+from offgrad.optim.options import check_common, check_options, number, numbers
+from offgrad.optim.sparse_gradients import add_at, elements
 
 
 class Adagrad(BatchedOptimizer):
@@ -72,4 +75,28 @@ class Adagrad(BatchedOptimizer):
             *batch.arguments(
                 "lr", "lr_decay", "eps", "weight_decay", "maximize", counts=[batch.steps()]
             )
+        )
+
+    def update_sparse(self, param: Tensor, grad: Any, group: dict[str, Any]) -> None:
+        """Update the rows of a sparse gradient, and their sums.
+
+        Raises:
+            RuntimeError: for weight decay, whose gradient is not sparse.
+        """
+        options, state = numbers(group), self.state[param]
+        if options["weight_decay"]:
+            raise RuntimeError(
+                "Adagrad: weight_decay has a dense gradient, so it cannot go with sparse ones; "
+                "set it to 0"
+            )
+        state["step"] += 1
+        index, values = elements(-grad if options["maximize"] else grad)
+        total = state["sum"]
+        add_at(total, index, values * values.conj(), "Adagrad")
+        rate = options["lr"] / (1 + (number(state["step"]) - 1) * options["lr_decay"])
+        add_at(
+            param,
+            index,
+            -rate * values / (np.sqrt(total._array[index]) + options["eps"]),
+            "Adagrad",
         )

@@ -138,7 +138,7 @@ class _Step:
         parts = []
         for param in self._params:
             grad: Any = ops.zeros_like(param) if param.grad is None else param.grad
-            grad = grad.detach()
+            grad = grad.detach().to_dense()
             parts.append((ops.view_as_real(grad) if grad.is_complex() else grad).reshape(-1))
         return ops.cat(parts)
 

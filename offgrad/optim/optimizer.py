@@ -21,6 +21,7 @@ from offgrad.optim.hooks import (
     with_step_hooks,
 )
 from offgrad.optim.loading import convert_state
+from offgrad.optim.sparse_gradients import has_sparse_gradient
 
 __all__ = [
     "Optimizer",
@@ -185,6 +186,11 @@ class Optimizer(OptimizerHooks):
             loss = grad_mode.call(True, closure)
         for group in self.param_groups:
             params = [each for each in group["params"] if each._grad is not None]
+            sparse = [each for each in params if has_sparse_gradient(each)]
+            if sparse:
+                params = [each for each in params if not has_sparse_gradient(each)]
+                for param in sparse:
+                    self.update_sparse(param, param._grad, group)
             if params:
                 self.update_group(params, group)
         return loss
@@ -214,6 +220,13 @@ class Optimizer(OptimizerHooks):
         Kernels get the arrays that they change from `writable`.
         """
         raise NotImplementedError(f"{type(self).__name__} defines neither step() nor update()")
+
+    def update_sparse(self, param: Tensor, grad: Any, group: dict[str, Any]) -> None:
+        """Update one parameter in place, and its state, by a sparse gradient."""
+        raise RuntimeError(
+            f"{type(self).__name__} does not support sparse gradients; use SparseAdam, or make the "
+            "layer with sparse=False"
+        )
 
     def new_state(self, param: Tensor, value: float = 0.0) -> Tensor:
         """Return a constant like `param`; memory reports count it as optimizer state.

@@ -6,7 +6,8 @@ from offgrad import kernels
 from offgrad._tensor.tensor import Tensor
 from offgrad.optim.batched import Batch, BatchedOptimizer, Counts
 from offgrad.optim.optimizer import ParamsT
-from offgrad.optim.options import check_common, check_options, number
+from offgrad.optim.options import check_common, check_options, number, numbers
+from offgrad.optim.sparse_gradients import add_at, elements
 
 
 class SGD(BatchedOptimizer):
@@ -80,3 +81,29 @@ class SGD(BatchedOptimizer):
                 counts=[batch.is_first],
             )
         )
+
+    def update_sparse(self, param: Tensor, grad: Any, group: dict[str, Any]) -> None:
+        """Update the rows of a sparse gradient; a momentum buffer is sparse, too.
+
+        Raises:
+            RuntimeError: for weight decay, whose gradient is not sparse.
+        """
+        options = numbers(group)
+        if options["weight_decay"]:
+            raise RuntimeError(
+                "SGD: weight_decay has a dense gradient, so it cannot go with sparse ones; set it "
+                "to 0"
+            )
+        step = -grad.detach() if options["maximize"] else grad.detach()
+        momentum = options["momentum"]
+        if momentum:
+            state = self.state[param]
+            buffer = state.get("momentum_buffer")
+            if buffer is None:
+                buffer = step.clone()
+            else:
+                buffer = buffer * momentum + step * (1 - options["dampening"])
+            state["momentum_buffer"] = buffer
+            step = step + buffer * momentum if options["nesterov"] else buffer
+        index, values = elements(step)
+        add_at(param, index, -options["lr"] * values, "SGD")

@@ -315,3 +315,62 @@ def errors(m: Any) -> list[str]:
 
 def test_errors() -> None:
     assert errors(offgrad) == errors(torch)
+
+
+SPARSE: list[tuple[str, dict[str, Any]]] = [
+    ("SparseAdam", {}),
+    ("SparseAdam", {"betas": (0.8, 0.6), "eps": 1e-4, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.8, "dampening": 0.1, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.8, "nesterov": True}),
+    ("Adagrad", {"lr_decay": 0.1, "initial_accumulator_value": 0.5}),
+    ("LBFGS", {"max_iter": 3}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize(("name", "options"), SPARSE, ids=str)
+def test_sparse_gradients(name: str, options: dict[str, Any]) -> None:
+    results = []
+    for m in (offgrad, torch):
+        torch_like: Any = m
+        layer = torch_like.nn.Embedding(5, 2, sparse=True, _weight=m.arange(10.0).reshape(5, 2) / 9)
+        optimizer: Any = getattr(m.optim, name)(layer.parameters(), **options)
+        for step in range(4):
+            index = m.tensor([0, step, 3, 0])
+
+            def closure(optimizer: Any = optimizer, layer: Any = layer, index: Any = index) -> Any:
+                optimizer.zero_grad()
+                loss = (layer(index) ** 2).sum()
+                loss.backward()
+                return loss
+
+            closure()
+            optimizer.step(*[closure] * (name == "LBFGS"))
+        state = optimizer.state_dict()["state"][0]
+        buffers = {
+            key: np.asarray(value.to_dense() if hasattr(value, "to_dense") else value).tolist()
+            for key, value in state.items()
+            if key in ("step", "exp_avg", "exp_avg_sq", "sum", "momentum_buffer")
+        }
+        other = getattr(m.optim, name)(layer.parameters(), **options)
+        other.load_state_dict(optimizer.state_dict())
+        assert other.state_dict()["state"].keys() == optimizer.state_dict()["state"].keys()
+        results.append((layer.weight.detach().numpy(), buffers))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=2e-5)
+    assert results[0][1].keys() == results[1][1].keys()
+    for key, value in results[0][1].items():
+        np.testing.assert_allclose(value, results[1][1][key], rtol=2e-5)
+
+
+def test_sparse_and_dense_gradients_have_their_optimizers() -> None:
+    for m in (offgrad, torch):
+        weight: Any = m.ones(3, 2, requires_grad=True)
+        m.nn.functional.embedding(m.tensor([0]), weight, sparse=True).sum().backward()
+        for name in ("Adam", "AdamW", "RMSprop", "Rprop"):
+            with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+                getattr(m.optim, name)([weight]).step()
+        weight.grad = m.ones(3, 2)
+        with pytest.raises(RuntimeError, match="does not support dense gradients"):
+            m.optim.SparseAdam([weight]).step()
+        with pytest.raises(ValueError, match="SparseAdam"):
+            m.optim.SparseAdam([m.ones(2).to_sparse()])

@@ -98,7 +98,6 @@ class Embedding(_Table):
         super().__init__()
         self.max_norm, self.norm_type = max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
-        _refuse_sparse(sparse)
         self._make(num_embeddings, embedding_dim, padding_idx, _weight, _freeze, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -180,7 +179,6 @@ class EmbeddingBag(_Table):
         self.max_norm, self.norm_type = max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         self.mode, self.include_last_offset = mode, include_last_offset
-        _refuse_sparse(sparse)
         self._make(num_embeddings, embedding_dim, padding_idx, _weight, False, device, dtype)
 
     def forward(
@@ -248,8 +246,3 @@ def _norm_options(layer: Any) -> str:
     if layer.scale_grad_by_freq is not False:
         text += f", scale_grad_by_freq={layer.scale_grad_by_freq}"
     return text
-
-
-def _refuse_sparse(sparse: bool) -> None:
-    if sparse:
-        raise NotImplementedError("there are no sparse gradients; leave out sparse=True")

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad._layout import sparse_coo
 from offgrad.autograd.tensor_base import TensorBase, is_differentiable
 from offgrad.ops._core.device import check_device
 from offgrad.ops._core.dims import shape_of
 from offgrad.ops._core.memory_formats import check_layout
+from offgrad.ops._core.sparse_data import sparse_gradient
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -34,8 +36,14 @@ def factory(make: "Callable[..., Tensor]") -> "Callable[..., Tensor]":
         requires_grad: bool = False,
         **options: Any,
     ) -> "Tensor":
+        dtype = None if dtype is None else np.dtype(dtype)
+        if layout is sparse_coo and where in ("empty", "zeros"):
+            shape = new_shape(args, options.get("size"), where)
+            index = TensorBase.tensor_class(np.empty((len(shape), 0))).long()
+            stored = sparse_gradient(index, make(0, dtype=dtype), shape)
+            return set_requires_grad(stored, requires_grad)
         check_options(where, layout, device, pin_memory)
-        result = make(*args, dtype=None if dtype is None else np.dtype(dtype), **options)
+        result = make(*args, dtype=dtype, **options)
         return set_requires_grad(result, requires_grad)
 
     return run

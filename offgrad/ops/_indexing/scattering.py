@@ -12,6 +12,7 @@ from offgrad.ops._core.dims import (
     normalize_dim,
 )
 from offgrad.ops._core.dtypes import as_tensor_of, check_tensor, element, shape_error
+from offgrad.ops._core.sparse_data import sparse_gradient
 from offgrad.ops._reduction.extrema import Scattered
 from offgrad.ops._shape.slicing import Embed
 
@@ -63,8 +64,8 @@ class _AtIndex(Op):
 class Gather(_AtIndex):
     """Elements at an index tensor along a dimension; keeps the index."""
 
-    def forward(self, x: Array, index: Array, dim: int) -> Array:
-        self.shape, self.sparse_grad = x.shape, False
+    def forward(self, x: Array, index: Array, dim: int, sparse_grad: bool = False) -> Array:
+        self.shape, self.sparse_grad = x.shape, sparse_grad
         at = self.keep(index, dim)
         out = memory.empty(index.shape, x.dtype)
         kernels.gather(np.atleast_1d(x), at, dim, out.reshape(at.shape))
@@ -73,7 +74,16 @@ class Gather(_AtIndex):
     def backward(self, grad: "Tensor") -> Any:
         """Add each gradient at the index of its element."""
         index = self.saved("index")
+        if self.sparse_grad and self.shape:
+            at = np.stack([np.asarray(each).reshape(-1) for each in self._places(index._array)])
+            return sparse_gradient(wrap(at), grad.reshape(-1), self.shape), None
         return Scattered.apply(grad, index, dim=self.dim, shape=self.shape), None
+
+    def _places(self, index: Array) -> Any:
+        """Return the index of each element of x that was taken, in arrays of one shape."""
+        places: list[Any] = list(np.indices(index.shape))
+        places[self.dim] = index
+        return places
 
 
 class ScatterAdd(_AtIndex):
@@ -207,18 +217,17 @@ def gather(input: "Tensor", dim: int, index: "Tensor", *, sparse_grad: bool = Fa
     """Return ``out[i][j] = input[index[i][j]][j]`` (for dim 0), of the shape of `index`.
 
     Raises:
-        RuntimeError: if the index is not an integer tensor that fits; if `sparse_grad`, which is
-            not supported.
+        RuntimeError: if the index is not an integer tensor that fits.
     """
-    if sparse_grad:
-        raise NotImplementedError("gather: sparse gradients are not supported")
-    return _gather(input, dim, index, "gather")
+    return _gather(input, dim, index, "gather", sparse_grad)
 
 
-def _gather(input: "Tensor", dim: int, index: "Tensor", where: str) -> "Tensor":
+def _gather(
+    input: "Tensor", dim: int, index: "Tensor", where: str, sparse_grad: bool = False
+) -> "Tensor":
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
     _check_index(input, axis, index, where, input)
-    return Gather.apply(input, index, dim=axis)
+    return Gather.apply(input, index, dim=axis, sparse_grad=sparse_grad)
 
 
 def take_along_dim(input: "Tensor", indices: "Tensor", dim: int | None = None) -> "Tensor":

@@ -13,7 +13,6 @@ from offgrad.ops._core.broadcasting import (
     conj,
 )
 from offgrad.ops._core.dtypes import check_tensor, shape_error
-from offgrad.ops._linalg.sparse import SparseTensor
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.reshaping import UnsafeView
 
@@ -178,14 +177,12 @@ def check_factors(where: str, *tensors: "Tensor") -> None:
 
 
 @lower_precision
-def matmul(input: "Tensor | SparseTensor", other: "Tensor") -> "Tensor":
+def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return the matrix product over batches; a vector counts as a row or a column.
 
     Raises:
         RuntimeError: if the inner sizes or the dtypes differ.
     """
-    if isinstance(input, SparseTensor):
-        return input.matmul(other)
     return _product(input, other, "matmul")
 
 
@@ -235,10 +232,8 @@ def _of_dims(where: str, rule: str, a: "Tensor", b: "Tensor", *ndims: int) -> No
 
 
 @lower_precision
-def mm(input: "Tensor | SparseTensor", mat2: "Tensor") -> "Tensor":
+def mm(input: "Tensor", mat2: "Tensor") -> "Tensor":
     """Return the product of two matrices."""
-    if isinstance(input, SparseTensor):
-        return input.matmul(mat2)
     _of_dims("mm", "two matrices are needed; use matmul() for batches", input, mat2, 2, 2)
     return _product(input, mat2, "mm")
 

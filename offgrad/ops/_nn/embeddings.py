@@ -9,6 +9,7 @@ from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import shape_error
+from offgrad.ops._core.sparse_data import sparse_gradient
 from offgrad.ops._indexing.along_dim import index_add
 
 if TYPE_CHECKING:
@@ -21,17 +22,24 @@ class Embedding(Op):
     """Rows of the weight at the indices; keeps the indices."""
 
     def forward(
-        self, weight: Array, index: Array, padding_idx: int, scale_grad_by_freq: bool = False
+        self,
+        weight: Array,
+        index: Array,
+        padding_idx: int,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
     ) -> Array:
         self.weight_sym_argsize_0, self.padding_idx = weight.shape[0], padding_idx
-        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, False
+        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         self.save(indices=index)
         out = memory.empty((*index.shape, weight.shape[1]), weight.dtype)
         kernels.take_rows(weight, index, 0, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Add each gradient to its row."""
+        """Add each gradient to its row; if sparse, return the gradients and their rows."""
+        if self.sparse:
+            return self._sparse_gradient(grad), None
         result = EmbeddingBackward.apply(
             grad,
             self.saved("indices"),
@@ -40,6 +48,19 @@ class Embedding(Op):
             scale_grad_by_freq=self.scale_grad_by_freq,
         )
         return result, None
+
+    def _sparse_gradient(self, grad: "Tensor") -> Any:
+        if self.scale_grad_by_freq:
+            raise RuntimeError(
+                "embedding: scale_grad_by_freq not supported with sparse gradients; leave out one"
+            )
+        rows = self.saved("indices")._array.reshape(-1).astype(np.int64)
+        width: int = grad.shape[-1]
+        values = grad.reshape(-1, width)
+        if self.padding_idx >= 0:
+            kept = np.flatnonzero(rows != self.padding_idx)
+            rows, values = rows[kept], values[wrap(kept)]
+        return sparse_gradient(wrap(rows[None]), values, (self.weight_sym_argsize_0, width))
 
 
 class EmbeddingBackward(Op):
@@ -95,11 +116,6 @@ def _check(weight: "Tensor", indices: "Tensor", name: str) -> None:
         )
 
 
-def _refuse_sparse(sparse: bool, name: str) -> None:
-    if sparse:
-        raise NotImplementedError(f"{name}: there are no sparse gradients; leave out sparse=True")
-
-
 def embedding(
     weight: "Tensor",
     indices: "Tensor",
@@ -114,17 +130,19 @@ def embedding(
         indices: from 0 to V - 1.
         padding_idx: a row that gets no gradient; -1 for none.
         scale_grad_by_freq: divide gradients by how often their index occurs.
-        sparse: must be False.
+        sparse: whether the gradient of `weight` is sparse: the rows that were taken.
 
     Raises:
         IndexError: if an index is out of range.
         RuntimeError: if dtypes or shapes do not fit.
-        NotImplementedError: for sparse gradients.
     """
-    _refuse_sparse(sparse, "embedding")
     _check(weight, indices, "embedding")
     return Embedding.apply(
-        weight, indices, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq
+        weight,
+        indices,
+        padding_idx=padding_idx,
+        scale_grad_by_freq=scale_grad_by_freq,
+        sparse=sparse,
     )
 
 
@@ -173,7 +191,7 @@ def embedding_bag(
         offsets: where each bag begins in `indices` [B].
         scale_grad_by_freq: divide gradients by how often their index occurs.
         mode: 0 for sums, 1 for means, 2 for maxima.
-        sparse: must be False.
+        sparse: whether the gradient of `weight` is sparse: the rows that were taken.
         per_sample_weights: a factor for each index [I], for sums.
         include_last_offset: whether `offsets` ends with the number of indices.
         padding_idx: a row that does not count; -1 for none.
@@ -181,9 +199,9 @@ def embedding_bag(
     Raises:
         IndexError: if an index is out of range.
         RuntimeError: if dtypes, shapes or offsets do not fit.
-        NotImplementedError: for sparse gradients.
     """
-    _refuse_sparse(sparse, "embedding_bag")
+    if sparse and mode == 2:
+        raise RuntimeError("embedding_bag: max mode does not support sparse weights")
     _check(weight, indices, "embedding_bag")
     starts, count = offsets._array, indices._array.size
     if starts.ndim != 1 or starts.dtype.kind not in "iu":
@@ -199,7 +217,11 @@ def embedding_bag(
     bag_of = np.searchsorted(starts[:bags], np.arange(count), side="right") - 1
     counted = indices._array != padding_idx if padding_idx >= 0 else np.ones(count, bool)
     sizes = np.bincount(bag_of[counted], minlength=bags)
-    options = {"padding_idx": padding_idx, "scale_grad_by_freq": scale_grad_by_freq}
+    options = {
+        "padding_idx": padding_idx,
+        "scale_grad_by_freq": scale_grad_by_freq,
+        "sparse": sparse,
+    }
     rows: Tensor = Embedding.apply(weight, indices, **options)
     dtype, shape = weight._array.dtype, (bags, weight._array.shape[1])
     largest = np.zeros(shape if mode == 2 else 0, np.int64)

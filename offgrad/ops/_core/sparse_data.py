@@ -1,0 +1,75 @@
+"""What stands in a sparse tensor for the array of a dense one."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from offgrad.autograd.tensor_base import TensorBase
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+
+class SparseRefusalError(NotImplementedError):
+    """An operation on dense arrays got a sparse tensor."""
+
+
+# Tracebacks show PyTorch's class.
+SparseRefusalError.__module__, SparseRefusalError.__name__ = "builtins", "NotImplementedError"
+SparseRefusalError.__qualname__ = "NotImplementedError"
+
+
+class SparseArray:
+    """Shape and dtype of a sparse tensor; whatever needs the elements in an array raises.
+
+    So an operation on dense arrays refuses a sparse tensor instead of computing nonsense.
+    """
+
+    __slots__ = ("dtype", "shape")
+    # Never small: backward passes run on arrays where gradients are.
+    nbytes = itemsize = 1 << 62
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.shape, self.dtype = tuple(shape), dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements, stored or not."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise SparseRefusalError(
+            f"this operation needs all elements in an array, but got a sparse {self.dtype.name} "
+            f"tensor of shape {list(self.shape)}; convert it with to_dense()"
+        )
+
+    __array__ = __getitem__ = __setitem__ = __len__ = __iter__ = __bool__ = _refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # what copying and inspecting look up
+            raise AttributeError(name)
+        self._refuse()
+
+
+def is_sparse(tensor: Any) -> bool:
+    """Return whether it is a sparse tensor of any layout."""
+    return isinstance(tensor, TensorBase) and isinstance(tensor._array, SparseArray)
+
+
+def sparse_gradient(rows: "Tensor", values: "Tensor", shape: tuple[int, ...]) -> Any:
+    """Return the sparse tensor of `values` [n, ...] at the indices `rows` [d, n].
+
+    The class is above the operations, and imported when the first is made.
+    """
+    return TensorBase.tensor_class._sparse(rows, values, shape)
+
+
+def sparse_module(name: str) -> Any:
+    """Return a module of sparse tensors, which few programs load."""
+    return import_module(f"offgrad._tensor.sparse.{name}")
