@@ -73,7 +73,7 @@ def compile(
         TypeError: `model` cannot be called.
     """
     if mode is not None and options is not None:
-        raise RuntimeError("compile: either mode or options can be specified, not both")
+        raise RuntimeError("compile: got mode and options; pass one of them")
     if model is None:
         return lambda function: compile(function)
     if not callable(model):
@@ -104,7 +104,7 @@ def set_deterministic_debug_mode(debug_mode: int | str) -> None:
         RuntimeError: for other values.
     """
     if not isinstance(debug_mode, int | str):
-        raise TypeError(f"debug_mode must be str or int, but got {type(debug_mode).__name__}")
+        raise TypeError(f"debug_mode must be a str or an int, got {type(debug_mode).__name__}")
     if isinstance(debug_mode, int) and 0 <= debug_mode < len(_MODES):
         debug_mode = _MODES[debug_mode]
     if debug_mode not in _MODES:

@@ -13,7 +13,7 @@ globals().update(
     _refused.functions(
         "offgrad.accelerator",
         _FUNCTIONS,
-        "Cannot access accelerator device when none is available: offgrad runs on the CPU",
+        "no accelerator is available: offgrad runs on the CPU",
     )
 )
 

@@ -94,7 +94,7 @@ def read(file: BinaryIO, options: Options, path: str | None, mapped: bool) -> An
         raise EOFError("Ran out of input: the checkpoint is an empty file")
     if head != b"PK\x03\x04":
         if mapped:
-            raise RuntimeError("mmap can only be used with files in the zip format")
+            raise RuntimeError("mmap can only be used with a zip file")
         return _read_legacy(file, options)
     try:
         archive = zipfile.ZipFile(file)

@@ -143,8 +143,8 @@ class Conversions(TensorBase):
             raise AssertionError(f"stream should be None on cpu, got {stream!r}")
         if self._requires_grad:
             raise BufferError(
-                "Can't export tensors that require gradient, use tensor.detach(): got a "
-                f"{describe(self)}"
+                f"DLPack cannot export a tensor that requires grad, got a {describe(self)}; use "
+                "its detach()"
             )
         self._storage.export()
         return self._array.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
@@ -172,8 +172,8 @@ class Conversions(TensorBase):
     def __bool__(self) -> Any:
         if self._array.size != 1:
             raise RuntimeError(
-                "Boolean value of Tensor with more than one value is ambiguous, or there is none: "
-                f"got a {describe(self)}; use any() or all()"
+                f"Boolean value of Tensor with {self._array.size} elements is ambiguous, got a "
+                f"{describe(self)}; use any() or all()"
             )
         return self._array.item() != 0
 

@@ -48,7 +48,7 @@ class Fills(TensorBase):
     def bernoulli_(self: Any, p: Any = 0.5, *, generator: Any = None) -> "Tensor":
         """Fill with ones with probability `p`, a number or a tensor that broadcasts, and zeros."""
         if not isinstance(p, TensorBase) and not 0 <= p <= 1:
-            raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+            raise RuntimeError(f"bernoulli_: p must be in [0, 1], got p={p}")
         sample = ops.rand(self._array.shape, generator=generator)
         return self.copy_(sample < p, name="bernoulli_")
 
@@ -80,7 +80,7 @@ class Fills(TensorBase):
     def geometric_(self: Any, p: Any, *, generator: Any = None) -> "Tensor":
         """Fill with the number of trials, each true with probability `p`, up to the first true."""
         if not 0 < p < 1:
-            raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+            raise RuntimeError(f"geometric_: p must be in (0, 1), got p={p}")
         sample = ops.rand(self._array.shape, dtype=np.float64, generator=generator)
         trials = ops.ceil(ops.log1p(-sample) / np.log1p(-p)).clamp(min=1)
         return self.copy_(trials.to(self._array.dtype), name="geometric_")

@@ -66,9 +66,7 @@ class Operators(TensorBase):
 
     def __pos__(self: Any) -> "Tensor":
         if self._array.dtype == np.bool_:
-            raise RuntimeError(
-                f"The `+` operator, on a bool tensor is not supported: got a {describe(self)}"
-            )
+            raise RuntimeError(f"the operator `+` takes no bool tensor, got a {describe(self)}")
         return self
 
     __getitem__ = ops.getitem

@@ -111,8 +111,8 @@ class UntypedStorage:
         """
         if size != self.nbytes():
             raise RuntimeError(
-                "Trying to resize storage that is not resizable: it has "
-                f"{self.nbytes()} bytes, not {size}; use resize_() of the tensor"
+                f"this storage is not resizable: it has {self.nbytes()} bytes, not {size}; use "
+                "resize_() of the tensor"
             )
         return self
 
@@ -344,8 +344,8 @@ class StorageMethods(TensorBase):
             return self
         if self._storage.external:
             raise RuntimeError(
-                "Trying to resize storage that is not resizable: the memory of this "
-                f"{describe(self)} is a NumPy array's; use a clone()"
+                f"the storage is not resizable: the memory of this {describe(self)} is a NumPy "
+                "array's; use a clone()"
             )
         old = untyped._bytes()
         like = np.broadcast_to(np.empty((), kind), target)
@@ -386,8 +386,8 @@ def _strided(
         return np.empty(shape, kind)
     if offset < 0 or (last + 1) * kind.itemsize > high - low:
         raise RuntimeError(
-            f"size {shape}, stride {stride} and storage offset {offset} are out of bounds for "
-            f"storage of size {high - low}"
+            f"size {shape}, stride {stride} and storage offset {offset} are out of bounds: the "
+            f"storage has {high - low} bytes"
         )
     flat = np.asarray(_Memory(root, (high - low,), None, 0))
     base = flat[: (high - low) // kind.itemsize * kind.itemsize].view(kind)

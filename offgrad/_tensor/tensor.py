@@ -119,7 +119,7 @@ class Tensor(
         """Set whether gradients are computed for this leaf; return it.
 
         Raises:
-            RuntimeError: for integers and bools; if switched off for a tensor that is not a leaf.
+            RuntimeError: for integers and bools; if switched off for the result of an operation.
             TypeError: if `requires_grad` is no bool.
         """
         if not isinstance(requires_grad, bool | np.bool_):
@@ -128,13 +128,13 @@ class Tensor(
             check_requires_grad(self)
             if self._storage.inference and not is_inference_mode_enabled():
                 raise RuntimeError(
-                    "Setting requires_grad=True on inference tensor outside InferenceMode is not "
-                    f"allowed, got a {describe(self)}; use a clone()"
+                    "requires_grad=True needs a normal tensor outside inference_mode(), got the "
+                    f"inference tensor {describe(self)}; use a clone()"
                 )
         elif self._grad_fn is not None:
             raise RuntimeError(
-                "you can only change requires_grad flags of leaf variables, but this "
-                f"{describe(self)} was computed by {self._grad_fn.name()}; use detach()"
+                f"only leaf variables can change requires_grad, but this {describe(self)} was "
+                f"computed by {self._grad_fn.name()}; use detach()"
             )
         self._requires_grad = bool(requires_grad)
         return self
@@ -147,8 +147,8 @@ class Tensor(
         """
         if self._grad is None and self._grad_fn is not None and not self.retains_grad:
             warnings.warn(
-                "The .grad attribute of a Tensor that is not a leaf stays None: this "
-                f"{describe(self)} was computed by {self._grad_fn.name()}; call retain_grad() "
+                f"The .grad attribute of a Tensor stays None for a result: this {describe(self)} "
+                f"is not a leaf, but was computed by {self._grad_fn.name()}; call retain_grad() "
                 "before backward for its gradient",
                 UserWarning,
                 stacklevel=2,
@@ -197,7 +197,7 @@ class Tensor(
     @property
     def _version(self) -> int:
         if self._storage.inference:
-            raise RuntimeError("Inference tensors do not track version counter; use a clone()")
+            raise RuntimeError("Inference tensors do not track versions; use a clone()")
         return self._storage.version
 
     def is_inference(self) -> bool:
@@ -249,8 +249,7 @@ class Tensor(
         node, output_nr = gradient_edge(self)
         if node is None:
             raise RuntimeError(
-                "cannot register a hook on a tensor that doesn't require gradient, got a "
-                f"{describe(self)}"
+                f"cannot register a hook on a {describe(self)}: it must require grad"
             )
         hooks = node.hooks_of_output(output_nr, create=True)
         assert hooks is not None
@@ -266,8 +265,8 @@ class Tensor(
         """
         if not self._requires_grad or self._grad_fn is not None:
             raise RuntimeError(
-                "post accumulate grad hooks cannot be registered on non-leaf tensors, or on those "
-                f"that do not require grad, got a {describe(self)}; use register_hook for results"
+                "post accumulate grad hooks are for leaf tensors that require grad, got a "
+                f"{describe(self)}; use register_hook for results"
             )
         if self._post_accumulate_hooks is None:
             self._post_accumulate_hooks = {}
@@ -282,7 +281,7 @@ class Tensor(
         node, _ = gradient_edge(self)
         if node is None:
             raise RuntimeError(
-                f"can't retain_grad on Tensor that has requires_grad=False, got a {describe(self)}"
+                f"can't retain_grad on Tensor without requires_grad, got a {describe(self)}"
             )
         if not isinstance(node, AccumulateGrad):
             node.retain_grad(self)

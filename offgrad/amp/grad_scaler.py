@@ -93,7 +93,7 @@ class GradScaler:
         if isinstance(outputs, Iterable):
             scaled = map(self.scale, outputs)
             return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
-        raise ValueError("outputs must be a Tensor or an iterable of Tensors")
+        raise ValueError("scale() takes a Tensor, or an iterable of them")
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients by the scale, and note whether they are finite.
@@ -153,13 +153,15 @@ class GradScaler:
             if not isinstance(new_scale, float | int) and not (
                 isinstance(new_scale, Tensor) and new_scale.numel() == 1
             ):
-                raise AssertionError("new_scale should be a float or a tensor of one element")
+                raise AssertionError("new_scale must be a float, or a tensor of one element")
             scale.fill_(float(new_scale))
         else:
             found = [each["found_inf"] for each in self._per_optimizer_states.values()]
             found = [each for each in found if each is not None]
             if not found:
-                raise AssertionError("No inf checks were recorded prior to update.")
+                raise AssertionError(
+                    "No inf checks were recorded: call step() or unscale_() before update()"
+                )
             self._adapt(scale, any(found))
         self._per_optimizer_states = defaultdict(_new_state)
 

@@ -61,7 +61,7 @@ state = _State()
 def as_tuple(tensors: Any) -> "tuple[Tensor, ...]":
     """Return one tensor or several as a tuple."""
     if not isinstance(tensors, TensorBase | Iterable):
-        raise TypeError(f"expected a tensor or a sequence of tensors, got {type(tensors).__name__}")
+        raise TypeError(f"expected a tensor, or a sequence of them, got {type(tensors).__name__}")
     if isinstance(tensors, TensorBase | GradientEdge):
         return (tensors,)  # type: ignore[return-value]
     return tuple(tensors)
@@ -295,7 +295,7 @@ def _checked_replacements(
     if not isinstance(result, tuple):
         raise TypeError(
             f"expected tuple, but hook returned {type(result).__name__!r}: "
-            f"{_describe_hook(hook, node)} must return None or a tuple of gradients"
+            f"{_describe_hook(hook, node)} must return None or all gradients in a tuple"
         )
     replacements: Grads = result
     if len(replacements) != len(originals):

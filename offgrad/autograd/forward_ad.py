@@ -125,9 +125,7 @@ def make_dual(tensor: _Any, tangent: _Any, *, level: int | None = None) -> _Any:
         if not isinstance(each, _TensorBase):
             raise TypeError(f"make_dual takes tensors, but {kind} is a {type(each).__name__}")
         if not _is_differentiable(each._array.dtype):
-            raise ValueError(
-                f"Expected {kind} to be floating point or complex, but got: {each._array.dtype}"
-            )
+            raise ValueError(f"{kind} must be floating point or complex, got {each._array.dtype}")
         if _duals_below(each)[0]:
             raise RuntimeError(
                 f"the {kind} of a dual tensor must not have a tangent itself at the same level 0, "

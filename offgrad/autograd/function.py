@@ -40,8 +40,8 @@ class Function:
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Return the output tensor or a tuple of them."""
         raise NotImplementedError(
-            "You must implement the forward function for custom autograd.Function: a static method "
-            "forward(ctx, *args)"
+            "a subclass of autograd.Function must define forward: a static method forward(ctx, "
+            "*args)"
         )
 
     @staticmethod
@@ -157,9 +157,8 @@ def _check_dirty(node: FunctionNode, results: Sequence[Any]) -> None:
     for tensor in node.ctx._dirty:
         if id(tensor) not in result_ids:
             raise RuntimeError(
-                "Some elements marked as dirty during the forward method were not returned as "
-                f"output: a {describe(tensor)} by {node.name()}; else the change would have no "
-                "gradient"
+                f"{node.name()} must return each tensor that it marked as dirty, but forward kept "
+                f"a {describe(tensor)} back; else the change would have no gradient"
             )
         if tensor._base is not None and len(results) > 1:
             raise RuntimeError(

@@ -120,8 +120,8 @@ class FunctionNode(Node):
         expected = len(self._is_tensor)
         if any(each is not None for each in results[expected:]) or len(results) < expected:
             raise RuntimeError(
-                f"function {self.name()} returned an incorrect number of gradients (expected "
-                f"{expected}, got {len(results)}): one, or None, for each argument of forward"
+                f"{self.name()} must return one gradient, or None, for each argument of forward, "
+                f"but returned an incorrect number of gradients: {len(results)}, not {expected}"
             )
         edges = iter(self.next_functions)
         for index, (each, is_tensor) in enumerate(zip(results, self._is_tensor, strict=False)):
@@ -135,9 +135,8 @@ class FunctionNode(Node):
                 )
             if not is_tensor:
                 raise RuntimeError(
-                    f"function {self.name()} returned a gradient different than None at position "
-                    f"{index + 1}, but the corresponding forward input was not a Variable: a "
-                    f"{describe(each)}"
+                    f"{self.name()} returned a gradient for position {index + 1}, where forward "
+                    f"took no tensor: a {describe(each)}; return None there"
                 )
             dtype = None if target is None else target.output_metadata[output_nr][1]
             if dtype is not None and each._array.dtype.kind == "c" and dtype.kind != "c":

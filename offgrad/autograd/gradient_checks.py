@@ -49,7 +49,7 @@ def gradcheck(
     of a real L with respect to z = x + iy is dL/dx + i dL/dy.
 
     Args:
-        func: takes the inputs, returns a tensor or a sequence of tensors.
+        func: takes the inputs, returns a tensor, or a sequence of them.
         inputs: a tensor, or a sequence of any objects, whose tensors that require grad are checked.
             These are changed in place by `eps`, and restored; use float64 or complex128.
         eps: the step of the differences.
@@ -198,11 +198,11 @@ def _check(
             analytical = jacobians[output_nr][target_nr]
             if not np.allclose(analytical, numerical, rtol, atol, equal_nan=True):
                 raise GradcheckError(
-                    f"Jacobian mismatch for output {output_nr} with respect to input {index}: the "
-                    f"gradient of output {output_nr}, a {describe(outputs[output_nr])}, with "
-                    f"respect to input {index}, a {describe(target)}, must agree with finite "
-                    "differences; one row for each element of the input, numerical:\n"
-                    f"{numerical}\nanalytical:\n{analytical}"
+                    f"Jacobian mismatch for output {output_nr} and input {index}: the gradient of "
+                    f"output {output_nr}, a {describe(outputs[output_nr])}, with respect to input "
+                    f"{index}, a {describe(target)}, must agree with finite differences; one row "
+                    "for each element of the input, "
+                    f"numerical:\n{numerical}\nanalytical:\n{analytical}"
                 )
 
 
@@ -210,7 +210,7 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
     checked = [(index, each._array) for index, each in enumerate(inputs) if _requires_grad(each)]
     if not checked:
         raise ValueError(
-            "gradcheck expects at least one input tensor to require gradient, got none; pass "
+            "gradcheck expects at least one input that requires grad, got none; pass "
             "requires_grad=True"
         )
     for index, array in checked:

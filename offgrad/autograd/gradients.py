@@ -61,9 +61,7 @@ def backward(
         inputs = tuple(inputs.values())
     targets = None if inputs is None else as_tuple(inputs)
     if targets is not None and not targets:
-        raise RuntimeError(
-            "`inputs` argument to `backward()` cannot be empty; leave it out to reach all leaves"
-        )
+        raise RuntimeError("backward(): `inputs` cannot be empty; leave it out to reach all leaves")
     retain = create_graph if retain_graph is None else retain_graph
     if create_graph:
         _warn_of_cycles()
@@ -164,9 +162,9 @@ def grad(
         for index, each in enumerate(input_grads):
             if each is None:
                 raise RuntimeError(
-                    f"The differentiated Tensor at index {index}{_target_text(targets[index])}, "
-                    "appears to not have been used in the graph: grad() needs inputs that the "
-                    "outputs come from; pass allow_unused=True to get None for it"
+                    f"input {index} of grad(){_target_text(targets[index])}, appears to not have "
+                    "been used: grad() needs inputs that the outputs come from; pass "
+                    "allow_unused=True to get None for it"
                 )
     return tuple(input_grads)
 
@@ -256,7 +254,7 @@ def _edge(target: Any, index: int, rule: str, kind: str) -> Edge:
     edge = gradient_edge(target)  # type: ignore[arg-type]
     if edge[0] is None:
         problem = (
-            f"element {index} of tensors does not require grad and does not have a grad_fn"
+            f"element {index} of tensors does not require grad and has no grad_fn"
             if kind == "tensor"
             else "One of the differentiated Tensors does not require grad"
         )
@@ -281,8 +279,8 @@ def _root_gradient(edge: Edge, grad: "Tensor | None", index: int, caller: str) -
             )
         if dtype.kind == "c":
             raise RuntimeError(
-                "grad can be implicitly created only for real scalar outputs, but tensor "
-                f"{index} is a {root}; take its .real or abs(), or pass the gradient"
+                f"a gradient of 1 is implied only for real outputs, but tensor {index} is a "
+                f"{root}; take its .real or abs(), or pass the gradient"
             )
         return wrap(np.ones(shape, dtype))
     if grad._array.shape != shape:

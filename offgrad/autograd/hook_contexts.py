@@ -18,8 +18,8 @@ class saved_tensors_hooks:
 
     Args:
         pack_hook: called once with the detached tensor when it is saved; returns any object.
-        unpack_hook: called with that object each time backward needs the tensor; returns a tensor
-            of the same content, shape and dtype.
+        unpack_hook: called with that object each time backward needs the tensor; returns one
+            of equal content, shape and dtype.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def register_multi_grad_hook(
 
     Raises:
         ValueError: for another mode.
-        RuntimeError: for a tensor that does not require grad.
+        RuntimeError: if a tensor does not require grad.
     """
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode!r}")

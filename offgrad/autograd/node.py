@@ -368,8 +368,7 @@ def get_gradient_edge(tensor: "Tensor") -> GradientEdge:
     node, output_nr = gradient_edge(tensor)
     if node is None:
         raise RuntimeError(
-            "It is not possible to get the gradient edge for a Tensor that does not require "
-            f"gradients, got a {describe(tensor)}"
+            f"only a tensor that requires grad has a gradient edge, got a {describe(tensor)}"
         )
     return GradientEdge(node, output_nr)
 

@@ -61,8 +61,8 @@ class _MutationContext:
     def unpack(self, packed: _CopyOnWrite) -> "Tensor":
         if not self.active:
             raise AssertionError(
-                "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context in "
-                "which the graph was recorded; move backward() into it"
+                "backward() must run inside the allow_mutation_on_saved_tensors() that recorded "
+                "the graph; move it there"
             )
         if packed.tensor is None:
             raise AssertionError(

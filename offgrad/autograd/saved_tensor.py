@@ -231,9 +231,9 @@ class SavedTensor:
         hooks = state.hooks
         if storage.inference:
             raise RuntimeError(
-                "Inference tensors cannot be saved for backward, but "
-                f"{self.origin()} needs a {describe(tensor)} made in inference_mode(); use its "
-                "clone(), or no_grad() instead of inference_mode()"
+                f"Inference tensors cannot be saved: {self.origin()} needs for backward a "
+                f"{describe(tensor)} made in inference_mode(); use its clone(), or no_grad() "
+                "instead of inference_mode()"
             )
         if is_output:
             self.is_output = True
@@ -280,9 +280,9 @@ class SavedTensor:
             return tensor if self._edge_is_current(tensor) else self._rebuild(tensor)
         if unpacker is None:
             raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved "
-                f"tensors after they have already been freed): the tensor that {self.origin()} "
-                "saved was freed by an earlier backward() or grad(); pass retain_graph=True to that"
+                "Trying to backward through the graph a second time, or to read a saved tensor of "
+                f"it: the one that {self.origin()} saved was freed by an earlier backward() or "
+                "grad(); pass retain_graph=True to that"
             )
         return self._rebuild(self._unpack(unpacker, packed))
 
@@ -314,18 +314,16 @@ class SavedTensor:
         """
         if self._released:
             raise RuntimeError(
-                "Calling register_hooks on a saved tensor after it has been freed: backward freed "
-                f"the tensor that {self.origin()} saved; register hooks before it, or pass "
-                "retain_graph=True to it"
+                "Calling register_hooks on a saved tensor too late: backward freed the one that "
+                f"{self.origin()} saved; register hooks before it, or pass retain_graph=True to it"
             )
         tensor = self._tensor
         if tensor is None and self._packed_by_default:
             tensor = self.unpack()
         if tensor is None:
             raise RuntimeError(
-                "Calling register_hooks on a saved tensor whose hooks have already been set: "
-                f"{self.origin()} has hooks (perhaps those of an enclosing saved_tensors_hooks or "
-                "offload)"
+                f"Calling register_hooks on a saved tensor of {self.origin()}, whose hooks have "
+                "already been set (perhaps those of an enclosing saved_tensors_hooks or offload)"
             )
         for hook in (pack, unpack):
             if not callable(hook):
@@ -378,8 +376,8 @@ class SavedTensor:
             modes.grad_mode, modes.grad_enabled = previous
         if storage.version != version:
             raise RuntimeError(
-                "A saved tensor pack hook is modifying its input in place: that of "
-                f"{self.origin()} was changed by {storage.changed_by}; work on a clone"
+                f"A pack hook is modifying its input: the tensor that {self.origin()} saves was "
+                f"changed by {storage.changed_by}; work on a clone"
             )
         if packed is KEEP:
             return False
@@ -471,10 +469,9 @@ class SavedTensor:
     ) -> RuntimeError:
         storage = tensor._storage
         return RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: the {describe(tensor)} that {self.origin()} saved at version "
-            f"{self._version} is at version "
-            f"{storage.version if version is None else version}, last changed in place by "
+            "backward needs a tensor that was modified by an inplace operation: the "
+            f"{describe(tensor)} that {self.origin()} saved at version {self._version} is at "
+            f"version {storage.version if version is None else version}, last changed in place by "
             f"{operation or storage.changed_by}; use the out-of-place form, or change a clone "
             "(autograd.detect_anomaly() tells the line that saved it)"
         )

@@ -92,9 +92,7 @@ class Binomial(WithLogits):
         """
         highest = int(self.total_count.max())
         if not self.total_count.min() == highest:
-            raise NotImplementedError(
-                "Inhomogeneous total count not supported by `enumerate_support`."
-            )
+            raise NotImplementedError("enumerate_support needs one total_count for the whole batch")
         values = ops.arange(1 + highest, dtype=self._param._array.dtype)
         values = values.view((-1,) + (1,) * len(self._batch_shape))
         return values.expand((-1, *self._batch_shape)) if expand else values

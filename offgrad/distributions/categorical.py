@@ -30,7 +30,7 @@ class Categorical(WithLogits):
         name, given = ("probs", probs) if probs is not None else ("logits", logits)
         assert given is not None
         if given.ndim < 1:
-            raise ValueError(f"`{name}` parameter must be at least one-dimensional.")
+            raise ValueError(f"{name} must have at least one dimension, got a number")
         if probs is not None:
             self.probs = probs / probs.sum(-1, keepdim=True)
         else:

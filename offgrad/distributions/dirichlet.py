@@ -22,7 +22,7 @@ class Dirichlet(ExponentialFamily):
 
     def __init__(self, concentration: Tensor, validate_args: bool | None = None) -> None:
         if concentration.ndim < 1:
-            raise ValueError("`concentration` parameter must be at least one-dimensional.")
+            raise ValueError("concentration must have at least one dimension")
         self.concentration = concentration
         shape = concentration.shape
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)

@@ -119,7 +119,7 @@ class Distribution:
 
     def sample_n(self, n: int) -> Tensor:
         """Return `n` values; the old form of `sample`."""
-        warnings.warn("sample_n(n) will be deprecated. Use .sample((n,)) instead.", stacklevel=2)
+        warnings.warn("sample_n(n) is deprecated: use sample((n,))", stacklevel=2)
         return self.sample((n,))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class Distribution:
 
     def _validate_sample(self, value: Any) -> None:
         if not isinstance(value, Tensor):
-            raise ValueError("The value argument to log_prob must be a Tensor")
+            raise ValueError(f"log_prob takes a Tensor, got {type(value).__name__}")
         event_start = value.ndim - len(self._event_shape)
         if value.shape[event_start:] != self._event_shape:
             raise ValueError(
@@ -182,8 +182,8 @@ class Distribution:
             np.broadcast_shapes(value.shape, self._batch_shape + self._event_shape)
         except ValueError:
             raise ValueError(
-                f"Value is not broadcastable with batch_shape+event_shape: {value.shape} vs "
-                f"{self._batch_shape + self._event_shape}."
+                f"the value's shape {tuple(value.shape)} does not broadcast with batch_shape + "
+                f"event_shape, {tuple(self._batch_shape + self._event_shape)}"
             ) from None
         try:
             support = self.support

@@ -24,10 +24,7 @@ class Geometric(WithLogits):
         shape = self._set_probabilities(probs, logits)
         super().__init__(shape, validate_args=validate_args)
         if self._validate_args and probs is not None and not (self.probs > 0).all():
-            raise ValueError(
-                f"Expected parameter probs of distribution {self!r} to be positive, but found "
-                f"invalid values:\n{self.probs}"
-            )
+            raise ValueError(f"probs of {self!r} must be positive, got:\n{self.probs}")
 
     @property
     def mean(self) -> Tensor:

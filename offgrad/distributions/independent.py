@@ -26,8 +26,8 @@ class Independent(Distribution):
         count = reinterpreted_batch_ndims
         if count > len(batch):
             raise ValueError(
-                "Expected reinterpreted_batch_ndims <= len(base_distribution.batch_shape), actual "
-                f"{count} vs {len(batch)}"
+                f"reinterpreted_batch_ndims={count} is more than the base distribution has batch "
+                f"dimensions: {len(batch)}"
             )
         self.base_dist = base_distribution
         self.reinterpreted_batch_ndims = count
@@ -99,7 +99,9 @@ class Independent(Distribution):
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """Return all values, if no dimension belongs to a value."""
         if self.reinterpreted_batch_ndims > 0:
-            raise NotImplementedError("Enumeration over cartesian product is not implemented")
+            raise NotImplementedError(
+                "enumerate_support cannot combine the values of several dimensions"
+            )
         values: Tensor = self.base_dist.enumerate_support(expand)
         return values
 

@@ -28,22 +28,21 @@ class MixtureSameFamily(Distribution):
             raise ValueError("mixture_distribution must be a Categorical")
         if not isinstance(component_distribution, Distribution):
             raise ValueError(
-                "The Component distribution need to be an instance of "
-                "torch.distributions.Distribution"
+                "component_distribution must be a Distribution, got "
+                f"{type(component_distribution).__name__}"
             )
         mixed, batch = mixture_distribution.batch_shape, component_distribution.batch_shape[:-1]
         for a, b in zip(reversed(mixed), reversed(batch), strict=False):
             if a != 1 and b != 1 and a != b:
                 raise ValueError(
-                    f"`mixture_distribution.batch_shape` ({mixed}) is not compatible with "
-                    f"`component_distribution.batch_shape[:-1]` ({batch})"
+                    f"the mixture's batch_shape {tuple(mixed)} does not broadcast with that of the "
+                    f"components but for its last size, {tuple(batch)}"
                 )
         count = mixture_distribution._num_events
         if count != component_distribution.batch_shape[-1]:
             raise ValueError(
-                f"`mixture_distribution component` ({count}) does not equal "
-                "`component_distribution.batch_shape[-1]` "
-                f"({component_distribution.batch_shape[-1]})"
+                f"the mixture has {count} probabilities for "
+                f"{component_distribution.batch_shape[-1]} components"
             )
         self._mixture_distribution = mixture_distribution
         self._component_distribution = component_distribution

@@ -37,7 +37,7 @@ class MultivariateNormal(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         if loc.ndim < 1:
-            raise ValueError("loc must be at least one-dimensional.")
+            raise ValueError("loc must have at least one dimension")
         given = {
             name: each
             for name, each in zip(
@@ -49,7 +49,7 @@ class MultivariateNormal(Distribution):
             raise ValueError("give one of covariance_matrix, precision_matrix and scale_tril")
         ((name, matrix),) = given.items()
         if matrix.ndim < 2:
-            raise ValueError(f"{name} must be a matrix or a batch of matrices")
+            raise ValueError(f"{name} must have at least two dimensions, got {matrix.ndim}")
         batch = np.broadcast_shapes(matrix.shape[:-2], loc.shape[:-1])
         self.loc = loc.expand((*batch, loc.shape[-1]))
         setattr(self, name, matrix.expand((*batch, *matrix.shape[-2:])))

@@ -36,7 +36,9 @@ class TransformedDistribution(Distribution):
         elif isinstance(transforms, list) and all(isinstance(t, Transform) for t in transforms):
             self.transforms = transforms
         else:
-            raise ValueError(f"transforms must be a Transform or list, but was {transforms}")
+            raise ValueError(
+                f"transforms takes a Transform, or several in a list, got {transforms!r}"
+            )
         chain = ComposeTransform(self.transforms)
         shape = base_distribution.batch_shape + base_distribution.event_shape
         needed = chain.domain.event_dim

@@ -59,7 +59,7 @@ class Transform:
         """The number of dimensions of one value."""
         if self.domain.event_dim == self.codomain.event_dim:
             return int(self.domain.event_dim)
-        raise ValueError("Please use either .domain.event_dim or .codomain.event_dim")
+        raise ValueError("domain and codomain have different event_dims: read that of one of them")
 
     @property
     def inv(self) -> "Transform":
@@ -321,7 +321,9 @@ class ReshapeTransform(Transform):
     def __init__(self, in_shape: _Any, out_shape: _Any, cache_size: int = 0) -> None:
         self.in_shape, self.out_shape = _Size(in_shape), _Size(out_shape)
         if self.in_shape.numel() != self.out_shape.numel():
-            raise ValueError("in_shape, out_shape have different numbers of elements")
+            raise ValueError(
+                f"in_shape {in_shape} and out_shape {out_shape} differ in their number of elements"
+            )
         super().__init__(cache_size)
         self.domain = _constraints.independent(_constraints.real, len(self.in_shape))
         self.codomain = _constraints.independent(_constraints.real, len(self.out_shape))

@@ -29,8 +29,7 @@ def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
     for each in values:
         if not isinstance(each, Tensor | int | float | complex | np.number):
             raise ValueError(
-                "Input arguments must all be instances of Number or torch.Tensor, got "
-                f"{type(each).__name__}"
+                f"each argument must be a number or a Tensor, got {type(each).__name__}"
             )
     dtypes = [each._array.dtype for each in values if isinstance(each, Tensor)]
     dtype = dtypes[0] if dtypes else ops.get_default_dtype()

@@ -169,8 +169,7 @@ def jvp(
         if primal.shape != vector.shape:
             raise RuntimeError(
                 f"{caller}: a tangent must have the size of its primal, which is "
-                f"{list(primal.shape)}, while the given forward gradient is of size "
-                f"{list(vector.shape)}"
+                f"{list(primal.shape)}, got {list(vector.shape)}"
             )
     if strict and not all(each.requires_grad for each in outputs):
         raise RuntimeError(f"{caller}: strict=True, but an output depends on no argument")

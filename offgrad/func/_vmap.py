@@ -138,8 +138,8 @@ class _Draws:
             yield
         if draws and self._randomness == "error":
             raise RuntimeError(
-                "vmap: called random operation while in randomness error mode; pass "
-                "randomness='same' or 'different', or draw the numbers outside"
+                "vmap: called random operation in randomness error mode; pass randomness='same' "
+                "or 'different', or draw the numbers outside"
             )
         if self._first is None:
             self._first = draws

@@ -88,7 +88,7 @@ def embedding_bag(
         IndexError: if an index is out of range.
     """
     if mode not in MODES:
-        raise ValueError(f"embedding_bag: mode has to be one of sum, mean or max, got {mode!r}")
+        raise ValueError(f"embedding_bag: mode must be one of {MODES}, got {mode!r}")
     if per_sample_weights is not None and per_sample_weights.shape != input.shape:
         raise ValueError(
             f"embedding_bag: expected per_sample_weights to have the same shape as input, "
@@ -96,7 +96,7 @@ def embedding_bag(
         )
     if per_sample_weights is not None and mode != "sum":
         raise NotImplementedError(
-            f"embedding_bag: per_sample_weights is only supported for mode='sum', got {mode!r}"
+            f"embedding_bag: per_sample_weights needs mode='sum', got {mode!r}"
         )
     if mode == "max" and scale_grad_by_freq:
         raise ValueError("embedding_bag: scale_grad_by_freq is for the modes sum and mean")
@@ -127,8 +127,8 @@ def _in_one_dimension(input: "Tensor", offsets: "Tensor | None") -> "tuple[Tenso
         count, length = input.shape
         return input.reshape(-1), ops.tensor(np.arange(count) * length)
     if input.dim() != 1:
-        raise ValueError(f"embedding_bag: input has to be 1D or 2D Tensor, got {input.dim()}D")
+        raise ValueError(f"embedding_bag: input must have 1 or 2 dimensions, got {input.dim()}D")
     if offsets is None or offsets.dim() != 1:
         got = "None" if offsets is None else f"{offsets.dim()}D"
-        raise ValueError(f"embedding_bag: offsets has to be a 1D Tensor but got {got}")
+        raise ValueError(f"embedding_bag: offsets has to be a vector, got {got}")
     return input, offsets

@@ -38,7 +38,7 @@ def batch_norm(
     size = input.shape
     if training and len(size) > 1 and size[0] * prod(size[2:]) == 1:
         raise ValueError(
-            f"Expected more than 1 value per channel when training, got input size {size}"
+            f"Expected more than 1 value per channel in training, got input size {size}"
         )
     parameters = weight, bias, running_mean, running_var
     return ops.batch_norm(input, *parameters, training, momentum, eps)
@@ -72,9 +72,7 @@ def instance_norm(
     """
     size = input.shape
     if use_input_stats and prod(size[2:]) == 1:
-        raise ValueError(
-            f"Expected more than 1 spatial element when training, got input size {size}"
-        )
+        raise ValueError(f"Expected more than 1 spatial element in training, got input size {size}")
     parameters = weight, bias, running_mean, running_var
     return ops.instance_norm(input, *parameters, use_input_stats, momentum, eps)
 
@@ -102,6 +100,6 @@ def group_norm(
     size = input.shape
     if len(size) > 1 and num_groups > 0 and size[0] * size[1] // num_groups * prod(size[2:]) == 1:
         raise ValueError(
-            f"Expected more than 1 value per channel when training, got input size {list(size)}"
+            f"Expected more than 1 value per channel in training, got input size {list(size)}"
         )
     return ops.group_norm(input, num_groups, weight, bias, eps)

@@ -49,7 +49,7 @@ def gumbel_softmax(
         dim: the dimension of the classes.
     """
     if eps != 1e-10:
-        warnings.warn("`eps` parameter is deprecated and has no effect.", stacklevel=2)
+        warnings.warn("gumbel_softmax: eps is deprecated and unused", stacklevel=2)
     gumbels = -ops.empty_like(logits).exponential_().log()
     soft = ops.softmax((logits + gumbels) / tau, dim)
     if not hard:

@@ -21,7 +21,7 @@ def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: 
     else:
         meant = "sum" if size_average is not None and not size_average else "mean"
     warnings.warn(
-        f"size_average and reduce args will be deprecated, please use reduction={meant!r} instead.",
+        f"size_average and reduce args are deprecated: pass reduction={meant!r}",
         UserWarning,
         stacklevel=3,
     )

@@ -50,7 +50,7 @@ class ConversionMethods(TraversalMethods):
             ValueError: if `mode` is no bool.
         """
         if not isinstance(mode, bool):
-            raise ValueError(f"training mode is expected to be boolean, got {mode!r}")
+            raise ValueError(f"mode must be True or False, got {mode!r}")
         self.training = mode
         for module in self.children():
             module.train(mode)
@@ -119,9 +119,8 @@ class ConversionMethods(TraversalMethods):
         dtype = np.dtype(dtype)
         if not is_differentiable(dtype):
             raise TypeError(
-                "nn.Module.to only accepts floating point or complex dtypes, because parameters of "
-                f"other dtypes have no gradients, got {dtype.name}; convert single tensors by "
-                "their .to()"
+                "Module.to() takes a floating or complex dtype, because parameters of other "
+                f"dtypes have no gradients, got {dtype.name}; convert single tensors by their .to()"
             )
 
         def convert(tensor: "Tensor") -> "Tensor":
@@ -138,19 +137,19 @@ class ConversionMethods(TraversalMethods):
         )
 
     def float(self: C) -> C:
-        """Convert floating point parameters and buffers to float32."""
+        """Convert floating parameters and buffers to float32."""
         return self._to_floating(np.float32)
 
     def double(self: C) -> C:
-        """Convert floating point parameters and buffers to float64."""
+        """Convert floating parameters and buffers to float64."""
         return self._to_floating(np.float64)
 
     def half(self: C) -> C:
-        """Convert floating point parameters and buffers to float16."""
+        """Convert floating parameters and buffers to float16."""
         return self._to_floating(np.float16)
 
     def bfloat16(self: C) -> C:
-        """Convert floating point parameters and buffers to bfloat16."""
+        """Convert floating parameters and buffers to bfloat16."""
         return self._to_floating("bfloat16")
 
     def type(self: C, dst_type: Any) -> C:

@@ -90,7 +90,7 @@ def _calculate_correct_fan(tensor: _Tensor, mode: str) -> int:
     """Return the fan that `mode` names."""
     lowered = mode.lower()
     if lowered not in ("fan_in", "fan_out"):
-        raise ValueError(f"Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
+        raise ValueError(f"mode must be 'fan_in' or 'fan_out', got {mode!r}")
     return _calculate_fan_in_and_fan_out(tensor)[lowered == "fan_out"]
 
 
@@ -175,9 +175,7 @@ def dirac_(tensor: _Tensor, groups: int = 1) -> _Tensor:
         ValueError: if the shape does not fit.
     """
     if tensor.ndim not in (3, 4, 5):
-        raise ValueError(
-            f"Only tensors with 3, 4, or 5 dimensions are supported, got a {_describe(tensor)}"
-        )
+        raise ValueError(f"the tensor must have 3, 4 or 5 dimensions, got a {_describe(tensor)}")
     if tensor.shape[0] % groups:
         raise ValueError(f"dim 0 must be divisible by groups, got {tensor.shape[0]} and {groups}")
     out = tensor.shape[0] // groups
@@ -209,7 +207,7 @@ def xavier_normal_(
 def _is_empty(tensor: _Tensor) -> bool:
     """Return whether there is nothing to fill; warn then."""
     if 0 in tensor.shape:
-        _warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
+        _warnings.warn("Initializing zero-element tensors does nothing", stacklevel=3)
         return True
     return False
 
@@ -254,9 +252,7 @@ def orthogonal_(tensor: _Tensor, gain: float = 1, generator: _Generator | None =
         ValueError: for fewer than 2 dimensions.
     """
     if tensor.ndim < 2:
-        raise ValueError(
-            f"Only tensors with 2 or more dimensions are supported, got a {_describe(tensor)}"
-        )
+        raise ValueError(f"the tensor must have 2 or more dimensions, got a {_describe(tensor)}")
     if not tensor.numel():
         return tensor
     rows = tensor.shape[0]
@@ -296,7 +292,7 @@ def _deprecated(function: _Callable[..., _Tensor]) -> _Callable[..., _Tensor]:
 
     def run(*args: _Any, **kwargs: _Any) -> _Tensor:
         _warnings.warn(
-            f"`nn.init.{old}` is now deprecated in favor of `nn.init.{name}`.",
+            f"nn.init.{old} is deprecated in favor of `nn.init.{name}`",
             FutureWarning,
             stacklevel=2,
         )

@@ -119,9 +119,9 @@ class UninitializedTensorMixin:
     @property
     def shape(self) -> Any:
         raise RuntimeError(
-            "Can't access the shape of an uninitialized parameter or buffer; call its lazy module "
-            "first, with a batch of the right shape. Loading it into a module that has been "
-            "called fails, too"
+            "an uninitialized parameter or buffer has no shape yet; call its lazy module first, "
+            "with a batch of the right shape. Loading it into a module that has been called "
+            "fails, too"
         )
 
     @property

@@ -64,9 +64,9 @@ class StateMethods(HookMethods):
         return self._own_hooks().add("state_dict", hook)
 
     def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call ``hook(module, state_dict, prefix, local_metadata, strict, missing_keys,
-        unexpected_keys, error_msgs)`` before the module is loaded. The hook may change the dict,
-        which is a copy, and the lists.
+        """Call ``hook(module, state_dict, prefix, local_metadata, strict, *lists)`` before the
+        module is loaded; the lists are missing_keys, unexpected_keys and error_msgs. The hook may
+        change them, and the dict, which is a copy.
         """
         return self._register_load_state_dict_pre_hook(hook, with_module=True)
 

@@ -147,9 +147,7 @@ class TraversalMethods:
             AttributeError: if a part of the name is missing.
         """
         if not target:
-            raise ValueError(
-                "Cannot set the submodule without a target name; pass a name such as 'layer.0'"
-            )
+            raise ValueError("set_submodule needs a name, such as 'layer.0', got an empty one")
         if not isinstance(module, TraversalMethods):
             raise ValueError(f"set_submodule takes an nn.Module, got {type(module)}")
         path, _, name = target.rpartition(".")

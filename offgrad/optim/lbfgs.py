@@ -56,7 +56,9 @@ class LBFGS(Optimizer):
         }
         super().__init__(params, defaults)
         if len(self.param_groups) != 1:
-            raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
+            raise ValueError(
+                f"LBFGS doesn't support per-parameter options: got {len(self.param_groups)} groups"
+            )
 
     def step(self, closure: Callable[[], Any]) -> Any:
         """Take one step; return the loss before it.

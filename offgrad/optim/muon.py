@@ -49,7 +49,9 @@ class Muon(Optimizer):
             if not value >= 0:
                 raise ValueError(f"{name} should be >= 0 but is: {value}")
         if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
-            raise ValueError(f"Adjust learning rate function {adjust_lr_fn} is not supported")
+            raise ValueError(
+                f"adjust_lr_fn must be 'original', 'match_rms_adamw' or None, got {adjust_lr_fn!r}"
+            )
         defaults = {
             "lr": lr,
             "weight_decay": weight_decay,

@@ -70,8 +70,8 @@ class Optimizer(OptimizerHooks):
         self._make_hooks()
         if isinstance(params, TensorBase):
             raise TypeError(
-                "params must be an iterable of tensors or dicts, got one "
-                f"{describe(params)}; put it into a list"
+                f"params must be a list of tensors, or of dicts, got one {describe(params)}; put "
+                "it into a list"
             )
         groups = list(params)
         if not groups:
@@ -94,7 +94,7 @@ class Optimizer(OptimizerHooks):
                 names and some have not; if a required option is missing.
         """
         if not isinstance(param_group, dict):
-            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+            raise TypeError(f"param_group must be a dict, got {type(param_group).__name__}")
         if self._num_known_groups != len(self.param_groups):
             self._learn_params()  # the program changed the list
         params, names = _params_and_names(param_group["params"])
@@ -125,7 +125,7 @@ class Optimizer(OptimizerHooks):
         for each in params:
             if not isinstance(each, TensorBase):
                 raise TypeError(
-                    f"an optimizer takes tensors, but one of the params is {type(each).__name__}"
+                    f"an optimizer takes tensors, got among them a {type(each).__name__}"
                 )
             if each._grad_fn is not None and not self.defaults.get("differentiable"):
                 raise ValueError(
@@ -136,14 +136,13 @@ class Optimizer(OptimizerHooks):
                 self._learn_params()  # the program may have removed it from its group
             if id(each) in self._known_ids:
                 raise ValueError(
-                    "some parameters appear in more than one parameter group, got a "
-                    f"{describe(each)} twice"
+                    f"some parameters appear in more than a single group, got a {describe(each)} "
+                    "twice"
                 )
             new_ids.add(id(each))
         if len(new_ids) < len(params):
             warnings.warn(
-                "optimizer contains a parameter group with duplicate parameters: each step updates "
-                "them as often",
+                "a parameter group holds duplicate parameters: each step updates them as often",
                 UserWarning,
                 stacklevel=4,
             )
@@ -275,13 +274,12 @@ class Optimizer(OptimizerHooks):
         expected = [len(group["params"]) for group in self.param_groups]
         if len(sizes) != len(expected):
             raise ValueError(
-                "loaded state dict has a different number of parameter groups: "
-                f"{len(sizes)} instead of {len(expected)}"
+                f"loaded state dict has a different count of groups: {len(sizes)}, not "
+                f"{len(expected)}"
             )
         if sizes != expected:
             raise ValueError(
-                "the loaded state dict has a group that doesn't match the size of the optimizer's: "
-                f"{sizes} instead of {expected}"
+                f"a loaded group doesn't match the size of the optimizer's: {sizes}, not {expected}"
             )
         params_by_index: dict[int, Tensor] = {}
         for group, loaded in zip(self.param_groups, groups, strict=True):

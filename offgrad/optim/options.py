@@ -23,7 +23,7 @@ def check_options(**options: Any) -> None:
 def check_betas(betas: Any) -> None:
     """Raise ValueError for betas outside [0, 1)."""
     if isinstance(betas[0], TensorBase) != isinstance(betas[1], TensorBase):
-        raise ValueError("betas must be either both floats or both Tensors")
+        raise ValueError("betas must be two floats or two tensors, got one of each")
     for index, beta in enumerate(betas):
         if not 0.0 <= number(beta) < 1.0:
             raise ValueError(
@@ -47,7 +47,7 @@ def check_common(foreach: bool | None, differentiable: bool, fused: bool | None 
     if fused and differentiable:
         raise RuntimeError("`fused` does not support `differentiable`")
     if fused and foreach:
-        raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+        raise RuntimeError("`fused` and `foreach` exclude each other: got both")
     if differentiable:
         raise NotImplementedError(
             "differentiable=True is not supported: a step cannot be recorded; write it in tensor "

@@ -49,7 +49,10 @@ class SGD(BatchedOptimizer):
             "fused": fused,
         }
         if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+            raise ValueError(
+                f"Nesterov momentum requires a momentum above 0 and no dampening, got {momentum} "
+                f"and {dampening}"
+            )
         super().__init__(params, defaults)
 
     def state_of(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:

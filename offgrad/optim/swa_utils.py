@@ -119,7 +119,7 @@ class AveragedModel(_Module):
     ) -> None:
         super().__init__()
         if avg_fn is not None and multi_avg_fn is not None:
-            raise AssertionError("Only one of avg_fn and multi_avg_fn should be provided")
+            raise AssertionError("got avg_fn and multi_avg_fn; pass one of them")
         _check_device(device)
         self.module = _deepcopy(model)
         self.register_buffer("n_averaged", _ops.tensor(0))
@@ -219,7 +219,7 @@ class SWALR(_LRScheduler):
             raise ValueError(f"anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
         self._anneal_strategy = anneal_strategy
         if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
-            raise ValueError(f"anneal_epochs must be equal or greater than 0, got {anneal_epochs}")
+            raise ValueError(f"anneal_epochs must be an integer of at least 0, got {anneal_epochs}")
         self.anneal_epochs = anneal_epochs
         super().__init__(optimizer, last_epoch)
 

@@ -64,7 +64,7 @@ def compact(array: Array) -> tuple[Array, Layout, bool]:
 
 
 def address(array: Array) -> int:
-    """Return the address of the first element of `array`."""
+    """Return where the memory of `array` begins."""
     return int(array.__array_interface__["data"][0])
 
 

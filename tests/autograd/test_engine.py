@@ -171,7 +171,7 @@ def test_grad_does_not_touch_dot_grad() -> None:
 
 def test_unused_inputs() -> None:
     x, unused = leaf(2.0), leaf(1, 2)
-    with pytest.raises(RuntimeError, match=r"index 1.*shape \[2\].*allow_unused"):
+    with pytest.raises(RuntimeError, match=r"input 1.*shape \[2\].*allow_unused"):
         grad(x * x, [x, unused])
     first, second = grad(x * x, [x, unused], allow_unused=True)
     assert first is not None

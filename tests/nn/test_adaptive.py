@@ -51,7 +51,7 @@ def _run(shape: Any, target: Any) -> Any:
 @pytest.mark.parametrize(
     ("error", "match", "run"),
     [
-        (ValueError, "larger than 0", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [])),
+        (ValueError, "not be empty", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [])),
         (ValueError, "ascending", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [5, 2])),
         (ValueError, "ascending", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [10])),
         (RuntimeError, "a target for each row", lambda: _run((3, 8), [0, 1])),

@@ -53,7 +53,7 @@ def test_averages(name: str) -> None:
 def test_errors() -> None:
     model = make_model(offgrad)
     function = get_ema_avg_fn()
-    with pytest.raises(AssertionError, match="Only one"):
+    with pytest.raises(AssertionError, match="one of them"):
         AveragedModel(model, avg_fn=function, multi_avg_fn=get_ema_multi_avg_fn())
     with pytest.raises(ValueError, match="Invalid decay value 2"):
         get_ema_avg_fn(2)

@@ -45,20 +45,16 @@ def own_gradient(lib: Any) -> None:
 
 
 PHRASES: dict[str, Callable[[Any], Any]] = {
-    "a leaf Variable that requires grad is being used in an in-place operation": lambda lib: leaf(
-        lib, 1, 2
-    ).add_(1),
-    "a view of a leaf Variable that requires grad": constant_in_place,
+    "a leaf Variable that requires grad": lambda lib: leaf(lib, 1, 2).add_(1),
+    "leaf Variable that requires grad": constant_in_place,
     "is a view and is being modified inplace": lambda lib: (
         (leaf(lib, 1, 2) * 1).unbind()[0].add_(1)
     ),
     "modified by an inplace operation": changed,
     "Trying to backward through the graph a second time": twice,
     "retain_graph=True": twice,
-    "element 0 of tensors does not require grad and does not have a grad_fn": lambda lib: lib.ones(
-        1
-    ).backward(),
-    "appears to not have been used in the graph": lambda lib: lib.autograd.grad(
+    "element 0 of tensors does not require grad": lambda lib: lib.ones(1).backward(),
+    "appears to not have been used": lambda lib: lib.autograd.grad(
         leaf(lib, 1).sum(), leaf(lib, 1)
     ),
     "One of the differentiated Tensors does not require grad": lambda lib: lib.autograd.grad(
@@ -68,29 +64,21 @@ PHRASES: dict[str, Callable[[Any], Any]] = {
         lib, 1, 2
     ).backward(),
     "Mismatch in shape": lambda lib: (leaf(lib, 1, 2) * 2).backward(lib.ones(3)),
-    "Inplace update to inference tensor outside InferenceMode": lambda lib: inference(lib).add_(1),
-    "Inference tensors cannot be saved for backward": lambda lib: leaf(lib, 1, 2) * inference(lib),
-    "Inference tensors do not track version counter": lambda lib: inference(lib)._version,
-    "nly Tensors of floating point and complex dtype can require gradients": lambda lib: lib.tensor(
-        [1], requires_grad=True
+    "Inplace update to inference tensor": lambda lib: inference(lib).add_(1),
+    "Inference tensors cannot be saved": lambda lib: leaf(lib, 1, 2) * inference(lib),
+    "Inference tensors do not track version": lambda lib: inference(lib)._version,
+    "dtype can require gradients": lambda lib: lib.tensor([1], requires_grad=True),
+    "leaf variables": lambda lib: (leaf(lib, 1) * 2).requires_grad_(False),
+    "can't retain_grad on Tensor": lambda lib: lib.ones(1).retain_grad(),
+    "cannot register a hook on a": lambda lib: lib.ones(1).register_hook(print),
+    "post accumulate grad hooks": lambda lib: (leaf(lib, 1) * 2).register_post_accumulate_grad_hook(
+        print
     ),
-    "you can only change requires_grad flags of leaf variables": lambda lib: (
-        leaf(lib, 1) * 2
-    ).requires_grad_(False),
-    "can't retain_grad on Tensor that has requires_grad=False": lambda lib: lib.ones(
-        1
-    ).retain_grad(),
-    "cannot register a hook on a tensor that doesn't require gradient": lambda lib: lib.ones(
-        1
-    ).register_hook(print),
-    "post accumulate grad hooks cannot be registered on non-leaf tensors": lambda lib: (
-        leaf(lib, 1) * 2
-    ).register_post_accumulate_grad_hook(print),
     "can't assign Variable as its own grad": own_gradient,
     "Can't call numpy() on Tensor that requires grad": lambda lib: leaf(lib, 1).numpy(),
     "Can't detach views in-place": lambda lib: (leaf(lib, 1, 2) * 1)[:1].detach_(),
     "elements cannot be converted to Scalar": lambda lib: lib.ones(2).item(),
-    "Boolean value of Tensor with more than one value is ambiguous": lambda lib: bool(lib.ones(2)),
+    "Boolean value of Tensor with": lambda lib: bool(lib.ones(2)),
     "only one element tensors can be converted to Python scalars": lambda lib: float(lib.ones(2)),
     "only integer tensors of a single element can be converted to an index": lambda lib: [1, 2][
         lib.ones(())
@@ -98,16 +86,14 @@ PHRASES: dict[str, Callable[[Any], Any]] = {
     "len() of a 0-d tensor": lambda lib: len(lib.ones(())),
     "iteration over a 0-d tensor": lambda lib: list(lib.ones(())),
     "support the deepcopy protocol": lambda lib: copy.deepcopy(leaf(lib, 1) * 2),
-    "Calling register_hooks on a saved tensor after it has been freed": cleared_hooks,
+    "Calling register_hooks on a saved tensor": cleared_hooks,
     "does not require gradients": lambda lib: lib.autograd.functional.jacobian(
         lambda x: lib.ones(1), leaf(lib, 1), strict=True
     ),
     "is independent of input 1": lambda lib: lib.autograd.functional.jacobian(
         lambda x, y: x, (leaf(lib, 1), leaf(lib, 1)), strict=True
     ),
-    "The vector v can only be None if": lambda lib: lib.autograd.functional.vjp(
-        lambda x: x, leaf(lib, 1, 2)
-    ),
+    "v can only be None if": lambda lib: lib.autograd.functional.vjp(lambda x: x, leaf(lib, 1, 2)),
 }
 
 

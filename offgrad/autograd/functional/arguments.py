@@ -11,19 +11,18 @@ if TYPE_CHECKING:
 
 # Errors of strict=True; the number is the index of the output, input or result.
 _V_NONE = {
-    "output": "the user-provided function returns",
-    "input": "the input to the user-provided function is",
+    "output": "func returns",
+    "input": "func takes",
 }
-OUTPUT_INDEPENDENT = "Output {} of the user-provided function does not require gradients"
-INPUT_UNUSED = "The output of the user-provided function is independent of input {}"
-OUTPUT_UNUSED = "Output {output} of the user-provided function is independent of input {{}}"
+OUTPUT_INDEPENDENT = "Output {} of func does not require gradients"
+INPUT_UNUSED = "The output of func is independent of input {}"
+OUTPUT_UNUSED = "Output {output} of func is independent of input {{}}"
 GRADIENT_INDEPENDENT = (
-    "hessian: the jacobian of the user-provided function for input {} is constant: it is "
-    "independent of the input"
+    "hessian: the jacobian of func for input {} is constant: it is independent of the input"
 )
 RESULT_CONSTANT = (
-    "The jacobian of the user-provided function is independent of input {}, so that "
-    "create_graph=True cannot make the result differentiable"
+    "The jacobian of func is independent of input {}, so that create_graph=True cannot make the "
+    "result differentiable"
 )
 
 
@@ -60,20 +59,18 @@ def checked_vector(
         if len(like) != 1 or like[0].numel() != 1:
             shapes = ", ".join(describe(each) for each in like)
             raise RuntimeError(
-                f"{caller}: The vector v can only be None if {_V_NONE[kind]} a single Tensor with "
-                f"a single element, got {shapes}; pass a tensor of its shape for each {kind}"
+                f"{caller}: v can only be None if {_V_NONE[kind]} one tensor of one element, got "
+                f"{shapes}; pass as v a tensor of its shape for each {kind}"
             )
         check_real(like[0], caller)
         return None
     tensors, _ = _as_tensors(v, "v", caller)
     if len(tensors) != len(like):
         if len(like) == 1:
-            raise RuntimeError(
-                f"{caller}(): The given v should contain a single Tensor, got {len(tensors)}"
-            )
+            raise RuntimeError(f"{caller}(): v must be one tensor, got {len(tensors)}")
         raise RuntimeError(
-            f"{caller}(): v is a tuple of invalid length: should be {len(like)}, one tensor for "
-            f"each {kind}, but got {len(tensors)}"
+            f"{caller}(): v has an invalid length: it needs {len(like)} tensors, one for each "
+            f"{kind}, got {len(tensors)}"
         )
     for index, (each, expected) in enumerate(zip(tensors, like, strict=True)):
         if each.shape != expected.shape:
@@ -125,8 +122,8 @@ def call_scalar_function(
     (output,) = outputs
     if output.numel() != 1:
         raise RuntimeError(
-            f"The Tensor returned by the function given to {caller} should contain a single "
-            f"element, got a {describe(output)}; reduce it, as by sum()"
+            f"{caller} needs a func that returns one element, got a {describe(output)}; reduce it, "
+            "as by sum()"
         )
     check_real(output, caller)
     return output
@@ -209,8 +206,8 @@ def format_results(tensors: "Sequence[Tensor]", is_single: bool, create_graph: b
 
 def _strict_message(message: str, index: int) -> str:
     return (
-        f"{message.format(index)}. This is not allowed in strict mode; leave strict out to get "
-        "zeros or constants"
+        f"{message.format(index)}, which strict mode forbids; leave strict out to get zeros or "
+        "constants"
     )
 
 
@@ -221,14 +218,14 @@ def _func_input(tensor: "Tensor", create_graph: bool, requires_grad: bool) -> "T
 
 
 def _as_tensors(values: Any, kind: str, caller: str) -> "tuple[tuple[Tensor, ...], bool]":
-    """Return a tensor or a tuple of tensors as a tuple, and whether it was a single tensor."""
+    """Return one tensor or several as a tuple, and whether it was a single tensor."""
     is_single = not isinstance(values, tuple)
     tensors = (values,) if is_single else values
     for index, each in enumerate(tensors):
         if not isinstance(each, TensorBase):
             position = "" if is_single else f" at index {index}"
             raise TypeError(
-                f"The {kind} given to {caller} must be either a Tensor or a tuple of Tensors, got "
+                f"{caller}: the {kind} must be one Tensor, or some in a tuple, got "
                 f"{type(each).__name__}{position}"
             )
     if not tensors and kind != "v":  # for v, the caller's message gives the expected number

@@ -43,8 +43,8 @@ def vjp(
     mode. The ``.grad`` and the history of other tensors do not change.
 
     Args:
-        func: takes the inputs, returns a tensor or a tuple of tensors.
-        inputs: a tensor or a tuple of tensors.
+        func: takes the inputs, returns a tensor, or several in a tuple.
+        inputs: a tensor, or several in a tuple.
         v: for each output a tensor of its shape; may be None for one output of one element.
         create_graph: record the results, so that they can be differentiated with respect to those
             of `inputs` and `v` that require grad, and to other tensors that `func` uses.

@@ -61,8 +61,8 @@ class BackwardHook:
         """Return the output, tensors as views from the node after the module."""
         if not isinstance(output, TensorBase | tuple):
             warnings.warn(
-                "backward hooks are called for outputs that are a Tensor or a tuple of Tensors, "
-                f"but {type(self._module).__name__} returned a {type(output).__name__}; its hooks "
+                "backward hooks need a Tensor as the output, or several in a tuple, but "
+                f"{type(self._module).__name__} returned a {type(output).__name__}; its hooks "
                 "will not be called",
                 stacklevel=6,
             )

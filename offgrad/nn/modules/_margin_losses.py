@@ -168,7 +168,7 @@ class TripletMarginWithDistanceLoss(_Loss):
 
 def _check_margin(name: str, margin: float) -> None:
     if margin <= 0:
-        raise ValueError(f"{name}: expected margin to be greater than 0, got {margin} instead")
+        raise ValueError(f"{name}: margin must be above 0, got {margin}")
 
 
 class CTCLoss(_Loss):

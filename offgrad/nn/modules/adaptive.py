@@ -49,7 +49,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         super().__init__()
         cutoffs = list(cutoffs)
         if not cutoffs:
-            raise ValueError("cutoffs should be a sequence of length larger than 0")
+            raise ValueError("cutoffs must not be empty")
         rises = cutoffs == sorted(set(cutoffs)) and all(int(each) == each for each in cutoffs)
         if not rises or cutoffs[0] < 1 or cutoffs[-1] > n_classes - 1:
             raise ValueError(

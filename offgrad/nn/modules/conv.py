@@ -90,18 +90,14 @@ class _ConvNd(Module):
                     f"Invalid padding string {self.padding!r}: use 'same', 'valid' or numbers"
                 )
             if self.padding == "same" and any(each != 1 for each in self.stride):
-                raise ValueError(
-                    "padding='same' is not supported for strided convolutions, got "
-                    f"stride={self.stride}"
-                )
+                raise ValueError(f"padding='same' is not supported for stride={self.stride}")
         if self.padding_mode not in _MODES:
             raise ValueError(
                 f"padding_mode must be one of {set(_MODES)}, got {self.padding_mode!r}"
             )
         if self.transposed and self.padding_mode != "zeros":
             raise ValueError(
-                f'Only "zeros" padding mode is supported for {type(self).__name__}, got '
-                f"{self.padding_mode!r}"
+                f"{type(self).__name__} takes only padding_mode='zeros', got {self.padding_mode!r}"
             )
 
     def _sides(self) -> Sequence[int]:

@@ -36,14 +36,13 @@ class Unflatten(Module):
         super().__init__()
         if not isinstance(unflattened_size, tuple | list):
             raise TypeError(
-                "unflattened_size must be a tuple of ints, but found type "
-                f"{type(unflattened_size).__name__}"
+                f"unflattened_size must be a tuple, got {type(unflattened_size).__name__}"
             )
         for position, each in enumerate(unflattened_size):
             if not isinstance(each, int):
                 raise TypeError(
-                    "unflattened_size must be tuple of ints, but found element of type "
-                    f"{type(each).__name__} at pos {position}"
+                    f"unflattened_size must hold ints only, got {type(each).__name__} at position "
+                    f"{position}"
                 )
         self.dim, self.unflattened_size = dim, unflattened_size
 

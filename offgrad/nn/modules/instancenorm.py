@@ -40,15 +40,15 @@ class _InstanceNorm(_NormBase):
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() not in self._dims:
             few, many = self._dims
-            raise ValueError(f"expected {few}D or {many}D input (got {input.dim()}D input)")
+            raise ValueError(f"expected {few}D or {many}D input, got {input.dim()} dimensions")
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
         channel_dim = input.dim() - self._get_no_batch_dim()
         if input.shape[channel_dim] != self.num_features:
             problem = (
-                f"expected input's size at dim={channel_dim} to match num_features "
-                f"({self.num_features}), but got: {input.shape[channel_dim]}."
+                f"the input must have num_features={self.num_features} channels in dimension "
+                f"{channel_dim}, got {input.shape[channel_dim]}."
             )
             if self.affine:
                 raise ValueError(problem)

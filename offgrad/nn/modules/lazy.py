@@ -1,4 +1,4 @@
-"""Modules that learn the shapes of their parameters from the first input."""
+"""Modules whose parameters get their shapes when the first input comes."""
 
 from typing import Any
 

@@ -210,7 +210,7 @@ class NLLLoss2d(NLLLoss):
         reduction: str = "mean",
     ) -> None:
         warnings.warn(
-            "`NLLLoss2d` has been deprecated. Please use `NLLLoss` instead",
+            "NLLLoss2d is deprecated: NLLLoss does the same",
             FutureWarning,
             stacklevel=2,
         )

@@ -51,7 +51,7 @@ T_destination = TypeVar("T_destination", bound=dict[str, Any])
 
 def _no_forward(self: "Module", *input: Any, **_: Any) -> Any:
     raise NotImplementedError(
-        f'Module [{type(self).__name__}] is missing the required "forward" function; define it'
+        f'{type(self).__name__} is missing the required "forward" function; define it'
     )
 
 
@@ -193,7 +193,7 @@ class Module(StateMethods, ConversionMethods):
         self._check_name(name, "_parameters")
         if isinstance(param, Parameter) and param.grad_fn is not None:
             raise ValueError(
-                f"Cannot assign non-leaf Tensor to parameter {name!r}: it was computed by "
+                f"parameter {name!r} must be a leaf, but it was computed by "
                 f"{param.grad_fn.name()}; make a Parameter of its detach()"
             )
         self._set_entry("_parameters", name, param)

@@ -169,7 +169,7 @@ class CrossMapLRN2d(LocalResponseNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         if input.dim() != 4:
-            raise ValueError(f"CrossMapLRN2d: Expected input to be 4D, got {input.dim()}D instead.")
+            raise ValueError(f"CrossMapLRN2d: the input must be 4D, got {input.dim()}D")
         squares, reach = input * input, (self.size - 1) // 2
         windows = sums_over_channels(squares, reach, reach)
         far = windows[:, reach + 1 :] + squares[:, :1]

@@ -241,11 +241,9 @@ class FractionalMaxPool2d(Module):
         self.output_size = as_sizes(output_size) if output_size is not None else None
         self.output_ratio = as_sizes(output_ratio) if output_ratio is not None else None
         if output_size is None and output_ratio is None:
-            raise ValueError(
-                f"{name} requires specifying either an output size, or a pooling ratio"
-            )
+            raise ValueError(f"{name} needs output_size or output_ratio")
         if output_size is not None and output_ratio is not None:
-            raise ValueError("only one of output_size and output_ratio may be specified")
+            raise ValueError(f"{name} got output_size and output_ratio; pass one of them")
         if self.output_ratio is not None and not all(0 < each < 1 for each in self.output_ratio):
             raise ValueError(f"output_ratio must be between 0 and 1 (got {output_ratio})")
 

@@ -152,7 +152,7 @@ class RNNBase(Module):
             )
         if input._array.shape[-1] != self.input_size:
             raise RuntimeError(
-                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got "
+                f"input.size(-1) must be equal to {self.input_size}, the input_size, got "
                 f"{input._array.shape[-1]}"
             )
 
@@ -212,9 +212,7 @@ class RNNBase(Module):
             data, batch_sizes, sorted_indices, unsorted_indices = input, None, None, None
             if data.dim() not in (2, 3):
                 kind = "RNN" if self.mode.startswith("RNN") else self.mode
-                raise ValueError(
-                    f"{kind}: Expected input to be 2D or 3D, got {data.dim()}D instead"
-                )
+                raise ValueError(f"{kind} needs a 2D or 3D input, got {data.dim()}D")
         is_batched = batch_sizes is not None or data.dim() == 3
         batch_dim = 0 if self.batch_first else 1
         if not is_batched:
@@ -260,16 +258,14 @@ def _check_options(
             stacklevel=4,
         )
     if not isinstance(hidden_size, int | np.integer):
-        raise TypeError(f"hidden_size should be of type int, got: {type(hidden_size).__name__}")
+        raise TypeError(f"hidden_size must be an int, got {type(hidden_size).__name__}")
     for name, value in (("hidden_size", hidden_size), ("num_layers", num_layers)):
         if value <= 0:
             raise ValueError(f"{name} must be greater than zero, got {value}")
     if proj_size < 0:
         raise ValueError(f"proj_size must be 0, for no projection, or more, got {proj_size}")
     if proj_size >= hidden_size:
-        raise ValueError(
-            f"proj_size has to be smaller than hidden_size, got {proj_size} and {hidden_size}"
-        )
+        raise ValueError(f"proj_size must be below hidden_size, got {proj_size} and {hidden_size}")
 
 
 def _refuse_projection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -403,10 +399,7 @@ class RNNCellBase(Module):
 
     def _check_dims(self, tensor: Tensor, what: str) -> None:
         if tensor.dim() not in (1, 2):
-            raise ValueError(
-                f"{type(self).__name__}: Expected {what} to be 1D or 2D, got {tensor.dim()}D "
-                "instead"
-            )
+            raise ValueError(f"{type(self).__name__}: {what} must be 1D or 2D, got {tensor.dim()}D")
 
     def _run(self, function: Any, input: Tensor, *states: Tensor | None) -> tuple[Tensor, ...]:
         """Call `function` with a batch, of one where the input has none; None stands for zeros."""

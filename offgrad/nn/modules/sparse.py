@@ -57,9 +57,7 @@ class _Table(Module):
 
 def _sizes_of(embeddings: Tensor) -> tuple[int, int]:
     if embeddings.dim() != 2:
-        raise AssertionError(
-            f"Embeddings parameter is expected to be 2-dimensional, got {embeddings.dim()}D"
-        )
+        raise AssertionError(f"embeddings must have 2 dimensions, got {embeddings.dim()}")
     rows, columns = embeddings.shape
     return rows, columns
 

@@ -450,7 +450,7 @@ class Transformer(Module):
         batch_dim = 0 if self.batch_first else 1
         if src.dim() == 3 and src._array.shape[batch_dim] != tgt._array.shape[batch_dim]:
             raise RuntimeError(
-                f"the batch number of src and tgt must be equal, got {src.shape} and {tgt.shape}"
+                f"src and tgt must have the same batch size, got {src.shape} and {tgt.shape}"
             )
         if src._array.shape[-1] != self.d_model or tgt._array.shape[-1] != self.d_model:
             raise RuntimeError(

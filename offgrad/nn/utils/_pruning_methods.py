@@ -58,7 +58,8 @@ class BasePruningMethod(ABC):
         scores = original if importance_scores is None else importance_scores
         if scores.shape != original.shape:
             raise AssertionError(
-                f"importance_scores should have the same shape as parameter {name} of {module}"
+                f"importance_scores of shape {list(scores.shape)} do not fit parameter {name} of "
+                f"{module}, of shape {list(original.shape)}"
             )
         if before:
             mask = getattr(module, f"{name}_mask").detach().clone()
@@ -85,7 +86,10 @@ class BasePruningMethod(ABC):
         """
         scores = t if importance_scores is None else importance_scores
         if scores.shape != t.shape:
-            raise AssertionError("importance_scores should have the same shape as tensor t")
+            raise AssertionError(
+                f"importance_scores of shape {list(scores.shape)} do not fit t, of shape "
+                f"{list(t.shape)}"
+            )
         mask = ops.ones_like(t) if default_mask is None else default_mask
         return t * self.compute_mask(scores, default_mask=mask)
 
@@ -204,12 +208,12 @@ class _OfAmount(BasePruningMethod):
 
 def _check_amount(amount: Any) -> None:
     if not isinstance(amount, Real):
-        raise TypeError(f"Invalid type for amount: {amount}. Must be int or float.")
+        raise TypeError(f"amount must be an int or a float, got {amount!r}")
     if isinstance(amount, Integral):
         if int(amount) < 0:
-            raise ValueError(f"amount={amount} should be a non-negative integer")
+            raise ValueError(f"a count to prune must not be negative, got amount={amount}")
     elif not 0.0 <= float(amount) <= 1.0:
-        raise ValueError(f"amount={amount} should be a float in the range [0, 1] or an integer")
+        raise ValueError(f"a fraction to prune must be in [0, 1], got amount={amount}")
 
 
 class _Unstructured(_OfAmount):

@@ -48,10 +48,7 @@ class SpectralNorm:
         self, name: str = "weight", n_power_iterations: int = 1, dim: int = 0, eps: float = 1e-12
     ) -> None:
         if n_power_iterations <= 0:
-            raise ValueError(
-                "Expected n_power_iterations to be positive, but got "
-                f"n_power_iterations={n_power_iterations}"
-            )
+            raise ValueError(f"n_power_iterations must be positive, got {n_power_iterations}")
         self.name = name
         self.dim = dim
         self.n_power_iterations = n_power_iterations
@@ -94,9 +91,7 @@ class SpectralNorm:
         """Replace a parameter by ``NAME_orig`` and the vectors, and register the hook."""
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm) and hook.name == name:
-                raise RuntimeError(
-                    f"Cannot register two spectral_norm hooks on the same parameter {name}"
-                )
+                raise RuntimeError(f"parameter {name!r} has a spectral_norm already")
         own = SpectralNorm(name, n_power_iterations, dim, eps)
         weight = module._parameters[name]
         if weight is None:
@@ -165,7 +160,7 @@ def remove_spectral_norm(module: Module, name: str = "weight") -> Module:
             del module._forward_pre_hooks[key]
             break
     else:
-        raise ValueError(f"spectral_norm of '{name}' not found in {module}")
+        raise ValueError(f"there is no spectral_norm of {name!r} to remove from {module}")
     for state_key, state_hook in module._state_dict_hooks.items():
         if isinstance(state_hook, _StateDictHook) and state_hook.name == name:
             del module._state_dict_hooks[state_key]

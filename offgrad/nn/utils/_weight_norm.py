@@ -28,9 +28,7 @@ class WeightNorm:
         """Replace a parameter by its magnitude and direction, and register the hook."""
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, WeightNorm) and hook.name == name:
-                raise RuntimeError(
-                    f"Cannot register two weight_norm hooks on the same parameter {name}"
-                )
+                raise RuntimeError(f"parameter {name!r} has a weight_norm already")
         own = WeightNorm(name, dim)
         weight = getattr(module, name)
         if is_lazy(weight):
@@ -87,4 +85,4 @@ def remove_weight_norm(module: Module, name: str = "weight") -> Module:
             hook.remove(module)
             del module._forward_pre_hooks[key]
             return module
-    raise ValueError(f"weight_norm of '{name}' not found in {module}")
+    raise ValueError(f"there is no weight_norm of {name!r} to remove from {module}")

@@ -134,8 +134,7 @@ def clip_grad_norm_(
     tensors = list(_listed(parameters))
     if isgenerator(parameters) and not tensors:
         warnings.warn(
-            "`parameters` is an empty generator, no gradient clipping will occur; was it consumed "
-            "before?",
+            "clipping no gradients: `parameters` is an empty generator; was it consumed before?",
             stacklevel=2,
         )
     total = get_total_norm(_gradients(tensors), norm_type, error_if_nonfinite, foreach)

@@ -81,8 +81,8 @@ def fuse_linear_bn_eval(linear: M, bn: Any) -> M:
     fused: Any = copy.deepcopy(linear)
     if fused.out_features != bn.num_features and bn.num_features != 1:
         raise AssertionError(
-            "To fuse, linear.out_features == bn.num_features or bn.num_features == 1, got "
-            f"{fused.out_features} and {bn.num_features}"
+            f"bn.num_features must be linear.out_features={fused.out_features} or 1, got "
+            f"{bn.num_features}"
         )
     fused.weight, fused.bias = fuse_linear_bn_weights(
         fused.weight, fused.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias

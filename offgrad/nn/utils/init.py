@@ -21,5 +21,7 @@ def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
     if not issubclass(module_cls, Module):
         raise RuntimeError(f"Expected a Module; got {module_cls}")
     if "device" not in inspect.signature(module_cls).parameters:
-        raise RuntimeError("Module must support a 'device' arg to skip initialization")
+        raise RuntimeError(
+            f"skip_init needs a module with a device argument, got {module_cls.__name__}"
+        )
     return module_cls(*args, **kwargs)

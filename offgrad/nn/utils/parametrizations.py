@@ -80,10 +80,7 @@ class _SpectralNorm(Module):
                 f"{weight.ndim} dimensions, got {dim}"
             )
         if n_power_iterations <= 0:
-            raise ValueError(
-                "Expected n_power_iterations to be positive, but got "
-                f"n_power_iterations={n_power_iterations}"
-            )
+            raise ValueError(f"n_power_iterations must be positive, got {n_power_iterations}")
         self.dim = dim % weight.ndim
         self.eps = eps
         if weight.ndim > 1:
@@ -153,7 +150,7 @@ class _Orthogonal(Module):
     def __init__(self, weight: Tensor, orthogonal_map: str, use_trivialization: bool) -> None:
         super().__init__()
         if weight.is_complex() and orthogonal_map == "householder":
-            raise ValueError("The householder parametrization does not support complex tensors.")
+            raise ValueError("orthogonal_map='householder' takes no complex tensors")
         self.shape = weight.shape
         self.orthogonal_map = orthogonal_map
         if use_trivialization:

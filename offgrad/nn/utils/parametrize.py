@@ -79,7 +79,7 @@ class ParametrizationList(ModuleList):
         self.is_tensor = isinstance(new, TensorBase)
         if not self.is_tensor and not isinstance(new, list | tuple):
             raise ValueError(
-                "right_inverse must return a tensor or a sequence of tensors, got "
+                "right_inverse must return one tensor, or several in a list, got "
                 f"{type(new).__name__}"
             )
         self.ntensors = 1 if self.is_tensor else len(new)
@@ -118,8 +118,7 @@ class ParametrizationList(ModuleList):
         values = [new] if self.is_tensor else list(new)
         if len(values) != self.ntensors:
             raise ValueError(
-                f"'right_inverse' must return a sequence of tensors of length {self.ntensors}, got "
-                f"{len(values)}"
+                f"right_inverse must return {self.ntensors} tensors, as before, got {len(values)}"
             )
         for number, (old, each) in enumerate(zip(self.originals(), values, strict=True)):
             if not isinstance(each, Tensor):
@@ -146,7 +145,7 @@ def _like(original: Any, value: Any, number: int) -> Any:
     """Return `value` as a parameter if `original` is one."""
     if not isinstance(value, Tensor):
         raise ValueError(
-            "right_inverse must return a tensor or a sequence of tensors, got a sequence whose "
+            "right_inverse must return one tensor, or several in a list, got a sequence whose "
             f"element {number} is a {type(value).__name__}"
         )
     if isinstance(original, Parameter):
@@ -164,7 +163,7 @@ def _register(module: Module, name: str, tensor: Any) -> None:
 def _check(result: Any, shape: Any, dtype: Any, after: str, before: str) -> None:
     """Raise unless a parametrization's result fits the tensor before."""
     if not isinstance(result, TensorBase):
-        raise ValueError(f"A parametrization must return a tensor. Got {type(result).__name__}.")
+        raise ValueError(f"a parametrization returns a Tensor, got {type(result).__name__}")
     for what, old, new in (
         ("dtype", dtype, result._array.dtype),
         ("shape", shape, result._array.shape),
@@ -184,8 +183,8 @@ def _own_class(cls: type[Any]) -> type[Any]:
 
     def __getstate__(self: Any) -> Any:
         raise RuntimeError(
-            "Serialization of parametrized modules is only supported through state_dict(); or "
-            "remove the parametrizations first, by remove_parametrizations()"
+            "a parametrized module cannot be pickled: save its state_dict(), or first remove the "
+            "parametrizations by remove_parametrizations()"
         )
 
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
@@ -269,7 +268,7 @@ def _check_next(value: Tensor, parametrization: Module) -> None:
         inverse = parametrization.right_inverse(result)
         if not isinstance(inverse, TensorBase):
             raise ValueError(
-                f"parametrization.right_inverse must return a tensor. Got: {type(inverse).__name__}"
+                f"right_inverse must return a Tensor here, got {type(inverse).__name__}"
             )
         _check(inverse, shape, dtype, "right_inverse", "module.weight")
 
@@ -297,7 +296,7 @@ def remove_parametrizations(
             comes from several tensors.
     """
     if not is_parametrized(module, tensor_name):
-        raise ValueError(f"Module {module} does not have a parametrization on {tensor_name}")
+        raise ValueError(f"{module} has no parametrization of {tensor_name!r}")
     parametrizations: Any = module.parametrizations[tensor_name]
     if parametrizations.is_tensor:
         tensor = parametrizations.original

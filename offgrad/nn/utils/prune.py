@@ -100,7 +100,9 @@ def global_unstructured(
     pairs: list[tuple[Module, str]] = list(parameters)
     scores = {} if importance_scores is None else importance_scores
     if not isinstance(scores, dict):
-        raise TypeError("global_unstructured(): importance_scores must be of type dict")
+        raise TypeError(
+            f"global_unstructured(): importance_scores must be a dict, got {type(scores).__name__}"
+        )
     tensors = [scores.get(each, getattr(*each)) for each in pairs]
     method = pruning_method(**kwargs)
     if method.PRUNING_TYPE != "unstructured":

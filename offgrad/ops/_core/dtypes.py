@@ -249,7 +249,8 @@ def real_part(array: NDArray[Any]) -> NDArray[Any]:
     if not _has_warned_of_complex and array.size:
         _has_warned_of_complex = True
         warnings.warn(
-            "Casting complex values to real discards the imaginary part; use .real if you mean it",
+            "Casting complex values to real discards their imaginary part; use .real if you mean "
+            "it",
             UserWarning,
             stacklevel=_users_level(),
         )

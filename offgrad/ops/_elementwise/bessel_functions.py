@@ -85,7 +85,7 @@ class SpecialI1E(_OfPair):
 
 
 class BesselJ0(_OfPair):
-    """The Bessel function of the first kind of order 0; keeps x."""
+    """The Bessel function J0 of the first kind; keeps x."""
 
     ufunc = scipy_function("j0")
     partner = "bessel_j1"
@@ -95,7 +95,7 @@ class BesselJ0(_OfPair):
 
 
 class BesselJ1(_OfPair):
-    """The Bessel function of the first kind of order 1; keeps x."""
+    """The Bessel function J1 of the first kind; keeps x."""
 
     ufunc = scipy_function("j1")
     partner = "bessel_j0"
@@ -105,7 +105,7 @@ class BesselJ1(_OfPair):
 
 
 class BesselY0(_OfPair):
-    """The Bessel function of the second kind of order 0; keeps x."""
+    """The Bessel function Y0 of the second kind; keeps x."""
 
     ufunc = scipy_function("y0")
     partner = "bessel_y1"
@@ -115,7 +115,7 @@ class BesselY0(_OfPair):
 
 
 class BesselY1(_OfPair):
-    """The Bessel function of the second kind of order 1; keeps x."""
+    """The Bessel function Y1 of the second kind; keeps x."""
 
     ufunc = scipy_function("y1")
     partner = "bessel_y0"
@@ -125,7 +125,7 @@ class BesselY1(_OfPair):
 
 
 class ModifiedBesselK0(_OfPair):
-    """The modified Bessel function of the second kind of order 0; keeps x."""
+    """The modified Bessel function K0 of the second kind; keeps x."""
 
     ufunc = scipy_function("k0")
     partner = "modified_bessel_k1"
@@ -135,7 +135,7 @@ class ModifiedBesselK0(_OfPair):
 
 
 class ModifiedBesselK1(_OfPair):
-    """The modified Bessel function of the second kind of order 1; keeps x."""
+    """The modified Bessel function K1 of the second kind; keeps x."""
 
     ufunc = scipy_function("k1")
     partner = "modified_bessel_k0"

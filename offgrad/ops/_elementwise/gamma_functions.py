@@ -127,12 +127,12 @@ def _real(input: "Tensor", where: str) -> "Tensor":
 
 
 def lgamma(input: "Tensor") -> "Tensor":
-    """Return the logarithm of the absolute value of the gamma function."""
+    """Return log|gamma(x)| for each element x."""
     return Lgamma.apply(_real(input, "lgamma"))
 
 
 def digamma(input: "Tensor") -> "Tensor":
-    """Return the logarithmic derivative of the gamma function: -inf at 0, NaN at -1, -2 ..."""
+    """Return the derivative of log(gamma(x)): -inf at 0, NaN at -1, -2 ..."""
     return Digamma.apply(_real(input, "digamma"))
 
 

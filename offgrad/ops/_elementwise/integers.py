@@ -87,9 +87,7 @@ def frexp(input: "Tensor") -> Parts:
     """
     x = check_tensor(input, "frexp")
     if category(x._array.dtype) != 2:
-        raise RuntimeError(
-            "torch.frexp() only supports floating-point dtypes, got a " + describe(x)
-        )
+        raise RuntimeError(f"frexp() needs a floating dtype, got a {describe(x)}")
     return Parts(*Frexp.apply_all(x))
 
 

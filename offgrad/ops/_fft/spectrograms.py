@@ -242,7 +242,7 @@ def stft(
     x = check_tensor(input, "stft")
     hop, length = _lengths(n_fft, hop_length, win_length, "stft")
     if x._array.ndim not in (1, 2):
-        raise RuntimeError(f"stft: expected a 1D or 2D tensor, but got a {describe(x)}")
+        raise RuntimeError(f"stft needs a 1D or 2D tensor, got a {describe(x)}")
     is_complex = x._array.dtype.kind == "c" or (
         window is not None and window._array.dtype.kind == "c"
     )

@@ -240,7 +240,7 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
             array = item._array
             if array.dtype not in (np.int64, np.int32, np.bool_, np.uint8):
                 raise IndexError(
-                    "tensors used as indices must be long, int, byte or bool tensors, got a "
+                    "tensors used as indices must be int64, int32, uint8 or bool, got a "
                     f"{describe(item)}"
                 )
             if array.dtype == np.uint8:

@@ -25,7 +25,7 @@ def cartesian_prod(*tensors: "Tensor") -> "Tensor":
     """
     for each in tensors:
         if check_tensor(each, "cartesian_prod")._array.ndim != 1:
-            raise RuntimeError(f"Expect a 1D vector, but got a {describe(each)}")
+            raise RuntimeError(f"cartesian_prod: each input must be 1D, got a {describe(each)}")
     if len(tensors) == 1:
         return tensors[0]
     return stack([each.reshape(-1) for each in meshgrid(*tensors, indexing="ij")], 1)
@@ -39,9 +39,9 @@ def combinations(input: "Tensor", r: int = 2, with_replacement: bool = False) ->
     """
     x = check_tensor(input, "combinations")
     if x._array.ndim != 1:
-        raise RuntimeError(f"Expect a 1D vector, but got a {describe(x)}")
+        raise RuntimeError(f"combinations: the input must be 1D, got a {describe(x)}")
     if integer(r, "combinations", "r") < 0:
-        raise RuntimeError(f"Expect a non-negative number, but got {r}")
+        raise RuntimeError(f"combinations: r must not be negative, got {r}")
     if r == 0:
         return x.new_empty((0,))
     choose = combinations_with_replacement if with_replacement else _combinations

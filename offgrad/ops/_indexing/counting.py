@@ -46,7 +46,7 @@ def bincount(input: "Tensor", weights: "Tensor | None" = None, minlength: int = 
         raise NotImplementedError(f"bincount needs integers, got a {describe(input)}")
     if array.ndim != 1 or (array.size and array.min() < 0):
         raise RuntimeError(
-            "bincount only supports 1-d non-negative integral inputs, got a "
+            "bincount takes 1D non-negative integers, got a "
             f"{describe(input)}" + (f" with {array.min()}" if array.size else "")
         )
     if weights is None:
@@ -84,7 +84,7 @@ def histc(input: "Tensor", bins: int = 100, min: Any = 0, max: Any = 0) -> "Tens
     if not (np.isfinite(low) and np.isfinite(high)):
         raise RuntimeError(f"histc: range of [{low}, {high}] is not finite")
     if low > high:
-        raise RuntimeError(f"histc: max must be larger than min, got {low} and {high}")
+        raise RuntimeError(f"histc: min must not be above max, got {low} and {high}")
     counts, _ = np.histogram(array.astype(np.float64), bins, (low, high))
     return wrap(counts.astype(array.dtype))
 
@@ -239,7 +239,7 @@ def unravel_index(indices: "Tensor", shape: Any) -> "tuple[Tensor, ...]":
         tuple(shape) if isinstance(shape, Sequence) else (integer(shape, "unravel_index", "shape"),)
     )
     if any(size < 0 for size in sizes):
-        raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
+        raise ValueError(f"shape must not have negative sizes, got {sizes}")
     steps = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
     pairs = zip(sizes, steps, strict=True)
     return tuple([wrap(np.asarray(array // step % size, array.dtype)) for size, step in pairs])
@@ -265,9 +265,7 @@ def one_hot(tensor: "Tensor", num_classes: int = -1) -> "Tensor":
     """
     array = check_tensor(tensor, "one_hot")._array
     if array.dtype != np.int64:
-        raise RuntimeError(
-            f"one_hot is only applicable to index tensor of type int64, got a {describe(tensor)}"
-        )
+        raise RuntimeError(f"one_hot takes indices of dtype int64, got a {describe(tensor)}")
     if not array.size:
         if num_classes <= 0:
             raise RuntimeError(
@@ -280,7 +278,5 @@ def one_hot(tensor: "Tensor", num_classes: int = -1) -> "Tensor":
     if count < 1:
         raise RuntimeError(f"num_classes should be positive, got {num_classes}")
     if array.max() >= count:
-        raise RuntimeError(
-            f"Class values must be smaller than num_classes, got {array.max()} for {count}"
-        )
+        raise RuntimeError(f"Class values must be smaller than {count}, got {array.max()}")
     return wrap((array[..., None] == np.arange(count)).astype(np.int64))

@@ -25,9 +25,11 @@ def fill_diagonal_(input: "Tensor", fill_value: Any, wrap: bool = False) -> "Ten
     """
     shape = input._array.shape
     if len(shape) < 2:
-        raise RuntimeError(f"dimensions must larger than 1, got a {describe(input)}")
+        raise RuntimeError(
+            f"fill_diagonal_: the tensor must have 2 or more dimensions, got a {describe(input)}"
+        )
     if len(shape) > 2 and len(set(shape)) > 1:
-        raise RuntimeError(f"all dimensions of input must be of equal length: a {describe(input)}")
+        raise RuntimeError(f"fill_diagonal_: all sizes must be equal, got a {describe(input)}")
     where: tuple[Any, ...] = (np.arange(min(shape)),) * len(shape)
     if wrap and len(shape) == 2:
         flat = np.arange(0, shape[0] * shape[1], shape[1] + 1)

@@ -175,7 +175,7 @@ def masked_scatter(input: "Tensor", mask: "Tensor", source: "Tensor") -> "Tensor
 
 
 def nonzero(input: "Tensor", *, as_tuple: bool = False) -> Any:
-    """Return the indices of the elements that are not zero, [count, dimensions].
+    """Return where elements are not zero, as indices [count, dimensions].
 
     With `as_tuple`, a vector for each dimension, in a tuple that can index `input`.
     """
@@ -186,6 +186,6 @@ def nonzero(input: "Tensor", *, as_tuple: bool = False) -> Any:
 
 
 def argwhere(input: "Tensor") -> "Tensor":
-    """Return the indices of the elements that are not zero, [count, dimensions]."""
+    """Return where elements are not zero, as indices [count, dimensions]."""
     result: Tensor = nonzero(input)
     return result

@@ -61,9 +61,7 @@ def _quantile(
     x = check_tensor(input, where)
     dtype, ndim = x._array.dtype, x._array.ndim
     if dtype not in (np.float32, np.float64):
-        raise RuntimeError(
-            f"{where}() input tensor must be either float or double dtype, got a {describe(x)}"
-        )
+        raise RuntimeError(f"{where}(): the input must be float32 or float64, got a {describe(x)}")
     if interpolation not in _INTERPOLATIONS:
         raise RuntimeError(
             f"{where}() interpolation must be one of {', '.join(_INTERPOLATIONS)}, got "
@@ -72,14 +70,14 @@ def _quantile(
     if isinstance(q, TensorBase):
         if q._array.ndim > 1 or q._array.dtype != dtype:
             raise RuntimeError(
-                f"{where}() q must be a scalar or 1D tensor of the same dtype as the input "
-                f"tensor, got a {describe(q)} for a {describe(x)}"
+                f"{where}(): q must be a number, or a 1D tensor of the input's dtype, got a "
+                f"{describe(q)} for a {describe(x)}"
             )
     elif not 0 <= q <= 1:
-        raise RuntimeError(f"{where}() q must be in the range [0, 1] but got {q}")
+        raise RuntimeError(f"{where}(): q must be in [0, 1], got {q}")
     fractions = q._array if isinstance(q, TensorBase) else np.asarray(q, dtype)
     if not ((fractions >= 0) & (fractions <= 1)).all():
-        raise RuntimeError(f"{where}() q values must be in the range [0, 1]")
+        raise RuntimeError(f"{where}(): each q must be in [0, 1], got {fractions.tolist()}")
     axis = None if dim is None else normalize_dim(dim, ndim, where)
     flat = x.reshape(-1) if axis is None else x.movedim(axis, -1) if ndim else x.reshape(1)
     if not flat._array.shape[-1]:

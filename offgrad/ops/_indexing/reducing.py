@@ -120,8 +120,8 @@ def scatter_reduce(
         )
     if x._array.dtype != source._array.dtype:
         raise RuntimeError(
-            "scatter(): Expected self.dtype to be equal to src.dtype, got a "
-            f"{describe(x)} and a {describe(source)}"
+            f"scatter(): the input and src must have the same dtype, got a {describe(x)} and a "
+            f"{describe(source)}"
         )
     axis = normalize_dim(dim, x._array.ndim, "scatter_reduce")
     start = x
@@ -175,17 +175,18 @@ def index_reduce(
     x, values = check_tensor(input, "index_reduce"), check_tensor(source, "index_reduce")
     if reduce not in _REDUCTIONS[1:]:
         raise RuntimeError(
-            f"index_reduce(): Expected reduce to be one of {', '.join(_REDUCTIONS[1:])}, got "
-            f"{reduce!r}"
+            f"index_reduce(): reduce must be one of {', '.join(_REDUCTIONS[1:])}, got {reduce!r}"
         )
     axis = normalize_dim(dim, x._array.ndim, "index_reduce")
     at = check_tensor(index, "index_reduce")
     if at._array.ndim > 1:
-        raise IndexError(f"index_reduce(): Index is supposed to be a vector, got a {describe(at)}")
+        raise IndexError(
+            f"index_reduce(): the index must have at most one dimension, got a {describe(at)}"
+        )
     shape = values._array.shape
     if shape and shape[axis] != at._array.size:
         raise RuntimeError(
-            "index_reduce(): Number of indices should be equal to source.size(dim), got a "
+            "index_reduce(): the index must have an element for each slice of the source, got a "
             f"{describe(at)} for a {describe(values)}"
         )
     spread = np.broadcast_to(

@@ -50,7 +50,7 @@ def segment_reduce(
             f"segment_reduce: reduce must be one of {', '.join(_IDENTITIES)}, got {reduce!r}"
         )
     if indices is not None or (lengths is None) == (offsets is None):
-        raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
+        raise RuntimeError("segment_reduce(): pass lengths or offsets, one of them")
     dim = normalize_dim(axis, x._array.ndim, "segment_reduce")
     given = lengths if lengths is not None else offsets
     assert given is not None
@@ -63,8 +63,8 @@ def segment_reduce(
         )
     if counts.size and (counts.min() < 0 or (counts.sum(-1) != shape[dim]).any()):
         raise RuntimeError(
-            "segment_reduce(): Expected all rows of lengths along axis to sum to the size "
-            f"{shape[dim]} of the data, and none to be negative, got {counts.tolist()}"
+            "segment_reduce(): lengths must not be negative, and each row must sum to the data's "
+            f"size {shape[dim]}, got {counts.tolist()}"
         )
     flat_counts = counts.reshape(-1)
     rows = x.reshape(prod(shape[: dim + 1]), *shape[dim + 1 :])

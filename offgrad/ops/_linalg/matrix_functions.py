@@ -47,7 +47,9 @@ def matrix_norm(
     A = A if dtype is None else cast(A, dtype)
     rows, columns = (each % A._array.ndim for each in dim)
     if rows == columns:
-        raise RuntimeError(f"linalg.matrix_norm: dims must be different, got {tuple(dim)}")
+        raise RuntimeError(
+            f"linalg.matrix_norm: dim needs two different dimensions, got {tuple(dim)}"
+        )
     if ord == "fro":
         return vector_norm(A, 2, (rows, columns), keepdim)
     if ord in ("nuc", 2, -2):

@@ -105,9 +105,9 @@ def pdist(input: "Tensor", p: float = 2.0) -> "Tensor":
     """
     x = real_floating(input, "pdist")
     if x._array.ndim != 2:
-        raise RuntimeError(f"pdist only supports 2D tensors, got a {describe(x)}")
+        raise RuntimeError(f"pdist: the input must be 2D, got a {describe(x)}")
     if p < 0:
-        raise RuntimeError(f"pdist only supports non-negative p values, got {p}")
+        raise RuntimeError(f"pdist: p must not be negative, got {p}")
     first, second = np.triu_indices(x._array.shape[0], 1)
     return (x[wrap(first)] - x[wrap(second)]).norm(p, 1)
 
@@ -120,7 +120,7 @@ def renorm(input: "Tensor", p: float, dim: int, maxnorm: float) -> "Tensor":
     """
     x = check_tensor(input, "renorm")
     if x._array.ndim < 2:
-        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got a {describe(x)}")
+        raise RuntimeError(f"renorm: the input must have 2 or more dimensions, got a {describe(x)}")
     if p <= 0 or maxnorm < 0:
         raise RuntimeError(
             f"renorm: non-positive-norm not supported, got p={p} and maxnorm={maxnorm}"
@@ -265,7 +265,7 @@ def vander(x: "Tensor", N: int | None = None, increasing: bool = False) -> "Tens
     """
     base = check_tensor(x, "vander")
     if base._array.ndim != 1:
-        raise RuntimeError(f"x must be a one-dimensional tensor, got a {describe(base)}")
+        raise RuntimeError(f"vander: x must have one dimension, got a {describe(base)}")
     count = base._array.size if N is None else integer(N, "vander", "N")
     if count < 0:
         raise RuntimeError(f"N must be non-negative, got {count}")

@@ -245,7 +245,7 @@ def _mask(mask: Any, batch: tuple[int, ...], q: "Tensor", k: "Tensor", where: st
 
 def _repeat_heads(q: "Tensor", x: "Tensor", where: str) -> "Tensor":
     if q._array.ndim < 3 or q._array.shape[-3] % x._array.shape[-3]:
-        raise shape_error(where, "the query heads must be a multiple of the key heads", q, x)
+        raise shape_error(where, "each key head must serve the same number of query heads", q, x)
     group = q._array.shape[-3] // x._array.shape[-3]
     if group == 1:
         return x

@@ -56,10 +56,10 @@ def _factor(input: "Tensor", value: int, where: str, name: str) -> "tuple[Tensor
     x, factor = check_tensor(input, where), integer(value, where, name)
     if x._array.ndim < 3:
         raise RuntimeError(
-            f"{where} expects input to have at least 3 dimensions, got a {describe(x)}"
+            f"{where}: the input must have at least 3 dimensions, got a {describe(x)}"
         )
     if factor <= 0:
-        raise RuntimeError(f"{where} expects a positive {name}, but got {factor}")
+        raise RuntimeError(f"{where}: {name} must be positive, got {factor}")
     return x, factor
 
 
@@ -93,8 +93,8 @@ def pixel_unshuffle(input: "Tensor", downscale_factor: int) -> "Tensor":
     for name, dim, size in (("height", -2, height), ("width", -1, width)):
         if size % r:
             raise RuntimeError(
-                f"pixel_unshuffle expects {name} to be divisible by downscale_factor, but "
-                f"input.size({dim})={size} is not divisible by {r}"
+                f"pixel_unshuffle: downscale_factor={r} must divide the {name}, but dimension "
+                f"{dim} has size {size}"
             )
     high, low, n = height // r, width // r, len(batch)
     split = *batch, channels, high, r, low, r
@@ -112,8 +112,8 @@ def channel_shuffle(input: "Tensor", groups: int) -> "Tensor":
     n, channels, *rest = x._array.shape
     if channels % count:
         raise RuntimeError(
-            f"Number of channels must be divisible by groups. Got {channels} channels and {count} "
-            "groups."
+            f"channel_shuffle: groups must divide the channels, got {channels} channels and "
+            f"{count} groups"
         )
     split = n, count, channels // count, *rest
     order = 0, 2, 1, *range(3, len(split))

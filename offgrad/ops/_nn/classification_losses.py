@@ -36,7 +36,7 @@ def check_reduction(reduction: str, where: str) -> int:
     """
     if reduction not in REDUCTIONS:
         raise ValueError(
-            f"{where}: {reduction} is not a valid value for reduction; it must be 'mean', 'sum' or "
+            f"{where}: {reduction!r} is not a valid value; reduction must be 'mean', 'sum' or "
             "'none'"
         )
     return REDUCTIONS.index(reduction)
@@ -216,10 +216,7 @@ def check_classes(
 ) -> "tuple[Tensor, Tensor | None]":
     """Return the targets as contiguous int64 and the weight contiguous; check that they fit."""
     if target._array.dtype not in (np.int64, np.uint8):
-        raise RuntimeError(
-            f"{where}: expected target dtype to be Long or Byte (int64, uint8), got a "
-            f"{describe(target)}"
-        )
+        raise RuntimeError(f"{where}: the target must be int64 or uint8, got a {describe(target)}")
     shape = input._array.shape
     class_dim = 0 if len(shape) == 1 else 1
     expected = shape[:class_dim] + shape[class_dim + 1 :]
@@ -277,8 +274,7 @@ def cross_entropy(
     if category(check_tensor(target, "cross_entropy")._array.dtype) >= 2:
         if ignore_index >= 0:
             raise RuntimeError(
-                "cross_entropy: ignore_index is not supported for floating point target, got "
-                f"{ignore_index}"
+                f"cross_entropy: a floating target takes no ignore_index, got {ignore_index}"
             )
         return _soft_cross_entropy(logits, target, weight, reduction, label_smoothing)
     classes, factors = check_classes("cross_entropy", logits, target, weight)

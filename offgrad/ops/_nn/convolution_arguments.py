@@ -139,8 +139,8 @@ class Convolving(NamedTuple):
         reach = _reach(kernel, self.dilation)
         if any(need > have for need, have in zip(reach, padded, strict=True)):
             raise RuntimeError(
-                f"{where}: Calculated padded input size per channel: {_by(padded)}. Kernel size: "
-                f"{_by(reach)}. Kernel size can't be greater than actual input size"
+                f"{where}: Kernel size can't be greater than the padded input, got {_by(reach)} "
+                f"for {_by(padded)}"
             )
         return tuple(
             [(have - need) // step + 1 for have, need, step in
@@ -196,8 +196,8 @@ def per_dim(where: str, name: str, value: Any, ndim: int) -> tuple[int, ...]:
         return numbers * ndim
     if len(numbers) != ndim:
         raise RuntimeError(
-            f"{where}: expected {name} to be a single integer value or a list of {ndim} values, "
-            f"one for each dimension, got {name}={list(numbers)}"
+            f"{where}: {name} must be one integer, or {ndim}, one for each dimension, got "
+            f"{name}={list(numbers)}"
         )
     return numbers
 
@@ -231,8 +231,7 @@ def same_padding(
         return (0,) * ndim, (0,) * ndim
     if set(per_dim(where, "stride", stride, ndim)) != {1}:
         raise RuntimeError(
-            f"{where}: padding='same' is not supported for strided convolutions, got "
-            f"stride={stride}: pass numbers"
+            f"{where}: padding='same' is not supported for stride={stride}: pass numbers"
         )
     kernel = check_tensor(weight, where)._array.shape[2:]
     if len(kernel) != ndim:

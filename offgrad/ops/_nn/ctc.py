@@ -147,9 +147,7 @@ def _targets(
     used = _lengths(input_lengths, "input_lengths", count)
     lengths = _lengths(target_lengths, "target_lengths", count)
     if used.size and used.max() > frames:
-        raise RuntimeError(
-            f"ctc_loss: Expected input_lengths to have value at most {frames}, got {used.max()}"
-        )
+        raise RuntimeError(f"ctc_loss: an input length must be at most {frames}, got {used.max()}")
     labels = np.ascontiguousarray(targets._array, np.int64)
     if labels.ndim == 1:
         starts = np.cumsum(lengths) - lengths

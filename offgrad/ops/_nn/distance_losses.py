@@ -38,9 +38,9 @@ def pdist(input: "Tensor", p: float = 2.0) -> "Tensor":
     """
     x = check_tensor(input, "pdist")
     if x._array.ndim != 2:
-        raise RuntimeError(f"pdist only supports 2D tensors, got: {x._array.ndim}D")
+        raise RuntimeError(f"pdist: the input must be 2D, got {x._array.ndim}D")
     if p < 0:
-        raise RuntimeError(f"pdist only supports non-negative p values, got {p}")
+        raise RuntimeError(f"pdist: p must not be negative, got {p}")
     first, second = np.triu_indices(x._array.shape[0], 1)
     return (x[wrap(first)] - x[wrap(second)]).norm(p, -1)
 
@@ -213,7 +213,7 @@ def triplet_margin_with_distance_loss(
     name = "triplet_margin_with_distance_loss"
     check_reduction(reduction, name)
     if margin <= 0:
-        raise ValueError(f"{name}: the margin must be greater than 0, got {margin}")
+        raise ValueError(f"{name}: the margin must be above 0, got {margin}")
     distance = pairwise_distance if distance_function is None else distance_function
     _check_ndims(name, anchor, positive, negative)
     to_positive, to_negative = distance(anchor, positive), distance(anchor, negative)

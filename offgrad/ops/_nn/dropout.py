@@ -28,7 +28,7 @@ _SATURATION = 1.7580993408473766
 
 def _check_probability(p: float) -> None:
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+        raise ValueError(f"dropout probability has to be in [0, 1], got {p}")
 
 
 def _channels_of(x: "Tensor") -> "Tensor":
@@ -36,7 +36,7 @@ def _channels_of(x: "Tensor") -> "Tensor":
     shape = x._array.shape
     if len(shape) < 2:
         raise RuntimeError(
-            f"Feature dropout requires at least 2 dimensions in the input, got a {describe(x)}"
+            f"feature dropout: the input must have at least 2 dimensions, got a {describe(x)}"
         )
     return x.new_ones((*shape[:2], *(1,) * (len(shape) - 2)))
 

@@ -86,7 +86,7 @@ def _weighted(losses: "Tensor", weight: "Tensor", reduction: str, where: str) ->
     check_reduction(reduction, where)
     if check_tensor(weight, where)._array.shape != losses._array.shape:
         raise ValueError(
-            f"{where}: Weights and input must have the same size, got a {describe(weight)} for "
+            f"{where}: weights must have the shape of the losses, got a {describe(weight)} for "
             f"losses of shape {list(losses._array.shape)}"
         )
     weighted = losses * weight

@@ -40,9 +40,7 @@ def _sizes(
     spatial = x._array.shape[-ndim:]
     if output_size is None:
         if output_ratio is None:
-            raise ValueError(
-                f"{where} requires specifying either an output_size or an output_ratio"
-            )
+            raise ValueError(f"{where} needs output_size or output_ratio")
         ratios = output_ratio if isinstance(output_ratio, tuple | list) else (output_ratio,) * ndim
         output_size = tuple(int(size * ratio) for size, ratio in zip(spatial, ratios, strict=True))
     sizes = sizes_of(output_size, ndim, where, "output_size")

@@ -117,12 +117,12 @@ def _checked(input: "Tensor", grid: "Tensor", mode: str) -> "tuple[Tensor, Tenso
         raise shape_error("grid_sampler", "expected input and grid to have one dtype", x, places)
     if ndim not in (2, 3) or places._array.ndim != ndim + 2:
         raise shape_error(
-            "grid_sampler()", "expected 4D or 5D input and grid with same number of dimensions", x,
+            "grid_sampler()", "the input and the grid must both be 4D, or both 5D", x,
             places,
         )  # fmt: skip
     if len(x._array) != len(places._array):
         raise shape_error(
-            "grid_sampler()", "expected grid and input to have same batch size", x, places
+            "grid_sampler()", "the input and the grid must have the same batch size", x, places
         )
     if places._array.shape[-1] != ndim:
         raise RuntimeError(
@@ -132,7 +132,7 @@ def _checked(input: "Tensor", grid: "Tensor", mode: str) -> "tuple[Tensor, Tenso
     if 0 in x._array.shape[2:]:
         raise RuntimeError(f"grid_sample: the input has no pixels, got a {describe(x)}")
     if mode == "bicubic" and ndim == 3:
-        raise RuntimeError("grid_sampler(): bicubic interpolation only supports 4D input")
+        raise RuntimeError("grid_sampler(): mode='bicubic' needs a 4D input")
     return x, places
 
 
@@ -248,5 +248,5 @@ def affine_grid(
             f"{describe(matrices)}"
         )
     if min(size) <= 0:
-        raise ValueError(f"Expected non-zero, positive output size. Got {list(size)}")
+        raise ValueError(f"affine_grid: all sizes must be positive, got {list(size)}")
     return affine_grid_generator(matrices, size, bool(align_corners))

@@ -151,8 +151,7 @@ def group_norm(
     array = x._array
     if array.ndim < 2:
         raise RuntimeError(
-            f"group_norm: Expected at least 2 dimensions for input tensor but received "
-            f"{array.ndim}: a {describe(x)}"
+            f"group_norm: the input must have at least 2 dimensions, got a {describe(x)}"
         )
     channels = array.shape[1]
     if num_groups <= 0:
@@ -169,9 +168,8 @@ def group_norm(
         mixed = array.dtype.itemsize == 2 and dtype == np.float32
         if each._array.shape != (channels,) or not (dtype == array.dtype or mixed):
             raise RuntimeError(
-                "group_norm: Expected weight and bias to be vectors of size equal to the number of "
-                f"channels ({channels}) and of the input's dtype, got a {describe(each)} for a "
-                f"{describe(x)}"
+                f"group_norm: weight and bias must be vectors of {channels} elements, one a "
+                f"channel, and of the input's dtype, got a {describe(each)} for a {describe(x)}"
             )
     return GroupNorm.apply(x, weight, bias, group=num_groups, eps=eps)
 
@@ -227,8 +225,7 @@ def local_response_norm(
     shape = x._array.shape
     if len(shape) < 3:
         raise ValueError(
-            "local_response_norm: Expected 3D or higher dimensionality input (got "
-            f"{len(shape)} dimensions)"
+            f"local_response_norm: the input must have at least 3 dimensions, got {len(shape)}"
         )
     windows = sums_over_channels(x * x, size // 2, (size - 1) // 2)
     return x / (windows * (alpha / size) + k) ** beta

@@ -250,13 +250,13 @@ def _sizes_and_factors(
     spatial = x._array.shape[2:]
     if (size is None) == (scale_factor is None):
         raise ValueError(
-            "interpolate: only one of size or scale_factor should be defined"
+            "interpolate: got size and scale_factor; pass one of them"
             if size is not None
-            else "interpolate: either size or scale_factor should be defined"
+            else "interpolate: pass size or scale_factor"
         )
     if size is not None:
         if recompute:
-            raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
+            raise ValueError("recompute_scale_factor=True goes with scale_factor, not with size")
         if isinstance(size, tuple | list):
             _check_count(x, ndim, size, "output size")
             return integers(size, "interpolate", "size"), (None,) * ndim

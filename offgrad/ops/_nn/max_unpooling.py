@@ -37,8 +37,8 @@ def _unpooled_size(
     for dim, (size, wanted, step) in enumerate(zip(default, given, steps, strict=True)):
         if not size - step < wanted < size + step:
             raise ValueError(
-                f'invalid output_size "{given}" (dim {dim} must be between {size - step} and '
-                f"{size + step})"
+                f"output_size={given} does not fit: dimension {dim} must be above {size - step} "
+                f"and below {size + step}"
             )
     return given
 
@@ -52,9 +52,7 @@ def _max_unpool(
     sizes = _unpooled_size(x, ndim, kernel_size, stride, padding, output_size)
     at = check_tensor(indices, where)
     if at._array.dtype != np.int64:
-        raise RuntimeError(
-            f"{where}: elements in indices should be type int64 but got: {at._array.dtype.name}"
-        )
+        raise RuntimeError(f"{where}: indices must be int64, got {at._array.dtype.name}")
     if at._array.shape != x._array.shape:
         raise shape_error(where, "indices must have the input's shape", x, at)
     lead = x._array.shape[: x._array.ndim - ndim]

@@ -99,7 +99,7 @@ def multi_head_attention_forward(
             key_padding_mask = key_padding_mask.unsqueeze(0)
     if query._array.shape[-1] != embed_dim_to_check:
         raise AssertionError(
-            f"was expecting embedding dimension of {embed_dim_to_check}, but got "
+            f"the query's last size must be embed_dim={embed_dim_to_check}, got "
             f"{query._array.shape[-1]}"
         )
     batch_first = _is_batch_major(query)
@@ -165,7 +165,7 @@ def attend(
     """Run `multi_head_attention_forward` on batches, [B, T, E] where `batch_first`."""
     if is_causal and attn_mask is None:
         raise RuntimeError(
-            "Need attn_mask if specifying the is_causal hint: pass "
+            "is_causal=True is a hint about attn_mask, which is missing: pass "
             "attn_mask=Transformer.generate_square_subsequent_mask(length)"
         )
     only_causal = is_causal and key_padding_mask is None and not need_weights
@@ -316,12 +316,11 @@ def check_dims(
         )
     for mask, name in ((attn_mask, "attn_mask"), (key_padding_mask, "key_padding_mask")):
         if mask is not None and category(mask._array.dtype) not in (0, 2):
-            raise AssertionError(
-                f"only bool and floating types of {name} are supported, got {mask.dtype}"
-            )
+            raise AssertionError(f"{name} must be bool or floating, got {mask.dtype}")
     if key._array.shape[:-1] != value._array.shape[:-1]:
         raise AssertionError(
-            f"key shape {key.shape} does not match value shape {value.shape}, but for the last size"
+            f"key and value must have the same shape but for the last size, got {key.shape} and "
+            f"{value.shape}"
         )
     sequence = 1 if batch_first and dims == 3 else 0
     rows, keys = query._array.shape[sequence], key._array.shape[sequence]
@@ -334,7 +333,7 @@ def check_dims(
         for at, size in enumerate((keys,) if dims == 2 else (batch, keys)):
             if key_padding_mask._array.shape[at] != size:
                 raise AssertionError(
-                    f"Expected key_padded_mask.shape[{at}] to be {size}, but got "
+                    f"key_padding_mask must have size {size} in dimension {at}, got "
                     f"{key_padding_mask._array.shape[at]}"
                 )
     return dims == 3

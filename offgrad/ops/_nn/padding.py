@@ -172,8 +172,8 @@ def _check_pair(x: "Tensor", mode: str, size: int, pair: tuple[int, int]) -> Non
         )
     if mode == "circular" and largest > size:
         raise RuntimeError(
-            f"Padding value causes wrapping around more than once: padding {pair} for the size "
-            f"{size} of a {describe(x)}"
+            f"circular padding can wrap around only once, got padding {pair} for the size {size} "
+            f"of a {describe(x)}"
         )
     if size + sum(pair) < (0 if mode == "circular" else 1):
         raise RuntimeError(

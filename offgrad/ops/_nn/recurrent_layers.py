@@ -72,7 +72,7 @@ def _stack(
         length, batch = reversed(leading) if batch_first else leading
         if not length:
             raise RuntimeError(
-                f"{where}: Expected sequence length to be larger than 0 in RNN, got a {describe(x)}"
+                f"{where}: the sequence must have at least one step, got a {describe(x)}"
             )
         rows = x.reshape(leading[0] * leading[1], x._array.shape[2])
     if dtype.itemsize < 4:

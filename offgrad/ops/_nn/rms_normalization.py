@@ -146,8 +146,8 @@ def rms_norm(
         )
     if weight is not None and weight._array.shape != shape:
         raise RuntimeError(
-            "rms_norm: Expected weight to be of same shape as normalized_shape, "
-            f"{list(shape)}, got a {describe(weight)}"
+            f"rms_norm: the weight must have the shape normalized_shape, {list(shape)}, got a "
+            f"{describe(weight)}"
         )
     wide = np.float64 if x._array.dtype == np.float64 else np.float32
     small = float(np.finfo(wide).eps) if eps is None else eps

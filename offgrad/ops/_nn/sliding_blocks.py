@@ -125,8 +125,8 @@ def fold(
     places, (rows, given) = _places(size, kernel, steps), x._array.shape[-2:]
     if rows % prod(kernel):
         raise RuntimeError(
-            f"fold: the input's dimension -2 must be divisible by the product of kernel_size, got "
-            f"{rows} and kernel_size={kernel}"
+            f"fold: the product of kernel_size={kernel} must divide the input's size in dimension "
+            f"-2, got {rows}"
         )
     if min(places) < 1 or prod(places) != given:
         raise RuntimeError(

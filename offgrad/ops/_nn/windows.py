@@ -83,10 +83,10 @@ def window_sizes(
             )
     for pad, size, gap in zip(pads, kernel, gaps, strict=True):
         if pad < 0:
-            raise RuntimeError(f"{where}: pad must be non-negative, but got pad: {pad}")
+            raise RuntimeError(f"{where}: pad must not be negative, got {pad}")
         if 2 * pad > (size - 1) * gap + 1:
             raise RuntimeError(
-                f"{where}: pad should be at most half of the dilated kernel, got pad={pad}, "
+                f"{where}: pad must not exceed half the dilated kernel, got pad={pad}, "
                 f"kernel_size={size} and dilation={gap}"
             )
     return kernel, steps, pads, gaps

@@ -82,7 +82,9 @@ class Generator:
             RuntimeError: if it is not the state of such a generator.
         """
         if not isinstance(new_state, TensorBase) or new_state._array.dtype != np.uint8:
-            raise TypeError("RNG state must be a torch.ByteTensor, such as get_state() returns")
+            raise TypeError(
+                "the state of a generator is a uint8 tensor, such as get_state() returns"
+            )
         if new_state._array.shape != (16,):
             raise RuntimeError(
                 "RNG state is wrong size: a generator's state has 16 bytes, got shape "

@@ -119,10 +119,7 @@ def _integers(
 ) -> Array:
     low, high = integer(low, where, "low"), integer(high, where, "high")
     if high <= low:
-        raise RuntimeError(
-            f"{where}: low must be below high, got {low} and {high}: random_ expects 'from' to be "
-            "less than 'to'"
-        )
+        raise RuntimeError(f"{where}: low (from) must be below high (to), got {low} and {high}")
     stream = (generator or default_generator).stream(int(np.prod(shape)))
     return np.asarray(stream.integers(low, high, shape)).astype(dtype)
 

@@ -159,7 +159,7 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     for index, each in enumerate(tensors):
         if each._array.shape != tensors[0]._array.shape:
             raise RuntimeError(
-                f"stack expects each tensor to be equal size, but tensor {index} is a "
+                f"stack expects each tensor to be of one shape, but tensor {index} is a "
                 f"{describe(each)} and tensor 0 a {describe(tensors[0])}"
             )
     axis = normalize_dim(dim, tensors[0]._array.ndim + 1, "stack")

@@ -50,9 +50,9 @@ class LRScheduler:
                 group.setdefault("initial_lr", _copied(group["lr"]))
             elif "initial_lr" not in group:
                 raise KeyError(
-                    f"param 'initial_lr' is not specified in param_groups[{index}], which a "
-                    "resumed schedule starts from: load the optimizer's state first, or start "
-                    "with last_epoch=-1"
+                    f"param 'initial_lr' is not specified in group {index}, which a resumed "
+                    "schedule starts from: load the optimizer's state first, or start with "
+                    "last_epoch=-1"
                 )
         self.base_lrs: list[Any] = [_copied(group["initial_lr"]) for group in groups]
         self.last_epoch: int = last_epoch
@@ -104,8 +104,8 @@ class LRScheduler:
             )
         elif not getattr(self.optimizer, "_opt_called", False):
             warnings.warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`: the first rate "
-                "of the schedule is skipped; call `optimizer.step()` first",
+                "Detected call of `lr_scheduler.step()` ahead of `optimizer.step()`: the first "
+                "rate of the schedule is skipped; call `optimizer.step()` first",
                 UserWarning,
                 stacklevel=3,
             )

@@ -58,11 +58,12 @@ class SequentialLR(_Combined):
         last_epoch: int = -1,
     ) -> None:
         if not schedulers:
-            raise ValueError("SequentialLR expects at least one scheduler, but got no scheduler.")
+            raise ValueError("SequentialLR expects at least one scheduler, got an empty list")
         for index, each in enumerate(schedulers):
             if not hasattr(each, "optimizer"):
                 raise TypeError(
-                    f"SequentialLR at index {index} should have `optimizer` as its attribute."
+                    f"SequentialLR: scheduler {index} has no attribute optimizer: a "
+                    f"{type(each).__name__}"
                 )
             if isinstance(each, ReduceLROnPlateau):
                 raise ValueError(

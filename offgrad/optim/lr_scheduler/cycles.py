@@ -63,7 +63,10 @@ class CyclicLR(LRScheduler):
         self.total_size = float(step_size_up) + float(down)
         self.step_ratio = step_size_up / self.total_size
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
-            raise ValueError(f"mode is invalid and scale_fn is None: got mode {mode!r}")
+            raise ValueError(
+                "mode must be 'triangular', 'triangular2' or 'exp_range', or scale_fn given, got "
+                f"{mode!r}"
+            )
         self.mode, self.gamma = mode, gamma
         self._scale_fn_custom = scale_fn
         self.scale_mode = scale_mode
@@ -166,7 +169,7 @@ class OneCycleLR(LRScheduler):
         groups = checked_optimizer(optimizer).param_groups
         self.total_steps = _total_steps(total_steps, epochs, steps_per_epoch)
         if not (isinstance(pct_start, float | int) and 0 <= pct_start <= 1):
-            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
+            raise ValueError(f"pct_start must be a number from 0 to 1, got {pct_start!r}")
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}")
         self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
@@ -225,7 +228,7 @@ def _total_steps(total: Any, epochs: Any, steps_per_epoch: Any) -> int:
     if total is not None:
         counts = {"total_steps": total}
     elif epochs is None or steps_per_epoch is None:
-        raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
+        raise ValueError("OneCycleLR needs total_steps, or epochs and steps_per_epoch")
     product = 1
     for name, count in counts.items():
         if count <= 0 or not isinstance(count, int):

@@ -135,9 +135,7 @@ class ConstantLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         if not 0 <= factor <= 1.0:
-            raise ValueError(
-                f"Constant multiplicative factor expected to be between 0 and 1. Got {factor}."
-            )
+            raise ValueError(f"factor must be between 0 and 1, got {factor}")
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer, last_epoch)
 
@@ -173,9 +171,7 @@ class LinearLR(LRScheduler):
         if not 0 < start_factor <= 1.0:
             raise ValueError(f"start_factor must be above 0 and at most 1, got {start_factor}")
         if not 0 <= end_factor <= 1.0:
-            raise ValueError(
-                f"Ending multiplicative factor expected to be between 0 and 1. Got {end_factor}."
-            )
+            raise ValueError(f"end_factor must be between 0 and 1, got {end_factor}")
         self.start_factor, self.end_factor = start_factor, end_factor
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
@@ -302,7 +298,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         if T_mult < 1 or not isinstance(T_mult, int):
             raise ValueError(f"Expected integer T_mult >= 1, but got {T_mult}")
         if not isinstance(eta_min, float | int):
-            raise ValueError(f"Expected float or int eta_min, but got {eta_min!r}")
+            raise ValueError(f"eta_min must be a number, got {eta_min!r}")
         self.T_0, self.T_i, self.T_mult = T_0, T_0, T_mult
         self.eta_min = eta_min
         self.T_cur: Any = last_epoch

@@ -113,9 +113,7 @@ def checkpoint(
         if kwargs:
             raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
         if context_fn is not noop_context_fn or debug:
-            raise ValueError(
-                "Passing `context_fn` or `debug` is only supported when use_reentrant=False."
-            )
+            raise ValueError("context_fn and debug are only supported when use_reentrant=False")
         return CheckpointFunction.apply(function, preserve_rng_state, *args)
     if determinism_check not in _CHECKS:
         raise ValueError(

@@ -180,10 +180,10 @@ class Checkpoint(Node):
         storage = tensor._storage
         if storage.version != version:
             raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: {self.save_log.records[packed]}, saved inside a checkpoint at "
-                f"version {version}, is at version {storage.version}, last changed in place by "
-                f"{storage.changed_by}; use the out-of-place form, or change a clone"
+                "backward needs a tensor that was modified by an inplace operation: "
+                f"{self.save_log.records[packed]}, saved inside a checkpoint at version {version}, "
+                f"is at version {storage.version}, last changed in place by {storage.changed_by}; "
+                "use the out-of-place form, or change a clone"
             )
         return tensor
 

@@ -20,9 +20,7 @@ def detach_variable(inputs: Any) -> tuple[Any, ...]:
         inputs: a tuple.
     """
     if not isinstance(inputs, tuple):
-        raise RuntimeError(
-            f"Only tuple of tensors is supported. Got Unsupported input type: {type(inputs)}"
-        )
+        raise RuntimeError(f"detach_variable takes a tuple, got {type(inputs).__name__}")
     return tuple(_detached(each) for each in inputs)
 
 
@@ -74,8 +72,8 @@ class CheckpointFunction(Function):
         """Return the gradients of the arguments; those of other tensors are accumulated."""
         if engine.state.passes[-1].has_targets:
             raise RuntimeError(
-                "with use_reentrant=True, torch.utils.checkpoint is incompatible with grad() and "
-                "backward(inputs=): set use_reentrant=False, or call backward() without inputs"
+                "torch.utils.checkpoint is incompatible with backward(inputs=) and grad() "
+                "when use_reentrant=True: pass False, or no inputs to backward()"
             )
         inputs = list(ctx.inputs)
         for position, tensor in zip(ctx.positions, ctx.saved_tensors, strict=True):

@@ -130,8 +130,7 @@ class DataLoader(Generic[_T_co]):
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__initialized and name in _FIXED:
             raise ValueError(
-                f"{name} attribute should not be set after {type(self).__name__} is initialized; "
-                "make a new one"
+                f"{name} of a {type(self).__name__} is fixed when it is made; make a new one"
             )
         super().__setattr__(name, value)
 
@@ -205,9 +204,9 @@ class DataLoader(Generic[_T_co]):
             cpus = os.cpu_count() or self.num_workers
         if self.num_workers > cpus:
             warnings.warn(
-                f"This DataLoader will create {self.num_workers} worker processes in total, on "
-                f"{cpus} CPUs that this process may use. More workers than CPUs are slow, or wait "
-                "for each other; lower num_workers",
+                f"This DataLoader will create {self.num_workers} workers on {cpus} CPUs that this "
+                "process may use. More workers than CPUs are slow, or wait for each other; lower "
+                "num_workers",
                 stacklevel=3,
             )
 
@@ -221,8 +220,8 @@ def _check_workers(
         raise ValueError(f"timeout option should be non-negative, got {timeout}")
     if num_workers == 0 and prefetch_factor is not None:
         raise ValueError(
-            "prefetch_factor option could only be specified in multiprocessing: set num_workers "
-            "above 0, or leave it out"
+            "prefetch_factor option could only be specified for workers: set num_workers above 0, "
+            "or leave it out"
         )
     if prefetch_factor is not None and prefetch_factor < 0:
         raise ValueError(f"prefetch_factor option should be non-negative, got {prefetch_factor}")
@@ -244,7 +243,7 @@ def _check_batches(
     batch_size: int | None, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> None:
     if sampler is not None and shuffle:
-        raise ValueError("sampler option is mutually exclusive with shuffle")
+        raise ValueError("DataLoader: sampler is mutually exclusive with shuffle; pass one of them")
     if batch_sampler is not None:
         if batch_size != 1 or shuffle or sampler is not None or drop_last:
             raise ValueError(

@@ -141,7 +141,7 @@ class ConcatDataset(Dataset[Any]):
     def __init__(self, datasets: Iterable[Dataset[Any]]) -> None:
         self.datasets: list[Any] = list(datasets)
         if not self.datasets:
-            raise AssertionError("ConcatDataset: datasets should not be an empty iterable")
+            raise AssertionError("ConcatDataset: datasets must not be empty")
         for each in self.datasets:
             if isinstance(each, IterableDataset):
                 raise AssertionError(
@@ -165,10 +165,7 @@ class ConcatDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if index < 0:
             if -index > len(self):
-                raise ValueError(
-                    "absolute value of index should not exceed dataset length, got index "
-                    f"{index} for {len(self)} samples"
-                )
+                raise ValueError(f"index {index} is out of range for {len(self)} samples")
             index += len(self)
         which = bisect.bisect_right(self.cumulative_sizes, index)
         start = self.cumulative_sizes[which - 1] if which else 0

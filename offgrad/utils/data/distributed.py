@@ -45,9 +45,7 @@ class DistributedSampler(Sampler[Any]):
                 "DistributedSampler num_replicas and rank"
             )
         if not 0 <= rank < num_replicas:
-            raise ValueError(
-                f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]"
-            )
+            raise ValueError(f"Invalid rank {rank}: it must be in [0, {num_replicas - 1}]")
         self.dataset = dataset
         self.num_replicas = num_replicas
         self.rank = rank

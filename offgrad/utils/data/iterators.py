@@ -71,9 +71,9 @@ class _BaseDataLoaderIter:
         length = self._known_length
         if length is not None and self._num_yielded > length:
             warnings.warn(
-                f"Length of IterableDataset {self._loader.dataset} was reported to be {length}, "
-                f"but {self._num_yielded} batches have been fetched. With workers, each must "
-                "yield its own part of the samples: see get_worker_info()",
+                f"len() of the IterableDataset {self._loader.dataset} promised {length} batches, "
+                f"but it gave {self._num_yielded}. With workers, each must yield its own part of "
+                "the samples: see get_worker_info()",
                 stacklevel=3,
             )
 

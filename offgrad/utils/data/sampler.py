@@ -43,7 +43,7 @@ class SequentialSampler(Sampler[int]):
 
 def _check_count(count: Any, name: str) -> None:
     if not isinstance(count, int) or isinstance(count, bool) or count <= 0:
-        raise ValueError(f"{name} should be a positive integer value, but got {name}={count!r}")
+        raise ValueError(f"{name} should be a positive integer value, got {name}={count!r}")
 
 
 def draw_seed(generator: Any = None) -> int:
@@ -79,7 +79,7 @@ class RandomSampler(Sampler[int]):
         self.generator = generator
         if not isinstance(replacement, bool):
             raise TypeError(
-                f"replacement should be a boolean value, but got replacement={replacement!r}"
+                f"replacement should be a boolean value, got replacement={replacement!r}"
             )
         _check_count(self.num_samples, "num_samples")
 
@@ -146,7 +146,7 @@ class WeightedRandomSampler(Sampler[int]):
         _check_count(num_samples, "num_samples")
         if not isinstance(replacement, bool):
             raise ValueError(
-                f"replacement should be a boolean value, but got replacement={replacement!r}"
+                f"replacement should be a boolean value, got replacement={replacement!r}"
             )
         self.weights = ops.as_tensor(weights, dtype="float64")
         if self.weights.dim() != 1:
@@ -184,7 +184,7 @@ class BatchSampler(Sampler[list[int]]):
     ) -> None:
         _check_count(batch_size, "batch_size")
         if not isinstance(drop_last, bool):
-            raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
+            raise ValueError(f"drop_last should be a boolean value, got drop_last={drop_last!r}")
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
