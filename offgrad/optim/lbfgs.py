@@ -160,7 +160,7 @@ class _Step:
                 (steps, step),
                 (inverses, 1.0 / curvature),
             ):
-                del history[: len(history) + 1 - self._group["history_size"]]
+                del history[: max(0, len(history) + 1 - self._group["history_size"])]
                 history.append(value)
             state["H_diag"] = curvature / change.dot(change)
         # The recursion of two loops: Nocedal and Wright, algorithm 7.4.

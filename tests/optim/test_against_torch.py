@@ -239,6 +239,7 @@ def test_muon(options: dict[str, Any]) -> None:
     [
         {"lr": 0.002},
         {"lr": 0.002, "max_iter": 4, "max_eval": 2},
+        {"lr": 0.002, "history_size": 8},
         {"line_search_fn": "strong_wolfe"},
         {"line_search_fn": "strong_wolfe", "history_size": 2, "lr": 0.5, "max_iter": 6},
     ],
@@ -260,7 +261,8 @@ def test_lbfgs_evaluates_the_same_points(options: dict[str, Any]) -> None:
 
         losses = [optimizer.step(closure).item() for _ in range(3)]
         state = optimizer.state_dict()["state"][0]
-        points.append((np.array(seen), losses, state["n_iter"], state["func_evals"], sorted(state)))
+        counts = (state["n_iter"], state["func_evals"], len(state["ro"]))
+        points.append((np.array(seen), losses, counts, sorted(state)))
     assert len(points[0][0]) > 5
     np.testing.assert_allclose(points[0][0], points[1][0], 1e-3, 1e-6)
     assert points[0][2:] == points[1][2:]
