@@ -373,6 +373,8 @@ def _over_blocks(
 ) -> None:
     """Call `body` for blocks of the batch; sizes alone decide them."""
     batch = len(states)
+    if not batch:
+        return
     blocks = -(-batch // BLOCK_ROWS)
     rows = -(-batch // (4 * blocks)) * 4  # whole tiles of rows
 

@@ -125,6 +125,11 @@ def _probabilities(
             scores = scores.masked_fill(wrap(~mask._array), float("-inf"))
         else:
             scores = scores + mask
+        # As in the kernel, the probabilities of a query that may attend to no key are 0.
+        empty = (scores._array == float("-inf")).all(-1, keepdims=True)
+        if empty.any():
+            is_empty = wrap(empty)
+            return softmax(scores.masked_fill(is_empty, 0.0), -1).masked_fill(is_empty, 0.0)
     return softmax(scores, -1)
 
 

@@ -197,9 +197,13 @@ class CrossEntropyBackward(Classification):
         shares = np.take_along_axis(subtracted, class_index, dim) + at_target
         np.put_along_axis(subtracted, class_index, shares, dim)
         mask = np.expand_dims(counted, dim)
-        scale = 1 / np.float64(self.total) if self.reduction == 1 else 1.0
-        factor = wrap(((at_target + spread.sum()) * mask * scale).astype(logits._array.dtype))
-        constant = wrap((subtracted * mask * scale).astype(logits._array.dtype))
+        # Targets that do not count add 0, even where there are no others.
+        with np.errstate(all="ignore"):
+            scale = 1 / np.float64(self.total) if self.reduction == 1 else 1.0
+            factor, constant = (
+                wrap(np.where(mask, each * scale, 0).astype(logits._array.dtype))
+                for each in (at_target + spread.sum(), subtracted)
+            )
 
         def reference(g: "Tensor", x: "Tensor") -> "Tensor":
             each = g.unsqueeze(dim) if self.reduction == 0 else g

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,10 +84,10 @@ def _sampled(
     x, places = _checked(input, grid, mode)
     n, channels, *sizes = x._array.shape
     ndim, out_sizes = len(sizes), places._array.shape[1:-1]
-    flat = x.reshape(n, channels, -1)
+    flat = x.reshape(n, channels, prod(sizes))
     # x, y, z of the grid are columns, rows, planes.
     at = [
-        _unnormalised(each, size, align_corners).reshape(n, -1)
+        _unnormalised(each, size, align_corners).reshape(n, prod(out_sizes))
         for each, size in zip(places.unbind(-1)[::-1], sizes, strict=True)
     ]
     if mode != "bicubic":

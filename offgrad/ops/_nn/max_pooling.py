@@ -6,8 +6,13 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.dtypes import category
+from offgrad.ops._nn.padding import constant_pad_nd
 from offgrad.ops._nn.windows import (
     INTEGERS,
     adaptive,
@@ -97,7 +102,8 @@ class MaxPoolDoubleBackward(Op):
         self.windows, self.ndim, self.shape = windows, ndim, x.shape
         self.save(codes=codes)
         volume = _volume(x, ndim)
-        places = kernels.places(codes, windows, volume.shape[1:]).reshape(len(volume), -1)
+        places = kernels.places(codes, windows, volume.shape[1:])
+        places = places.reshape(len(volume), prod(codes.shape[1:]))
         counts = codes.shape[4 - ndim :]
         out = memory.empty((*x.shape[: x.ndim - ndim], *counts), x.dtype)
         flat = volume.reshape(len(volume), prod(volume.shape[1:]))
@@ -129,10 +135,43 @@ def _max_pool(
     x = check_input(input, ndim, where, INTEGERS if ndim > 1 else ())
     counts = output_sizes(x, where, arguments, ceil_mode)
     spatial = x._array.shape[-ndim:]
+    name = f"MaxPool{max(ndim, 2)}DWithIndices"
+    if any(gap > size for size, gap in zip(spatial, arguments[3], strict=True)):
+        return _max_pool_of_padded(x, arguments, counts, name, return_indices)
     windows = tuple(
         sliding(size, *each) for size, *each in zip(spatial, *arguments, counts, strict=True)
     )
-    return pooled(x, windows, f"MaxPool{max(ndim, 2)}DWithIndices", return_indices)
+    return pooled(x, windows, name, return_indices)
+
+
+def _max_pool_of_padded(
+    x: "Tensor",
+    arguments: tuple[Any, ...],
+    counts: tuple[int, ...],
+    name: str,
+    return_indices: bool,
+) -> Any:
+    """Return the maxima of windows, the lowest number for those that hold padding alone."""
+    spatial = x._array.shape[-len(counts) :]
+    pads: list[int] = []
+    windows = []
+    for size, kernel, stride, pad, gap, count in zip(spatial, *arguments, counts, strict=True):
+        whole = max((count - 1) * stride + (kernel - 1) * gap + 1, pad + size)
+        pads[:0] = [pad, whole - size - pad]
+        windows.append(sliding(whole, kernel, stride, 0, gap, count))
+    dtype = x._array.dtype
+    lowest = float("-inf") if category(dtype) == 2 else np.iinfo(dtype).min
+    padded = constant_pad_nd(x, pads, lowest)
+    result = pooled(padded, tuple(windows), name, return_indices)
+    if not return_indices:
+        return result
+    values, indices = result
+    places = np.unravel_index(indices._array, padded._array.shape[-len(counts) :])
+    inside = [
+        np.clip(each - pad, 0, size - 1)
+        for each, pad, size in zip(places, arguments[2], spatial, strict=True)
+    ]
+    return values, wrap(np.ravel_multi_index(inside, spatial))
 
 
 def max_pool1d(
