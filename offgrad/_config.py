@@ -4,6 +4,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import offgrad_storage
+
 from offgrad import kernels
 from offgrad.kernels import _blas, _openblas
 
@@ -22,8 +24,6 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
     Raises:
         ValueError: for another mode.
     """
-    from offgrad_storage import spill_directory  # rarely used, as the imports below
-
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"show_config: mode must be 'stdout' or 'dicts', got {mode!r}")
     config: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
         "BLAS": _blas_config(),
         "Threads": {"kernels": kernels.get_num_threads(), "BLAS": _blas.blas_threads()},
         "Kernels": {"backend": kernels.backend()},
-        "Stores": {"spill directory": str(spill_directory())},
+        "Stores": {"spill directory": str(offgrad_storage.spill_directory())},
     }
     if mode == "dicts":
         return config
@@ -44,7 +44,7 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
 
 
 def _versions() -> dict[str, str | None]:
-    from importlib import metadata
+    from importlib import metadata  # takes 30 ms
 
     found: dict[str, str | None] = {}
     for each in _PACKAGES:

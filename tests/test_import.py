@@ -15,20 +15,25 @@ AT_FIRST_USE = (
     "json",
     "logging",
     "tempfile",
+    "offgrad.autograd.functional",
+    "offgrad.autograd.gradient_checks",
     "offgrad.func",
     "offgrad.kernels._chunks",
     "offgrad.kernels._softmax",
+    "offgrad.nn.utils.parametrize",
+    "offgrad.optim.sgd",
     "offgrad.policies",
     "offgrad.profiler",
     "offgrad.serialization",
     "offgrad.session.session",
+    "offgrad.utils.checkpoint",
     "offgrad_storage.backend_store",
     "offgrad_storage.codecs",
     "offgrad_storage.zarr",
 )
 """Modules that `import offgrad` does not load, because most programs do not use them, or late."""
 
-MAX_MODULES = 315
+MAX_MODULES = 260
 """The number of modules of offgrad's own that an ordinary program may import at its start."""
 
 

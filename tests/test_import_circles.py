@@ -17,11 +17,16 @@ LAZY = {
     "offgrad._checkpoint.unpickler",
     "offgrad._checkpoint.writer",
     "offgrad.cli.compare.plot",
+    "offgrad.policies",
+    "offgrad.policies.base",
     "offgrad.profiler.plot",
+    "offgrad.session.scope",
+    "offgrad.session.session",
     "offgrad_storage.testing.machine",
+    "offgrad_storage.zarr.codec",
 }
-"""Imported in functions, so that Matplotlib, Rich, hypothesis, zipfile and others are loaded when
-first needed.
+"""Imported in functions, so that Matplotlib, Rich, hypothesis, zipfile and others, and the modules
+of sessions and stores, are loaded when first needed.
 """
 
 

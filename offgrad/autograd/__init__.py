@@ -4,8 +4,11 @@ Public are the names in `__all__`, `forward_ad`, `functional`, `graph` and `prof
 Internal are the other modules below.
 """
 
+import typing as _typing
+
+from offgrad_storage._imports import lazy as _lazy
+
 from offgrad._missing import missing as _missing
-from offgrad.autograd import forward_ad, functional, graph
 from offgrad.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from offgrad.autograd.function import Function, NestedIOFunction, once_differentiable
 from offgrad.autograd.grad_mode import (
@@ -18,13 +21,16 @@ from offgrad.autograd.grad_mode import (
     set_grad_enabled,
     set_multithreading_enabled,
 )
-from offgrad.autograd.gradient_checks import GradcheckError, gradcheck, gradgradcheck
 from offgrad.autograd.gradients import backward, grad
 from offgrad.autograd.mutation import (
     _unsafe_preserve_version_counter as _unsafe_preserve_version_counter,
 )
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.variable import Variable
+
+if _typing.TYPE_CHECKING or not _lazy(__name__):
+    from offgrad.autograd import forward_ad, functional, graph
+    from offgrad.autograd.gradient_checks import GradcheckError, gradcheck, gradgradcheck
 
 __all__ = [
     "Function",

@@ -4,18 +4,12 @@ Internal: the modules in this folder other than `functional`, `grad`, `init`, `p
 `utils`.
 """
 
+import typing as _typing
+
+from offgrad_storage._imports import lazy as _lazy
+
 from offgrad._missing import missing as _missing
-from offgrad.nn import (
-    attention,
-    common_types,
-    functional,
-    grad,
-    init,
-    modules,
-    parallel,
-    parameter,
-    utils,
-)
+from offgrad.nn import functional, init, modules, parameter
 from offgrad.nn.hooks.registry import (
     register_module_backward_hook,
     register_module_forward_hook,
@@ -24,13 +18,16 @@ from offgrad.nn.hooks.registry import (
     register_module_full_backward_pre_hook,
 )
 from offgrad.nn.modules import *  # noqa: F403
-from offgrad.nn.parallel import DataParallel
 from offgrad.nn.parameter import (
     Buffer,
     Parameter,
     UninitializedBuffer,
     UninitializedParameter,
 )
+
+if _typing.TYPE_CHECKING or not _lazy(__name__):
+    from offgrad.nn import attention, common_types, grad, parallel, utils
+    from offgrad.nn.parallel import DataParallel
 
 __all__ = [
     "Buffer",

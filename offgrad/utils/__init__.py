@@ -1,7 +1,13 @@
 """Checkpoints, hook handles, data loading and others, as in ``torch.utils``."""
 
+import typing as _typing
+
+from offgrad_storage._imports import lazy as _lazy
+
 from offgrad._missing import missing as _missing
-from offgrad.utils import checkpoint, hooks
+
+if _typing.TYPE_CHECKING or not _lazy(__name__):
+    from offgrad.utils import checkpoint, hooks
 
 __all__ = ["checkpoint", "data", "hooks"]
 
