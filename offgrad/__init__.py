@@ -29,8 +29,6 @@ from offgrad import (
     optim,
     random,
     session,
-    special,
-    storage,
     utils,
 )
 from offgrad._dtype import (
@@ -109,7 +107,6 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         policies,
         profiler,
         serialization,
-        sparse,
         special,
         storage,
     )

@@ -95,7 +95,8 @@ def missing(
         names: submodules of further names, likewise.
     """
 
-    lazy = _imports.origins.get(where, {})
+    namespace, lazy = vars(sys.modules[where]), _imports.origins.get(where, {})
+    namespace["__dir__"] = lambda: sorted({*namespace, *lazy, *modules, *(names or ())})
 
     def find(name: str) -> Any:
         if name in lazy:

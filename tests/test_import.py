@@ -87,6 +87,16 @@ def test_import_starts_no_threads_and_leaves_no_files() -> None:
     assert _run(code).split() == ["1", "0"]
 
 
+def test_dir_has_the_names_that_are_imported_at_first_use() -> None:
+    code = (
+        "import offgrad\n"
+        "print(len({'amp', 'linalg', 'load', 'offload'} & set(dir(offgrad))), end=' ')\n"
+        "print('Adam' in dir(offgrad.optim), 'prune' in dir(offgrad.nn.utils), end=' ')\n"
+        "print('Adam' in vars(offgrad.optim))"
+    )
+    assert _run(code).split() == ["4", "True", "True", "False"]
+
+
 def test_missing_name_says_that_it_may_be_pytorchs() -> None:
     with pytest.raises(AttributeError, match=r"'nonexistent'.*PyTorch .* has no"):
         offgrad.nonexistent
