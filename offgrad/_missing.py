@@ -4,7 +4,6 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from offgrad_storage import _imports
@@ -18,6 +17,8 @@ _NEAR = 0.75  # of difflib: from 0 to 1
 @functools.cache
 def pytorch_names() -> dict[str, frozenset[str]]:
     """Return the public names of PyTorch's modules and classes, by their full names."""
+    from pathlib import Path  # takes 5 ms
+
     found: dict[str, set[str]] = {}
     names: set[str] = set()
     text = Path(__file__).with_name("_pytorch_names.txt").read_text(encoding="utf-8")

@@ -11,9 +11,12 @@ import offgrad
 AT_FIRST_USE = (
     "concurrent.futures",
     "difflib",
+    "hashlib",
     "importlib.metadata",
     "json",
     "logging",
+    "numpy.random",
+    "pathlib",
     "tempfile",
     "offgrad.autograd.functional",
     "offgrad.autograd.gradient_checks",

@@ -4,7 +4,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from offgrad.autograd.node import Grads, Node
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = sys.modules["offgrad"].__path__[0]
 
 
 class _State:

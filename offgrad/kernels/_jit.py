@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import hashlib
 import os
 import sys
 import types
@@ -269,6 +268,8 @@ def _named_after_helpers(function: Callable[P, R]) -> Callable[P, R]:
 
 def _helpers_digest(function: types.FunctionType) -> str:
     """Return a digest of the helpers that a loop calls, itself or in other helpers."""
+    import hashlib  # OpenSSL takes milliseconds
+
     digest = hashlib.sha256()
     called: dict[Callable[..., Any], None] = {}
     waiting: list[Callable[..., Any]] = [function]

@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,7 +25,7 @@ Scalar: TypeAlias = "bool | int | float | complex"
 TensorLike: TypeAlias = "Tensor | bool | int | float | complex"
 
 _default_dtype = np.dtype(np.float32)
-_PACKAGE = str(Path(__file__).parents[2])
+_PACKAGE = sys.modules["offgrad"].__path__[0]
 _has_warned_of_complex = False
 
 

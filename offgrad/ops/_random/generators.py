@@ -119,7 +119,7 @@ class Generator:
             self._offset = offset + count
         return replay.Draw(seed, offset, count)
 
-    def stream(self, count: int) -> np.random.Generator:
+    def stream(self, count: int) -> "np.random.Generator":
         """Take `count` numbers; return a NumPy generator that yields them."""
         seed, offset = self.advance(count)
         # A step of Philox's counter gives four 64-bit words: room for rejections in each number.
