@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from _thread import get_ident
 from importlib import import_module
 from typing import Any
 
@@ -26,12 +28,15 @@ from offgrad_storage.interrupts import masked
 
 _ONLY_AST = 0x400  # `ast.PyCF_ONLY_AST`
 _MARK = "lazy(__name__):\n"
+_MAX_WAIT_SECONDS = 10.0
+_POLL_SECONDS = 0.0005
 
 Origin = tuple[str, str | None]
 """A module, and a name in it; None for the module itself."""
 
 origins: dict[str, dict[str, Origin]] = {}
 """By package and name, where the name comes from."""
+_importing: list[int] = []  # the thread of each import that runs
 
 
 def lazy(package: str) -> bool:
@@ -60,7 +65,11 @@ def load(package: str, name: str) -> Any:
     """Import what a name of a package stands for, and keep it in the package."""
     module, attribute = origins[package][name]
     with masked:  # Ctrl-C does not split an import
-        found: Any = import_module(module)
+        _importing.append(get_ident())
+        try:
+            found: Any = import_module(module)
+        finally:
+            _importing.remove(get_ident())
     if attribute is not None:
         found = getattr(found, attribute)
     setattr(sys.modules[package], name, found)
@@ -79,3 +88,18 @@ def _read(package: str, source: str) -> dict[str, Origin]:
             origin = (submodule, None) if each.module == package else (each.module, alias.name)
             found[alias.asname or alias.name] = origin
     return found
+
+
+def _before_fork() -> None:
+    """Wait for imports of other threads: a child would wait for ever for the locks they hold."""
+    deadline = time.monotonic() + _MAX_WAIT_SECONDS
+    while any(each != get_ident() for each in tuple(_importing)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _forget_other_threads() -> None:
+    _importing[:] = [each for each in _importing if each == get_ident()]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_forget_other_threads)

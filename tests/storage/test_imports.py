@@ -3,6 +3,7 @@
 import importlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -10,6 +11,8 @@ from types import ModuleType
 
 import pytest
 from offgrad_storage import _imports
+
+from tests.forked import run_in_child
 
 PACKAGE = """
 from typing import TYPE_CHECKING
@@ -87,6 +90,17 @@ def test_threads_get_the_same_object(load: Callable[[], ModuleType]) -> None:
     for each in threads:
         each.join()
     assert len(found) == 1
+
+
+def test_a_fork_waits_for_the_import_of_another_thread(load: Callable[[], ModuleType]) -> None:
+    package = load()
+    thread = threading.Thread(target=lambda: package.ONE)
+    thread.start()
+    while not is_loaded("numbers"):
+        time.sleep(0)
+    run_in_child(lambda: package.SECOND)
+    thread.join()
+    assert not _imports._importing
 
 
 @pytest.mark.parametrize("why", ["asked for", "no source"])
