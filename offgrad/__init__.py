@@ -168,10 +168,7 @@ _storage_types = {
 }
 globals().update(_storage_types)
 
-_NAMES = {"Future": "futures", "GradScaler": "amp", "fork": "jit", "wait": "jit"}
-_NAMES |= dict.fromkeys(_rare.SPARSE.split(), "_tensor.sparse.constructors")
-
-__getattr__ = _missing.missing("offgrad", _MODULES, _NAMES)
+__getattr__ = _missing.missing("offgrad", _MODULES, _rare.NAMES)
 
 __all__ = [
     "OutOfMemoryError",

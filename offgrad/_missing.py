@@ -93,7 +93,7 @@ def missing(
     Args:
         where: the full name of the module.
         modules: names of submodules, which it imports when a program asks for them.
-        names: submodules of further names, likewise.
+        names: submodules of further names, likewise; or other modules, by their full names.
     """
 
     namespace, lazy = vars(sys.modules[where]), _imports.origins.get(where, {})
@@ -105,7 +105,9 @@ def missing(
         if name in modules:
             return importlib.import_module(f"{where}.{name}")
         if names is not None and name in names:
-            return getattr(importlib.import_module(f"{where}.{names[name]}"), name)
+            module = names[name]
+            full = module if module.startswith("offgrad") else f"{where}.{module}"
+            return getattr(importlib.import_module(full), name)
         raise no_attribute(where, name)
 
     return find

@@ -7,3 +7,23 @@ SPARSE = """
     values_copy
 """
 """Functions of sparse tensors, in ``_tensor/sparse/constructors.py``."""
+
+NAMES: dict[str, str] = {"Future": "futures", "GradScaler": "amp", "fork": "jit", "wait": "jit"}
+"""The modules of other names."""
+
+for _module, _names in {
+    "_tensor.sparse.constructors": SPARSE,
+    "_symbolic": """
+        SymBool SymFloat SymInt sym_constrain_range sym_constrain_range_for_size sym_float
+        sym_fresh_size sym_int sym_ite sym_max sym_min sym_not sym_sqrt sym_sum
+    """,
+    "_control_flow": "cond while_loop",
+    "_low_rank": "lobpcg pca_lowrank svd_lowrank",
+    "_rare_functions": """
+        AcceleratorError batch_norm_update_stats classproperty cudnn_is_acceptable from_file
+        get_file_path init_num_threads set_anomaly_enabled set_autocast_gpu_dtype
+        thread_safe_generator
+    """,
+    "jit": "ScriptFunction ScriptModule",
+}.items():
+    NAMES.update(dict.fromkeys(_names.split(), _module))

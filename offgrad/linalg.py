@@ -34,6 +34,7 @@ from offgrad.ops._linalg.matrix_functions import (
 )
 from offgrad.ops._linalg.matrix_functions import linalg_diagonal as diagonal
 from offgrad.ops._linalg.products import matmul
+from offgrad.ops._linalg.reflections import ldl_factor, ldl_factor_ex, ldl_solve
 from offgrad.ops._linalg.solving import (
     inv,
     inv_ex,
@@ -63,6 +64,9 @@ __all__ = [
     "householder_product",
     "inv",
     "inv_ex",
+    "ldl_factor",
+    "ldl_factor_ex",
+    "ldl_solve",
     "lstsq",
     "lu",
     "lu_factor",

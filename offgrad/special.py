@@ -29,11 +29,12 @@ from offgrad.ops import lgamma as gammaln
 from offgrad.ops import mvlgamma as multigammaln
 from offgrad.ops import sigmoid as expit
 from offgrad.ops._elementwise.bessel_functions import public as _public
-from offgrad.ops._elementwise.bessel_functions import xlog1py, zeta
+from offgrad.ops._elementwise.bessel_functions import spherical_bessel_j0, xlog1py, zeta
 from offgrad.ops._elementwise.orthogonal_polynomials import polynomial as _polynomial
 
 psi = digamma
 modified_bessel_i0 = i0
+airy_ai = _public("airy_ai")
 bessel_j0, bessel_j1 = _public("bessel_j0"), _public("bessel_j1")
 bessel_y0, bessel_y1 = _public("bessel_y0"), _public("bessel_y1")
 entr, erfcx = _public("entr"), _public("erfcx")
@@ -64,6 +65,7 @@ shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w")
 __getattr__ = _missing.missing("offgrad.special")
 
 __all__ = [
+    "airy_ai",
     "bessel_j0",
     "bessel_j1",
     "bessel_y0",
@@ -115,6 +117,7 @@ __all__ = [
     "shifted_chebyshev_polynomial_w",
     "sinc",
     "softmax",
+    "spherical_bessel_j0",
     "xlog1py",
     "xlogy",
     "zeta",

@@ -125,6 +125,7 @@ class OperationMethods(TensorBase):
     greater_equal = ops.greater_equal
     gt = ops.gt
     hardshrink = ops.hardshrink
+    hash_tensor = ops.hash_tensor
     heaviside = ops.heaviside
     histc = ops.histc
     histogram = ops.histogram
@@ -214,6 +215,7 @@ class OperationMethods(TensorBase):
     norm = ops.norm
     not_equal = ops.not_equal
     orgqr = ops.orgqr
+    ormqr = ops.ormqr
     outer = ops.outer
     permute = ops.permute
     pinverse = ops.pinverse

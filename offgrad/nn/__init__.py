@@ -52,4 +52,5 @@ __all__ = [
 ]
 __all__ += vars(modules)["__all__"]
 
-__getattr__ = _missing("offgrad.nn")
+_OPTIONS = dict.fromkeys(("LinearCrossEntropyOptions", "factory_kwargs"), "_options")
+__getattr__ = _missing("offgrad.nn", (), _OPTIONS)

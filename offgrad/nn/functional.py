@@ -268,6 +268,13 @@ __all__ = [
     "upsample_nearest",
 ]
 
-__getattr__ = _missing("offgrad.nn.functional")
+_RARE = """
+    BroadcastingList1 BroadcastingList2 BroadcastingList3 GRID_SAMPLE_INTERPOLATION_MODES
+    GRID_SAMPLE_PADDING_MODES ScalingType SwizzleType Tensor assert_int_or_pair boolean_dispatch
+    grad grouped_mm scaled_mm torch
+"""
+__getattr__ = _missing(
+    "offgrad.nn.functional", (), dict.fromkeys(_RARE.split(), "offgrad.nn._rare_functions")
+)
 
 _name_functions(globals())

@@ -48,6 +48,7 @@ from offgrad.ops._linalg.factorizations import *
 from offgrad.ops._linalg.least_squares import *
 from offgrad.ops._linalg.matrix_functions import *
 from offgrad.ops._linalg.products import *
+from offgrad.ops._linalg.reflections import *
 from offgrad.ops._linalg.samples import *
 from offgrad.ops._linalg.solving import *
 from offgrad.ops._linalg.spectral import *
@@ -83,6 +84,7 @@ from offgrad.ops._random.generators import *
 from offgrad.ops._random.samples import *
 from offgrad.ops._reduction.cumulative import *
 from offgrad.ops._reduction.extrema import *
+from offgrad.ops._reduction.hashes import *
 from offgrad.ops._reduction.norms import *
 from offgrad.ops._reduction.statistics import *
 from offgrad.ops._reduction.sums import *

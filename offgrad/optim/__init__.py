@@ -49,4 +49,4 @@ __all__ = [
     "swa_utils",
 ]
 
-__getattr__ = _missing("offgrad.optim")
+__getattr__ = _missing("offgrad.optim", (), {"swap_in_optimizer_params_and_state": "swapping"})

@@ -60,6 +60,9 @@ class Optimizer(OptimizerHooks):
     """
 
     profile_hook_step = staticmethod(with_step_hooks)
+    # Types of hooks, for annotations.
+    OptimizerPreHook: Any = Callable[[Any, Any, Any], Any]
+    OptimizerPostHook: Any = Callable[[Any, Any, Any], None]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

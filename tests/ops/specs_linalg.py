@@ -119,6 +119,8 @@ SPECS = [
     OpSpec("vecdot", (), lambda m, a, b: m.linalg.vecdot(a, b), [((2, 3), (2, 3))], complex=True),
     OpSpec("tensorsolve", (), lambda m, a, b: m.linalg.tensorsolve(a, b), [((4, 2, 2), (4,))]),
     OpSpec("tensorinv", (), lambda m, a: m.linalg.tensorinv(a, ind=1), [((4, 2, 2),)]),
+    OpSpec("ormqr", (), lambda m, v, t, b: m.ormqr(v, t, b, True, True),
+           [((4, 2), (2,), (4, 3))], complex=True, torch=False),
     OpSpec("sparse_mm", (sparse.SparseAddmm,),
            lambda m, v, d: m.sparse.mm(m.sparse_coo_tensor([[0, 2, 1], [1, 0, 1]], v, (3, 2)), d),
            [((3,), (2, 4))], complex=True, torch=False),

@@ -14,7 +14,9 @@ def _between(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 # PyTorch has no derivatives of these.
 _WITHOUT_DERIVATIVE = {
-    name for name in bessel_functions.FUNCTIONS if name.startswith(("bessel", "modified", "scaled"))
+    name
+    for name in bessel_functions.FUNCTIONS
+    if name.startswith(("airy", "bessel", "modified", "scaled"))
 }
 
 SPECS = [
@@ -29,6 +31,8 @@ SPECS = [
         )
         for name, operation in bessel_functions.FUNCTIONS.items()
     ),
+    OpSpec("airy_ai_slope", (bessel_functions.AiryAiSlope,),
+           lambda m, x: bessel_functions.AiryAiSlope.apply(x), [((2, 3),)], torch=False),
     OpSpec("lgamma", (gamma_functions.Lgamma,), lambda m, x: m.lgamma(x), [((2, 3),)],
            domain=positive),
     OpSpec("digamma", (gamma_functions.Digamma,), lambda m, x: m.digamma(x), [((2, 3),)],

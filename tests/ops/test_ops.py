@@ -99,6 +99,7 @@ def test_every_op_class_has_a_spec() -> None:
     # Samples and the like have none either: test_no_derivative.
     elsewhere = {
         "BernoulliBackward0",
+        "BinomialBackward0",
         "NormalBackward1",
         "NormalBackward2",
         "NormalBackward3",

@@ -10,8 +10,10 @@ from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
 from offgrad.ops._core.dtypes import TensorLike, category, check_ordered, default_dtype
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._elementwise.exponential import Unary, exp
 from offgrad.ops._elementwise.gamma_functions import _real, scipy_function
+from offgrad.ops._elementwise.trigonometry import sin
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -265,7 +267,38 @@ class SpecialZeta(Broadcasting):
         return self.reduced(None, grad * (-x * zeta(x + 1, q)))
 
 
+def _airy(part: int) -> Any:
+    """Return the function of part `part` of what ``scipy.special.airy`` returns."""
+
+    def run(x: Array, out: Array) -> None:
+        from scipy.special import airy
+
+        np.copyto(out, airy(x)[part], casting="unsafe")
+
+    return staticmethod(run)
+
+
+class SpecialAiryAi(Unary):
+    """Airy's function Ai; keeps x."""
+
+    torch_name = "SpecialAiryAiBackward0"
+    ufunc = _airy(0)
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        return AiryAiSlope.apply(saved)
+
+
+class AiryAiSlope(Unary):
+    """The derivative of Airy's function Ai; keeps x."""
+
+    ufunc = _airy(1)
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        return saved * SpecialAiryAi.apply(saved)  # Abramowitz and Stegun, 10.4.1
+
+
 FUNCTIONS: dict[str, type[Unary]] = {
+    "airy_ai": SpecialAiryAi,
     "bessel_j0": BesselJ0,
     "bessel_j1": BesselJ1,
     "bessel_y0": BesselY0,
@@ -299,10 +332,21 @@ def public(name: str) -> Any:
     return function
 
 
-def _two(where: str, input: TensorLike, other: TensorLike) -> Any:
-    a, b, dtype = operands(where, input, other)
-    check_ordered(a, where)
-    check_ordered(b, where)
+def spherical_bessel_j0(input: "Tensor") -> "Tensor":
+    """Return the spherical Bessel function of order 0 of each element: sin(x) / x, 1 at 0."""
+    x = _real(input, "spherical_bessel_j0")
+    array = x._array
+    is_small, is_infinite = wrap(np.abs(array) < 0.1), wrap(np.isinf(array))
+    square = x * x
+    series = 1 - square / 6 * (1 - square / 20 * (1 - square / 42 * (1 - square / 72)))
+    far = x.masked_fill(wrap((np.abs(array) < 0.1) | np.isinf(array)), 1)
+    return where(is_small, series, sin(far) / far).masked_fill(is_infinite, 0)
+
+
+def _two(name: str, input: TensorLike, other: TensorLike) -> Any:
+    a, b, dtype = operands(name, input, other)
+    check_ordered(a, name)
+    check_ordered(b, name)
     return a, b, default_dtype() if category(dtype) < 2 else dtype
 
 

@@ -16,7 +16,7 @@ from offgrad.ops._random.samples import randn
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["bernoulli", "multinomial", "normal", "poisson"]
+__all__ = ["bernoulli", "binomial", "multinomial", "normal", "poisson"]
 
 
 class _Sampled(Op):
@@ -42,6 +42,10 @@ class Bernoulli(_Sampled):
 
 class Poisson(_Sampled):
     """Counts of given rates; keeps nothing."""
+
+
+class Binomial(_Sampled):
+    """Counts of successes of given trials and probabilities; keeps nothing."""
 
 
 class NormalMean(_Sampled):
@@ -169,6 +173,35 @@ def poisson(input: "Tensor", *, generator: Generator | None = None) -> "Tensor":
     # A count may consume many uniform numbers.
     stream = (generator or default_generator).stream(16 * rates.size)
     return Poisson.apply(input, sample=stream.poisson(rates.astype(np.float64)))
+
+
+def binomial(count: "Tensor", prob: "Tensor", generator: Generator | None = None) -> "Tensor":
+    """Return how many of `count` trials succeed with probability `prob`; the gradients are 0.
+
+    Raises:
+        ValueError: if `count` does not hold real floating point numbers.
+        RuntimeError: if the dtypes differ, a count is negative, or a probability is not from 0 to
+            1.
+    """
+    trials, chances = count._array, prob._array
+    if category(trials.dtype) != 2:
+        raise ValueError(
+            f"binomial only supports floating-point dtypes for count, got: {trials.dtype.name}"
+        )
+    if trials.dtype != chances.dtype:
+        raise RuntimeError(
+            f"binomial: count and prob must have one dtype, got a {describe(count)} and a "
+            f"{describe(prob)}"
+        )
+    if (trials < 0).any() or not ((chances >= 0) & (chances <= 1)).all():
+        raise RuntimeError(
+            "binomial: counts must not be negative, and probabilities from 0 to 1, got a "
+            f"{describe(count)} and a {describe(prob)} outside"
+        )
+    pairs = np.broadcast_arrays(trials.astype(np.int64), chances.astype(np.float64))
+    # A count may consume many uniform numbers.
+    stream = (generator or default_generator).stream(16 * pairs[0].size)
+    return Binomial.apply(count, prob, sample=stream.binomial(*pairs))
 
 
 def multinomial(

@@ -1,0 +1,140 @@
+"""Products with the orthogonal matrix of Householder vectors, and indefinite factorizations."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.dtypes import shape_error
+from offgrad.ops._linalg.factorizations import _tall_eye
+from offgrad.ops._linalg.matrices import LinAlgError, check_matrices, eye_like
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+__all__ = ["ormqr"]
+
+
+def ormqr(
+    input: "Tensor", tau: "Tensor", other: "Tensor", left: bool = True, transpose: bool = False
+) -> "Tensor":
+    """Return the product of Q, which `geqrf` gives as `input` and `tau`, and a matrix.
+
+    Args:
+        input: Householder vectors below the diagonal [..., m, k].
+        tau: their factors [..., k].
+        other: the matrix: Q multiplies it from the left, or with ``left=False`` from the right.
+        left: the side of Q.
+        transpose: whether to multiply by the conjugate transpose of Q.
+
+    Raises:
+        RuntimeError: if sizes do not fit.
+    """
+    for each in (input, other):
+        check_matrices(each, "ormqr")
+    size = input._array.shape[-2]
+    if other._array.shape[-2 if left else -1] != size or input._array.shape[-1] > size:
+        raise shape_error(
+            "ormqr", "the sizes of Q, [m, m], and of the matrix must fit", input, other
+        )
+    if not left:
+        return ormqr(input, tau, other.mH, True, not transpose).mH
+    vectors = input.tril(-1) + _tall_eye(eye_like(input, input._array.shape[-1]), size)
+    factors, result = tau.conj() if transpose else tau, other
+    order = range(tau._array.shape[-1])
+    for at in order if transpose else reversed(order):
+        vector = vectors[..., at : at + 1]
+        factor = factors[..., at].unsqueeze(-1).unsqueeze(-1)
+        result = result - factor * (vector @ (vector.mH @ result))
+    return result
+
+
+class LDLFactors(NamedTuple):
+    """L and D in one matrix, and the pivots."""
+
+    LD: "Tensor"
+    pivots: "Tensor"
+
+
+class LDLFactorsInfo(NamedTuple):
+    """L and D in one matrix, the pivots, and whether D has a zero."""
+
+    LD: "Tensor"
+    pivots: "Tensor"
+    info: "Tensor"
+
+
+def _routine(name: str, dtype: Any, hermitian: bool) -> Any:
+    from scipy.linalg import get_lapack_funcs
+
+    is_complex = np.dtype(dtype).kind == "c"
+    kind = "he" if hermitian and is_complex else "sy"
+    (routine,) = get_lapack_funcs([kind + name], dtype=dtype)
+    return routine
+
+
+def ldl_factor_ex(
+    A: "Tensor", *, hermitian: bool = False, check_errors: bool = False
+) -> LDLFactorsInfo:
+    """Return L D L^T of symmetric, or L D L^H of hermitian matrices, by Bunch and Kaufman's pivots.
+
+    Not differentiable, as in PyTorch.
+
+    Args:
+        A: matrices [..., n, n], of which the lower triangle is read.
+        hermitian: whether they are hermitian rather than symmetric.
+        check_errors: whether a zero in D raises.
+
+    Raises:
+        RuntimeError: unless the matrices are square.
+        LinAlgError: with `check_errors`, if D has a zero on its diagonal.
+    """
+    check_matrices(A, "linalg.ldl_factor", square=True)
+    x = A._array
+    factors, size = np.empty(x.shape, x.dtype), x.shape[-1]
+    pivots, info = np.empty(x.shape[:-1], np.int32), np.zeros(x.shape[:-2], np.int32)
+    routine = _routine("trf", x.dtype, hermitian)
+    for at in np.ndindex(x.shape[:-2]):
+        if size:
+            found, pivots[at], info[at] = routine(x[at], lower=1)
+            factors[at] = np.tril(found)
+    if check_errors and info.any():
+        raise LinAlgError(
+            f"linalg.ldl_factor: D is singular: its diagonal element {int(info.max())} is zero"
+        )
+    return LDLFactorsInfo(wrap(factors), wrap(pivots), wrap(info))
+
+
+def ldl_factor(A: "Tensor", *, hermitian: bool = False) -> LDLFactors:
+    """Return LD and pivots of `ldl_factor_ex`.
+
+    Raises:
+        RuntimeError: unless the matrices are square.
+        LinAlgError: if D has a zero on its diagonal.
+    """
+    found = ldl_factor_ex(A, hermitian=hermitian, check_errors=True)
+    return LDLFactors(found.LD, found.pivots)
+
+
+def ldl_solve(LD: "Tensor", pivots: "Tensor", B: "Tensor", *, hermitian: bool = False) -> "Tensor":
+    """Return X of ``A X = B``, with A as `ldl_factor` gives it: [..., n, k].
+
+    Raises:
+        RuntimeError: if sizes do not fit.
+    """
+    check_matrices(LD, "linalg.ldl_solve", square=True)
+    factors, order, right = LD._array, pivots._array, B._array
+    if right.ndim < 2 or right.shape[-2] != factors.shape[-1]:
+        raise shape_error("linalg.ldl_solve", "B needs as many rows as the factors", LD, B)
+    if right.dtype != factors.dtype:
+        raise RuntimeError(f"linalg.ldl_solve: B must have the dtype of LD, got a {describe(B)}")
+    batch = np.broadcast_shapes(factors.shape[:-2], right.shape[:-2])
+    factors = np.broadcast_to(factors, (*batch, *factors.shape[-2:]))
+    order = np.broadcast_to(order, (*batch, order.shape[-1]))
+    right = np.broadcast_to(right, (*batch, *right.shape[-2:]))
+    result = np.empty(right.shape, right.dtype)
+    routine = _routine("trs", factors.dtype, hermitian)
+    for at in np.ndindex(batch):
+        if right[at].size:
+            result[at], _ = routine(factors[at], order[at], right[at], lower=1)
+    return wrap(result)
