@@ -26,21 +26,21 @@ _NUMBERS = {np.dtype(each): each(0) for each in (np.float32, np.float64)}
 _NO_DTYPE = np.dtype("V0")
 
 
-def array_at(address: int, size: int, like: Any) -> Any:
-    """Return the array of `size` elements at `address`, in compiled loops only.
+def arrays_at(table: Array, row: int, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arrays of a row, in compiled loops only; those that are None have no address.
 
     Args:
-        address: of C-contiguous memory.
-        size: number of elements.
-        like: a number of the array's dtype.
+        table: of an `ArrayTable`.
+        row: of the table.
+        numbers: a number of each array's dtype.
     """
-    raise NotImplementedError("array_at runs in compiled loops")
+    raise NotImplementedError("arrays_at runs in compiled loops")
 
 
 @functools.cache
 def register() -> None:
-    """Register `array_at` with Numba; comes before loops that call it."""
-    from numba import carray, types
+    """Register `arrays_at` with Numba; comes before loops that call it."""
+    from numba import carray, njit, types
     from numba.extending import intrinsic, overload
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -50,10 +50,18 @@ def register() -> None:
 
         return types.voidptr(address), codegen
 
-    def implementation(address: Any, size: Any, like: Any) -> Any:
+    def array(address: Any, size: Any, like: Any) -> Any:
         return carray(pointer(address), (size,), type(like))
 
-    overload(array_at, strict=False)(lambda *_: implementation)
+    def choose(table: Any, row: Any, numbers: Any) -> Any:
+        # Numba indexes a tuple of several types by constants only, so the code names each index.
+        arrays = [
+            f"array(table[{at + 1}, row], table[0, row], numbers[{at}])"
+            for at in range(len(numbers))
+        ]
+        return eval(f"lambda table, row, numbers: ({', '.join(arrays)},)", {"array": njit(array)})
+
+    overload(arrays_at, strict=False)(choose)
 
 
 def batches(
@@ -112,14 +120,14 @@ def update_rows(
     Args:
         columns, keys, read_only: as in `batches`.
         loop: called as ``loop(first, last, table, numbers, factors, options)``, as in
-            `ArrayTable.run`; `options` is an array of bools.
+            `ArrayTable.run`; `options` are bools.
         reference: called as ``reference(*arrays, *options, *factors)`` for each row.
         terms: returns options and factors for rows of a key.
     """
     for key, table in batches(columns, keys, read_only):
         options, factors = terms(key)
         if table.is_compiled():
-            table.run(loop, factors, np.array(options, np.bool_))
+            table.run(loop, factors, tuple(options))
         else:
             for row in table.rows():
                 reference(*row, *options, *factors)
@@ -169,12 +177,12 @@ class ArrayTable:
         """Call ``loop(first, last, table, numbers, factors, *arguments)`` for ranges of the rows.
 
         Rows of more than `BLOCK` elements are split before. `numbers` are of the columns' dtypes,
-        for `array_at`, and the array `factors` of that of the first.
+        for `arrays_at`, and `factors` of that of the first.
         """
         register()
         row: list[Any] = list(self.first.values())
         numbers = tuple([_NUMBERS[(row[0] if each is None else each).dtype] for each in row])
-        arguments = numbers, np.array(factors, row[0].dtype), *arguments
+        arguments = numbers, tuple(np.array(factors, row[0].dtype)), *arguments
         table = self._table
         if np.add.reduce(table[0]) <= BLOCK:
             loop(0, table.shape[1], table, *arguments)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._array_tables import array_at, batches
+from offgrad.kernels._array_tables import arrays_at, batches
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._jit import jit
 from offgrad.kernels._parallel import BLOCK
@@ -57,10 +57,10 @@ def _sum_of_squares_numpy(row: tuple[Array, ...]) -> float:
 
 @jit
 def _sum_of_squares_loop(
-    first: int, last: int, table: Array, numbers: Any, factors: Array, sums: Array
+    first: int, last: int, table: Array, numbers: Any, factors: Any, sums: Array
 ) -> None:
     for row in range(first, last):
-        values = array_at(table[1, row], table[0, row], numbers[0])
+        (values,) = arrays_at(table, row, numbers)
         total = 0.0
         for start in range(0, values.size, _RUN):
             run = values[start : start + _RUN]
@@ -72,9 +72,9 @@ def _sum_of_squares_loop(
 
 
 @jit
-def _scale_loop(first: int, last: int, table: Array, numbers: Any, factors: Array) -> None:
-    factor = factors[0]
+def _scale_loop(first: int, last: int, table: Array, numbers: Any, factors: Any) -> None:
+    (factor,) = factors
     for row in range(first, last):
-        values = array_at(table[1, row], table[0, row], numbers[0])
+        (values,) = arrays_at(table, row, numbers)
         for i in range(values.size):
             values[i] *= factor

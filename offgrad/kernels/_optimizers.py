@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._array_tables import Columns, array_at, update_rows
+from offgrad.kernels._array_tables import Columns, arrays_at, update_rows
 from offgrad.kernels._arrays import Array, as_float, same_shape
 from offgrad.kernels._jit import jit
 
@@ -260,18 +260,11 @@ def _adamw_loop(
     factors: Any,
     options: Any,
 ) -> None:
+    decay, penalty, one_minus_beta1, beta2, one_minus_beta2, step_size, correction, eps = factors
+    (maximize,) = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        exp_avg = array_at(table[3, row], size, numbers[2])
-        exp_avg_sq = array_at(table[4, row], size, numbers[3])
-        max_exp_avg_sq = array_at(table[5, row], size, numbers[4])
-        # Read for each row: LLVM then optimises the inner loop as if it stood alone.
-        maximize, amsgrad = options[0], table[5, row] != 0
-        decay, penalty, one_minus_beta1, beta2 = factors[0], factors[1], factors[2], factors[3]
-        one_minus_beta2, step_size = factors[4], factors[5]
-        correction, eps = factors[6], factors[7]
+        param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq = arrays_at(table, row, numbers)
+        amsgrad = table[5, row] != 0
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)
         # Without a penalty do not add 0 * param: 0 * infinity would be NaN.
@@ -302,13 +295,10 @@ def _sgd_loop(
     factors: Any,
     options: Any,
 ) -> None:
-    lr, momentum, grad_factor, weight_decay = factors[0], factors[1], factors[2], factors[3]
-    nesterov, first_step, maximize = options[0], options[1], options[2]
+    lr, momentum, grad_factor, weight_decay = factors
+    nesterov, first_step, maximize = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        momentum_buffer = array_at(table[3, row], size, numbers[2])
+        param, grad, momentum_buffer = arrays_at(table, row, numbers)
         has_momentum = table[3, row] != 0
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._array_tables import array_at, update_rows
+from offgrad.kernels._array_tables import arrays_at, update_rows
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._jit import inlined, jit
 
@@ -246,16 +246,12 @@ def _radam_step_numpy(
 def _adamax_loop(
     first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
 ) -> None:
+    step_size, one_minus_beta1, beta2, eps, weight_decay = factors
+    (maximize,) = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        exp_avg = array_at(table[3, row], size, numbers[2])
-        exp_inf = array_at(table[4, row], size, numbers[3])
-        step_size, one_minus_beta1, beta2 = factors[0], factors[1], factors[2]
-        eps, weight_decay = factors[3], factors[4]
+        param, grad, exp_avg, exp_inf = arrays_at(table, row, numbers)
         number = param.dtype.type
-        sign = number(-1) if options[0] else number(1)
+        sign = number(-1) if maximize else number(1)
         for i in range(param.size):
             g = penalised(sign * grad[i], param[i], weight_decay)
             m = exp_avg[i] + one_minus_beta1 * (g - exp_avg[i])
@@ -271,17 +267,22 @@ def _adamax_loop(
 def _nadam_loop(
     first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
 ) -> None:
+    (
+        shrink,
+        penalty,
+        one_minus_beta1,
+        beta2,
+        one_minus_beta2,
+        of_grad,
+        of_mean,
+        correction,
+        eps,
+    ) = factors
+    (maximize,) = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        exp_avg = array_at(table[3, row], size, numbers[2])
-        exp_avg_sq = array_at(table[4, row], size, numbers[3])
-        shrink, penalty, one_minus_beta1 = factors[0], factors[1], factors[2]
-        beta2, one_minus_beta2, of_grad = factors[3], factors[4], factors[5]
-        of_mean, correction, eps = factors[6], factors[7], factors[8]
+        param, grad, exp_avg, exp_avg_sq = arrays_at(table, row, numbers)
         number = param.dtype.type
-        sign = number(-1) if options[0] else number(1)
+        sign = number(-1) if maximize else number(1)
         for i in range(param.size):
             g = penalised(sign * grad[i], param[i], penalty)
             m = exp_avg[i] + one_minus_beta1 * (g - exp_avg[i])
@@ -296,18 +297,12 @@ def _nadam_loop(
 def _radam_loop(
     first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
 ) -> None:
+    shrink, penalty, one_minus_beta1, beta2, one_minus_beta2, step_size, factor, eps = factors
+    maximize, is_rectified = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        exp_avg = array_at(table[3, row], size, numbers[2])
-        exp_avg_sq = array_at(table[4, row], size, numbers[3])
-        shrink, penalty, one_minus_beta1 = factors[0], factors[1], factors[2]
-        beta2, one_minus_beta2, step_size = factors[3], factors[4], factors[5]
-        factor, eps = factors[6], factors[7]
-        is_rectified = options[1]
+        param, grad, exp_avg, exp_avg_sq = arrays_at(table, row, numbers)
         number = param.dtype.type
-        sign = number(-1) if options[0] else number(1)
+        sign = number(-1) if maximize else number(1)
         for i in range(param.size):
             g = penalised(sign * grad[i], param[i], penalty)
             m = exp_avg[i] + one_minus_beta1 * (g - exp_avg[i])

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._array_tables import Columns, array_at, update_rows
+from offgrad.kernels._array_tables import Columns, arrays_at, update_rows
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._jit import jit
 from offgrad.kernels._optimizers_moments import penalised, penalised_numpy
@@ -275,16 +275,12 @@ def _asgd_step_numpy(
 def _adadelta_loop(
     first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
 ) -> None:
+    lr, rho, one_minus_rho, eps, weight_decay = factors
+    (maximize,) = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        square_avg = array_at(table[3, row], size, numbers[2])
-        acc_delta = array_at(table[4, row], size, numbers[3])
-        lr, rho, one_minus_rho = factors[0], factors[1], factors[2]
-        eps, weight_decay = factors[3], factors[4]
+        param, grad, square_avg, acc_delta = arrays_at(table, row, numbers)
         number = param.dtype.type
-        sign = number(-1) if options[0] else number(1)
+        sign = number(-1) if maximize else number(1)
         for i in range(param.size):
             g = penalised(sign * grad[i], param[i], weight_decay)
             square = square_avg[i] * rho + one_minus_rho * g * g
@@ -298,14 +294,12 @@ def _adadelta_loop(
 def _adagrad_loop(
     first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
 ) -> None:
+    rate, eps, weight_decay = factors
+    (maximize,) = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        total = array_at(table[3, row], size, numbers[2])
-        rate, eps, weight_decay = factors[0], factors[1], factors[2]
+        param, grad, total = arrays_at(table, row, numbers)
         number = param.dtype.type
-        sign = number(-1) if options[0] else number(1)
+        sign = number(-1) if maximize else number(1)
         for i in range(param.size):
             g = penalised(sign * grad[i], param[i], weight_decay)
             squares = total[i] + g * g
@@ -317,18 +311,13 @@ def _adagrad_loop(
 def _rmsprop_loop(
     first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
 ) -> None:
+    lr, alpha, one_minus_alpha, eps, weight_decay, momentum = factors
+    (maximize,) = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        square_avg = array_at(table[3, row], size, numbers[2])
-        momentum_buffer = array_at(table[4, row], size, numbers[3])
-        grad_avg = array_at(table[5, row], size, numbers[4])
+        param, grad, square_avg, momentum_buffer, grad_avg = arrays_at(table, row, numbers)
         has_momentum, is_centered = table[4, row] != 0, table[5, row] != 0
-        lr, alpha, one_minus_alpha = factors[0], factors[1], factors[2]
-        eps, weight_decay, momentum = factors[3], factors[4], factors[5]
         number = param.dtype.type
-        sign = number(-1) if options[0] else number(1)
+        sign = number(-1) if maximize else number(1)
         # A loop for each kind: with a condition inside, LLVM masks accesses to the array that is
         # missing, and these are slow.
         if has_momentum and is_centered:
@@ -366,15 +355,12 @@ def _rmsprop_loop(
 def _rprop_loop(
     first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
 ) -> None:
+    eta_minus, eta_plus, smallest, largest = factors
+    (maximize,) = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        prev = array_at(table[3, row], size, numbers[2])
-        step_size = array_at(table[4, row], size, numbers[3])
-        eta_minus, eta_plus, smallest, largest = factors[0], factors[1], factors[2], factors[3]
+        param, grad, prev, step_size = arrays_at(table, row, numbers)
         number = param.dtype.type
-        sign = number(-1) if options[0] else number(1)
+        sign = number(-1) if maximize else number(1)
         for i in range(param.size):
             g = sign * grad[i]
             agreement = g * prev[i]
@@ -391,15 +377,12 @@ def _rprop_loop(
 
 @jit
 def _asgd_loop(first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any) -> None:
+    shrink, eta, mu, weight_decay = factors
+    maximize, takes_param = options
     for row in range(first, last):
-        size = table[0, row]
-        param = array_at(table[1, row], size, numbers[0])
-        grad = array_at(table[2, row], size, numbers[1])
-        average = array_at(table[3, row], size, numbers[2])
-        shrink, eta, mu, weight_decay = factors[0], factors[1], factors[2], factors[3]
-        takes_param = options[1]
+        param, grad, average = arrays_at(table, row, numbers)
         number = param.dtype.type
-        sign = number(-1) if options[0] else number(1)
+        sign = number(-1) if maximize else number(1)
         for i in range(param.size):
             g = penalised(sign * grad[i], param[i], weight_decay)
             p = param[i] * shrink - eta * g
