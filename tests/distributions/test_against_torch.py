@@ -368,3 +368,13 @@ def test_transforms_to_constraints(registry: str) -> None:
             found[-1] += [value.numpy(), back.numpy()]
     for mine, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(mine, theirs, 1e-6, 1e-9)
+
+
+@pytest.mark.parametrize("m", [offgrad, torch], ids=["offgrad", "torch"])
+def test_cached_transforms_of_transforms_have_exact_inverses(m: Any) -> None:
+    d, x = m.distributions, m.full((2,), 30.0)
+    parts = d.ComposeTransform([d.AffineTransform(0.0, 2.0), d.TanhTransform()])
+    for transform in (parts, d.IndependentTransform(parts, 1)):
+        cached = transform.with_cache(1)
+        assert cached.with_cache(1) is cached
+        assert cached.inv(cached(x)).tolist() == [30, 30]
