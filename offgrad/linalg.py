@@ -13,14 +13,13 @@ from offgrad.ops._linalg.determinants import det, slogdet
 from offgrad.ops._linalg.factorizations import (
     cholesky_ex,
     householder_product,
-    lu_factor,
-    lu_factor_ex,
 )
 from offgrad.ops._linalg.factorizations import linalg_cholesky as cholesky
-from offgrad.ops._linalg.factorizations import linalg_lu_of as lu
-from offgrad.ops._linalg.factorizations import linalg_lu_solve as lu_solve
 from offgrad.ops._linalg.factorizations import linalg_qr_of as qr
 from offgrad.ops._linalg.least_squares import lstsq, matrix_rank, pinv
+from offgrad.ops._linalg.lu import linalg_lu_of as lu
+from offgrad.ops._linalg.lu import linalg_lu_solve as lu_solve
+from offgrad.ops._linalg.lu import lu_factor, lu_factor_ex
 from offgrad.ops._linalg.matrices import LinAlgError
 from offgrad.ops._linalg.matrix_functions import (
     cond,

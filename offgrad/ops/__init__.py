@@ -46,6 +46,7 @@ from offgrad.ops._linalg.determinants import *
 from offgrad.ops._linalg.einstein import *
 from offgrad.ops._linalg.factorizations import *
 from offgrad.ops._linalg.least_squares import *
+from offgrad.ops._linalg.lu import *
 from offgrad.ops._linalg.matrix_functions import *
 from offgrad.ops._linalg.products import *
 from offgrad.ops._linalg.reflections import *

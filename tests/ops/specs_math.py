@@ -14,6 +14,7 @@ from offgrad.ops._elementwise import (
     special,
     ternary,
     trigonometry,
+    unary,
 )
 from tests.ops.opspec import OpSpec, apart, between_integers, inside, nonzero, positive
 from tests.ops.specs_elementwise import ONE, TWO, one, two
@@ -65,7 +66,7 @@ SPECS = [
     one("rsqrt", exponential.Rsqrt, lambda x: 1 / np.sqrt(x), domain=positive, complex=True),
     one("reciprocal", exponential.Reciprocal, lambda x: 1 / x, domain=nonzero, complex=True),
     one("sigmoid", exponential.Sigmoid, lambda x: 1 / (1 + np.exp(-x)), complex=True),
-    OpSpec("sigmoid_backward", (exponential.FusedUnaryBackward,), lambda m, x: m.sigmoid(x), ONE,
+    OpSpec("sigmoid_backward", (unary.FusedUnaryBackward,), lambda m, x: m.sigmoid(x), ONE,
            lambda x: 1 / (1 + np.exp(-x)), third=True),
     one("logit", exponential.Logit, lambda x: np.log(x / (1 - x)), domain=_probability),
     OpSpec("logit_eps", (exponential.Logit,), lambda m, x: m.logit(x, eps=0.3), ONE,

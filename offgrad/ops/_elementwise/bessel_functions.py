@@ -11,9 +11,10 @@ from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
 from offgrad.ops._core.dtypes import TensorLike, category, check_ordered, default_dtype
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import where
-from offgrad.ops._elementwise.exponential import Unary, exp
+from offgrad.ops._elementwise.exponential import exp
 from offgrad.ops._elementwise.gamma_functions import _real, scipy_function
 from offgrad.ops._elementwise.trigonometry import sin
+from offgrad.ops._elementwise.unary import Unary
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

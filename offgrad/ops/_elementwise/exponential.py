@@ -1,9 +1,7 @@
 """Exponentials, logarithms, roots and the logistic function, element by element."""
 
-from collections.abc import Callable
-from functools import partial
 from math import log as log_of
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from offgrad.ops._core.broadcasting import (
 )
 from offgrad.ops._core.dtypes import check_ordered, check_tensor, floating
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._elementwise.unary import FusedUnary, Unary
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -51,36 +50,6 @@ __all__ = [
     "sqrt",
     "sqrt_",
 ]
-
-
-class Unary(Op):
-    """f(x) by a ufunc; keeps x, or the result if that gives a simpler derivative."""
-
-    is_recomputable = True
-
-    ufunc: ClassVar[Callable[..., Any]]
-    keeps: ClassVar[str] = "self"
-    # Whether `ufunc` itself computes on threads.
-    is_on_threads: ClassVar[bool] = False
-
-    def forward(self, x: Array) -> Array:
-        ufunc = type(self).ufunc
-        if kernels.is_large(x.size) and not self.is_on_threads:
-            ufunc = partial(_on_threads, ufunc)
-        result = compute(ufunc, x)
-        self.save(**{self.keeps: x if self.keeps == "self" else result})
-        return result
-
-    def backward(self, grad: "Tensor") -> Any:
-        return grad * conj(self.derivative(self.saved(self.keeps)))
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return f'(x) from the saved tensor."""
-        raise NotImplementedError
-
-
-def _on_threads(function: Callable[..., Any], x: Array, out: Array) -> None:
-    kernels.elementwise(function, out, x)
 
 
 class Neg(Op):
@@ -232,45 +201,6 @@ class Reciprocal(Unary):
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return -1/x^2."""
         return -(saved * saved)
-
-
-class FusedUnary(Unary):
-    """f(x) whose derivative is a + b y + c y^2 of the result y, in one operation; keeps y."""
-
-    backward_takes_arrays = True
-    keeps = "result"
-
-    factors: ClassVar[tuple[int, int, int]]  # a, b and c
-
-    def backward(self, grad: "Tensor") -> Any:
-        """Multiply by the derivative, of large real arrays in one pass."""
-        result = self.saved("result")
-        if self._on_arrays:
-            return grad * self.derivative(result)
-        if result._array.dtype.kind == "c":
-            return grad * conj(self.derivative(result))
-        op = FusedUnaryBackward.named(f"{type(self).__name__[:-1]}Backward0")
-        return op.compute(grad, result, factors=self.factors)
-
-
-class FusedUnaryBackward(Op):
-    """grad times a + b y + c y^2; keeps grad and y."""
-
-    def forward(self, grad: Array, result: Array, factors: tuple[int, int, int]) -> Array:
-        self.factors = factors
-        self.save(grad=grad, result=result)
-        a, b, c = factors
-        return compute(partial(kernels.quadratic_backward, a=a, b=b, c=c), grad, result)
-
-    def backward(self, grad: "Tensor") -> Any:
-        """The derivatives by grad, and by y: grad (b + 2 c y)."""
-        need_grad, need_result = self.needs_input_grad
-        first, y = self.saved("grad"), self.saved("result")
-        a, b, c = self.factors
-        return (
-            grad * (a + y * (b + c * y)) if need_grad else None,
-            grad * first * (b + 2 * c * y) if need_result else None,
-        )
 
 
 def _sigmoid(x: Array, out: Array) -> None:

@@ -16,7 +16,8 @@ from offgrad.ops._core.dtypes import (
     default_dtype,
     floating,
 )
-from offgrad.ops._elementwise.exponential import Unary, exp
+from offgrad.ops._elementwise.exponential import exp
+from offgrad.ops._elementwise.unary import Unary
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

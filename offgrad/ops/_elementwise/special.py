@@ -28,11 +28,11 @@ from offgrad.ops._core.dtypes import (
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._elementwise.exponential import (
-    Unary,
     exp,
     log,
     reciprocal,
 )
+from offgrad.ops._elementwise.unary import Unary
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

@@ -23,7 +23,8 @@ from offgrad.ops._core.dtypes import (
     floating,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
-from offgrad.ops._elementwise.exponential import FusedUnary, Unary, reciprocal, rsqrt
+from offgrad.ops._elementwise.exponential import reciprocal, rsqrt
+from offgrad.ops._elementwise.unary import FusedUnary, Unary
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dtypes import check_tensor
+from offgrad.ops._shape.joining import cat
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -91,6 +92,12 @@ def complex_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def eye_like(matrices: "Tensor", size: int) -> "Tensor":
     """Return the identity of `size`, of the dtype of `matrices`."""
     return matrices.new_ones(size).diag()
+
+
+def tall_eye(eye: "Tensor", rows: int) -> "Tensor":
+    """Return a unit matrix [k, k] with zeros below, [rows, k]."""
+    k = eye._array.shape[0]
+    return cat((eye, eye.new_zeros(rows - k, k)), 0)
 
 
 def halved_diagonal(matrices: "Tensor") -> "Tensor":

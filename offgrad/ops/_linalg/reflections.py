@@ -6,8 +6,7 @@ import numpy as np
 
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import shape_error
-from offgrad.ops._linalg.factorizations import _tall_eye
-from offgrad.ops._linalg.matrices import LinAlgError, check_matrices, eye_like
+from offgrad.ops._linalg.matrices import LinAlgError, check_matrices, eye_like, tall_eye
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -39,7 +38,7 @@ def ormqr(
         )
     if not left:
         return ormqr(input, tau, other.mH, True, not transpose).mH
-    vectors = input.tril(-1) + _tall_eye(eye_like(input, input._array.shape[-1]), size)
+    vectors = input.tril(-1) + tall_eye(eye_like(input, input._array.shape[-1]), size)
     factors, result = tau.conj() if transpose else tau, other
     order = range(tau._array.shape[-1])
     for at in order if transpose else reversed(order):

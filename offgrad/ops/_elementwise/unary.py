@@ -1,0 +1,81 @@
+"""Operations on each element by one function."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from offgrad import kernels
+from offgrad.autograd.op import Array, Op
+from offgrad.ops._core.broadcasting import compute, conj
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+
+
+class Unary(Op):
+    """f(x) by a ufunc; keeps x, or the result if that gives a simpler derivative."""
+
+    is_recomputable = True
+
+    ufunc: ClassVar[Callable[..., Any]]
+    keeps: ClassVar[str] = "self"
+    # Whether `ufunc` itself computes on threads.
+    is_on_threads: ClassVar[bool] = False
+
+    def forward(self, x: Array) -> Array:
+        ufunc = type(self).ufunc
+        if kernels.is_large(x.size) and not self.is_on_threads:
+            ufunc = partial(_on_threads, ufunc)
+        result = compute(ufunc, x)
+        self.save(**{self.keeps: x if self.keeps == "self" else result})
+        return result
+
+    def backward(self, grad: "Tensor") -> Any:
+        return grad * conj(self.derivative(self.saved(self.keeps)))
+
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        """Return f'(x) from the saved tensor."""
+        raise NotImplementedError
+
+
+def _on_threads(function: Callable[..., Any], x: Array, out: Array) -> None:
+    kernels.elementwise(function, out, x)
+
+
+class FusedUnary(Unary):
+    """f(x) whose derivative is a + b y + c y^2 of the result y, in one operation; keeps y."""
+
+    backward_takes_arrays = True
+    keeps = "result"
+
+    factors: ClassVar[tuple[int, int, int]]  # a, b and c
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the derivative, of large real arrays in one pass."""
+        result = self.saved("result")
+        if self._on_arrays:
+            return grad * self.derivative(result)
+        if result._array.dtype.kind == "c":
+            return grad * conj(self.derivative(result))
+        op = FusedUnaryBackward.named(f"{type(self).__name__[:-1]}Backward0")
+        return op.compute(grad, result, factors=self.factors)
+
+
+class FusedUnaryBackward(Op):
+    """grad times a + b y + c y^2; keeps grad and y."""
+
+    def forward(self, grad: Array, result: Array, factors: tuple[int, int, int]) -> Array:
+        self.factors = factors
+        self.save(grad=grad, result=result)
+        a, b, c = factors
+        return compute(partial(kernels.quadratic_backward, a=a, b=b, c=c), grad, result)
+
+    def backward(self, grad: "Tensor") -> Any:
+        """The derivatives by grad, and by y: grad (b + 2 c y)."""
+        need_grad, need_result = self.needs_input_grad
+        first, y = self.saved("grad"), self.saved("result")
+        a, b, c = self.factors
+        return (
+            grad * (a + y * (b + c * y)) if need_grad else None,
+            grad * first * (b + 2 * c * y) if need_result else None,
+        )
