@@ -155,6 +155,7 @@ _MODULES = (
     "multiprocessing",
     "overrides",
     "sparse",
+    "return_types",
     "testing",
     "torch_version",
     "types",

@@ -375,4 +375,5 @@ class Tensor(
         return self
 
 
+Tensor.__module__ = "offgrad"
 TensorBase.tensor_class = Tensor

@@ -9,6 +9,7 @@ from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.broadcasting import compute, converted, operands
 from offgrad.ops._core.dtypes import TensorLike, category, check_tensor
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._core.results import result
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -60,6 +61,7 @@ def ldexp(input: TensorLike, other: TensorLike) -> "Tensor":
     return a * 2.0**b
 
 
+@result("frexp")
 class Parts(NamedTuple):
     """A mantissa from 1/2 to 1 (its absolute value), and an exponent."""
 

@@ -10,6 +10,7 @@ from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import category, check_tensor, real_floating
+from offgrad.ops._core.results import result
 from offgrad.ops._indexing.searching import Unique2
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def histc(input: "Tensor", bins: int = 100, min: Any = 0, max: Any = 0) -> "Tens
     return wrap(counts.astype(array.dtype))
 
 
+@result("histogram")
 class Histogram(NamedTuple):
     """Counts or densities, and the edges of the bins."""
 
@@ -96,6 +98,7 @@ class Histogram(NamedTuple):
     bin_edges: "Tensor"
 
 
+@result("histogramdd")
 class HistogramDD(NamedTuple):
     """Counts or densities, and the edges of the bins in each dimension."""
 

@@ -8,8 +8,9 @@ from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
+from offgrad.ops._core.results import Extreme
 from offgrad.ops._indexing.sorting import sort
-from offgrad.ops._reduction.extrema import Amax, Extreme, Selection, not_empty
+from offgrad.ops._reduction.extrema import Amax, Selection, not_empty
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -141,7 +142,7 @@ def nanmedian(input: "Tensor", dim: int | None = None, keepdim: bool = False) ->
     axis = normalize_dim(dim, input._array.ndim, "nanmedian")
     not_empty(input, (axis,) if input._array.ndim else (), "nanmedian", IndexError)
     run = Selection.named("NanmedianBackward1").apply_all
-    return Extreme(*run(input, dim=axis, find=_nanmedian_index, keepdim=keepdim))
+    return Extreme.of("nanmedian", *run(input, dim=axis, find=_nanmedian_index, keepdim=keepdim))
 
 
 def _mode_index(x: Array, axis: int) -> Array:
@@ -170,4 +171,4 @@ def mode(input: "Tensor", dim: int = -1, keepdim: bool = False) -> Extreme:
     axis = normalize_dim(dim, input._array.ndim, "mode")
     not_empty(input, (axis,) if input._array.ndim else (), "mode", IndexError)
     run = Selection.named("ModeBackward0").apply_all
-    return Extreme(*run(input, dim=axis, find=_mode_index, keepdim=keepdim))
+    return Extreme.of("mode", *run(input, dim=axis, find=_mode_index, keepdim=keepdim))

@@ -10,9 +10,9 @@ from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
 from offgrad.ops._core.numpy_names import with_numpy_names
+from offgrad.ops._core.results import Extreme
 from offgrad.ops._reduction.extrema import (
     Amax,
-    Extreme,
     Selection,
     not_empty,
 )
@@ -63,7 +63,7 @@ def sort(
     axis = _ordered(input, dim, "sort")
     name = "SortBackward0" if stable is None else "SortBackward1"
     find = lambda x, axis: _sorted_indices(x, axis, descending)
-    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find))
+    return Extreme.of("sort", *Selection.named(name).apply_all(input, dim=axis, find=find))
 
 
 def msort(input: "Tensor") -> "Tensor":
@@ -100,7 +100,8 @@ def topk(
     def find(x: Array, axis: int) -> Array:
         return _sorted_indices(x, axis, largest, 0, k)
 
-    return Extreme(*Selection.named("TopkBackward0").apply_all(input, dim=axis, find=find))
+    run = Selection.named("TopkBackward0").apply_all
+    return Extreme.of("topk", *run(input, dim=axis, find=find))
 
 
 def _at_rank(rank: int) -> Any:
@@ -123,8 +124,8 @@ def kthvalue(input: "Tensor", k: int, dim: int = -1, keepdim: bool = False) -> E
     k = integer(k, "kthvalue", "k")
     if not 1 <= k <= size:
         raise RuntimeError(f"kthvalue: k must be from 1 to {size}, the size of dim {dim}, got {k}")
-    find, name = _at_rank(k - 1), "KthvalueBackward0"
-    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find, keepdim=keepdim))
+    run = Selection.named("KthvalueBackward0").apply_all
+    return Extreme.of("kthvalue", *run(input, dim=axis, find=_at_rank(k - 1), keepdim=keepdim))
 
 
 def _median_index(x: Array, axis: int) -> Array:
@@ -160,7 +161,5 @@ def median(input: "Tensor", dim: int | None = None, keepdim: bool = False) -> An
         return Amax.named("MedianBackward0").apply(input, dim=(), keepdim=False, reduce=_median)
     axis = normalize_dim(dim, input._array.ndim, "median")
     not_empty(input, (axis,) if input._array.ndim else (), "median", IndexError)
-    name = "MedianBackward1"
-    return Extreme(
-        *Selection.named(name).apply_all(input, dim=axis, find=_median_index, keepdim=keepdim)
-    )
+    run = Selection.named("MedianBackward1").apply_all
+    return Extreme.of("median", *run(input, dim=axis, find=_median_index, keepdim=keepdim))

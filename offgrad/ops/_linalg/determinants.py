@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from offgrad.autograd.op import Array, Op
+from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import check_matrices, eye_like
 from offgrad.ops._linalg.solving import solve
 from offgrad.ops._linalg.spectral import linalg_svd_of
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["det", "logdet", "slogdet"]
 
 
+@result("linalg_slogdet")
 class linalg_slogdet(NamedTuple):
     """The sign of determinants, and the logarithm of their absolute values."""
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import (
     LinAlgError,
     check_matrices,
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 
+@result("linalg_cholesky_ex")
 class linalg_cholesky_ex(NamedTuple):
     """A Cholesky factor, and for each matrix 0 or the order of the minor that is not positive."""
 
@@ -38,6 +40,7 @@ class linalg_cholesky_ex(NamedTuple):
     info: "Tensor"
 
 
+@result("linalg_qr")
 class linalg_qr(NamedTuple):
     """An orthogonal and an upper triangular factor."""
 

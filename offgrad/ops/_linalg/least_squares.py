@@ -7,6 +7,7 @@ import numpy as np
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.derivatives import differentiate
+from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import check_matrices, check_same_dtype, lapack, over_batch
 from offgrad.ops._linalg.solving import is_vector
 from offgrad.ops._linalg.spectral import eigh, linalg_svd_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["pinverse"]
 
 
+@result("linalg_lstsq")
 class linalg_lstsq(NamedTuple):
     """Least-squares solutions, sums of squared residuals, ranks and singular values."""
 

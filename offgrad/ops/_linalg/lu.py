@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import (
     LinAlgError,
     check_matrices,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["lu", "lu_solve", "lu_unpack"]
 
 
+@result("linalg_lu_factor")
 class linalg_lu_factor(NamedTuple):
     """Both triangular factors in one matrix, and the row exchanges."""
 
@@ -29,6 +31,7 @@ class linalg_lu_factor(NamedTuple):
     pivots: "Tensor"
 
 
+@result("linalg_lu_factor_ex")
 class linalg_lu_factor_ex(NamedTuple):
     """Both triangular factors in one matrix, the row exchanges, and where a pivot is zero."""
 
@@ -37,6 +40,7 @@ class linalg_lu_factor_ex(NamedTuple):
     info: "Tensor"
 
 
+@result("linalg_lu")
 class linalg_lu(NamedTuple):
     """A permutation, a unit lower triangular and an upper triangular factor."""
 

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import (
     LinAlgError,
     check_matrices,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["inverse", "triangular_solve"]
 
 
+@result("linalg_inv_ex")
 class linalg_inv_ex(NamedTuple):
     """Inverses, and for each matrix 0 or the number of its first zero pivot."""
 
@@ -30,6 +32,7 @@ class linalg_inv_ex(NamedTuple):
     info: "Tensor"
 
 
+@result("linalg_solve_ex")
 class linalg_solve_ex(NamedTuple):
     """Solutions, and for each matrix 0 or the number of its first zero pivot."""
 
@@ -37,6 +40,7 @@ class linalg_solve_ex(NamedTuple):
     info: "Tensor"
 
 
+@result("triangular_solve")
 class triangular_solutions(NamedTuple):
     """Solutions, and the coefficients."""
 

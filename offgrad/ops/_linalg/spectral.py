@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from offgrad.autograd.op import Array, Op
+from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import (
     check_matrices,
     complex_of,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["svd"]
 
 
+@result("linalg_eigh")
 class linalg_eigh(NamedTuple):
     """Eigenvalues and eigenvectors of Hermitian matrices."""
 
@@ -26,6 +28,7 @@ class linalg_eigh(NamedTuple):
     eigenvectors: "Tensor"
 
 
+@result("linalg_eig")
 class linalg_eig(NamedTuple):
     """Eigenvalues and eigenvectors."""
 
@@ -33,6 +36,7 @@ class linalg_eig(NamedTuple):
     eigenvectors: "Tensor"
 
 
+@result("linalg_svd")
 class linalg_svd(NamedTuple):
     """The factors of a singular value decomposition, with V transposed and conjugated."""
 
@@ -41,6 +45,7 @@ class linalg_svd(NamedTuple):
     Vh: "Tensor"
 
 
+@result("svd")
 class svd_factors(NamedTuple):
     """The factors of a singular value decomposition."""
 

@@ -17,9 +17,10 @@ from offgrad.ops._core.dtypes import (
     check_tensor,
 )
 from offgrad.ops._core.numpy_names import with_numpy_names
+from offgrad.ops._core.results import Extreme
 from offgrad.ops._elementwise.comparison import logical_xor
 from offgrad.ops._elementwise.special import log_add_exp
-from offgrad.ops._reduction.extrema import Extreme, Selection
+from offgrad.ops._reduction.extrema import Selection
 from offgrad.ops._reduction.sums import (
     accumulation_dtype,
 )
@@ -212,7 +213,8 @@ def _running(input: "Tensor", dim: int, ufunc: Any, where: str) -> Extreme:
     axis = normalize_dim(dim, check_tensor(input, where)._array.ndim, where)
     check_ordered(input, where)
     name = f"{where.capitalize()}Backward0"
-    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=_running_index(ufunc)))
+    run = Selection.named(name).apply_all
+    return Extreme.of(where, *run(input, dim=axis, find=_running_index(ufunc)))
 
 
 def cummax(input: "Tensor", dim: int) -> Extreme:

@@ -16,6 +16,7 @@ from offgrad.ops._core.dims import (
 )
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
 from offgrad.ops._core.numpy_names import with_numpy_names
+from offgrad.ops._core.results import Extreme, result
 from offgrad.ops._reduction.sums import (
     Reduction,
 )
@@ -34,13 +35,7 @@ __all__ = [
 ]
 
 
-class Extreme(NamedTuple):
-    """Values and their indices along a dimension."""
-
-    values: "Tensor"
-    indices: "Tensor"
-
-
+@result("aminmax")
 class Range(NamedTuple):
     """The smallest and the largest."""
 
@@ -248,7 +243,8 @@ def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor
     not_empty(input, (axis,) if input._array.ndim else (), where, IndexError)
     find = _argmax if largest else _argmin
     name = f"{where.capitalize()}Backward0"
-    return Extreme(*Selection.named(name).apply_all(input, dim=axis, find=find, keepdim=keepdim))
+    run = Selection.named(name).apply_all
+    return Extreme.of(where, *run(input, dim=axis, find=find, keepdim=keepdim))
 
 
 @with_numpy_names
