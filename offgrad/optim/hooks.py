@@ -48,7 +48,8 @@ class OptimizerHooks:
             self.__dict__.setdefault(f"_optimizer_{kind}_hooks", OrderedDict())
 
     def _hooks(self, kind: str) -> Hooks:
-        hooks: Hooks = self.__dict__[f"_optimizer_{kind}_hooks"]
+        # Optimizers that wrap another often do not call this class's __init__.
+        hooks: Hooks = self.__dict__.setdefault(f"_optimizer_{kind}_hooks", OrderedDict())
         return hooks
 
     def _add(self, kind: str, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:

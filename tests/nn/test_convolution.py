@@ -84,6 +84,29 @@ def test_layer(name: str) -> None:
             close(p.grad, q.grad, 2e-5)
 
 
+def test_own_convolutions_inherit_from_the_base_of_all() -> None:
+    def make(m: Any) -> Any:
+        class Standardized(m.nn.modules.conv._ConvNd):  # type: ignore[misc]
+            def __init__(self, inputs: int, outputs: int, size: int) -> None:
+                pair = m.nn.modules.utils._pair
+                super().__init__(
+                    *(inputs, outputs, pair(size), pair(1), pair(0), pair(1)),
+                    *(False, pair(0), 1, True, "zeros"),
+                )
+
+            def forward(self, x: Any) -> Any:
+                weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+                return m.nn.functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+        return Standardized(2, 3, 3)
+
+    mine, theirs = make(offgrad), make(torch)
+    assert repr(mine) == repr(theirs)
+    mine.load_state_dict({k: offgrad.tensor(v.numpy()) for k, v in theirs.state_dict().items()})
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 5)).astype(np.float32)
+    close(mine(offgrad.tensor(x)), theirs(torch.tensor(x)))
+
+
 @pytest.mark.parametrize("size", [(11, 12), (2, 3, 12, 11)])
 def test_output_size_of_transposed_layers(size: tuple[int, ...]) -> None:
     mine = offgrad.nn.ConvTranspose2d(4, 3, 3, 2)

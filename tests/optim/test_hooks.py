@@ -99,3 +99,25 @@ def test_hooks_stay_behind_in_copies_and_subclasses_call_them() -> None:
     param = copied.param_groups[0]["params"][0]
     assert param.item() == 0.25
     assert copied.state[param] == {"seen": 2}
+
+
+def test_an_optimizer_that_wraps_another_may_skip_init() -> None:
+    calls = []
+
+    class Wrapper(offgrad.optim.Optimizer):
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+            self.param_groups, self.state = optimizer.param_groups, optimizer.state
+
+        def step(self, closure: Any = None) -> None:
+            self.optimizer.step(closure)
+
+    param = offgrad.ones(1, requires_grad=True)
+    param.grad = offgrad.ones(1)
+    optimizer = Wrapper(offgrad.optim.SGD([param], lr=0.5))
+    optimizer.step()
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    optimizer.step()
+    optimizer.zero_grad()
+    assert (param.item(), calls) == (0.0, [1])
+    assert param.grad is None

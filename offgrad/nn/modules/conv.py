@@ -39,36 +39,35 @@ class _ConvNd(Module):
     _ndim: ClassVar[int]
     transposed: bool
 
-    def _set(
+    def __init__(
         self,
-        channels: tuple[int, int],
-        kernel_size: Size,
-        stride: Size,
-        padding: str | Size,
-        dilation: Size,
-        output_padding: Size,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        padding: str | tuple[int, ...],
+        dilation: tuple[int, ...],
+        transposed: bool,
+        output_padding: tuple[int, ...],
         groups: int,
         bias: bool,
         padding_mode: str,
-        transposed: bool,
-        device: Any,
-        dtype: Any,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
-        self.in_channels, self.out_channels = channels
-        self.kernel_size, self.stride = self._each(kernel_size), self._each(stride)
-        self.padding = padding if isinstance(padding, str) else self._each(padding)
-        self.dilation, self.transposed = self._each(dilation), transposed
-        self.output_padding, self.groups = self._each(output_padding), groups
+        super().__init__()
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.dilation, self.transposed = dilation, transposed
+        self.output_padding, self.groups = output_padding, groups
         self.padding_mode = padding_mode
         self._check()
         self._reversed_padding_repeated_twice = self._sides()
         check_device(device)
-        shape = (channels[0], channels[1] // groups) if transposed else (
-            channels[1], channels[0] // groups,
-        )  # fmt: skip
-        self.weight = Parameter(ops.empty(*shape, *self.kernel_size, dtype=dtype))
+        rows, columns = (in_channels, out_channels) if transposed else (out_channels, in_channels)
+        self.weight = Parameter(ops.empty(rows, columns // groups, *kernel_size, dtype=dtype))
         self.register_parameter(
-            "bias", Parameter(ops.empty(channels[1], dtype=dtype)) if bias else None
+            "bias", Parameter(ops.empty(out_channels, dtype=dtype)) if bias else None
         )
         self.reset_parameters()
 
@@ -102,7 +101,7 @@ class _ConvNd(Module):
 
     def _sides(self) -> Sequence[int]:
         if self.padding == "valid":
-            return [0, 0] * self._ndim
+            return [0, 0] * len(self.kernel_size)
         if isinstance(self.padding, tuple):
             return tuple([each for each in reversed(self.padding) for _ in range(2)])
         sides = []
@@ -126,7 +125,7 @@ class _ConvNd(Module):
         ]
         plain = {"padding": 0, "dilation": 1, "output_padding": 0}
         for name, default in plain.items():
-            if getattr(self, name) != (default,) * self._ndim:
+            if getattr(self, name) != (default,) * len(self.kernel_size):
                 parts.append(f"{name}={getattr(self, name)}")
         if self.groups != 1:
             parts.append(f"groups={self.groups}")
@@ -154,18 +153,18 @@ class _Conv(_ConvNd):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
-        self._set(
-            (in_channels, out_channels),
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            0,
+        super().__init__(
+            in_channels,
+            out_channels,
+            self._each(kernel_size),
+            self._each(stride),
+            padding if isinstance(padding, str) else self._each(padding),
+            self._each(dilation),
+            False,
+            self._each(0),
             groups,
             bias,
             padding_mode,
-            False,
             device,
             dtype,
         )
@@ -222,18 +221,18 @@ class _ConvTransposeNd(_ConvNd):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__()
-        self._set(
-            (in_channels, out_channels),
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            output_padding,
+        super().__init__(
+            in_channels,
+            out_channels,
+            self._each(kernel_size),
+            self._each(stride),
+            self._each(padding),
+            self._each(dilation),
+            True,
+            self._each(output_padding),
             groups,
             bias,
             padding_mode,
-            True,
             device,
             dtype,
         )
