@@ -140,6 +140,10 @@ ERRORS = {
     "logspace": lambda m: m.logspace(0, 1, -1),
     "from_dlpack of a list": lambda m: m.from_dlpack([1]),
     "rand of integers": lambda m: m.rand(2, dtype=m.int64),
+    "arange of nothing": lambda m: m.arange(),
+    "None as a number": lambda m: m.tensor([1, None]),
+    "a dict as numbers": lambda m: m.as_tensor({}),
+    "to an unknown device": lambda m: m.ones(1).to("gpu"),
 }
 
 

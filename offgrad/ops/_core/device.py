@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+import numpy as np
+
 from offgrad.autograd.tensor_base import TensorBase
 
 __all__ = ["conversion", "device"]
@@ -124,6 +126,14 @@ def check_device(target: Any) -> None:
     )
 
 
+def _is_dtype(name: str) -> bool:
+    try:
+        np.dtype(name)
+    except TypeError:
+        return False
+    return True
+
+
 def conversion(target: tuple[Any, ...], where: Any, dtype: Any) -> Any:
     """Return the dtype that the arguments of ``to()`` ask for, None to keep the tensor's.
 
@@ -142,6 +152,8 @@ def conversion(target: tuple[Any, ...], where: Any, dtype: Any) -> Any:
             isinstance(each, str) and each.partition(":")[0] in _NAMES
         ):
             check_device(each)
+        elif isinstance(each, str) and not _is_dtype(each):
+            Device(each)  # raises
         elif each is not None:
             dtype = each
     return dtype

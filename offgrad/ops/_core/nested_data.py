@@ -44,6 +44,12 @@ def array_of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
             f"tensor(): a sequence must have one length at each depth: {error}"
         ) from None
     is_too_large = array.dtype == np.uint64 or (array.dtype == object and _holds_integers(array))
+    if array.dtype == object and not is_too_large:
+        strange = next(each for each in array.reshape(-1) if not isinstance(each, int | float))
+        raise RuntimeError(
+            f"Could not infer dtype of {type(strange).__name__}: tensor() takes numbers, sequences "
+            "and arrays"
+        )
     if not is_too_large:
         check_numeric(array, "tensor()")
     if dtype is None:

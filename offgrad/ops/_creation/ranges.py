@@ -18,7 +18,7 @@ __all__ = ["arange", "eye", "linspace", "logspace", "range"]
 
 
 @factory
-def arange(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None) -> "Tensor":
+def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = None) -> "Tensor":
     """Return the numbers from `start` (0 if left out) to below `end` by `step`.
 
     Args:
@@ -30,10 +30,13 @@ def arange(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None)
     Raises:
         RuntimeError: if the numbers are complex or not finite, or `step` does not lead to `end`.
         NotImplementedError: for bool and complex dtypes.
+        TypeError: without an end.
     """
     if end is None:
         start, end = 0, start
-    start, end, step, kind = _bounds("arange", start, end, step, dtype)
+    if end is None:
+        raise TypeError("arange needs an end: arange(end), arange(start, end) or with a step")
+    start, end, step, kind = _bounds("arange", 0 if start is None else start, end, step, dtype)
     return wrap(np.arange(start, end, step).astype(kind))
 
 
