@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+from offgrad_storage.interrupts import interruptible, masked
 
 from offgrad import memory
 from offgrad._checkpoint.names import STORAGE_TYPES, dtype_names, offgrad_module
@@ -191,14 +192,22 @@ def write(obj: Any, file: BinaryIO, folder: str, protocol: int) -> None:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, protocol)
     pickler.dump(obj)
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        _add(archive, f"{folder}/data.pkl", buffer.getbuffer())
-        _add(archive, f"{folder}/.format_version", b"1")
-        _add(archive, f"{folder}/.storage_alignment", str(_ALIGNMENT).encode())
-        _add(archive, f"{folder}/byteorder", sys.byteorder.encode())
-        for key, ref in enumerate(pickler.storages):
-            _add(archive, f"{folder}/data/{key}", ref.data.view(np.uint8).data)
-        _add(archive, f"{folder}/version", b"3\n")
+    with masked:
+        archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
+        try:
+            with interruptible:
+                _add(archive, f"{folder}/data.pkl", buffer.getbuffer())
+                _add(archive, f"{folder}/.format_version", b"1")
+                _add(archive, f"{folder}/.storage_alignment", str(_ALIGNMENT).encode())
+                _add(archive, f"{folder}/byteorder", sys.byteorder.encode())
+                for key, ref in enumerate(pickler.storages):
+                    _add(archive, f"{folder}/data/{key}", ref.data.view(np.uint8).data)
+                _add(archive, f"{folder}/version", b"3\n")
+                archive.close()
+        finally:
+            # Else closing what an error has left would write more, and raise another error.
+            archive.fp = None
+            del archive  # its finalizer would drop a signal
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: Any) -> None:

@@ -6,6 +6,7 @@ import pickle
 import random
 import stat
 import sys
+import zipfile
 from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 import offgrad
 from offgrad import nn, serialization
+from tests.interrupts import interrupt_everywhere
 from tests.processes import start_python
 
 DTYPES = """
@@ -286,6 +288,19 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path: Path) -> None:
     assert offgrad.load(path) == [3]
     offgrad.save([4], os.devnull)
     assert sorted(os.listdir(tmp_path)) == ["link.pt", "x.pt"]
+
+
+def test_ctrl_c_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    path, old, new = tmp_path / "x.pt", {"x": offgrad.zeros(9)}, {"x": offgrad.ones(9)}
+    offgrad.save(old, path)
+
+    def check() -> None:
+        assert offgrad.load(path)["x"].tolist() in ([0.0] * 9, [1.0] * 9)
+        assert os.listdir(tmp_path) == ["x.pt"]
+        offgrad.save(old, path)
+
+    # zipfile itself raises another error where its writing is interrupted.
+    assert interrupt_everywhere([zipfile], lambda: offgrad.save(new, path), check, every=9) > 20
 
 
 def test_mapped_files(tmp_path: Path) -> None:
