@@ -19,6 +19,39 @@ from offgrad_storage._imports import lazy as _lazy
 # Their locks precede those of sessions in `memory.forks`, so they are imported at once.
 from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._jit import backend, set_backend
+from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
+from offgrad.kernels._losses import (
+    PairLoss,
+    are_probabilities,
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    huber,
+    mse,
+    smooth_l1,
+    soft_margin,
+)
+from offgrad.kernels._max_pool import (
+    Windows,
+    code_dtype,
+    max_pool,
+    max_pool_backward,
+    places,
+)
+from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
+from offgrad.kernels._optimizers_matrices import adafactor_step, muon_step
+from offgrad.kernels._optimizers_moments import (
+    adamax_steps,
+    nadam_momentum,
+    nadam_steps,
+    radam_steps,
+)
+from offgrad.kernels._optimizers_rates import (
+    adadelta_steps,
+    adagrad_steps,
+    asgd_steps,
+    rmsprop_steps,
+    rprop_steps,
+)
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 
 if _typing.TYPE_CHECKING or not _lazy(__name__):
@@ -239,7 +272,6 @@ __all__ = [
     "lstm",
     "lstm_backward",
     "matmul",
-    "product_by_panels",
     "max_pool",
     "max_pool_backward",
     "mish",

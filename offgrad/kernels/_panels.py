@@ -17,37 +17,13 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._jit import jit, uses_numba
-from offgrad.kernels._parallel import parallel_for
-from offgrad.kernels._products import matmul
-
-VECTORS = 3
-"""Vectors in a row of a panel."""
-
-MIN_ROWS = 128
-"""Rows for which a product's matrix is copied."""
-
-BLOCK_ROWS = 32
-"""Rows that meet each panel while it is in the cache."""
-
-_PER_ELEMENT = 16
-"""Multiplications in the time that kernels spend on an element."""
-
-
-@functools.cache
-def _shape() -> tuple[int, int]:
-    """Return the bytes of a vector of this CPU, and the rows that its registers hold at once."""
-    from llvmlite import binding  # type: ignore[import-untyped]
-
-    features = binding.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 64, 8
-    return (32, 4) if features.get("avx2") else (16, 4)
+from offgrad.kernels._jit import jit
+from offgrad.kernels._product_tiles import VECTORS, vector_shape
 
 
 def width(dtype: np.dtype[Any]) -> int:
     """Return the columns of a panel."""
-    return VECTORS * _shape()[0] // dtype.itemsize
+    return VECTORS * vector_shape()[0] // dtype.itemsize
 
 
 def pack(matrix: Array, transposed: bool = False) -> Array:
@@ -86,60 +62,6 @@ def _pack_loop(matrix: Any, transposed: bool, packed: Any) -> None:
                 packed[panel, k, j] = zero
 
 
-def product(
-    a: Array, matrix: Array, out: Array, transposed: bool = False, bias: Array | None = None
-) -> None:
-    """Write ``a @ matrix``, plus `bias` if given, into `out`, as `kernels.matmul` does.
-
-    Faster where `a` has many rows for the size of the matrix, and float32 or float64 numbers.
-
-    Args:
-        a: [rows, depth], C-contiguous.
-        matrix: [depth, columns], or [columns, depth] if `transposed`.
-        out: [rows, columns], C-contiguous.
-        transposed: see `matrix`.
-        bias: [columns].
-    """
-    rows, depth = a.shape
-    is_flat = a.flags.c_contiguous and out.flags.c_contiguous
-    if rows < MIN_ROWS or not depth or not is_flat or not uses_numba(a, matrix, out):
-        matmul(a, matrix.T if transposed else matrix, out, bias)
-        return
-    register()
-    packed = pack(np.ascontiguousarray(matrix), transposed)
-    start = np.zeros(out.shape[1], out.dtype) if bias is None else np.ascontiguousarray(bias)
-
-    def run(first: int, last: int) -> None:
-        scratch = np.empty((BLOCK_ROWS, packed.shape[2]), out.dtype)
-        for block in range(first, last):
-            at = slice(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS)
-            _product_loop(a[at], packed, start, out[at], scratch)
-
-    parallel_for(run, -(-rows // BLOCK_ROWS), BLOCK_ROWS * matrix.size // _PER_ELEMENT)
-
-
-@jit
-def _product_loop(a: Any, packed: Any, bias: Any, out: Any, scratch: Any) -> None:
-    panels, depth, wide = packed.shape
-    rows, columns = out.shape
-    whole = columns // wide
-    zero = out.dtype.type(0)
-    at: Any = np.int64(a.ctypes.data)
-    for row in range(rows):
-        out[row] = bias
-    panel: Any = np.int64(packed.ctypes.data)
-    to: Any = np.int64(out.ctypes.data)
-    add_product(at, depth, rows, depth, panel, whole, to, columns, zero)
-    if whole < panels:
-        scratch[:rows] = zero
-        panel += whole * depth * wide * packed.itemsize
-        to = np.int64(scratch.ctypes.data)
-        add_product(at, depth, rows, depth, panel, 1, to, wide, zero)
-        for row in range(rows):
-            for j in range(whole * wide, columns):
-                out[row, j] += scratch[row, j - whole * wide]
-
-
 def add_product(
     a: int,
     a_stride: int,
@@ -172,7 +94,7 @@ def register() -> None:
     from numba import types
     from numba.extending import intrinsic, overload
 
-    nbytes, most = _shape()
+    nbytes, most = vector_shape()
 
     def tile(rows: int) -> Any:
         def typed(_: Any, a: Any, a_stride: Any, depth: Any, b: Any, c: Any, c_stride: Any, n: Any):  # type: ignore[no-untyped-def]
@@ -238,7 +160,7 @@ def _emit_tile(
     nbytes: int, rows: int, context: Any, builder: Any, signature: Any, arguments: Any
 ) -> Any:
     """Emit c += a b for `rows` rows and one panel: sums stay in registers over the whole depth."""
-    from llvmlite import ir
+    from llvmlite import ir  # type: ignore[import-untyped]
 
     a, a_stride, depth, b, c, c_stride, number = arguments
     size = signature.args[-1].bitwidth // 8

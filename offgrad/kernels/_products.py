@@ -1,8 +1,9 @@
 """Products of matrices, and of batches of matrices, on the kernels' threads.
 
-Each thread multiplies tiles with BLAS on one thread. The shapes alone decide the tiles, so the bits
-depend on no number of threads, as those of OpenBLAS's own threads do. And there is one pool: no
-second set of threads waits in a loop for cores that kernels use.
+Each thread multiplies tiles, by the compiled loop of `_product_loops` or, where that is not faster,
+with BLAS on one thread. The shapes alone decide the tiles, so the bits depend on no number of
+threads, as those of OpenBLAS's own threads do. And there is one pool: no second set of threads
+waits in a loop for cores that kernels use.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
 from offgrad.kernels._openblas import library
 from offgrad.kernels._parallel import Body, parallel_for
+from offgrad.kernels._product_loops import multiply_tile, usable
 
 DIRECT_COST = 1 << 20
 """Multiplications of a product that NumPy computes as it does: here the rest takes longer."""
@@ -66,7 +68,7 @@ def tile_shape(rows: int, columns: int, inner: int) -> tuple[int, int]:
             return height, width
         if longer < 2 * MIN_SIDE or height * width * inner < 2 * MIN_COST:
             return height, width
-        half = -(-longer // 32) * 16  # whole blocks of BLAS's innermost loops
+        half = -(-longer // 96) * 48  # whole blocks of innermost loops
         height, width = (half, width) if height == longer else (height, half)
 
 
@@ -74,6 +76,7 @@ def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     rows, columns = out.shape
     height, width = tile_shape(rows, columns, a.shape[1])
     across = -(-columns // width)
+    is_compiled = usable(a, b, out, bias)
 
     def run(start: int, stop: int) -> None:
         for tile in range(start, stop):
@@ -83,6 +86,9 @@ def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
                 slice(right * width, (right + 1) * width),
             )
             part = out[i, j]
+            if is_compiled:
+                multiply_tile(a[i], b[:, j], part, None if bias is None else bias[j])
+                continue
             np.matmul(a[i], b[:, j], out=part)
             if bias is not None:
                 np.add(part, bias[j], out=part)
@@ -109,9 +115,14 @@ def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
                 np.matmul(factors[0][at], factors[1][at], out=out[at])
 
     else:
+        is_compiled = cost > DIRECT_COST and usable(left[0], right[0], result[0], None)
 
         def run(start: int, stop: int) -> None:
-            np.matmul(left[start:stop], right[start:stop], out=result[start:stop])
+            if not is_compiled:
+                np.matmul(left[start:stop], right[start:stop], out=result[start:stop])
+                return
+            for at in range(start, stop):
+                multiply_tile(left[at], right[at], result[at], None)
 
     _run(run, count, cost)
 

@@ -117,6 +117,11 @@ def _difference_loss_backward(x: Array) -> None:
     kernels.mse().slopes(values, values, x.dtype.type(1), values.copy())
 
 
+def _product(x: Array) -> None:
+    side = np.ones((128, 128), x.dtype)
+    kernels.matmul(side, side, side.copy())
+
+
 def _layer_norm(x: Array) -> None:
     rows = _statistics(x)
     kernels.layer_norm(x, x[0], x[0], 1e-5, x.copy(), rows, rows.copy())
@@ -221,11 +226,6 @@ def _states(x: Array, *shapes: tuple[int, int]) -> tuple[kernels.TimeSteps, Any]
     return steps, [np.ones(shape, x.dtype) for shape in shapes]
 
 
-def _product_by_panels(x: Array) -> None:
-    a = np.ones((128, 2), x.dtype)
-    kernels.product_by_panels(a, np.ones((2, 4), x.dtype), np.empty((128, 4), x.dtype))
-
-
 def _lstm(x: Array) -> None:
     steps, (gates, weight, h, c, *others) = _states(
         x, (16, 8), (8, 2), (8, 2), (8, 2), *[(16, 2)] * 2
@@ -326,6 +326,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "attention backward": lambda x: _attention_backward(x, 32),
     "attention of wide heads": lambda x: _attention(x, 136),
     "attention of wide heads, backward": lambda x: _attention_backward(x, 136),
+    "products": _product,
     "AdamW": _adamw,
     "layer norm backward": _layer_norm_backward,
     "cross-entropy": _cross_entropy,
@@ -414,9 +415,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "fmod": _large_elementwise(kernels.fmod, 2),
     "remainder": _large_elementwise(kernels.remainder, 2),
     "floor division": _large_elementwise(kernels.floor_divide, 2),
-    "recurrent layers": _all(
-        _product_by_panels, _lstm, _lstm_backward, _gru, _gru_backward, _rnn, _rnn_backward
-    ),
+    "recurrent layers": _all(_lstm, _lstm_backward, _gru, _gru_backward, _rnn, _rnn_backward),
     "GELU by tanh": _elementwise(kernels.gelu, 1, "tanh"),
     "GELU by tanh, backward": _elementwise(kernels.gelu_backward, 2, "tanh"),
 }

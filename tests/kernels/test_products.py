@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
+from offgrad.kernels._product_loops import usable
 from offgrad.kernels._products import MAX_SIDE, MIN_COST, matmul, tile_shape
 from tests.forked import run_in_child
 
@@ -71,6 +72,20 @@ def test_batches(
     if len(batches[0]) == len(batches[1]) == 2:  # as heads are: no single stride over the batch
         strided = [each.swapaxes(0, 1).copy().swapaxes(0, 1) for each in (a, b)]
         _check(strided[0], strided[1])
+
+
+def test_bits_depend_on_the_depth_alone(dtype: Any, rng: np.random.Generator) -> None:
+    a, b, bias = (rng.normal(size=each).astype(dtype) for each in ((333, 801), (801, 205), (205,)))
+    whole, part = np.empty((333, 205), dtype), np.empty((205, 333), dtype).T
+    assert usable(a, b, whole, bias)
+    assert not usable(a, b, part, bias)
+    matmul(a, b, whole, bias)
+    for rows, columns in ((slice(1, 232), slice(3, 131)), (slice(33, 333), slice(0, 205, 2))):
+        out = np.empty(whole[rows, columns].shape, dtype)
+        turned = np.ascontiguousarray(a.T).T, np.ascontiguousarray(b.T).T
+        for left, right in ((a, b), turned):
+            matmul(left[rows], right[:, columns], out, bias[columns])
+            np.testing.assert_array_equal(out, whole[rows, columns])
 
 
 def test_integers_and_short_floats(rng: np.random.Generator) -> None:

@@ -121,20 +121,6 @@ def test_threads_give_the_same_bits(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("rows", [5, 130])
-@pytest.mark.parametrize("columns", [7, 96, 100])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_products(
-    rows: int, columns: int, transposed: bool, dtype: Any, rng: np.random.Generator, agree: Agree
-) -> None:
-    a, b, bias = arrays(rng, dtype, (rows, 9), (9, columns), (columns,))
-    matrix = np.ascontiguousarray(b.T) if transposed else b
-    for each in (None, bias):
-        out = np.empty((rows, columns), dtype)
-        kernels.product_by_panels(a, matrix, out, transposed, each)
-        agree(out, a @ b + (0 if each is None else each), factor=4)
-
-
 @pytest.mark.parametrize("transposed", [False, True])
 def test_panels(transposed: bool, dtype: Any, rng: np.random.Generator) -> None:
     (matrix,) = arrays(rng, dtype, (3, 70))

@@ -275,14 +275,14 @@ def _of(arrays: dict[str, Array], names: str) -> list[Array]:
 def _input_product(x: Array, weight: Array, bias: Array | None) -> Array:
     """Return x W^T + b for the rows of all steps."""
     out = memory.empty((len(x), len(weight)), x.dtype)
-    kernels.product_by_panels(memory.contiguous(x), weight, out, True, bias)
+    kernels.matmul(memory.contiguous(x), memory.contiguous(weight).T, out, bias)
     return out
 
 
 def _input_gradient(dgates: Array, weight: Array) -> Array:
     """Return G W for the rows of all steps."""
     out = memory.empty((len(dgates), weight.shape[1]), dgates.dtype)
-    kernels.product_by_panels(dgates, weight, out)
+    kernels.matmul(dgates, memory.contiguous(weight), out)
     return out
 
 

@@ -1,0 +1,222 @@
+"""Products of large matrices in a compiled loop, instead of BLAS.
+
+The second matrix is copied in blocks that stay in a core's cache, as panels: some vectors wide,
+row after row. The first is read where it is. Each element of the result is the sum, in order, of
+sums over blocks of the depth: the bits depend on nothing else, and not on the tiles of threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels import _array_tables
+from offgrad.kernels._array_tables import array_at
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._jit import inlined, jit, uses_numba
+from offgrad.kernels._product_tiles import (
+    VECTORS,
+    copy_turned,
+    copy_vector,
+    multiply,
+    register,
+    vector_shape,
+)
+
+BLOCK_DEPTH = 384
+"""Rows of a block of the second matrix."""
+
+_BLOCK_COLUMNS = 24
+"""Columns of a block, in vectors: together 590 KB of 64-byte vectors."""
+
+_BLOCK_ROWS = 64
+"""Rows of the first matrix that meet each panel while they are in the cache."""
+
+MIN_ROWS = 96
+"""Rows for which it pays to copy the second matrix."""
+
+MIN_DEPTH = 16
+"""Depth at least: a result of few terms takes as long to write as to compute."""
+
+_MIN_NBYTES = 32
+"""Bytes of a CPU's vectors; with shorter ones BLAS is as good."""
+
+
+def usable(a: Array, b: Array, out: Array, bias: Array | None) -> bool:
+    """Whether `multiply_tile` computes ``a @ b + bias`` of matrices, and fast."""
+    rows, depth = a.shape
+    size = out.itemsize
+    return (
+        rows >= MIN_ROWS
+        and depth >= MIN_DEPTH
+        and uses_numba(a, b, out)
+        and a.dtype == b.dtype == out.dtype
+        and (bias is None or bias.dtype == out.dtype)
+        and out.shape[1] * size >= vector_shape()[0] >= _MIN_NBYTES
+        and out.strides[1] == size
+        and all(each % size == 0 <= each for each in (*a.strides, *b.strides, *out.strides))
+    )
+
+
+def multiply_tile(a: Array, b: Array, out: Array, bias: Array | None) -> None:
+    """Write ``a @ b``, plus `bias` if given, into `out`, on the calling thread.
+
+    Args:
+        a: [n, k] floats of any strides, as `b`.
+        b: [k, m].
+        out: [n, m]; each row is contiguous.
+        bias: [m].
+    """
+    register()
+    _array_tables.register()
+    size, number = out.itemsize, out.dtype.type
+    start = np.zeros(out.shape[1], number) if bias is None else np.ascontiguousarray(bias)
+    lanes = vector_shape()[0] // size
+    memory = _scratch.memory()
+    strides = *a.strides, *b.strides, out.strides[0]
+    product_loop(
+        (*a.shape, out.shape[1], vector_shape()[1], lanes),
+        tuple([stride // size for stride in strides]),
+        (a.ctypes.data, b.ctypes.data, start.ctypes.data, out.ctypes.data),
+        -(-memory.ctypes.data // 64) * 64,
+        size,
+        number(0),
+    )
+
+
+class _Scratch(threading.local):
+    def __init__(self) -> None:
+        self._memory: Array | None = None
+
+    def memory(self) -> Array:
+        """Return room for a block and a tile, which the calling thread keeps."""
+        if self._memory is None:
+            nbytes, rows = vector_shape()
+            vectors = BLOCK_DEPTH * _BLOCK_COLUMNS + rows * VECTORS + 1
+            self._memory = np.empty(vectors * nbytes, np.uint8)
+        return self._memory
+
+
+_scratch = _Scratch()
+
+
+@inlined
+def panel_vectors(columns: int, lanes: int) -> int:
+    """Return the vectors of the next panel of the last `columns` columns."""
+    vectors = (columns + lanes - 1) // lanes
+    # Two panels of 2 rather than one of 3 and a narrow one.
+    return 2 if vectors == 4 or vectors == 2 else min(vectors, 3)
+
+
+@inlined
+def copy_panel(
+    b: int,
+    b_row: int,
+    b_column: int,
+    depth: int,
+    columns: int,
+    vectors: int,
+    lanes: int,
+    size: int,
+    target: int,
+    like: Any,
+) -> None:
+    """Copy [depth, columns] of any strides at `b` to `target`, as [depth, vectors * lanes]."""
+    width = vectors * lanes
+    whole = columns // lanes * lanes
+    first = 0  # the first column that is not copied yet
+    if b_column == 1 and whole == width:
+        for k in range(depth):
+            for j in range(0, width, lanes):
+                copy_vector(b + (k * b_row + j) * size, target + (k * width + j) * size, like)
+        first = width
+    elif b_row == 1:
+        turned = depth // lanes * lanes
+        for j in range(0, whole, lanes):
+            for k in range(0, turned, lanes):
+                from_, to = b + (k + j * b_column) * size, target + (k * width + j) * size
+                copy_turned(from_, b_column, to, width, like)
+            for i in range(j, j + lanes):
+                column = array_at(b + i * b_column * size, depth, like)
+                panel = array_at(target, depth * width, like)
+                for k in range(turned, depth):
+                    panel[k * width + i] = column[k]
+        first = whole
+    for k in range(depth):
+        line = array_at(target + k * width * size, width, like)
+        row = array_at(b + k * b_row * size, (columns - 1) * b_column + 1, like)
+        for j in range(first, columns):
+            line[j] = row[j * b_column]
+        for j in range(max(first, columns), width):
+            line[j] = like
+
+
+@inlined
+def copy_tile(
+    source: int, stride: int, target: int, target_stride: int, rows: int, columns: int, size: int,
+    like: Any,
+) -> None:  # fmt: skip
+    """Copy rows of `columns` elements."""
+    for i in range(rows):
+        row = array_at(source + i * stride * size, columns, like)
+        to = array_at(target + i * target_stride * size, columns, like)
+        for j in range(columns):
+            to[j] = row[j]
+
+
+@jit
+def product_loop(
+    sizes: Any, strides: Any, addresses: Any, memory: int, size: int, zero: Any
+) -> None:
+    rows, depth, columns, most, lanes = sizes
+    a_row, a_depth, b_row, b_column, c_stride = strides
+    a, b, bias, c = addresses
+    step = _BLOCK_COLUMNS * lanes
+    tile = memory + BLOCK_DEPTH * step * size
+    for left in range(0, columns, step):
+        right = min(left + step, columns)
+        for top in range(0, depth, BLOCK_DEPTH):
+            count = min(BLOCK_DEPTH, depth - top)
+            at, column = memory, left
+            while column < right:
+                vectors = panel_vectors(right - column, lanes)
+                width = vectors * lanes
+                of_b = b + (top * b_row + column * b_column) * size
+                copy_panel(
+                    of_b, b_row, b_column, count, min(width, right - column), vectors, lanes,
+                    size, at, zero,
+                )  # fmt: skip
+                at += count * width * size
+                column += width
+            for first in range(0, rows, _BLOCK_ROWS):
+                at, column = memory, left
+                while column < right:
+                    vectors = panel_vectors(right - column, lanes)
+                    width = vectors * lanes
+                    used = min(width, right - column)
+                    row, below = first, min(first + _BLOCK_ROWS, rows)
+                    while row < below:
+                        of_a = a + (row * a_row + top * a_depth) * size
+                        to = c + (row * c_stride + column) * size
+                        start, stride = to, c_stride
+                        if top == 0:
+                            start, stride = bias + column * size, 0
+                        valid = min(most, below - row)
+                        tiles = (below - row) // most
+                        is_whole = used == width and tiles > 0
+                        target, target_stride = to, c_stride
+                        if not is_whole:
+                            tiles = 1
+                            copy_tile(start, stride, tile, width, valid, used, size, zero)
+                            start, stride, target, target_stride = tile, width, tile, width
+                        multiply(
+                            vectors, tiles, valid, count, of_a, a_row, a_depth, at, start, stride,
+                            target, target_stride, zero,
+                        )  # fmt: skip
+                        if not is_whole:
+                            copy_tile(tile, width, to, c_stride, valid, used, size, zero)
+                        row += tiles * most
+                    at += count * width * size
+                    column += width
