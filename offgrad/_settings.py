@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from offgrad.autograd.tensor_base import TensorBase
-from offgrad.ops._core.device import Device, check_device
+from offgrad.ops._core.device import Device, set_default
+from offgrad.ops._core.device import default as default_device
 
 __all__ = [
     "are_deterministic_algorithms_enabled",
@@ -164,17 +165,17 @@ def is_warn_always_enabled() -> bool:
 
 
 def get_default_device() -> Device:
-    """Return the CPU."""
-    return Device("cpu")
+    """Return the device of tensors made without one: the CPU, unless the program has set it."""
+    return default_device()
 
 
 def set_default_device(device: Any) -> None:
-    """Accept the CPU.
+    """Set the device of tensors made without one, "cpu" or "meta", in this thread.
 
     Raises:
-        RuntimeError: for another device.
+        AssertionError, RuntimeError: for another device.
     """
-    check_device(device)
+    set_default(device)
 
 
 def get_device_module(device: Any = None) -> Any:

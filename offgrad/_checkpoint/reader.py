@@ -20,7 +20,7 @@ from offgrad import memory
 from offgrad._checkpoint.names import StorageType
 from offgrad._checkpoint.rebuild import LoadedStorage
 from offgrad._checkpoint.unpickler import TrustingUnpickler, WeightsOnlyUnpickler
-from offgrad.ops._core.device import check_device
+from offgrad.ops._core.device import is_meta
 
 _LEGACY_START = pickle.dumps(0x1950A86A20F9469CFC6C, 2)
 _CHUNK = 16 << 20
@@ -51,14 +51,14 @@ class Options:
         self._encoding = encoding
         self._kind: Any = WeightsOnlyUnpickler if weights_only else TrustingUnpickler
         if not callable(map_location) and not isinstance(map_location, dict):
-            _check_location(map_location)
+            _is_meta(map_location)
 
     def unpickle(self, file: BinaryIO, persistent: Callable[[Any], Any]) -> Any:
         """Return the next object of a stream of pickles."""
         return self._kind(file, persistent, self._encoding).load()
 
     def place(self, storage: LoadedStorage, location: str) -> None:
-        """Raise if the storage must go to another device than the CPU."""
+        """Note whether the storage goes to "meta"; raise for other devices than the CPU."""
         target: Any = self._map
         if isinstance(target, dict):
             target = target.get(location, location)
@@ -66,16 +66,16 @@ class Options:
             target = location if target(storage, location) is None else None
         elif target is None:
             target = location
-        _check_location(target)
+        storage.on_meta = _is_meta(target)
 
 
-def _check_location(target: Any) -> None:
+def _is_meta(target: Any) -> bool:
     if str(target or "cpu").startswith("cuda"):
         raise RuntimeError(
             "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is "
             "False: offgrad has the CPU only; load with map_location='cpu'"
         )
-    check_device(target)
+    return is_meta("cpu" if target is None else target)
 
 
 def corrupt(why: str) -> RuntimeError:

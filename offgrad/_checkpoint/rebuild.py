@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad import memory
+from offgrad._tensor.conversions import rebuild_meta
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
 from offgrad.memory import Storage
+from offgrad.memory.meta import as_meta
 from offgrad.nn.parameter import Parameter
 
 _OWN = frozenset(TensorBase.__annotations__)
@@ -22,7 +24,10 @@ class LoadedStorage:
         data: its bytes.
         dtype: of its elements; None if the file does not say.
         shared: what the tensors over it have in common.
+        on_meta: whether the tensors get its geometry only.
     """
+
+    on_meta = False
 
     def __init__(
         self, data: NDArray[np.uint8], dtype: np.dtype[Any] | None, *, external: bool
@@ -61,7 +66,7 @@ def _tensor(
     if isinstance(metadata, dict) and (metadata.get("conj") or metadata.get("neg")):
         array = np.conj(array) if metadata.get("conj") else array
         return wrap(memory.copy(-array if metadata.get("neg") else array))
-    tensor = wrap(array, storage.shared)
+    tensor = wrap(as_meta(array)) if storage.on_meta else wrap(array, storage.shared)
     if requires_grad and is_differentiable(dtype):
         tensor._requires_grad = True
     return tensor
@@ -97,6 +102,14 @@ def rebuild_tensor_v3(
 ) -> Tensor:
     """Return a tensor of a dtype, over bytes."""
     return _tensor(storage, offset, size, stride, np.dtype(dtype), requires_grad, metadata)
+
+
+def rebuild_meta_tensor(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
+    """Return a tensor of the meta device."""
+    kind = np.dtype(dtype)
+    return rebuild_meta(
+        Tensor, tuple(size), [each * kind.itemsize for each in stride], kind, requires_grad
+    )
 
 
 def rebuild_parameter(data: Tensor, requires_grad: bool, backward_hooks: Any) -> Parameter:
@@ -141,6 +154,7 @@ REBUILD = {
     "torch._utils._rebuild_tensor": rebuild_tensor,
     "torch._utils._rebuild_tensor_v2": rebuild_tensor_v2,
     "torch._utils._rebuild_tensor_v3": rebuild_tensor_v3,
+    "torch._utils._rebuild_meta_tensor_no_storage": rebuild_meta_tensor,
     "torch._utils._rebuild_parameter": rebuild_parameter,
     "torch._utils._rebuild_parameter_with_state": rebuild_parameter_with_state,
     "torch._tensor._rebuild_from_type_v2": rebuild_from_type_v2,

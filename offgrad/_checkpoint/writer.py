@@ -43,6 +43,7 @@ _NAMES = {
     for name in (
         "torch._utils._rebuild_tensor_v2",
         "torch._utils._rebuild_tensor_v3",
+        "torch._utils._rebuild_meta_tensor_no_storage",
         "torch._utils._rebuild_parameter",
         "torch._utils._rebuild_parameter_with_state",
         "torch._tensor._rebuild_from_type_v2",
@@ -113,8 +114,15 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
         return NotImplemented
 
     def _reduce_tensor(self, tensor: Tensor) -> Any:
-        arguments = self._tensor_arguments(tensor)
-        function = _name(f"torch._utils._rebuild_tensor_{'v3' if len(arguments) > 6 else 'v2'}")
+        arguments: Any
+        if tensor.is_meta:
+            dtype = _name(f"torch.{tensor._array.dtype.name}")
+            arguments = dtype, (*tensor.shape,), tensor.stride(), tensor._requires_grad
+            function = _name("torch._utils._rebuild_meta_tensor_no_storage")
+        else:
+            arguments = self._tensor_arguments(tensor)
+            version = "v3" if len(arguments) > 6 else "v2"
+            function = _name(f"torch._utils._rebuild_tensor_{version}")
         own = {
             name: value
             for name, value in tensor.__dict__.items()

@@ -8,7 +8,8 @@ from offgrad._dtype import DTYPES, DType
 from offgrad._layout import contiguous_format, layout, strided
 from offgrad._size import Size
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.ops._core.device import CPU, Device, check_device
+from offgrad.memory.meta import MetaArray
+from offgrad.ops._core.device import CPU, META, Device, check_device
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.memory_formats import is_in_order
 
@@ -35,8 +36,18 @@ class Attributes(TensorBase):
 
     @property
     def device(self) -> Device:
-        """The device: always the CPU."""
-        return CPU
+        """The device: the CPU, or "meta" for a tensor without memory."""
+        return META if type(self._array) is MetaArray else CPU
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether the tensor has shape and dtype only, and no memory."""
+        return type(self._array) is MetaArray
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the tensor has memory."""
+        return type(self._array) is not MetaArray
 
     @property
     def layout(self) -> layout:
@@ -92,7 +103,9 @@ class Attributes(TensorBase):
 
     def data_ptr(self) -> int:
         """Return the address of the first element; 0 if there is none."""
-        return int(self._array.__array_interface__["data"][0]) if self._array.size else 0
+        if not self._array.size or type(self._array) is MetaArray:
+            return 0
+        return int(self._array.__array_interface__["data"][0])
 
     def is_contiguous(self, memory_format: Any = contiguous_format) -> bool:
         """Return whether the memory has no gaps and is in C order, or that of `memory_format`."""
@@ -120,7 +133,7 @@ class Attributes(TensorBase):
         """
         if self._array.size != 1:
             raise RuntimeError(f"is_nonzero needs one element, got a {describe(self)}")
-        return bool(self._array.item())
+        return bool(self)
 
     def is_same_size(self, other: TensorBase) -> bool:
         """Return whether `other` has the same shape."""
@@ -167,9 +180,8 @@ class Attributes(TensorBase):
         """Raise: there is only the CPU."""
         check_device("xpu")
 
-    is_cpu = True
     is_cuda = is_xpu = is_mps = is_mtia = is_ipu = is_maia = is_xla = is_vulkan = False
-    is_sparse = is_sparse_csr = is_mkldnn = is_quantized = is_meta = is_nested = False
+    is_sparse = is_sparse_csr = is_mkldnn = is_quantized = is_nested = False
 
     def __len__(self) -> int:
         if not self._array.ndim:
@@ -181,4 +193,4 @@ class Attributes(TensorBase):
             raise RuntimeError(
                 f"`in` looks for tensors and numbers in a tensor, got {type(element)}"
             )
-        return bool((self == element)._array.any())
+        return bool((self == element).any())

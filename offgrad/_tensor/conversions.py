@@ -11,6 +11,7 @@ from offgrad import _dtype, ops
 from offgrad._dtype import DType
 from offgrad._tensor import type_names
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.memory.meta import MetaArray, meta_strided
 from offgrad.ops._core.dtypes import check_tensor
 
 if TYPE_CHECKING:
@@ -32,6 +33,26 @@ def _converted(tensor: Any, dtype: Any, memory_format: Any) -> "Tensor":
     if memory_format is None:
         return tensor
     return ops.contiguous(tensor, memory_format)
+
+
+def _moved(tensor: Any, to_meta: Any, dtype: Any, memory_format: Any) -> "Tensor":
+    """Return a tensor on the other device."""
+    if not to_meta:
+        raise NotImplementedError(
+            f"Cannot copy out of meta tensor; no data! It is a {describe(tensor)}; make one with "
+            "torch.empty_like(..., device='cpu'), and a module's with to_empty()"
+        )
+    result: Any = ops.empty_like(tensor, dtype=dtype, device="meta", memory_format=memory_format)
+    return result
+
+
+def _needs_values(tensor: Any, where: str) -> None:
+    """Raise RuntimeError for a tensor on the meta device."""
+    if type(tensor._array) is MetaArray:
+        raise RuntimeError(
+            f"{where} cannot be called on meta tensors: they have no values, got a "
+            f"{describe(tensor)}"
+        )
 
 
 class Conversions(TensorBase):
@@ -63,14 +84,16 @@ class Conversions(TensorBase):
         """Return the tensor in a dtype, or in that of another tensor; itself if it has that dtype.
 
         Called as ``to(dtype)``, ``to(device, dtype)`` or ``to(tensor)``, each with ``non_blocking``
-        and ``copy`` behind. The device may be ``"cpu"`` only.
+        and ``copy`` behind. The device is ``"cpu"``, or ``"meta"`` for a tensor without memory.
         """
         flags = [each for each in target if each is True or each is False]
         if len(flags) == 2:
             copy = flags[1]
         if other is not None:
             target = (other, *target)
-        dtype = ops.conversion(target, device, dtype)
+        dtype, on_meta = ops.conversion(target, device, dtype)
+        if on_meta is not None and on_meta is not (type(self._array) is MetaArray):
+            return _moved(self, on_meta, dtype, memory_format)
         result = _converted(self, dtype, memory_format)
         return result.clone() if copy and result is self else result
 
@@ -86,7 +109,8 @@ class Conversions(TensorBase):
             ValueError: for what names no type.
         """
         if dtype is None:
-            return f"torch.{type_names.NAMES[self._array.dtype]}"
+            where = "meta." if type(self._array) is MetaArray else ""
+            return f"torch.{where}{type_names.NAMES[self._array.dtype]}"
         return ops.cast(self, type_names.dtype_named(dtype))
 
     def type_as(self: Any, other: Any) -> "Tensor":
@@ -94,7 +118,9 @@ class Conversions(TensorBase):
         return ops.cast(self, check_tensor(other, "type_as")._array.dtype)
 
     def cpu(self: Any, memory_format: Any = None) -> "Tensor":
-        """Return the tensor itself."""
+        """Return the tensor itself; a meta tensor has no values to bring."""
+        if type(self._array) is MetaArray:
+            return _moved(self, False, None, None)
         return _converted(self, None, memory_format)
 
     def resolve_neg(self: Any) -> "Tensor":
@@ -109,6 +135,13 @@ class Conversions(TensorBase):
         Raises:
             RuntimeError: if the tensor requires grad: detach it first, or pass ``force=True``.
         """
+        if type(self._array) is MetaArray:
+            if force:
+                _moved(self, False, None, None)
+            raise TypeError(
+                "can't convert meta device type tensor to numpy: it has no values, got a "
+                f"{describe(self)}"
+            )
         if self._requires_grad and not force:
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad: an array cannot carry the "
@@ -146,6 +179,8 @@ class Conversions(TensorBase):
                 f"DLPack cannot export a tensor that requires grad, got a {describe(self)}; use "
                 "its detach()"
             )
+        if type(self._array) is MetaArray:
+            raise BufferError(f"a meta tensor has no memory to pack, got a {describe(self)}")
         self._storage.export()
         return self._array.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
 
@@ -163,10 +198,13 @@ class Conversions(TensorBase):
                 f"a Tensor with {self._array.size} elements cannot be converted to Scalar, got a "
                 f"{describe(self)}"
             )
+        _needs_values(self, "Tensor.item()")
         return self._array.item()
 
     def tolist(self) -> Any:
         """Return the elements as nested lists of Python numbers."""
+        if type(self._array) is MetaArray:
+            _moved(self, False, None, None)
         return self._array.tolist()
 
     def __bool__(self) -> Any:
@@ -175,6 +213,7 @@ class Conversions(TensorBase):
                 f"Boolean value of Tensor with {self._array.size} elements is ambiguous, got a "
                 f"{describe(self)}; use any() or all()"
             )
+        _needs_values(self, "Tensor.item()")
         return self._array.item() != 0
 
     def __int__(self) -> Any:
@@ -192,6 +231,7 @@ class Conversions(TensorBase):
                 "only one element tensors can be converted to Python scalars, got a "
                 f"{describe(self)}"
             )
+        _needs_values(self, "Tensor.item()")
         return self._array.item()
 
     def __index__(self) -> Any:
@@ -200,10 +240,12 @@ class Conversions(TensorBase):
                 "only integer tensors of a single element can be converted to an index, got a "
                 f"{describe(self)}"
             )
+        _needs_values(self, "Tensor.item()")
         return self._array.item()
 
     def __format__(self, spec: str) -> str:
         is_number = self._array.ndim == 0 and type(self) is TensorBase.tensor_class
+        is_number = is_number and type(self._array) is not MetaArray
         return format(self.item(), spec) if is_number else object.__format__(self, spec)
 
     # Copies
@@ -242,18 +284,31 @@ class Conversions(TensorBase):
 
     def __reduce__(self: Any) -> Any:
         array = self._array
+        if type(array) is MetaArray:
+            geometry = array.shape, array.strides, array.dtype
+            return rebuild_meta, (type(self), *geometry, self._requires_grad), _own(self)
         order = sorted(range(array.ndim), key=lambda dim: -array.strides[dim])
         if array.transpose(order).flags.c_contiguous:
             array = array.transpose(order)
         else:  # memory with gaps
             order = list(range(array.ndim))
             array = np.ascontiguousarray(array)
-        own = {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in TensorBase.__annotations__
-        }
-        return rebuild, (type(self), array, self._requires_grad, order), own or None
+        return rebuild, (type(self), array, self._requires_grad, order), _own(self)
+
+
+def _own(tensor: Any) -> dict[str, Any] | None:
+    """Return the attributes that the program has set; None if there is none."""
+    names = TensorBase.__annotations__
+    return {name: each for name, each in tensor.__dict__.items() if name not in names} or None
+
+
+def rebuild_meta(kind: Any, shape: Any, strides: Any, dtype: Any, requires_grad: Any) -> "Tensor":
+    """Return the unpickled meta tensor."""
+    extent = sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size)
+    tensor = object.__new__(kind)
+    array = meta_strided(shape, dtype, strides, extent + np.dtype(dtype).itemsize)
+    tensor._set(array, None, requires_grad)
+    return tensor
 
 
 def rebuild(

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 
+def _drawn(tensor: Any, make: Any, generator: Any, dtype: Any = None) -> Any:
+    """Return random numbers of the shape of `tensor`, where it is, and of its dtype by default."""
+    kind = tensor._array.dtype if dtype is None else dtype
+    return make(tensor._array.shape, dtype=kind, generator=generator, device=tensor.device)
+
+
 class Fills(TensorBase):
     """Methods that write over the elements; random ones draw from `generator` or the default."""
 
@@ -35,28 +41,28 @@ class Fills(TensorBase):
         """Fill with normal numbers of mean `mean` and standard deviation `std`."""
         if std < 0:
             raise RuntimeError(f"normal_ expects std >= 0.0, but found std {std}")
-        sample = ops.randn(self._array.shape, dtype=self._array.dtype, generator=generator)
+        sample = _drawn(self, ops.randn, generator)
         return self.copy_(sample * std + mean, name="normal_")
 
     def uniform_(self: Any, from_: Any = 0.0, to: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with numbers uniform on [from_, to)."""
         if to < from_:
             raise RuntimeError(f"uniform_: from must be at most to, got from={from_} > to={to}")
-        sample = ops.rand(self._array.shape, dtype=self._array.dtype, generator=generator)
+        sample = _drawn(self, ops.rand, generator)
         return self.copy_(sample * (to - from_) + from_, name="uniform_")
 
     def bernoulli_(self: Any, p: Any = 0.5, *, generator: Any = None) -> "Tensor":
         """Fill with ones with probability `p`, a number or a tensor that broadcasts, and zeros."""
         if not isinstance(p, TensorBase) and not 0 <= p <= 1:
             raise RuntimeError(f"bernoulli_: p must be in [0, 1], got p={p}")
-        sample = ops.rand(self._array.shape, generator=generator)
+        sample = _drawn(self, ops.rand, generator, ops.get_default_dtype())
         return self.copy_(sample < p, name="bernoulli_")
 
     def exponential_(self: Any, lambd: Any = 1.0, *, generator: Any = None) -> "Tensor":
         """Fill with numbers of the exponential distribution of rate `lambd`."""
         if not lambd > 0:
             raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-        sample = ops.rand(self._array.shape, dtype=self._array.dtype, generator=generator)
+        sample = _drawn(self, ops.rand, generator)
         return self.copy_(ops.log1p(-sample) / -lambd, name="exponential_")
 
     def cauchy_(
@@ -74,21 +80,21 @@ class Fills(TensorBase):
         """Fill with numbers whose logarithms are normal, of mean `mean` and deviation `std`."""
         if not std > 0:
             raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
-        sample = ops.randn(self._array.shape, dtype=self._array.dtype, generator=generator)
+        sample = _drawn(self, ops.randn, generator)
         return self.copy_(ops.exp(sample * std + mean), name="log_normal_")
 
     def geometric_(self: Any, p: Any, *, generator: Any = None) -> "Tensor":
         """Fill with the number of trials, each true with probability `p`, up to the first true."""
         if not 0 < p < 1:
             raise RuntimeError(f"geometric_: p must be in (0, 1), got p={p}")
-        sample = ops.rand(self._array.shape, dtype=np.float64, generator=generator)
+        sample = _drawn(self, ops.rand, generator, np.float64)
         trials = ops.ceil(ops.log1p(-sample) / np.log1p(-p)).clamp(min=1)
         return self.copy_(trials.to(self._array.dtype), name="geometric_")
 
     def _uniform(self, generator: Any, where: str) -> "Tensor":
         if category(self._array.dtype) != 2:
             raise RuntimeError(f"{where} fills floating point tensors, got {describe(self)}")
-        return ops.rand(self._array.shape, dtype=self._array.dtype, generator=generator)
+        return _drawn(self, ops.rand, generator)
 
     def random_(
         self: Any, from_: Any = None, to: Any = None, *, generator: Any = None, **names: Any
@@ -108,6 +114,8 @@ class Fills(TensorBase):
         from_ = 0 if from_ is None else from_
         if from_ >= to:
             raise RuntimeError(f"random_: from must be below to, got from={from_} >= to={to}")
+        if self.is_meta:
+            return self
         stream = (generator or default_generator).stream(self._array.size)
         wide = np.uint64 if kind == np.uint64 else np.int64
         sample = stream.integers(from_, to - 1, self._array.shape, wide, endpoint=True)

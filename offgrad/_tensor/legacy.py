@@ -8,8 +8,9 @@ from offgrad import ops
 from offgrad._dtype import DTYPES, DType
 from offgrad._tensor import type_names
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops._core.device import check_device
+from offgrad.ops._core.device import CPU, is_meta
 from offgrad.ops._core.dims import is_integer
+from offgrad.ops._core.factories import made_on_meta
 
 
 def legacy_tensor(data: tuple[Any, ...], dtype: np.dtype[Any], where: str) -> Any:
@@ -60,8 +61,10 @@ class tensortype(type):
 
 def _constructor(name: str, dtype: DType) -> Any:
     def make(cls: Any, *data: Any, device: Any = None) -> Any:
-        check_device(device)
-        return legacy_tensor(data, dtype.dtype, name)
+        if is_meta("cpu" if device is None else device):
+            return made_on_meta(legacy_tensor, data, dtype.dtype, name)
+        with CPU:
+            return legacy_tensor(data, dtype.dtype, name)
 
     doc = f"Make a tensor of {dtype} of sizes, a sequence, an array or a tensor."
     body = {"__new__": make, "dtype": dtype, "__module__": "torch", "__doc__": doc}

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad._dtype import DTYPES
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dtypes import common_dtype, default_dtype
 
 Array = NDArray[Any]
@@ -170,17 +171,22 @@ def text_of(tensor: Any, contents: str | None = None) -> str:
     prefix = "tensor(" if kind in ("Tensor", "Parameter", "Buffer") else f"{kind}("
     notes = []
     default = default_dtype()
-    if array.size == 0 and array.ndim != 1:
+    has_values = type(array) is not MetaArray
+    if not has_values:
+        notes += ["device='meta'", f"size={tuple(array.shape)}"]
+    elif array.size == 0 and array.ndim != 1:
         notes.append(f"size={tuple(array.shape)}")
     defaults = (default, np.dtype(np.int64), np.dtype(np.bool_), common_dtype(1j, 1.0))
     # Without numbers the dtype of integers does not show.
-    if array.dtype not in (defaults if array.size else defaults[:1]):
+    if array.dtype not in (defaults if array.size and has_values else defaults[:1]):
         notes.append(f"dtype={DTYPES[array.dtype]}")
     if tensor._grad_fn is not None:
         notes.append(f"grad_fn=<{tensor._grad_fn.name()}>")
     elif tensor._requires_grad:
         notes.append("requires_grad=True")
-    if contents is None:
+    if contents is None and not has_values:
+        contents = "..."
+    elif contents is None:
         contents = _numbers(array, len(prefix)) if array.size else "[]"
     text = prefix + contents
     used = len(text) - text.rfind("\n") + 1

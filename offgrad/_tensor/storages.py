@@ -14,7 +14,8 @@ from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, new_storage
 from offgrad.memory import Storage
-from offgrad.ops._core.device import CPU, Device
+from offgrad.memory.meta import MetaArray, meta_empty
+from offgrad.ops._core.device import CPU, META, Device
 from offgrad.ops._core.dims import integers, sizes
 from offgrad.ops._core.memory_formats import empty_in_order, order_of
 
@@ -37,6 +38,13 @@ class _Memory:
         }
 
 
+def _lines(storage: Any) -> str:
+    """Return the elements of a storage, one on a line."""
+    if storage.device is META:
+        return "...\n"
+    return "".join(f" {each}\n" for each in storage.tolist())
+
+
 class UntypedStorage:
     """The bytes behind a tensor and all its views."""
 
@@ -46,10 +54,14 @@ class UntypedStorage:
         self._storage = storage
 
     def _bytes(self) -> Array:
+        if self.device is META:
+            raise NotImplementedError("Not available for 'meta' storage: it has no bytes")
         return np.asarray(_Memory(self._storage.root, (self.nbytes(),), None, 0))
 
     def data_ptr(self) -> int:
         """Return the address of the first byte."""
+        if self.device is META:
+            return 0
         return int(byte_bounds(self._storage.root)[0]) if self.nbytes() else 0
 
     def nbytes(self) -> int:
@@ -70,8 +82,8 @@ class UntypedStorage:
 
     @property
     def device(self) -> Device:
-        """The device: always the CPU."""
-        return CPU
+        """The device: the CPU, or "meta" if there are no bytes."""
+        return META if type(self._storage.root) is MetaArray else CPU
 
     is_cuda = is_sparse = False
 
@@ -127,9 +139,8 @@ class UntypedStorage:
         return hash(self._storage.uid)
 
     def __repr__(self) -> str:
-        lines = "".join(f" {each}\n" for each in self.tolist())
         name = "torch.storage.UntypedStorage"
-        return f"{lines}[{name}(device={CPU}) of size {self.nbytes()}]"
+        return f"{_lines(self)}[{name}(device={self.device}) of size {self.nbytes()}]"
 
 
 class TypedStorage:
@@ -172,8 +183,8 @@ class TypedStorage:
 
     @property
     def device(self) -> Device:
-        """The device: always the CPU."""
-        return CPU
+        """The device: the CPU, or "meta" if there are no elements."""
+        return self._untyped_storage.device
 
     is_cuda = is_sparse = False
 
@@ -202,9 +213,8 @@ class TypedStorage:
         return TypedStorage(self._untyped_storage.clone(), self.dtype)
 
     def __repr__(self) -> str:
-        lines = "".join(f" {each}\n" for each in self.tolist())
-        kind = f"torch.storage.TypedStorage(dtype={self.dtype}, device={CPU})"
-        return f"{lines}[{kind} of size {self.size()}]"
+        kind = f"torch.storage.TypedStorage(dtype={self.dtype}, device={self.device})"
+        return f"{_lines(self)}[{kind} of size {self.size()}]"
 
 
 def _typed(name: str, dtype: DType) -> Any:
@@ -262,6 +272,10 @@ class StorageMethods(TensorBase):
         if self._storage.shared:
             return self
         array = self._array
+        if type(array) is MetaArray:
+            raise RuntimeError(
+                f"share_memory_: a meta tensor has no memory, got a {describe(self)}"
+            )
         pages = mmap.mmap(-1, max(array.nbytes, 1))
         shared = np.frombuffer(pages, array.dtype, array.size).reshape(array.shape)
         np.copyto(shared, array)
@@ -294,7 +308,8 @@ class StorageMethods(TensorBase):
         check_mutable(self, "set_", recorded=False)
         kind = self._array.dtype
         if source is None:
-            return self._set_to(memory.empty((0,), kind), None)
+            make = meta_empty if type(self._array) is MetaArray else memory.empty
+            return self._set_to(make((0,), kind), None)
         if isinstance(source, TensorBase):
             if source._array.dtype != kind:
                 raise RuntimeError(
@@ -335,6 +350,8 @@ class StorageMethods(TensorBase):
         target = sizes(shape, "resize_")
         if target == self._array.shape and memory_format is None:
             return self
+        if type(self._array) is MetaArray:
+            return self._set_to(meta_empty(target, self._array.dtype), None)
         kind, offset = self._array.dtype, self.storage_offset()
         untyped = UntypedStorage(self._storage)
         if memory_format is None and prod(target) + offset <= untyped.nbytes() // kind.itemsize:

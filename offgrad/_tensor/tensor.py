@@ -25,9 +25,9 @@ from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.node import AccumulateGrad, Node, gradient_edge
 from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable
 from offgrad.autograd.views import is_stale, refresh
-from offgrad.ops._core.device import check_device
+from offgrad.ops._core.device import CPU
 from offgrad.ops._core.dtypes import check_tensor, default_dtype, element
-from offgrad.ops._core.factories import check_requires_grad
+from offgrad.ops._core.factories import check_requires_grad, placed
 from offgrad.ops._indexing.advanced import as_tuple, parse
 from offgrad.ops._shape.permuting import expand_to
 from offgrad.ops._shape.reshaping import reshape_to
@@ -55,9 +55,9 @@ class Tensor(
 
     def __new__(cls, *data: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
         """Make a tensor of the default dtype of a sequence, an array, a tensor or sizes."""
-        check_device(device)
         kind = default_dtype() if dtype is None else np.dtype(dtype)
-        source = legacy_tensor(data, kind, "Tensor")
+        with CPU:
+            source = placed(legacy_tensor(data, kind, "Tensor"), device)
         tensor = object.__new__(cls)
         tensor._set(source._array, source._storage, False)
         return tensor
@@ -217,6 +217,11 @@ class Tensor(
         if not isinstance(value, TensorBase):
             raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
         array = value._array
+        if value.is_meta is not self.is_meta:
+            raise RuntimeError(
+                "incompatible tensor type: .data stays on the device of the tensor, got a "
+                f"{describe(value)} on {value.device} for one on {self.device}"
+            )
         if (array.shape, array.dtype) != (self._array.shape, self._array.dtype):
             if self._requires_grad and not is_differentiable(array.dtype):
                 raise RuntimeError(

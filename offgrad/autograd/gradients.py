@@ -12,6 +12,7 @@ from offgrad.autograd.node import Edge, GradientEdge, gradient_edge
 from offgrad.autograd.stacking import Stack
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.memory import zeros
+from offgrad.memory.meta import MetaArray, as_meta
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -239,7 +240,10 @@ def _roots(tensors: Any, grad_tensors: Any, caller: str) -> "tuple[list[Edge], l
     for index, (root, root_grad) in enumerate(zip(roots, grads, strict=True)):
         edge = _edge(root, index, f"{caller}() begins at", "tensor")
         edges.append(edge)
-        root_grads.append(_root_gradient(edge, root_grad, index, caller))
+        root_grad = _root_gradient(edge, root_grad, index, caller)
+        if isinstance(root, TensorBase) and type(root._array) is MetaArray:
+            root_grad = wrap(as_meta(root_grad._array))
+        root_grads.append(root_grad)
     return edges, root_grads
 
 

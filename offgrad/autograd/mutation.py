@@ -12,6 +12,7 @@ from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.autograd.views import ViewChain, base_of, history_lock, set_history
+from offgrad.memory.meta import MetaArray
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -33,7 +34,7 @@ def check_mutable(target: "Tensor", name: str, recorded: bool) -> None:
     """
     check_history(target, name, recorded)
     array = target._array
-    if not array.flags.writeable:
+    if not array.flags.writeable and type(array) is not MetaArray:
         raise RuntimeError(
             f"{name}: the memory of this {describe(target)} is read-only; clone it first"
         )
@@ -173,7 +174,7 @@ class _Slices(Op):
         extent = 1 + sum(stride * (size - 1) for stride, size in pairs)
         buffer: Array = memory.empty(extent, array.dtype)
         byte_strides = [stride * array.itemsize for stride in strides]
-        out = np.lib.stride_tricks.as_strided(buffer, array.shape, byte_strides)
+        out = np.lib.stride_tricks.as_strided(buffer, array.shape, byte_strides, True)
         flipped = tuple([axis for axis, stride in enumerate(self.strides) if stride < 0])
         if flipped:
             out = np.flip(out, flipped)

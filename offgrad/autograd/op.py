@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from offgrad.autograd import anomaly, grad_mode, saved_tensor
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
+from offgrad.autograd.meta import forward_of_shapes
 from offgrad.autograd.node import (
     Edge,
     Gradients,
@@ -30,6 +31,7 @@ from offgrad.autograd.views import (
     view_of,
 )
 from offgrad.memory import POOL_THRESHOLD, forks
+from offgrad.memory.meta import MetaArray, reserved, shapes_only
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -64,6 +66,8 @@ class Op(Node):
     _saves: Mapping[str, Array | None] = MappingProxyType({})
     # Whether `backward` is running on arrays.
     _on_arrays = False
+    # Whether an input was on the meta device.
+    _on_meta = False
 
     # Whether outputs share the memory of the first input. Then forward must return NumPy views that
     # depend only on its parameters, because it is re-run on other arrays.
@@ -166,7 +170,10 @@ class Op(Node):
         # As in PyTorch, infinities and NaN appear in the results without a warning.
         previous = ignore_float_errors()
         try:
-            result = node.forward(*arrays, **parameters)
+            if reserved and MetaArray in map(type, arrays):
+                result = forward_of_shapes(node, inputs, arrays, parameters)
+            else:
+                result = node.forward(*arrays, **parameters)
         finally:
             restore_float_errors(previous)
         outputs: list[Any]
@@ -297,6 +304,12 @@ class Op(Node):
 
     def run(self, grads: Grads) -> Grads:
         """Run `backward`."""
+        if self._on_meta:
+            with shapes_only():
+                return self._run(grads)
+        return self._run(grads)
+
+    def _run(self, grads: Grads) -> Grads:
         with self.lock:
             # An unpack hook may run backward through this node while it runs on arrays.
             outer, self._on_arrays = self._on_arrays, False

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.memory import POOL_THRESHOLD, Storage, copy, track_saver
+from offgrad.memory.meta import MetaArray
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -358,6 +359,8 @@ class SavedTensor:
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor", is_own: bool = False) -> bool:
         """Have `hooks` pack the tensor; return False if they leave it to be kept."""
+        if type(tensor._array) is MetaArray and type(hooks) is not PairHooks:
+            return False  # no memory to save
         storage, detached = tensor._storage, None
         version = storage.version
         # Operations of hooks, policies and stores are not recorded: else they would be packed, too.

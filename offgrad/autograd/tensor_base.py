@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from offgrad.autograd.grad_mode import state
 from offgrad.memory import Storage
+from offgrad.memory.meta import MetaArray
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -56,7 +57,7 @@ class TensorBase:
 
 def new_storage(array: NDArray[Any]) -> Storage:
     """Return a storage for a new tensor over `array`; in inference mode, an inference tensor's."""
-    storage = Storage(array)
+    storage = Storage.of_nothing(array) if type(array) is MetaArray else Storage(array)
     if state.inference:
         storage.inference = True
     return storage
@@ -68,7 +69,10 @@ def wrap(
     """Return a tensor over `array`; without `storage`, with a new one."""
     tensor = _new(TensorBase.tensor_class)
     if type(array) is not _ndarray:
-        array = np.asarray(array)
+        if type(array) is not MetaArray:
+            array = np.asarray(array)
+        elif storage is None:
+            storage = new_storage(array)
     tensor._array = array
     if storage is None:
         storage = Storage(array)

@@ -12,6 +12,7 @@ Internal: operations call kernels, users do not. Importing this package neither 
 compiles anything; the first calls do. The first use of a kernel imports its file.
 """
 
+import sys as _sys
 import typing as _typing
 
 from offgrad_storage._imports import lazy as _lazy
@@ -19,39 +20,6 @@ from offgrad_storage._imports import lazy as _lazy
 # Their locks precede those of sessions in `memory.forks`, so they are imported at once.
 from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._jit import backend, set_backend
-from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
-from offgrad.kernels._losses import (
-    PairLoss,
-    are_probabilities,
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    huber,
-    mse,
-    smooth_l1,
-    soft_margin,
-)
-from offgrad.kernels._max_pool import (
-    Windows,
-    code_dtype,
-    max_pool,
-    max_pool_backward,
-    places,
-)
-from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
-from offgrad.kernels._optimizers_matrices import adafactor_step, muon_step
-from offgrad.kernels._optimizers_moments import (
-    adamax_steps,
-    nadam_momentum,
-    nadam_steps,
-    radam_steps,
-)
-from offgrad.kernels._optimizers_rates import (
-    adadelta_steps,
-    adagrad_steps,
-    asgd_steps,
-    rmsprop_steps,
-    rprop_steps,
-)
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
 
 if _typing.TYPE_CHECKING or not _lazy(__name__):
@@ -129,7 +97,6 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         rmsprop_steps,
         rprop_steps,
     )
-    from offgrad.kernels._panels import product as product_by_panels
     from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
     from offgrad.kernels._prelu import prelu, prelu_backward
     from offgrad.kernels._products import matmul
@@ -187,6 +154,8 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         hypot,
         remainder,
     )
+
+from offgrad.memory import meta as _meta_arrays
 
 __all__ = [
     "CtcTargets",
@@ -328,3 +297,20 @@ __all__ = [
     "threshold",
     "two_slopes_backward",
 ]
+
+
+def _replace_for_shapes() -> None:
+    """Let a thread that computes shapes only call kernels that do nothing."""
+    if not _replacements:
+        from offgrad.kernels import _meta
+
+        for name in __all__:
+            _originals[name] = getattr(_sys.modules[__name__], name)
+        _replacements.update(_meta.replacements(_originals))
+    globals().update(_replacements)
+
+
+_replacements: dict[str, object] = {}
+_originals: dict[str, object] = {}
+_meta_arrays.entered.append(_replace_for_shapes)
+_meta_arrays.left.append(lambda: globals().update(_originals))

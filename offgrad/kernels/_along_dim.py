@@ -11,13 +11,14 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import in_chunks
 from offgrad.kernels._jit import backend, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, parallel_for
+from offgrad.memory.meta import MetaArray
 
 _BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def are_within(index: Array, low: int, high: int) -> bool:
     """Whether all integers of `index` are from `low` to ``high - 1``."""
-    if not index.size:
+    if not index.size or type(index) is MetaArray:
         return True
     if index.size <= BLOCK or not index.flags.c_contiguous:
         return bool(index.min() >= low and index.max() < high)

@@ -26,6 +26,17 @@ _NUMBERS = {np.dtype(each): each(0) for each in (np.float32, np.float64)}
 _NO_DTYPE = np.dtype("V0")
 
 
+def array_at(address: int, size: int, like: Any) -> Any:
+    """Return the array of `size` elements at `address`, in compiled loops only.
+
+    Args:
+        address: of C-contiguous memory.
+        size: number of elements.
+        like: a number of the array's dtype.
+    """
+    raise NotImplementedError("array_at runs in compiled loops")
+
+
 def arrays_at(table: Array, row: int, numbers: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arrays of a row, in compiled loops only; those that are None have no address.
 
@@ -39,7 +50,7 @@ def arrays_at(table: Array, row: int, numbers: tuple[Any, ...]) -> tuple[Any, ..
 
 @functools.cache
 def register() -> None:
-    """Register `arrays_at` with Numba; comes before loops that call it."""
+    """Register `array_at` and `arrays_at` with Numba; comes before loops that call it."""
     from numba import carray, njit, types
     from numba.extending import intrinsic, overload
 
@@ -52,6 +63,8 @@ def register() -> None:
 
     def array(address: Any, size: Any, like: Any) -> Any:
         return carray(pointer(address), (size,), type(like))
+
+    overload(array_at, strict=False)(lambda *_: array)
 
     def choose(table: Any, row: Any, numbers: Any) -> Any:
         # Numba indexes a tuple of several types by constants only, so the code names each index.

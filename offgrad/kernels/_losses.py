@@ -16,6 +16,7 @@ from offgrad.kernels._arrays import SUM_BLOCK, Array
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
+from offgrad.memory.meta import MetaArray
 
 
 class PairLoss:
@@ -201,6 +202,8 @@ def _softplus(x: Array, out: Array) -> None:
 
 def are_probabilities(x: Array) -> bool:
     """Whether all elements are from 0 to 1; NaN is not."""
+    if type(x) is MetaArray:
+        return True
     if x.size <= BLOCK or not x.flags.c_contiguous:
         return not x.size or bool(x.min() >= 0 and x.max() <= 1)
     flat, found = x.reshape(-1), list[bool]()

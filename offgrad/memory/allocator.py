@@ -6,12 +6,14 @@ last view dies. NumPy allocates smaller arrays; the `Storage` that holds one cou
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from offgrad_storage import BufferPool
 
 from offgrad.memory.limited_counter import LimitedCounter, OutOfMemoryError, Reclaimable
+from offgrad.memory.meta import MetaArray, meta_empty, shape_only
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 POOL_THRESHOLD = 64 * 1024
@@ -29,6 +31,8 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArra
     Raises:
         OutOfMemoryError: if the limit would be exceeded or the system has no memory left.
     """
+    if shape_only and get_ident() in shape_only:
+        return meta_empty(shape, dtype)
     dtype = np.dtype(dtype)
     nbytes = dtype.itemsize
     if isinstance(shape, int):
@@ -64,8 +68,10 @@ def contiguous(array: NDArray[np.generic]) -> NDArray[np.generic]:
 
 def copy(array: NDArray[np.generic]) -> NDArray[np.generic]:
     """Return a C-ordered copy of `array`."""
+    if type(array) is MetaArray:
+        return meta_empty(array.shape, array.dtype)
     result = empty(array.shape, array.dtype)
-    if result.nbytes < POOL_THRESHOLD:
+    if result.nbytes < POOL_THRESHOLD or type(result) is MetaArray:
         np.copyto(result, array)
     else:
         _copiers[-1](result, array)

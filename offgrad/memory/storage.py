@@ -113,6 +113,13 @@ class Storage:
         if nbytes:
             _count(self, nbytes)
 
+    @classmethod
+    def of_nothing(cls, root: NDArray[Any]) -> "Storage":
+        """Return the storage of a meta array: it counts no memory."""
+        storage = object.__new__(cls)
+        storage.root, storage.uid = root, next(_uids)
+        return storage
+
     def make_successor(self) -> "Storage":
         """Return a storage for code that needs the memory unchanged after this storage died.
 

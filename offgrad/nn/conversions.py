@@ -104,7 +104,8 @@ class ConversionMethods(TraversalMethods):
 
         Called as ``to(dtype)``, ``to(device, dtype, non_blocking)``, ``to(tensor)`` or
         ``to(memory_format=...)``, by position or by keyword. Parameters and buffers of other
-        dtypes, such as int64, stay. The only device is ``"cpu"``; memory formats have no effect.
+        dtypes, such as int64, stay. On ``"meta"`` they have no memory; memory formats have no
+        effect.
 
         Raises:
             TypeError: for a dtype that is neither floating point nor complex.
@@ -113,9 +114,12 @@ class ConversionMethods(TraversalMethods):
         if unknown:
             raise TypeError(f"Module.to takes no argument {min(unknown)!r}")
         target = (*args, *[value for name, value in kwargs.items() if name == "tensor"])
-        dtype = ops.conversion(target, kwargs.get("device"), kwargs.get("dtype"))
+        dtype, on_meta = ops.conversion(target, kwargs.get("device"), kwargs.get("dtype"))
+        device = None if on_meta is None else "meta" if on_meta else "cpu"
         if dtype is None:
-            return self
+            if device is None:
+                return self
+            return self._apply(lambda tensor: tensor.to(device=device))
         dtype = np.dtype(dtype)
         if not is_differentiable(dtype):
             raise TypeError(
@@ -125,8 +129,8 @@ class ConversionMethods(TraversalMethods):
 
         def convert(tensor: "Tensor") -> "Tensor":
             if tensor.is_floating_point() or tensor.is_complex():
-                return tensor.to(dtype)
-            return tensor
+                return tensor.to(device=device, dtype=dtype)
+            return tensor if device is None else tensor.to(device=device)
 
         return self._apply(convert)
 
@@ -184,11 +188,10 @@ class ConversionMethods(TraversalMethods):
         """Replace parameters and buffers by uninitialised ones of the same shapes and dtypes.
 
         Args:
-            device: the CPU.
+            device: "cpu" or "meta"; None for that of each tensor.
             recurse: those of modules below, too.
         """
-        check_device(device)
-        return self._apply(ops.empty_like, recurse)
+        return self._apply(lambda tensor: ops.empty_like(tensor, device=device), recurse)
 
     def share_memory(self: C) -> C:
         """Call ``share_memory_()`` of all parameters and buffers."""

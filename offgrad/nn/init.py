@@ -130,6 +130,8 @@ def trunc_normal_(
             stacklevel=2,
         )
     low, high = (_math.erf((end - mean) / std / _math.sqrt(2)) for end in (a, b))
+    if tensor.is_meta:
+        return tensor
     sample = _ops.rand(tensor.shape, dtype=tensor._array.dtype, generator=generator)
     values = _ops.erfinv(sample * (high - low) + low) * (std * _math.sqrt(2)) + mean
     return tensor.copy_(values.clamp(a, b))
@@ -160,6 +162,8 @@ def eye_(tensor: _Tensor) -> _Tensor:
     """
     if tensor.ndim != 2:
         raise ValueError(f"Only tensors with 2 dimensions are supported, got a {_describe(tensor)}")
+    if tensor.is_meta:
+        return tensor
     return tensor.copy_(_ops.eye(*tensor.shape, dtype=tensor._array.dtype))
 
 
@@ -178,6 +182,8 @@ def dirac_(tensor: _Tensor, groups: int = 1) -> _Tensor:
         raise ValueError(f"the tensor must have 3, 4 or 5 dimensions, got a {_describe(tensor)}")
     if tensor.shape[0] % groups:
         raise ValueError(f"dim 0 must be divisible by groups, got {tensor.shape[0]} and {groups}")
+    if tensor.is_meta:
+        return tensor
     out = tensor.shape[0] // groups
     values = _ops.zeros(tensor.shape, dtype=tensor._array.dtype)
     centre = tuple([size // 2 for size in tensor.shape[2:]])
@@ -255,6 +261,8 @@ def orthogonal_(tensor: _Tensor, gain: float = 1, generator: _Generator | None =
         raise ValueError(f"the tensor must have 2 or more dimensions, got a {_describe(tensor)}")
     if not tensor.numel():
         return tensor
+    if tensor.is_meta:
+        return tensor
     rows = tensor.shape[0]
     columns = tensor.numel() // rows
     long, short = max(rows, columns), min(rows, columns)
@@ -277,6 +285,8 @@ def sparse_(
     """
     if tensor.ndim != 2:
         raise ValueError(f"Only tensors with 2 dimensions are supported, got a {_describe(tensor)}")
+    if tensor.is_meta:
+        return tensor
     rows, columns = tensor.shape
     zeros = _math.ceil(sparsity * rows)
     values = _ops.randn(tensor.shape, dtype=tensor._array.dtype, generator=generator) * std

@@ -7,7 +7,7 @@ import numpy as np
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import TensorBase
-from offgrad.ops._core.device import check_device
+from offgrad.ops._core.device import Device, is_meta
 
 __all__ = [
     "Buffer",
@@ -103,6 +103,14 @@ class UninitializedTensorMixin:
 
     cls_to_become: type[Any]
     _dtype: np.dtype[Any]
+    _device: str = "cpu"
+
+    @property
+    def device(self) -> Device:
+        return Device(self._device)
+
+    is_meta: Any = property(lambda self: self._device == "meta")
+    is_cpu: Any = property(lambda self: self._device == "cpu")
 
     def _no_elements(self) -> Any:
         raise ValueError(
@@ -141,7 +149,9 @@ class UninitializedTensorMixin:
 
     def to(self, *target: Any, device: Any = None, dtype: Any = None, **_: Any) -> Any:
         """Set the dtype that the tensor will have."""
-        dtype = ops.conversion(target, device, dtype)
+        dtype, on_meta = ops.conversion(target, device, dtype)
+        if on_meta is not None:
+            self._device = "meta" if on_meta else "cpu"
         if dtype is not None:
             self._dtype = np.dtype(dtype)
         return self
@@ -158,13 +168,17 @@ class UninitializedTensorMixin:
 
         Args:
             shape: of the tensor.
-            device: the CPU.
+            device: by default the one given at construction.
             dtype: by default the one given at construction.
         """
-        check_device(device)
-        source = ops.empty(tuple(shape), dtype=self._dtype if dtype is None else dtype)
+        source = ops.empty(
+            tuple(shape),
+            dtype=self._dtype if dtype is None else dtype,
+            device=self._device if device is None else device,
+        )
         self.__class__ = self.cls_to_become
         self.__dict__.pop("_dtype")
+        self.__dict__.pop("_device", None)
         self._set(source._array, source._storage, self._requires_grad)  # type: ignore[attr-defined]
         if isinstance(self, Parameter):
             self._storage.role = "parameters"
@@ -183,7 +197,7 @@ class UninitializedTensorMixin:
         return copy
 
     def _start(self, requires_grad: bool, device: Any, dtype: Any) -> None:
-        check_device(device)
+        self._device = "meta" if is_meta(device) else "cpu"
         self._dtype = np.dtype(ops.get_default_dtype() if dtype is None else dtype)
         self.__dict__["_storage"] = _empty(self._dtype)._storage
         self._requires_grad = requires_grad

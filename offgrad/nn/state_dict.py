@@ -232,6 +232,12 @@ class StateMethods(HookMethods):
                 continue
             elif local_metadata.get("assign_to_params_buffers"):
                 self._assign(name, tensor, value)
+            elif not is_lazy(tensor) and tensor.is_meta and not value.is_meta:
+                warnings.warn(
+                    f"for {prefix}{name}: copying into a parameter on the meta device is a no-op; "
+                    "did you mean assign=True, to put the checkpoint's tensor there?",
+                    stacklevel=2,
+                )
             elif isinstance(state_dict, _ModuleState):
                 state_dict.copies.append((tensor, value))
             else:

@@ -1,6 +1,7 @@
 """BatchedOptimizer, the base class of optimizers that update many parameters in one pass."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,6 +10,7 @@ from offgrad_storage.interrupts import masked
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.memory import contiguous
+from offgrad.memory.meta import shapes_only
 from offgrad.optim.optimizer import Optimizer, as_real, writable
 from offgrad.optim.options import number, numbers
 
@@ -77,6 +79,9 @@ class BatchedOptimizer(Optimizer):
         batch: list[Tensor] = []
         for param in params:
             grad: Any = param._grad
+            if batch and param.is_meta is not batch[0].is_meta:
+                self._update_batch(batch, group)
+                batch = []
             if param._array.flags.c_contiguous and grad._array.flags.c_contiguous:
                 batch.append(param)
                 continue
@@ -139,7 +144,8 @@ class BatchedOptimizer(Optimizer):
         ]
         for target, _ in targets:
             target._storage.write(name)
-        with masked:
+        # Kernels do nothing to meta tensors.
+        with masked, shapes_only() if params[0].is_meta else nullcontext():
             self.run_kernel(Batch(columns, states_after, counts, [*map(bool, new)], options))
             for target, value in targets:
                 target._array[...] = value

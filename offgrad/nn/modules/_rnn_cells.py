@@ -8,7 +8,6 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.nn import init
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
-from offgrad.ops._core.device import check_device
 
 
 class RNNCellBase(Module):
@@ -19,7 +18,7 @@ class RNNCellBase(Module):
         hidden_size: features of the states.
         bias: add biases.
         num_chunks: number of gates.
-        device: only the CPU.
+        device: "cpu" or "meta".
         dtype: of the parameters.
     """
 
@@ -37,13 +36,13 @@ class RNNCellBase(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        check_device(device)
+        kind = {"device": device, "dtype": dtype}
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         rows = num_chunks * hidden_size
-        self.weight_ih = Parameter(ops.empty(rows, input_size, dtype=dtype))
-        self.weight_hh = Parameter(ops.empty(rows, hidden_size, dtype=dtype))
+        self.weight_ih = Parameter(ops.empty(rows, input_size, **kind))
+        self.weight_hh = Parameter(ops.empty(rows, hidden_size, **kind))
         for name in ("bias_ih", "bias_hh"):
-            self.register_parameter(name, Parameter(ops.empty(rows, dtype=dtype)) if bias else None)
+            self.register_parameter(name, Parameter(ops.empty(rows, **kind)) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -68,7 +67,7 @@ class RNNCellBase(Module):
         """Call `function` with a batch, of one where the input has none; None stands for zeros."""
         is_batched = input.dim() == 2
         x = input if is_batched else input.unsqueeze(0)
-        zeros = ops.zeros(x._array.shape[0], self.hidden_size, dtype=x.dtype)
+        zeros = x.new_zeros(x._array.shape[0], self.hidden_size)
         given = [
             zeros if each is None else each if is_batched else each.unsqueeze(0) for each in states
         ]

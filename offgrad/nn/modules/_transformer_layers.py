@@ -45,13 +45,13 @@ class _Layer(Module):
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, **options)
         if self._attends_to_memory:
             self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, bias, **options)
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, dtype=dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, device=device, dtype=dtype)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, dtype=dtype)
+        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, device=device, dtype=dtype)
         self.norm_first = norm_first
         parts = 3 if self._attends_to_memory else 2
         for part in range(1, parts + 1):
-            norm = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+            norm = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, device=device, dtype=dtype)
             setattr(self, f"norm{part}", norm)
         for part in range(1, parts + 1):
             setattr(self, f"dropout{part}", Dropout(dropout))

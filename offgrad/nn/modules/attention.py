@@ -9,7 +9,6 @@ from offgrad.nn import init
 from offgrad.nn.modules.linear import NonDynamicallyQuantizableLinear
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
-from offgrad.ops._core.device import check_device
 from offgrad.ops._nn.multihead import transposed
 
 __all__ = ["MultiheadAttention"]
@@ -31,7 +30,7 @@ class MultiheadAttention(Module):
         kdim: features of keys; `embed_dim` by default.
         vdim: features of values; `embed_dim` by default.
         batch_first: the batch is the first dimension.
-        device: only the CPU.
+        device: "cpu" or "meta".
         dtype: of the parameters.
 
     Raises:
@@ -60,7 +59,7 @@ class MultiheadAttention(Module):
                 f"embed_dim and num_heads must be above 0, got {embed_dim} and {num_heads}"
             )
         super().__init__()
-        check_device(device)
+        kind = {"device": device, "dtype": dtype}
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self._qkv_same_embed_dim = self.kdim == embed_dim == self.vdim
@@ -86,11 +85,9 @@ class MultiheadAttention(Module):
         shapes["in_proj_bias"] = (3 * embed_dim,) if bias else None
         shapes |= dict.fromkeys(("bias_k", "bias_v"), (1, 1, embed_dim) if add_bias_kv else None)
         for name, shape in shapes.items():
-            parameter = None if shape is None else Parameter(ops.empty(shape, dtype=dtype))
+            parameter = None if shape is None else Parameter(ops.empty(shape, **kind))
             self.register_parameter(name, parameter)
-        self.out_proj = NonDynamicallyQuantizableLinear(
-            embed_dim, embed_dim, bias=bias, dtype=dtype
-        )
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias, **kind)
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:

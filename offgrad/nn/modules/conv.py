@@ -10,7 +10,6 @@ from offgrad.nn import functional as F
 from offgrad.nn import init
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
-from offgrad.ops._core.device import check_device
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -63,11 +62,11 @@ class _ConvNd(Module):
         self.padding_mode = padding_mode
         self._check()
         self._reversed_padding_repeated_twice = self._sides()
-        check_device(device)
+        kind = {"device": device, "dtype": dtype}
         rows, columns = (in_channels, out_channels) if transposed else (out_channels, in_channels)
-        self.weight = Parameter(ops.empty(rows, columns // groups, *kernel_size, dtype=dtype))
+        self.weight = Parameter(ops.empty(rows, columns // groups, *kernel_size, **kind))
         self.register_parameter(
-            "bias", Parameter(ops.empty(out_channels, dtype=dtype)) if bias else None
+            "bias", Parameter(ops.empty(out_channels, **kind)) if bias else None
         )
         self.reset_parameters()
 

@@ -50,10 +50,14 @@ class _Inferred(LazyModuleMixin):
         for name, parameter in self._parameters.items():
             if parameter is not None:
                 dtype = parameter._array.dtype
-                self._parameters[name] = UninitializedParameter(dtype=dtype)
+                self._parameters[name] = UninitializedParameter(
+                    device=parameter.device, dtype=dtype
+                )
         for name, buffer in self._buffers.items():
             if buffer is not None and buffer._array.ndim:
-                self._buffers[name] = UninitializedBuffer(dtype=buffer._array.dtype)
+                self._buffers[name] = UninitializedBuffer(
+                    device=buffer.device, dtype=buffer._array.dtype
+                )
 
     def _channels(self, input: Tensor) -> int:
         raise NotImplementedError

@@ -15,7 +15,6 @@ from offgrad.nn.modules._rnn_cells import GRUCell, LSTMCell, RNNCell, RNNCellBas
 from offgrad.nn.modules.module import Module
 from offgrad.nn.parameter import Parameter
 from offgrad.nn.utils.rnn import PackedSequence
-from offgrad.ops._core.device import check_device
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell", "RNNCellBase"]
 
@@ -48,7 +47,7 @@ class RNNBase(Module):
         dropout: the probability of dropping a result between layers, in training.
         bidirectional: read each sequence forward and backward; the results are concatenated.
         proj_size: features to which an LSTM projects its states; 0 for none.
-        device: only the CPU.
+        device: "cpu" or "meta".
         dtype: of the parameters.
 
     Raises:
@@ -75,7 +74,6 @@ class RNNBase(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        check_device(device)
         _check_options(mode, hidden_size, num_layers, dropout, proj_size)
         self.mode, self.input_size, self.hidden_size = mode, input_size, hidden_size
         self.num_layers, self.bias, self.batch_first = num_layers, bias, batch_first
@@ -84,6 +82,7 @@ class RNNBase(Module):
         self._all_weights: list[list[str]] = []
         real_size, gates = proj_size or hidden_size, _GATES[mode] * hidden_size
         directions = 2 if bidirectional else 1
+        kind = {"device": device, "dtype": dtype}
         for layer in range(num_layers):
             features = real_size * directions if layer else input_size
             for direction in range(directions):
@@ -95,7 +94,7 @@ class RNNBase(Module):
                     shapes["weight_hr"] = (proj_size, hidden_size)
                 self._all_weights.append([name + suffix for name in shapes])
                 for name, shape in shapes.items():
-                    setattr(self, name + suffix, Parameter(ops.empty(shape, dtype=dtype)))
+                    setattr(self, name + suffix, Parameter(ops.empty(shape, **kind)))
         self.reset_parameters()
 
     @property
@@ -189,7 +188,7 @@ class RNNBase(Module):
         return hx if permutation is None else apply_permutation(hx, permutation)
 
     def _first_states(self, shape: tuple[int, int, int], input: Tensor) -> Any:
-        return ops.zeros(shape, dtype=input.dtype)
+        return input.new_zeros(shape)
 
     def _check_states_dims(self, is_batched: bool, hx: Any) -> None:
         dims, kind = (3, "batched 3-D") if is_batched else (2, "unbatched 2-D")
@@ -334,8 +333,8 @@ class LSTM(RNNBase):
         return tuple(apply_permutation(each, permutation) for each in hx)
 
     def _first_states(self, shape: tuple[int, int, int], input: Tensor) -> Any:
-        cells = ops.zeros((*shape[:2], self.hidden_size), dtype=input.dtype)
-        return ops.zeros(shape, dtype=input.dtype), cells
+        cells = input.new_zeros((*shape[:2], self.hidden_size))
+        return input.new_zeros(shape), cells
 
     def _check_states_dims(self, is_batched: bool, hx: Any) -> None:
         dims, kind = (3, "batched 3-D") if is_batched else (2, "unbatched 2-D")

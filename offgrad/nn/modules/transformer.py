@@ -20,7 +20,6 @@ from offgrad.nn.modules._transformer_layers import (
 from offgrad.nn.modules.container import ModuleList
 from offgrad.nn.modules.module import Module
 from offgrad.nn.modules.normalization import LayerNorm
-from offgrad.ops._core.device import check_device
 
 __all__ = [
     "Transformer",
@@ -32,8 +31,7 @@ __all__ = [
 
 
 def _causal_mask(size: int, device: Any = None, dtype: Any = None) -> Tensor:
-    check_device(device)
-    return ops.full((size, size), float("-inf"), dtype=dtype).triu(1)
+    return ops.full((size, size), float("-inf"), dtype=dtype, device=device).triu(1)
 
 
 def _is_causal(mask: Tensor | None, is_causal: bool | None, size: int) -> bool:
@@ -172,7 +170,7 @@ class Transformer(Module):
         batch_first: the batch is the first dimension.
         norm_first: normalise the inputs of attention and networks rather than the sums.
         bias: add biases.
-        device: only the CPU.
+        device: "cpu" or "meta".
         dtype: of the parameters.
     """
 
@@ -195,14 +193,13 @@ class Transformer(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        check_device(device)
         options = (
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
             norm_first, bias, device, dtype,
         )  # fmt: skip
 
         def norm() -> LayerNorm:
-            return LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
+            return LayerNorm(d_model, eps=layer_norm_eps, bias=bias, device=device, dtype=dtype)
 
         self.encoder = custom_encoder
         if custom_encoder is None:

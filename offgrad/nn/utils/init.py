@@ -9,9 +9,7 @@ __all__ = ["skip_init"]
 
 
 def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return ``module_cls(*args, **kwargs)``, whose parameters are to be filled by the caller.
-
-    The values are those of the usual initialisation.
+    """Return ``module_cls(*args, **kwargs)`` with uninitialised parameters and buffers.
 
     Args:
         module_cls: a subclass of `Module` that takes `device`.
@@ -24,4 +22,5 @@ def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
             f"skip_init needs a module with a device argument, got {module_cls.__name__}"
         )
-    return module_cls(*args, **kwargs)
+    device = kwargs.pop("device", "cpu")
+    return module_cls(*args, **kwargs, device="meta").to_empty(device=device)

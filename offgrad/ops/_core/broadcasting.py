@@ -9,6 +9,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.node import as_tensors
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, numpy_dtype, wrap
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dtypes import (
     TensorLike,
     as_tensor_of,
@@ -48,6 +49,8 @@ def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Arr
         result: Array = ufunc(*arrays, order="C")
         return result
     out = memory.empty(shape, first.dtype if dtype is None else dtype)
+    if type(out) is MetaArray:
+        return out
     ufunc(*arrays, out=out)
     return out
 

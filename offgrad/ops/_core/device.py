@@ -1,11 +1,13 @@
 """Devices, as PyTorch code names them. Tensors are on one: the CPU."""
 
 import re
+import threading
 from typing import Any
 
 import numpy as np
 
 from offgrad.autograd.tensor_base import TensorBase
+from offgrad.memory.meta import MetaArray
 
 __all__ = ["conversion", "device"]
 
@@ -36,8 +38,9 @@ _NAMES = [
 class Device:
     """A device by name, and perhaps index: ``device("cpu")``, ``device("cuda:0")``.
 
-    Devices other than the CPU have names only, so that programs can ask for them; a tensor there is
-    refused. As a context manager it is the device of tensors made without another.
+    Tensors are on the CPU, or on "meta": shapes and dtypes without memory. Other devices have names
+    only, so that programs can ask for them; a tensor there is refused. As a context manager it is
+    the device of tensors made without another.
 
     Raises:
         RuntimeError: for a name that PyTorch does not know, or an index alone.
@@ -89,17 +92,72 @@ class Device:
         return Device, (str(self),)
 
     def __enter__(self) -> "Device":
-        check_device(self)
+        is_meta(self)
+        defaults.entered = (*defaults.entered, self)
+        _update()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        defaults.entered = defaults.entered[:-1]
+        _update()
 
 
 Device.__module__, Device.__name__, Device.__qualname__ = "offgrad", "device", "device"
 device = Device
 _set = object.__setattr__
 CPU = Device("cpu")
+META = Device("meta")
+
+
+class _Defaults(threading.local):
+    """The devices of this thread for tensors made without one.
+
+    Attributes:
+        entered: by ``with device:``, the innermost last.
+        device: set by `set_default_device`.
+    """
+
+    entered: tuple[Device, ...] = ()
+    device: Device = CPU
+
+
+defaults = _Defaults()
+_on_meta: set[int] = set()
+"""The identifiers of threads whose default is the meta device: almost always none."""
+
+
+def set_default(target: Any) -> None:
+    """Make `target` the device of tensors made without one, in this thread."""
+    is_meta(target)
+    defaults.device = CPU if target is None else Device(target)
+    _update()
+
+
+def default() -> Device:
+    """Return the device of tensors made without one."""
+    return defaults.entered[-1] if defaults.entered else defaults.device
+
+
+def _update() -> None:
+    change = _on_meta.add if default().type == "meta" else _on_meta.discard
+    change(threading.get_ident())
+
+
+def is_meta(target: Any) -> bool:
+    """Return whether `target`, None for the default, is the meta device.
+
+    Raises:
+        AssertionError, RuntimeError, TypeError: as `check_device`, for other devices than the CPU.
+    """
+    if target is None:
+        return bool(_on_meta) and threading.get_ident() in _on_meta
+    if target is CPU or target == "cpu":
+        return False
+    named = target if isinstance(target, Device) else Device(target)
+    if named.type == "meta":
+        return True
+    check_device(named)
+    return False
 
 
 def check_device(target: Any) -> None:
@@ -134,26 +192,28 @@ def _is_dtype(name: str) -> bool:
     return True
 
 
-def conversion(target: tuple[Any, ...], where: Any, dtype: Any) -> Any:
-    """Return the dtype that the arguments of ``to()`` ask for, None to keep the tensor's.
+def conversion(target: tuple[Any, ...], where: Any, dtype: Any) -> "tuple[Any, bool | None]":
+    """Return what the arguments of ``to()`` ask for: the dtype, and whether on the meta device.
+
+    Each is None to keep the tensor's.
 
     Args:
         target: positional arguments: a device, a dtype, both, or a tensor.
-        where: the keyword argument ``device``, checked.
+        where: the keyword argument ``device``.
         dtype: the keyword argument.
     """
-    check_device(where)
+    meta = None if where is None else is_meta(where)
     for each in target:
         if isinstance(each, TensorBase):
-            dtype = each._array.dtype
+            dtype, meta = each._array.dtype, type(each._array) is MetaArray
         elif isinstance(each, bool):  # non_blocking
             pass
         elif isinstance(each, Device | int) or (
             isinstance(each, str) and each.partition(":")[0] in _NAMES
         ):
-            check_device(each)
+            meta = is_meta(each)
         elif isinstance(each, str) and not _is_dtype(each):
             Device(each)  # raises
         elif each is not None:
             dtype = each
-    return dtype
+    return dtype, meta

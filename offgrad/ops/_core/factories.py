@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad._layout import sparse_coo
-from offgrad.autograd.tensor_base import TensorBase, is_differentiable
-from offgrad.ops._core.device import check_device
+from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
+from offgrad.memory.meta import MetaArray, as_meta, shapes_only
+from offgrad.ops._core.device import CPU, check_device, is_meta
 from offgrad.ops._core.dims import shape_of
 from offgrad.ops._core.memory_formats import check_layout
 from offgrad.ops._core.sparse_data import sparse_gradient
@@ -21,10 +22,11 @@ def factory(make: "Callable[..., Tensor]") -> "Callable[..., Tensor]":
     """Return `make` with the keywords of factories, checked.
 
     `make` gets a ``dtype`` of NumPy's, or None, besides arguments of its own. The others are
-    ``layout`` and ``device``, of which there is one each, ``pin_memory``, which is refused as in
+    ``layout``, of which there is one, ``device``, ``pin_memory``, which is refused as in
     PyTorch without an accelerator, and ``requires_grad``.
     """
     where = make.__name__
+    has_source = where.endswith("_like")
 
     @functools.wraps(make)
     def run(
@@ -42,11 +44,33 @@ def factory(make: "Callable[..., Tensor]") -> "Callable[..., Tensor]":
             index = TensorBase.tensor_class(np.empty((len(shape), 0))).long()
             stored = sparse_gradient(index, make(0, dtype=dtype), shape)
             return set_requires_grad(stored, requires_grad)
-        check_options(where, layout, device, pin_memory)
-        result = make(*args, dtype=dtype, **options)
+        check_options(where, layout, None, pin_memory)
+        if device is None and has_source and args and isinstance(args[0], TensorBase):
+            on_meta = type(args[0]._array) is MetaArray
+        else:
+            on_meta = is_meta(device)
+        if on_meta:
+            result = made_on_meta(make, *args, dtype=dtype, **options)
+        elif device is not None and is_meta(None):
+            with CPU:
+                result = make(*args, dtype=dtype, **options)
+        else:
+            result = make(*args, dtype=dtype, **options)
         return set_requires_grad(result, requires_grad)
 
     return run
+
+
+def made_on_meta(make: "Callable[..., Tensor]", *args: Any, **options: Any) -> "Tensor":
+    """Return ``make(*args, **options)`` on the meta device, without memory."""
+    with shapes_only():
+        result = make(*args, **options)
+    return wrap(as_meta(result._array))
+
+
+def placed(tensor: "Tensor", device: Any) -> "Tensor":
+    """Return a new tensor on `device`, None for the default: itself, or its geometry on "meta"."""
+    return wrap(as_meta(tensor._array)) if is_meta(device) else tensor
 
 
 def check_options(where: str, layout: Any, device: Any, pin_memory: Any) -> None:

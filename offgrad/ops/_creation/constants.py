@@ -93,8 +93,12 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, names: Any 
     """
     value = number(fill_value, "full")
     kind = dtype if dtype is not None else common_dtype(value)
-    out = memory.empty(shape_of((integers(size, "full", "size"),), "full"), kind)
-    out[...] = element(value, kind, "full")
+    return _constant(shape_of((integers(size, "full", "size"),), "full"), value, kind, "full")
+
+
+def _constant(shape: tuple[int, ...], value: Any, dtype: Any, where: str) -> "Tensor":
+    out = memory.empty(shape, dtype)
+    out[...] = element(value, dtype, where)
     return wrap(out)
 
 
@@ -114,13 +118,13 @@ def number(value: Any, where: str) -> Any:
 @factory
 def zeros(*args: Any, size: Any = None, dtype: Any = None, names: Any = None) -> "Tensor":
     """Return a tensor of zeros; its sizes come one by one, or as a tuple."""
-    return full(new_shape(args, size, "zeros"), 0, dtype=dtype or default_dtype())
+    return _constant(new_shape(args, size, "zeros"), 0, dtype or default_dtype(), "zeros")
 
 
 @factory
 def ones(*args: Any, size: Any = None, dtype: Any = None, names: Any = None) -> "Tensor":
     """Return a tensor of ones; its sizes come one by one, or as a tuple."""
-    return full(new_shape(args, size, "ones"), 1, dtype=dtype or default_dtype())
+    return _constant(new_shape(args, size, "ones"), 1, dtype or default_dtype(), "ones")
 
 
 @factory
@@ -129,13 +133,17 @@ def empty_like(input: "Tensor", *, dtype: Any = None, memory_format: Any = None)
 
     Its dimensions lie in memory as those of `input` if that has no gaps.
     """
-    like = check_tensor(input, "empty_like")._array
-    order = order_of(like, memory_format, "empty_like")
+    return _empty_like(input, dtype, memory_format, "empty_like")
+
+
+def _empty_like(input: "Tensor", dtype: Any, memory_format: Any, where: str) -> "Tensor":
+    like = check_tensor(input, where)._array
+    order = order_of(like, memory_format, where)
     return wrap(empty_in_order(like.shape, dtype or like.dtype, order))
 
 
 def _filled(input: "Tensor", value: Any, dtype: Any, memory_format: Any, where: str) -> "Tensor":
-    result = empty_like(check_tensor(input, where), dtype=dtype, memory_format=memory_format)
+    result = _empty_like(input, dtype, memory_format, where)
     result._array[...] = element(value, result._array.dtype, where)
     return result
 

@@ -7,6 +7,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.memory import Storage
+from offgrad.ops._core.device import is_meta
 from offgrad.ops._core.dtypes import cast, converted_array
 from offgrad.ops._core.factories import check_options, factory, set_requires_grad
 from offgrad.ops._core.nested_data import array_of_numbers, check_numeric
@@ -63,11 +64,13 @@ def scalar_tensor(s: Any, *, dtype: Any = None) -> "Tensor":
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> "Tensor":
     """Return `data` as a tensor, sharing memory with an array or tensor where the dtype allows."""
-    check_options("as_tensor", None, device, False)
     if isinstance(data, TensorBase):
-        return cast(data, dtype or data._array.dtype)  # type: ignore[arg-type]
+        result = cast(data, dtype or data._array.dtype)  # type: ignore[arg-type]
+        return result if device is None else result.to(device)
     array = _array_of(data, dtype)
-    return from_numpy(array) if array is data else tensor(array)
+    if array is not data or is_meta(device):
+        return tensor(array, device=device)
+    return from_numpy(array)
 
 
 def asarray(
@@ -84,7 +87,7 @@ def asarray(
         obj: a tensor, an array, an object with DLPack's protocol or Python's buffer protocol, a
             number or nested sequences of numbers.
         dtype: that of the result; of a buffer that of its elements, by default the default dtype.
-        device: the CPU.
+        device: "cpu" or "meta".
         copy: True to copy always, False never.
         requires_grad: False to detach the result, True to make it require grad; None keeps the
             history of `obj`.
@@ -92,7 +95,7 @@ def asarray(
     Raises:
         ValueError: if `copy` is False and the result does not share memory.
     """
-    check_options("asarray", None, device, False)
+    is_meta(device)
     if isinstance(obj, TensorBase):
         source: Any = obj
     elif isinstance(obj, np.ndarray):
@@ -110,8 +113,8 @@ def asarray(
             raise ValueError(
                 f"asarray: a {type(obj).__name__} has no memory to share; leave out copy=False"
             )
-        return tensor(obj, dtype=dtype, requires_grad=requires_grad)
-    result = as_tensor(source, dtype)
+        return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
+    result = as_tensor(source, dtype, device)
     if copy is False and result is not source:
         raise ValueError("asarray: another dtype needs a copy; leave out copy=False")
     if copy and result is source:

@@ -175,13 +175,13 @@ def isfinite(input: "Tensor") -> "Tensor":
 def isposinf(input: "Tensor") -> "Tensor":
     """Return where `input` is positive infinity, as bool."""
     check_ordered(check_tensor(input, "isposinf"), "isposinf")
-    return wrap(np.asarray(input._array == np.inf))
+    return wrap(input._array == np.inf)
 
 
 def isneginf(input: "Tensor") -> "Tensor":
     """Return where `input` is negative infinity, as bool."""
     check_ordered(check_tensor(input, "isneginf"), "isneginf")
-    return wrap(np.asarray(input._array == -np.inf))
+    return wrap(input._array == -np.inf)
 
 
 def isreal(input: "Tensor") -> "Tensor":
@@ -193,7 +193,7 @@ def signbit(input: "Tensor") -> "Tensor":
     """Return where the sign bit is set, also that of a zero, as bool."""
     check_ordered(check_tensor(input, "signbit"), "signbit")
     array = input._array
-    return wrap(np.signbit(array) if category(array.dtype) == 2 else np.asarray(array < 0))
+    return wrap(np.signbit(array) if category(array.dtype) == 2 else array < 0)
 
 
 def isclose(
@@ -218,12 +218,14 @@ def isclose(
         raise RuntimeError(f"isclose: tolerances must not be negative, got {rtol} and {atol}")
     check_broadcastable("isclose", input, other)
     with np.errstate(all="ignore"):
-        return wrap(np.asarray(np.isclose(a, b, rtol, atol, equal_nan)))
+        return wrap(np.isclose(a, b, rtol, atol, equal_nan))
 
 
 def equal(input: "Tensor", other: "Tensor") -> bool:
     """Return whether the two have the same shape and the same elements."""
     first, second = check_tensor(input, "equal"), check_tensor(other, "equal")
+    if first.is_meta or second.is_meta:
+        raise NotImplementedError("equal: meta tensors have no values to compare")
     return np.array_equal(first._array, second._array)
 
 
@@ -238,7 +240,7 @@ def allclose(
     check_broadcastable(
         "allclose", check_tensor(input, "allclose"), check_tensor(other, "allclose")
     )
-    return bool(isclose(input, other, rtol, atol, equal_nan)._array.all())
+    return bool(isclose(input, other, rtol, atol, equal_nan).all())
 
 
 class Where(Broadcasting):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
 from offgrad.ops._core.dtypes import (
     TensorLike,
@@ -162,7 +161,7 @@ def mvlgamma(input: "Tensor", p: int) -> "Tensor":
     if p < 1:
         raise RuntimeError(f"mvlgamma: p must be 1 or more, got {p}")
     x = _real(input, "mvlgamma")
-    steps = wrap(np.arange(p, dtype=x._array.dtype) / -2)
+    steps = x.new_tensor(np.arange(p) / -2)
     return lgamma(x.unsqueeze(-1) + steps).sum(-1) + p * (p - 1) / 4 * log(pi)
 
 

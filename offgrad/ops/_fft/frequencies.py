@@ -6,8 +6,8 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
-from offgrad.ops._core.device import check_device
 from offgrad.ops._core.dtypes import category, check_tensor, default_dtype
+from offgrad.ops._core.factories import placed
 from offgrad.ops._fft.arguments import Ints, dimensions, integer
 from offgrad.ops._shape.reordering import roll
 
@@ -19,7 +19,6 @@ def _frequencies(
     counts: Array, n: int, d: Any, dtype: Any, device: Any, requires_grad: bool, where: str
 ) -> "Tensor":
     """Return ``counts / (n * d)``."""
-    check_device(device)
     dtype = default_dtype() if dtype is None else np.dtype(dtype)
     if category(dtype) != 2:
         raise RuntimeError(f"{where}: the dtype must be a floating point type, got {dtype.name}")
@@ -28,7 +27,7 @@ def _frequencies(
     with np.errstate(all="ignore"):
         # As in PyTorch, the factor is rounded before the product.
         factor = np.asarray(1 / (n * np.float64(float(d))), dtype)
-        result = wrap(counts.astype(dtype) * factor)
+        result = placed(wrap(counts.astype(dtype) * factor), device)
     return result.requires_grad_() if requires_grad else result
 
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.ops._core.device import check_device
 from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import category, check_tensor, default_dtype
+from offgrad.ops._core.factories import placed, set_requires_grad
 from offgrad.ops._elementwise.complex_numbers import view_as_real
 from offgrad.ops._fft.transforms import fft, ifft, irfft, rfft
 
@@ -32,7 +32,6 @@ def _window(
     requires_grad: bool,
 ) -> "Tensor":  # fmt: skip
     """Return `formula` of positions from 0 to 1; a periodic window lacks the last point."""
-    check_device(device)
     kind = np.dtype(default_dtype() if dtype is None else dtype)
     if category(kind) != 2:
         raise RuntimeError(f"{where}(): a floating point dtype is needed, got {kind.name}")
@@ -42,7 +41,8 @@ def _window(
     values: Array = np.ones(count)
     if count > 1:
         values = formula(np.arange(count) / (count if periodic else count - 1))
-    return wrap(np.asarray(values).astype(kind), requires_grad=requires_grad)
+    window = placed(wrap(np.asarray(values).astype(kind)), device)
+    return set_requires_grad(window, requires_grad)
 
 
 def _cosines(*factors: float) -> Any:

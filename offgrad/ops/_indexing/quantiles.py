@@ -101,7 +101,7 @@ def _at_fractions(ordered: "Tensor", fractions: Array, interpolation: str, where
         ranks = np.where(nan_count > 0, size - 1, fractions * (size - 1))
     else:
         ranks = np.maximum(fractions * (size - nan_count - 1), 0)
-    ranks = np.asarray(ranks, array.dtype)
+    ranks = ranks.astype(array.dtype)
     if interpolation in ("lower", "higher", "nearest"):
         ranks = {"lower": np.floor, "higher": np.ceil, "nearest": np.rint}[interpolation](ranks)
     below = np.floor(ranks)

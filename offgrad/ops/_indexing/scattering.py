@@ -260,7 +260,7 @@ def take_along_dim(input: "Tensor", indices: "Tensor", dim: int | None = None) -
 def _from_front(index: "Tensor", size: int) -> "Tensor":
     """Return `index` with negative entries down to ``-size`` counted from the front."""
     array = index._array
-    if not array.size or array.min() >= 0:
+    if not array.size or index.is_meta or array.min() >= 0:
         return index
     return wrap(np.where((array < 0) & (array >= -size), array + size, array))
 

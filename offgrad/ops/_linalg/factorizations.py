@@ -91,8 +91,8 @@ def cholesky_ex(
     """
     check_matrices(A, "linalg.cholesky", square=True)
     result = linalg_cholesky_ex(*LinalgCholeskyEx.apply_all(A, upper=upper))
-    failed = np.flatnonzero(result.info._array)
-    if check_errors and failed.size:
+    if check_errors and result.info._array.any():
+        failed = np.flatnonzero(result.info._array)
         order = int(result.info._array.reshape(-1)[failed[0]])
         batch = f"(Batch element {failed[0]}): " if A._array.ndim > 2 else ""
         raise LinAlgError(

@@ -74,7 +74,7 @@ def pinv(
     rtol = rcond if rtol is None else rtol
     if not array.size:
         empty = np.zeros((*array.shape[:-2], array.shape[-1], array.shape[-2]), array.dtype)
-        return LinalgPinv.apply(A, wrap(empty))
+        return LinalgPinv.apply(A, A.new_tensor(empty))
     if hermitian:
         values, u = lapack("linalg.pinv", np.linalg.eigh, array)
         s, vh = np.abs(values), (u * np.sign(values)[..., None, :]).swapaxes(-1, -2).conj()

@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
+from offgrad.memory.meta import MetaArray, meta_empty
 from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import (
     LinAlgError,
@@ -109,6 +110,8 @@ def _lu_unpivoted(matrix: Array) -> tuple[Array, Array, Array]:
 
 def _permutation(pivots: Array, size: int, dtype: np.dtype[Any]) -> "Tensor":
     """Return the matrices P [..., size, size] of the row exchanges `pivots`, with A = P L U."""
+    if type(pivots) is MetaArray:
+        return wrap(meta_empty((*pivots.shape[:-1], size, size), dtype))
     flat = pivots.reshape(-1, pivots.shape[-1])
     result = np.zeros((flat.shape[0], size, size), dtype)
     for matrix, exchanges in zip(result, flat, strict=True):

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import describe
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._shape.joining import cat
 
@@ -52,17 +54,17 @@ def check_same_dtype(where: str, a: "Tensor", b: "Tensor") -> None:
 def over_batch(function: Callable[..., tuple[Array, ...]], *arrays: Array) -> tuple[Array, ...]:
     """Return the results of `function` on each matrix of equal batches, stacked.
 
-    For LAPACK's routines that take one matrix. An empty batch is computed on zeros, of which the
-    shapes are kept.
+    For LAPACK's routines that take one matrix. An empty batch, or one without values, is computed
+    on an identity, of which the shapes are kept.
     """
     batch = arrays[0].shape[:-2]
     flat = [each.reshape(-1, *each.shape[-2:]) for each in arrays]
-    if not flat[0].shape[0]:
+    if not flat[0].shape[0] or type(flat[0]) is MetaArray:
         eyes = [np.zeros(each.shape[1:], each.dtype) for each in flat]
         for each in eyes:
             np.fill_diagonal(each, 1)
         results = function(*eyes)
-        return tuple(np.empty((*batch, *each.shape), each.dtype) for each in results)
+        return tuple(memory.empty((*batch, *each.shape), each.dtype) for each in results)
     rows = [function(*each) for each in zip(*flat, strict=True)]
     return tuple(
         np.stack(column).reshape((*batch, *column[0].shape)) for column in zip(*rows, strict=True)

@@ -200,8 +200,7 @@ def ctc_loss(
         )
     losses: Tensor = CtcLoss.apply(batch, targets=found, zero_infinity=zero_infinity)
     if reduction == "mean":
-        lengths = np.maximum(found.lengths, 1).astype(x._array.dtype)
-        return (losses / wrap(lengths)).mean()
+        return (losses / losses.new_tensor(np.maximum(found.lengths, 1))).mean()
     if reduction == "sum":
         return losses.sum()
     return losses.squeeze(0) if is_single else losses

@@ -208,14 +208,22 @@ def embedding_bag(
         raise RuntimeError(
             f"embedding_bag: offsets must be integers of one dimension, got a {describe(offsets)}"
         )
-    if starts.size and (starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > count):
+    if (
+        starts.size
+        and not offsets.is_meta
+        and (starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > count)
+    ):
         raise RuntimeError(
             f"embedding_bag: offsets must begin with 0 and rise to at most {count}, the number of "
             f"indices, got {starts.tolist()}"
         )
+    if weight.is_meta:  # any bags have the same shapes
+        starts = np.zeros(starts.shape, np.int64)
     bags = starts.size - include_last_offset
     bag_of = np.searchsorted(starts[:bags], np.arange(count), side="right") - 1
-    counted = indices._array != padding_idx if padding_idx >= 0 else np.ones(count, bool)
+    counted = np.ones(count, bool)
+    if padding_idx >= 0 and not weight.is_meta:
+        counted = indices._array != padding_idx
     sizes = np.bincount(bag_of[counted], minlength=bags)
     options = {
         "padding_idx": padding_idx,
@@ -223,7 +231,7 @@ def embedding_bag(
         "sparse": sparse,
     }
     rows: Tensor = Embedding.apply(weight, indices, **options)
-    dtype, shape = weight._array.dtype, (bags, weight._array.shape[1])
+    shape = (bags, weight._array.shape[1])
     largest = np.zeros(shape if mode == 2 else 0, np.int64)
     if mode == 2:
         result = _maxima(rows, bag_of, counted, sizes, indices._array, largest)
@@ -234,7 +242,7 @@ def embedding_bag(
             rows = rows.masked_fill(wrap(~counted[:, None]), 0)
         result = index_add(weight.new_zeros(shape), 0, wrap(bag_of), rows)
         if mode == 1:
-            result = result / wrap(np.maximum(sizes, 1).astype(dtype)[:, None])
+            result = result / result.new_tensor(np.maximum(sizes, 1)[:, None])
     return result, wrap(bag_of), wrap(sizes), wrap(largest)
 
 

@@ -190,7 +190,7 @@ def _values(flat: "Tensor", indices: "list[Tensor]", sizes: tuple[int, ...]) -> 
     inside = np.ones(index.shape, np.bool_)
     for each, size in zip(indices, sizes, strict=True):
         array = each._array
-        inside &= (array >= 0) & (array <= size - 1)
+        inside = inside & (array >= 0) & (array <= size - 1)
         index = index * size + np.where(inside, array, 0).astype(np.int64)
     index[~inside] = 0
     channels = flat._array.shape[1]
@@ -210,7 +210,7 @@ def affine_grid_generator(theta: "Tensor", size: Sequence[int], align_corners: b
         axes.append(axis if align_corners or count <= 1 else axis * ((count - 1) / count))
     planes = np.meshgrid(*axes, indexing="ij")
     base = np.stack([*planes[::-1], np.ones(spatial)], -1).reshape(-1, len(spatial) + 1)
-    places = wrap(base.astype(dtype)) @ matrices.transpose(1, 2)
+    places = matrices.new_tensor(base.astype(dtype)) @ matrices.transpose(1, 2)
     return places.reshape(size[0], *spatial, len(spatial))
 
 

@@ -138,7 +138,9 @@ def nll_loss(
         raise ValueError("nll_loss: Expected 1 or more dimensions of log-probabilities, got 0")
     classes, factors = check_classes("nll_loss", x, target, weight)
     count = x._array.shape[1 if x._array.ndim > 1 else 0]
-    class_indices = classes._array[classes._array != ignore_index]
+    class_indices: Any = np.empty(0)
+    if not classes.is_meta:
+        class_indices = classes._array[classes._array != ignore_index]
     if class_indices.size and not (class_indices.min() >= 0 and class_indices.max() < count):
         raise IndexError(
             f"nll_loss: targets must be from 0 to {count - 1}, or ignore_index ({ignore_index}), "

@@ -42,7 +42,7 @@ def multilabel_margin_loss(input: "Tensor", target: "Tensor", reduction: str = "
     count = classes.shape[1]
     counted = np.cumprod(classes != -1, axis=1).astype(bool)
     classes = np.where(counted, classes, 0)
-    if classes.size and not (classes.min() >= 0 and classes.max() < count):
+    if classes.size and not target.is_meta and not (classes.min() >= 0 and classes.max() < count):
         raise RuntimeError(f"{name}: targets must be from 0 to {count - 1}, or -1 to end them")
     others = np.ones(classes.shape, bool)
     rows, columns = np.nonzero(counted)

@@ -10,6 +10,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array
+from offgrad.memory.meta import MetaArray
 
 
 def has_planes(x: Array) -> bool:
@@ -31,7 +32,7 @@ def classes_of(target: Array, ignore_index: int, classes: int, where: str) -> tu
     flat = target.reshape(target.shape[0], prod(target.shape[1:]))
     counted = flat != ignore_index
     at = np.where(counted, flat, 0)
-    if at.size and not (at.min() >= 0 and at.max() < classes):
+    if at.size and type(at) is not MetaArray and not (at.min() >= 0 and at.max() < classes):
         raise IndexError(
             f"{where}: targets must be from 0 to {classes - 1}, or ignore_index ({ignore_index}), "
             f"got {at.min()} to {at.max()}"

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, numpy_dtype
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -96,7 +97,8 @@ class FusedActivation(Op):
         self.__dict__.update(parameters)
         self.save(self=x)
         out = memory.empty(x.shape, x.dtype)
-        self.value(x, out, **parameters)
+        if type(out) is not MetaArray:
+            self.value(x, out, **parameters)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -118,7 +120,8 @@ class FusedActivationBackward(Op):
         self.function, self.parameters = function, parameters
         self.save(grad=grad, self=x)
         out = memory.empty(x.shape, x.dtype)
-        function.gradient(grad, x, out, **parameters)
+        if type(out) is not MetaArray:
+            function.gradient(grad, x, out, **parameters)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

@@ -7,7 +7,6 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
-from offgrad.ops._core.device import check_device
 from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import category, real_floating
 from offgrad.ops._random.generators import Generator, default_generator
@@ -128,7 +127,7 @@ def normal(
         std: a number, or a tensor of deviations, of the shape of the means.
         size: the shape, if both are numbers.
         dtype: the dtype of the result, if both are numbers.
-        device: the CPU.
+        device: "cpu" or "meta", if both are numbers.
         requires_grad: whether the result requires grad, if both are numbers.
         generator: the random generator; the default one if None.
 
@@ -136,7 +135,6 @@ def normal(
         RuntimeError: if a deviation is negative.
         TypeError: if both are numbers and `size` is missing.
     """
-    check_device(device)
     parameters = [each for each in (mean, std) if isinstance(each, TensorBase)]
     deviations = std._array if isinstance(std, TensorBase) else np.asarray(std)
     if deviations.size and not deviations.min() >= 0:
@@ -144,7 +142,7 @@ def normal(
     if not parameters:
         if size is None:
             raise TypeError("normal: a size is needed if mean and std are numbers")
-        sample = randn(size, dtype=dtype, generator=generator)._array
+        sample = randn(size, dtype=dtype, generator=generator, device=device)._array
         np.multiply(sample, sample.dtype.type(std), out=sample)
         np.add(sample, sample.dtype.type(mean), out=sample)
         return wrap(sample, requires_grad=requires_grad)

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.memory.meta import is_shape_only
 from offgrad.ops._core.device import CPU, Device, check_device
 from offgrad.ops._random import replay
 
@@ -110,6 +111,8 @@ class Generator:
         A checkpoint's recomputation gets the numbers of its forward run.
         """
         count = operator.index(count)  # a tensor would make an array of the state
+        if is_shape_only():
+            return self._seed, self._offset
         draw = replay.take(count, lambda: self._draw(count))
         return draw.seed, draw.offset
 

@@ -7,6 +7,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import is_differentiable, wrap
+from offgrad.memory.meta import MetaArray, is_shape_only
 from offgrad.ops._core.dims import integer, is_integer, shape_of
 from offgrad.ops._core.dtypes import check_tensor, default_dtype
 from offgrad.ops._core.factories import factory, new_shape
@@ -36,6 +37,8 @@ def _sample(
             f"{where}: a floating point or complex dtype is needed, got {kind.name}"
         )
     out = memory.empty(shape, kind)
+    if type(out) is MetaArray:
+        return out
     count = out.size * (2 if kind.kind == "c" else 1)
     draw = getattr((generator or default_generator).stream(count), method)
     if kind.kind == "c":
@@ -120,6 +123,8 @@ def _integers(
     low, high = integer(low, where, "low"), integer(high, where, "high")
     if high <= low:
         raise RuntimeError(f"{where}: low (from) must be below high (to), got {low} and {high}")
+    if is_shape_only():
+        return memory.empty(shape, dtype)
     stream = (generator or default_generator).stream(int(np.prod(shape)))
     return np.asarray(stream.integers(low, high, shape)).astype(dtype)
 

@@ -269,7 +269,7 @@ def _arg_extreme(
     if not (array.size if axis is None or not array.ndim else array.shape[axis]):
         raise IndexError(f"{where} needs at least one element, got shape {list(array.shape)}")
     if axis is None or not array.ndim:
-        return wrap(np.asarray(find(array, axis=axis if array.ndim else None, keepdims=keepdim)))
+        return wrap(find(array, axis=axis if array.ndim else None, keepdims=keepdim))
     found = _find_extreme(find, array, axis)
     return wrap(found if keepdim else found.squeeze(axis))
 

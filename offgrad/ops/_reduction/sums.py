@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
+from offgrad.memory.meta import MetaArray, as_meta
 from offgrad.ops._core.dims import Dim, normalize_dims, sizes
 from offgrad.ops._core.dtypes import (
     cast,
@@ -257,7 +258,8 @@ def nanmean(
 def count_nonzero(input: "Tensor", dim: Dim = None) -> "Tensor":
     """Return how many elements over `dim`, all dimensions by default, are not zero."""
     axes = normalize_dims(dim, check_tensor(input, "count_nonzero")._array.ndim, "count_nonzero")
-    return wrap(np.asarray(np.count_nonzero(input._array, axis=axes), np.int64))
+    found = np.count_nonzero(input._array, axis=axes)
+    return wrap(found if type(found) is MetaArray else np.asarray(found, np.int64))
 
 
 def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) -> "Tensor":
@@ -265,7 +267,9 @@ def _truth(reduce: Any, input: "Tensor", dim: Dim, keepdim: bool, where: str) ->
     # As PyTorch: no dimension at all is none here, although it is all for `sum`.
     none = isinstance(dim, tuple | list) and not dim
     axes = () if none else normalize_dims(dim, array.ndim, where)
-    result = np.asarray(reduce(array, axis=axes, keepdims=keepdim))
+    result = np.asanyarray(reduce(array, axis=axes, keepdims=keepdim))
+    if type(array) is MetaArray:
+        return wrap(as_meta(result))
     # PyTorch returns uint8 for uint8, its former bools.
     return wrap(result.astype(np.uint8) if array.dtype == np.uint8 else result)
 

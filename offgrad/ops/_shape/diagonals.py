@@ -7,9 +7,9 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.ops._core.device import check_device
 from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_tensor
+from offgrad.ops._core.factories import placed
 from offgrad.ops._shape.reshaping import reshape
 
 if TYPE_CHECKING:
@@ -212,13 +212,13 @@ def triu(input: "Tensor", diagonal: int = 0) -> "Tensor":
 def _triangle(
     find: Any, where: str, row: Any, col: Any, offset: Any, dtype: Any, device: Any
 ) -> "Tensor":
-    check_device(device)
     rows, columns = integer(row, where, "row"), integer(col, where, "col")
     if min(rows, columns) < 0:
         raise RuntimeError(f"{where}: row and col must not be negative, got {rows} and {columns}")
     if np.dtype(dtype) not in (np.int32, np.int64):
         raise NotImplementedError(f"{where} gives int32 or int64, not {np.dtype(dtype).name}")
-    return wrap(np.stack(find(rows, integer(offset, where, "offset"), columns)).astype(dtype))
+    found = find(rows, integer(offset, where, "offset"), columns)
+    return placed(wrap(np.stack(found).astype(dtype)), device)
 
 
 def tril_indices(

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dims import (
     integer,
     integers,
@@ -231,7 +232,12 @@ def repeat_interleave(
                 f"repeat_interleave: repeats must be integers, one or {length}, got a "
                 f"{describe(repeats)}"
             )
-        if counts.size and counts.min() < 0:
+        if type(counts) is MetaArray and output_size is None:
+            raise RuntimeError(
+                "cannot repeat_interleave a meta tensor without output_size: the counts have no "
+                "values"
+            )
+        if counts.size and type(counts) is not MetaArray and counts.min() < 0:
             raise RuntimeError(
                 f"repeat_interleave: repeats must not be negative, got {counts.min()}"
             )

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dims import integer, integers, normalize_dim
 from offgrad.ops._core.dtypes import check_tensor
 
@@ -66,7 +67,8 @@ class AsStrided(Op):
         strides = tuple(step * x.itemsize for step in stride)
         view = np.asarray(_ArrayInterface(x, size, strides, offset * x.itemsize))
         # NumPy's protocol cannot describe some dtypes.
-        return view.view(x.dtype)
+        view = view.view(x.dtype)
+        return view.view(MetaArray) if type(x) is MetaArray else view
 
     def backward(self, grad: "Tensor") -> Any:
         """Sum the gradients at each memory position; elements at the same one get equal shares."""
@@ -133,7 +135,7 @@ def windows(x: Array, dim: int, size: int, step: int) -> Array:
         *x.strides[dim + 1 :],
         x.strides[dim],
     )
-    return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=x.flags.writeable)
+    return np.lib.stride_tricks.as_strided(x, shape, strides, True, x.flags.writeable)
 
 
 def unfold(input: "Tensor", dimension: int, size: int, step: int) -> "Tensor":
