@@ -1,13 +1,12 @@
-"""Attention of whole heads in compiled loops that call BLAS themselves.
+"""Attention of whole heads in compiled loops with products of their own.
 
 The arithmetic is that of `_attention`, tile by tile. Without Python between the products of a tile,
-narrow heads cost their arithmetic. The heads of a range are copied first, so results do not depend
-on strides.
+narrow heads cost their arithmetic. Queries and gradients are read where they are; keys and values
+of a head are copied in the order in which products read them, into memory that stays in the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,16 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._attention_loops import attention_backward_loop, attention_loop, register
 from offgrad.kernels._attention_tiles import Dropout
 from offgrad.kernels._jit import uses_numba
-from offgrad.kernels._openblas import library
 from offgrad.kernels._parallel import Body
+from offgrad.kernels._product_tiles import vector_shape
 
 _MASK64 = 2**64 - 1
 
 MAX_WIDTH = 128
 """Widest heads for these loops; at this width, `_attention` by itself takes 1.2 times as long."""
 
-TILE = 32
-"""Query rows in a tile. OpenBLAS has its own kernels for products this small, and fewer scores
-beyond the diagonal are computed in vain."""
+TILE, CAUSAL_TILE = 96, 32
+"""Query rows in a tile at most: small ones compute fewer scores beyond the diagonal."""
 
 
 def usable(q: Array, k: Array, v: Array, *others: Array | None) -> bool:
@@ -34,7 +32,6 @@ def usable(q: Array, k: Array, v: Array, *others: Array | None) -> bool:
     given = [q, k, v, *(each for each in others if each is not None)]
     return (
         max(q.shape[3], v.shape[3]) <= MAX_WIDTH
-        and library() is not None
         and uses_numba(*given)
         and all(each.size and each.dtype == q.dtype for each in given)
     )
@@ -60,29 +57,35 @@ def forward(
     """Return the body of a `parallel_for` over heads that computes `attention` of them."""
     register()
     loop: Any = attention_loop
-    (_, heads, rows, width), (_, _, keys, value_width) = q.shape, v.shape
-    tile, number = min(TILE, rows), q.dtype.type
+    q, k, v = (_readable(each) for each in (q, k, v))
+    target = _writable(out)
+    sizes, number = _sizes(q, v, causal), q.dtype.type
+    _, _, keys, width, _, tile, *_ = sizes
+    line, value_line, room = _lines(sizes)
+    count = width * line + keys * value_line + room * (line + value_line)
     added, strides = _added(mask, keys, number)
+    flat = lse.reshape(-1)
 
     def run(start: int, stop: int) -> None:
-        memory = np.empty(tile * keys, number)
-        for at, item, items in _parts(start, stop, heads):
-            queries, values = _scaled(q[at], number(scale)), np.ascontiguousarray(v[at])
-            turned_keys = _turned(k[at])
-            result, norms = np.empty(out[at].shape, number), np.empty(lse[at].shape, number)
-            loop(
-                _blas(q),
-                (items, rows, keys, width, value_width, tile),
-                *_addresses(queries, turned_keys, values, result),
-                lse[at].reshape(-1),
-                norms.reshape(-1),
-                causal,
-                *_rule(dropout, item * rows * keys, number),
-                added,
-                (item, heads, *strides),
-                memory,
-            )
-            np.multiply(result, norms[..., None], out=out[at])
+        memory = _room(count, sizes, number)
+        loop(
+            sizes,
+            *_addresses(q, k, v, target),
+            flat,
+            np.empty(tile, number),
+            causal,
+            number(scale),
+            *_rule(dropout, number),
+            added,
+            strides,
+            memory.ctypes.data,
+            start,
+            stop,
+        )
+        if target is not out:
+            for at in range(start, stop):
+                place = divmod(at, q.shape[1])
+                out[place] = target[place]
 
     return run
 
@@ -106,37 +109,89 @@ def backward(
     """
     register()
     loop: Any = attention_backward_loop
-    grad, q, k, v, out = inputs
-    (_, heads, rows, width), (_, _, keys, value_width) = q.shape, v.shape
-    tile, number = min(TILE, rows), q.dtype.type
+    inputs = tuple([_readable(each) for each in inputs])
+    targets = [None if each is None else _writable(each) for each in gradients]
+    _, q, _, v, _ = inputs
+    sizes, number = _sizes(q, v, causal), q.dtype.type
+    _, _, keys, width, value_width, tile, most, lanes, _ = sizes
+    line, value_line, room = _lines(sizes)
+    key_line, key_room = -(-width // lanes) * lanes, -(-keys // most) * most
+    count = (width + value_width + 2 * room) * line + (keys + room + key_room) * key_line
+    count += tile * (key_line + value_line) + key_room * value_line
     added, strides = _added(mask, keys, number)
+    flat = np.array(lse).reshape(-1)  # writable: loops are compiled for one type
 
     def run(start: int, stop: int) -> None:
-        memory = np.empty((2, tile * keys), number)
-        for at, item, items in _parts(start, stop, heads):
-            queries, factor = _scaled(q[at], number(scale)), np.ascontiguousarray(k[at])
-            turned_keys, turned_values = _turned(factor), _turned(v[at])
-            gradient, result = np.ascontiguousarray(grad[at]), np.ascontiguousarray(out[at])
-            results = [
-                None if each is None else np.zeros(each[at].shape, number) for each in gradients
-            ]
-            loop(
-                _blas(q),
-                (items, rows, keys, width, value_width, tile),
-                *_addresses(gradient, queries, factor, turned_keys, turned_values, *results),
-                np.array(lse[at]).reshape(-1),  # writable: loops are compiled for one type
-                np.einsum("...te,...te->...t", gradient, result).reshape(-1),
-                causal,
-                *_rule(dropout, item * rows * keys, number),
-                added,
-                (item, heads, *strides),
-                *memory,
-            )
-            for array, computed, factor_ in zip(gradients, results, (scale, 1, 1), strict=True):
-                if array is not None and computed is not None:
-                    np.multiply(computed, number(factor_), out=array[at])
+        memory = _room(count, sizes, number)
+        loop(
+            sizes,
+            *_addresses(*inputs, *targets),
+            flat,
+            np.empty(tile, number),
+            causal,
+            number(scale),
+            *_rule(dropout, number),
+            added,
+            strides,
+            memory.ctypes.data,
+            start,
+            stop,
+        )
+        for target, gradient in zip(targets, gradients, strict=True):
+            if target is not None and gradient is not None and target is not gradient:
+                for at in range(start, stop):
+                    place = divmod(at, q.shape[1])
+                    gradient[place] = target[place]
 
     return run
+
+
+def _sizes(q: Array, v: Array, causal: bool) -> tuple[int, ...]:
+    """Return heads, rows, keys, widths, rows of a tile, and what `multiply_panels` needs."""
+    (_, heads, rows, width), (_, _, keys, value_width) = q.shape, v.shape
+    nbytes, most = vector_shape()
+    largest = CAUSAL_TILE if causal else TILE
+    tiles = -(-rows // largest)
+    tile = min(rows, -(-rows // (tiles * most)) * most)
+    return heads, rows, keys, width, value_width, tile, most, nbytes // q.itemsize, q.itemsize
+
+
+def _lines(sizes: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the elements between rows of scores and of values, and the rows of a tile."""
+    _, _, keys, _, value_width, tile, most, lanes, _ = sizes
+    return -(-keys // lanes) * lanes, -(-value_width // lanes) * lanes, -(-tile // most) * most
+
+
+def _room(count: int, sizes: tuple[int, ...], number: Any) -> Array:
+    """Return memory for `count` elements, for a row of zeros, and what the last tile overruns."""
+    _, _, _, _, _, _, most, lanes, _ = sizes
+    return np.empty(count + 3 * lanes * (most + 1), number)
+
+
+def _readable(array: Array) -> Array:
+    """Return `array`, or a copy whose rows are contiguous."""
+    size = array.itemsize
+    if array.strides[3] == size and all(each >= 0 == each % size for each in array.strides):
+        return array
+    return np.ascontiguousarray(array)
+
+
+def _writable(array: Array) -> Array:
+    """Return `array`, or new memory whose rows are contiguous."""
+    if not array.flags.writeable:
+        raise ValueError("attention writes its results into given arrays, and one is read-only")
+    return _readable(array)
+
+
+def _addresses(*arrays: Array | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the arrays' addresses, 0 for None, and the elements between batches, heads, rows."""
+    addresses = tuple([0 if each is None else each.ctypes.data for each in arrays])
+    strides = [
+        0 if each is None else each.strides[axis] // each.itemsize
+        for each in arrays
+        for axis in range(3)
+    ]
+    return addresses, tuple(strides)
 
 
 def _added(mask: Array | None, keys: int, number: Any) -> tuple[Array, tuple[int, ...]]:
@@ -159,47 +214,10 @@ def _added(mask: Array | None, keys: int, number: Any) -> tuple[Array, tuple[int
     )
 
 
-def _parts(start: int, stop: int, heads: int) -> Iterator[tuple[tuple[Any, slice], int, int]]:
-    """Yield the heads `start` to `stop` - 1 in pieces: index, first, and number.
-
-    A piece is several whole batch elements, or some heads of one.
-    """
-    while start < stop:
-        element, first = divmod(start, heads)
-        whole = (stop - start) // heads
-        at: tuple[Any, slice]
-        if first == 0 and whole > 0:
-            at, count = (slice(element, element + whole), slice(0, heads)), whole * heads
-        else:
-            count = min(heads - first, stop - start)
-            at = element, slice(first, first + count)
-        yield at, start, count
-        start += count
-
-
-def _scaled(array: Array, scale: Any) -> Array:
-    product: Array = np.multiply(array, scale, order="C")
-    return product
-
-
-def _turned(array: Array) -> Array:
-    """Return [..., S, D] as [..., D, S], by way of a contiguous copy: NumPy is quicker so."""
-    return np.ascontiguousarray(np.ascontiguousarray(array).swapaxes(-1, -2))
-
-
-def _addresses(*arrays: Array | None) -> tuple[int, ...]:
-    """Return the size of an element and the arrays' addresses, 0 for None."""
-    assert arrays[0] is not None
-    addresses = (0 if each is None else each.ctypes.data for each in arrays)
-    return (arrays[0].itemsize, *addresses)
-
-
-def _blas(array: Array) -> tuple[Any, Any]:
-    found = library()
-    assert found is not None
-    return np.uintp(found.gemm(array.dtype)), found.integer(0)
-
-
-def _rule(dropout: Dropout, position: int, number: Any) -> tuple[Any, ...]:
-    offset = np.uint64((dropout.offset + position) & _MASK64)
-    return dropout.key, offset, dropout.threshold, number(dropout.scale)
+def _rule(dropout: Dropout, number: Any) -> tuple[Any, ...]:
+    return (
+        dropout.key,
+        np.uint64(dropout.offset & _MASK64),
+        dropout.threshold,
+        number(dropout.scale),
+    )

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels import _gemm
+from offgrad.kernels import _array_tables, _product_tiles
+from offgrad.kernels._array_tables import array_at
 from offgrad.kernels._fastmath import exp, random_bits, row_max
-from offgrad.kernels._gemm import gemm
 from offgrad.kernels._jit import inlined, jit
+from offgrad.kernels._product_loops import copy_panels, multiply_panels
 
 _HIGH_HALF = np.uint64(32)
 
@@ -29,7 +30,8 @@ def register() -> None:
     global _softmax_tile, _softmax_tile_backward
     import numba
 
-    _gemm.register()
+    _array_tables.register()
+    _product_tiles.register()
     part = numba.njit(inline="always")
     _softmax_tile = part(softmax_tile_loop.function)
     _softmax_tile_backward = part(softmax_tile_backward_loop.function)
@@ -38,6 +40,7 @@ def register() -> None:
 @jit
 def softmax_tile_loop(
     scores: Any,
+    keys: int,
     lse: Any,
     inverse: Any,
     first: int,
@@ -51,7 +54,7 @@ def softmax_tile_loop(
     number = scores.dtype.type
     zero = number(0)
     for i in range(scores.shape[0]):
-        row = scores[i]
+        row = scores[i][:keys]
         seen = row[: min(row.size, first + i + 1)] if causal else row[: row.size]
         for j in range(seen.size, row.size):
             row[j] = zero
@@ -80,6 +83,7 @@ def softmax_tile_loop(
 def softmax_tile_backward_loop(
     p: Any,
     ds: Any,
+    keys: int,
     lse: Any,
     delta: Any,
     first: int,
@@ -93,8 +97,8 @@ def softmax_tile_backward_loop(
     number = p.dtype.type
     zero = number(0)
     for i in range(p.shape[0]):
-        count = min(p.shape[1], first + i + 1) if causal else p.shape[1]
-        for j in range(count, p.shape[1]):
+        count = min(keys, first + i + 1) if causal else keys
+        for j in range(count, keys):
             p[i, j] = zero
             ds[i, j] = zero
         row = p[i][:count]
@@ -116,54 +120,85 @@ def softmax_tile_backward_loop(
 
 
 @inlined
-def add_mask(scores: Any, mask: Any, start: int, stride: int) -> None:
+def add_mask(scores: Any, keys: int, mask: Any, start: int, stride: int) -> None:
     """Add a mask, whose rows begin `stride` elements apart from `start` on, to scores."""
     if mask.size > 0:
         for i in range(scores.shape[0]):
-            row, added = scores[i], mask[start + i * stride :]
+            row, added = scores[i][:keys], mask[start + i * stride :]
             for j in range(row.size):
                 row[j] += added[j]
 
 
+@inlined
+def scale_copy(
+    source: int, stride: int, target: int, target_stride: int, rows: int, columns: int,
+    size: int, factor: Any,
+) -> None:  # fmt: skip
+    """Write the product of `factor` and rows of `columns` elements."""
+    for i in range(rows):
+        row = array_at(source + i * stride * size, columns, factor)
+        to = array_at(target + i * target_stride * size, columns, factor)
+        for j in range(columns):
+            to[j] = row[j] * factor
+
+
 @jit
 def attention_loop(
-    blas: Any,
     sizes: Any,
-    size: int,
-    q: int,
-    turned_keys: int,
-    v: int,
-    out: int,
+    addresses: Any,
+    strides: Any,
     lse: Any,
     norms: Any,
     causal: bool,
+    scale: Any,
     key: Any,
     position: Any,
     threshold: Any,
     dropout_scale: Any,
     mask: Any,
     mask_strides: Any,
-    memory: Any,
+    memory: int,
+    start: int,
+    stop: int,
 ) -> None:
-    first_item, heads, batch_stride, head_stride, row_stride = mask_strides
-    items, rows, keys, width, value_width, tile = sizes
+    heads, rows, keys, width, value_width, tile, most, lanes, size = sizes
+    batch_stride, head_stride, row_stride = mask_strides
+    q_row, k_row, v_row, out_row = strides[2], strides[5], strides[8], strides[11]
     zero = type(dropout_scale)(0)
-    for item in range(items):
-        at_mask = (first_item + item) // heads * batch_stride
-        at_mask += (first_item + item) % heads * head_stride
+    line = (keys + lanes - 1) // lanes * lanes
+    value_line = (value_width + lanes - 1) // lanes * lanes
+    room = (tile + most - 1) // most * most
+    zeros = memory
+    turned_keys = zeros + 3 * lanes * size
+    values = turned_keys + width * line * size
+    scores = values + keys * value_line * size
+    result = scores + room * line * size
+    array_at(zeros, 3 * lanes, zero)[:] = zero
+    for item in range(start, stop):
+        batch, head = item // heads, item % heads
+        of_q = addresses[0] + (batch * strides[0] + head * strides[1]) * size
+        of_k = addresses[1] + (batch * strides[3] + head * strides[4]) * size
+        of_v = addresses[2] + (batch * strides[6] + head * strides[7]) * size
+        of_out = addresses[3] + (batch * strides[9] + head * strides[10]) * size
+        at_mask = batch * batch_stride + head * head_stride
+        copy_panels(of_k, 1, k_row, width, keys, lanes, size, turned_keys, zero)
+        scale_copy(turned_keys, 0, turned_keys, 0, 1, width * line, size, scale)
+        copy_panels(of_v, v_row, 1, keys, value_width, lanes, size, values, zero)
         for first in range(0, rows, tile):
             row = item * rows + first
             count = min(tile, rows - first)
             seen = min(keys, first + count) if causal else keys
-            scores = memory[: count * seen].reshape(count, seen)
-            at = memory.ctypes.data
-            a, b = q + row * width * size, turned_keys + item * width * keys * size
-            gemm(blas, count, seen, width, 0, a, b, keys, zero, at)
-            add_mask(scores, mask, at_mask + first * row_stride, row_stride)
+            multiply_panels(
+                of_q + first * q_row * size, q_row, 1, count, width, turned_keys, width, keys,
+                seen, lanes, most, size, zeros, scores, line, zero,
+            )  # fmt: skip
+            table = array_at(scores, count * line, zero).reshape(count, line)
+            add_mask(table, seen, mask, at_mask + first * row_stride, row_stride)
             _softmax_tile(
-                scores,
+                table,
+                seen,
                 lse[row : row + count],
-                norms[row : row + count],
+                norms,
                 first,
                 causal,
                 key,
@@ -172,62 +207,100 @@ def attention_loop(
                 threshold,
                 dropout_scale,
             )
-            b, c = v + item * keys * value_width * size, out + row * value_width * size
-            gemm(blas, count, value_width, seen, 0, at, b, value_width, zero, c)
+            multiply_panels(
+                scores, line, 1, count, seen, values, keys, value_width, value_width, lanes, most,
+                size, zeros, result, value_line, zero,
+            )  # fmt: skip
+            for i in range(count):
+                from_ = result + i * value_line * size
+                to = of_out + (first + i) * out_row * size
+                scale_copy(from_, 0, to, 0, 1, value_width, size, norms[i])
 
 
 @jit
 def attention_backward_loop(
-    blas: Any,
     sizes: Any,
-    size: int,
-    grad: int,
-    q: int,
-    k: int,
-    turned_keys: int,
-    turned_values: int,
-    dq: int,
-    dk: int,
-    dv: int,
+    addresses: Any,
+    strides: Any,
     lse: Any,
     deltas: Any,
     causal: bool,
+    scale: Any,
     key: Any,
     position: Any,
     threshold: Any,
     dropout_scale: Any,
     mask: Any,
     mask_strides: Any,
-    p_memory: Any,
-    ds_memory: Any,
+    memory: int,
+    start: int,
+    stop: int,
 ) -> None:
-    items, rows, keys, width, value_width, tile = sizes
+    heads, rows, keys, width, value_width, tile, most, lanes, size = sizes
+    batch_stride, head_stride, row_stride = mask_strides
     zero, one = type(dropout_scale)(0), type(dropout_scale)(1)
-    first_item, heads, batch_stride, head_stride, row_stride = mask_strides
-    at_p, at_ds = p_memory.ctypes.data, ds_memory.ctypes.data
-    for item in range(items):
-        at_mask = (first_item + item) // heads * batch_stride
-        at_mask += (first_item + item) % heads * head_stride
-        of_keys, of_values = item * keys * width * size, item * keys * value_width * size
+    line = (keys + lanes - 1) // lanes * lanes
+    key_line = (width + lanes - 1) // lanes * lanes
+    value_line = (value_width + lanes - 1) // lanes * lanes
+    room, key_room = (tile + most - 1) // most * most, (keys + most - 1) // most * most
+    zeros = memory
+    turned_keys = zeros + 3 * lanes * size
+    turned_values = turned_keys + width * line * size
+    scaled_keys = turned_values + value_width * line * size
+    p = scaled_keys + keys * key_line * size
+    ds = p + room * line * size
+    gradients = ds + room * line * size
+    queries = gradients + tile * value_line * size
+    result = queries + tile * key_line * size
+    sum_k = result + room * key_line * size
+    sum_v = sum_k + key_room * key_line * size
+    array_at(zeros, 3 * lanes, zero)[:] = zero
+    for item in range(start, stop):
+        batch, head = item // heads, item % heads
+        of_g = addresses[0] + (batch * strides[0] + head * strides[1]) * size
+        of_q = addresses[1] + (batch * strides[3] + head * strides[4]) * size
+        of_k = addresses[2] + (batch * strides[6] + head * strides[7]) * size
+        of_v = addresses[3] + (batch * strides[9] + head * strides[10]) * size
+        of_out = addresses[4] + (batch * strides[12] + head * strides[13]) * size
+        g_row, q_row, k_row, v_row, out_row = (
+            strides[2], strides[5], strides[8], strides[11], strides[14],
+        )  # fmt: skip
+        at_mask = batch * batch_stride + head * head_stride
+        copy_panels(of_k, 1, k_row, width, keys, lanes, size, turned_keys, zero)
+        scale_copy(turned_keys, 0, turned_keys, 0, 1, width * line, size, scale)
+        copy_panels(of_v, 1, v_row, value_width, keys, lanes, size, turned_values, zero)
+        copy_panels(of_k, k_row, 1, keys, width, lanes, size, scaled_keys, zero)
+        scale_copy(scaled_keys, 0, scaled_keys, 0, 1, keys * key_line, size, scale)
+        array_at(sum_k, key_room * key_line, zero)[:] = zero
+        array_at(sum_v, key_room * value_line, zero)[:] = zero
         for first in range(0, rows, tile):
             row = item * rows + first
-            of_query, of_grad = row * width * size, row * value_width * size
             count = min(tile, rows - first)
             seen = min(keys, first + count) if causal else keys
-            gemm(blas, count, seen, width, 0, q + of_query, turned_keys + of_keys, keys, zero, at_p)
-            add_mask(
-                p_memory[: count * seen].reshape(count, seen),
-                mask,
-                at_mask + first * row_stride,
-                row_stride,
-            )
-            a, b = grad + of_grad, turned_values + of_values
-            gemm(blas, count, seen, value_width, 0, a, b, keys, zero, at_ds)
+            at_q, at_g = of_q + first * q_row * size, of_g + first * g_row * size
+            for i in range(count):
+                g = array_at(at_g + i * g_row * size, value_width, zero)
+                o = array_at(of_out + (first + i) * out_row * size, value_width, zero)
+                total = zero
+                for j in range(value_width):
+                    total += g[j] * o[j]
+                deltas[i] = total
+            multiply_panels(
+                at_q, q_row, 1, count, width, turned_keys, width, keys, seen, lanes, most, size,
+                zeros, p, line, zero,
+            )  # fmt: skip
+            multiply_panels(
+                at_g, g_row, 1, count, value_width, turned_values, value_width, keys, seen, lanes,
+                most, size, zeros, ds, line, zero,
+            )  # fmt: skip
+            table = array_at(p, count * line, zero).reshape(count, line)
+            add_mask(table, seen, mask, at_mask + first * row_stride, row_stride)
             _softmax_tile_backward(
-                p_memory[: count * seen].reshape(count, seen),
-                ds_memory[: count * seen].reshape(count, seen),
+                table,
+                array_at(ds, count * line, zero).reshape(count, line),
+                seen,
                 lse[row : row + count],
-                deltas[row : row + count],
+                deltas,
                 first,
                 causal,
                 key,
@@ -236,11 +309,29 @@ def attention_backward_loop(
                 threshold,
                 dropout_scale,
             )
-            if dv:
-                c = dv + of_values
-                gemm(blas, seen, value_width, count, 1, at_p, a, value_width, one, c)
-            if dk:
-                gemm(blas, seen, width, count, 1, at_ds, q + of_query, width, one, dk + of_keys)
-            if dq:
-                c = dq + of_query
-                gemm(blas, count, width, seen, 0, at_ds, k + of_keys, width, zero, c)
+            if addresses[7]:
+                copy_panels(at_g, g_row, 1, count, value_width, lanes, size, gradients, zero)
+                multiply_panels(
+                    p, 1, line, seen, count, gradients, count, value_width, value_width, lanes,
+                    most, size, sum_v, sum_v, value_line, zero,
+                )  # fmt: skip
+            if addresses[6]:
+                copy_panels(at_q, q_row, 1, count, width, lanes, size, queries, zero)
+                multiply_panels(
+                    ds, 1, line, seen, count, queries, count, width, width, lanes, most, size,
+                    sum_k, sum_k, key_line, zero,
+                )  # fmt: skip
+            if addresses[5]:
+                multiply_panels(
+                    ds, line, 1, count, seen, scaled_keys, keys, width, width, lanes, most, size,
+                    zeros, result, key_line, zero,
+                )  # fmt: skip
+                to = addresses[5] + (batch * strides[15] + head * strides[16]) * size
+                to += first * strides[17] * size
+                scale_copy(result, key_line, to, strides[17], count, width, size, one)
+        if addresses[6]:
+            to = addresses[6] + (batch * strides[18] + head * strides[19]) * size
+            scale_copy(sum_k, key_line, to, strides[20], keys, width, size, scale)
+        if addresses[7]:
+            to = addresses[7] + (batch * strides[21] + head * strides[22]) * size
+            scale_copy(sum_v, value_line, to, strides[23], keys, value_width, size, one)

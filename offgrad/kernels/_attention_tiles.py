@@ -60,7 +60,7 @@ def softmax_tile(
     start = np.uint64((dropout.offset + position) & _MASK64)
     scale = scores.dtype.type(dropout.scale)
     rule = (dropout.key, start, np.uint64(stride), dropout.threshold, scale)
-    softmax_tile_loop(scores, lse, inverse, first, causal, *rule)
+    softmax_tile_loop(scores, scores.shape[1], lse, inverse, first, causal, *rule)
 
 
 def softmax_tile_backward(
@@ -88,7 +88,7 @@ def softmax_tile_backward(
         return
     start = np.uint64((dropout.offset + position) & _MASK64)
     rule = (dropout.key, start, np.uint64(stride), dropout.threshold, p.dtype.type(dropout.scale))
-    softmax_tile_backward_loop(p, ds, lse, delta, first, causal, *rule)
+    softmax_tile_backward_loop(p, ds, p.shape[1], lse, delta, first, causal, *rule)
 
 
 @np.errstate(all="ignore")

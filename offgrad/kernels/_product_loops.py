@@ -166,6 +166,63 @@ def copy_tile(
             to[j] = row[j]
 
 
+@inlined
+def copy_panels(
+    b: int, b_row: int, b_column: int, depth: int, columns: int, lanes: int, size: int,
+    target: int, like: Any,
+) -> None:  # fmt: skip
+    """Copy [depth, columns] at `b` to `target` as panels, one after another."""
+    column = 0
+    while column < columns:
+        vectors = panel_vectors(columns - column, lanes)
+        width = min(vectors * lanes, columns - column)
+        from_ = b + column * b_column * size
+        copy_panel(from_, b_row, b_column, depth, width, vectors, lanes, size, target, like)
+        target += depth * vectors * lanes * size
+        column += vectors * lanes
+
+
+@inlined
+def multiply_panels(
+    a: int, a_row: int, a_depth: int, rows: int, depth: int, panels: int, panel_depth: int,
+    columns: int, used: int, lanes: int, most: int, size: int, start: int, c: int, c_stride: int,
+    like: Any,
+) -> None:  # fmt: skip
+    """Write start + a b into `c`, whose rows and columns have room for whole tiles.
+
+    Args:
+        a, a_row, a_depth: address and strides of [rows, depth].
+        panels: address of what `copy_panels` made of b.
+        panel_depth, columns: the size of b, of which `depth` rows and `used` columns count.
+        lanes, most, size: of a vector, a tile, and an element.
+        start: address of a row of zeros, or `c`.
+        c, c_stride: address and stride.
+        like: any number of the arrays' dtype.
+    """
+    column = 0
+    whole = rows // most
+    left = rows - whole * most
+    start_stride = c_stride if start == c else 0
+    while column < used:
+        vectors = panel_vectors(columns - column, lanes)
+        to = c + column * size
+        begin = to if start == c else start
+        if whole > 0:
+            multiply(
+                vectors, whole, most, depth, a, a_row, a_depth, panels, begin, start_stride,
+                to, c_stride, like,
+            )  # fmt: skip
+        if left > 0:
+            rest = whole * most
+            multiply(
+                vectors, 1, left, depth, a + rest * a_row * size, a_row, a_depth, panels,
+                begin + rest * start_stride * size, start_stride, to + rest * c_stride * size,
+                c_stride, like,
+            )  # fmt: skip
+        panels += panel_depth * vectors * lanes * size
+        column += vectors * lanes
+
+
 @jit
 def product_loop(
     sizes: Any, strides: Any, addresses: Any, memory: int, size: int, zero: Any

@@ -1,9 +1,9 @@
 """Products of matrices, and of batches of matrices, on the kernels' threads.
 
 Each thread multiplies tiles, by the compiled loop of `_product_loops` or, where that is not faster,
-with BLAS on one thread. The shapes alone decide the tiles, so the bits depend on no number of
-threads, as those of OpenBLAS's own threads do. And there is one pool: no second set of threads
-waits in a loop for cores that kernels use.
+with BLAS on one thread. The loop's bits depend on no tiles, and the shapes alone decide those of
+BLAS: so bits depend on no number of threads, as those of OpenBLAS's own threads do. And there is
+one pool: no second set of threads waits in a loop for cores that kernels use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
 from offgrad.kernels._openblas import library
-from offgrad.kernels._parallel import Body, parallel_for
+from offgrad.kernels._parallel import Body, get_num_threads, parallel_for
 from offgrad.kernels._product_loops import multiply_tile, usable
 
 DIRECT_COST = 1 << 20
@@ -29,6 +29,9 @@ MIN_SIDE, MAX_SIDE = 128, 1024
 
 MIN_TILES = 8
 """Tiles of a product, for the threads of an ordinary machine."""
+
+_LONG = 512
+"""Rows of a tile for which the compiled loop hardly notices that it copies the other matrix."""
 
 _PER_ELEMENT = 16
 """Multiplications in the time that kernels spend on an element."""
@@ -58,13 +61,15 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
 _BLAS_DTYPES = frozenset(np.dtype(each) for each in "fdFD")
 
 
-def tile_shape(rows: int, columns: int, inner: int) -> tuple[int, int]:
+def tile_shape(
+    rows: int, columns: int, inner: int, min_tiles: int = MIN_TILES, max_side: int = MAX_SIDE
+) -> tuple[int, int]:
     """Return the rows and columns of the tiles of a product [rows, inner] by [inner, columns]."""
     height, width = rows, columns
     while True:
         count = -(-rows // height) * -(-columns // width)
         longer = max(height, width)
-        if count >= MIN_TILES and longer <= MAX_SIDE:
+        if count >= min_tiles and longer <= max_side:
             return height, width
         if longer < 2 * MIN_SIDE or height * width * inner < 2 * MIN_COST:
             return height, width
@@ -72,11 +77,22 @@ def tile_shape(rows: int, columns: int, inner: int) -> tuple[int, int]:
         height, width = (half, width) if height == longer else (height, half)
 
 
+def _compiled_tile_shape(rows: int, columns: int, inner: int) -> tuple[int, int]:
+    """As `tile_shape`, for the compiled loop: its bits depend on no tiles, so threads decide."""
+    threads = get_num_threads()
+    if threads == 1:
+        return rows, columns
+    # Long tiles cost little, and shorten the wait for a thread that got no core.
+    tiles = 2 * threads if rows >= 2 * threads * _LONG else threads
+    return tile_shape(rows, columns, inner, tiles, max(rows, columns))
+
+
 def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     rows, columns = out.shape
-    height, width = tile_shape(rows, columns, a.shape[1])
-    across = -(-columns // width)
     is_compiled = usable(a, b, out, bias)
+    shape = _compiled_tile_shape if is_compiled else tile_shape
+    height, width = shape(rows, columns, a.shape[1])
+    across = -(-columns // width)
 
     def run(start: int, stop: int) -> None:
         for tile in range(start, stop):
@@ -93,7 +109,11 @@ def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
             if bias is not None:
                 np.add(part, bias[j], out=part)
 
-    _run(run, -(-rows // height) * across, height * width * a.shape[1])
+    count, cost = -(-rows // height) * across, height * width * a.shape[1]
+    if is_compiled:
+        parallel_for(run, count, cost // _PER_ELEMENT)
+    else:
+        _run(run, count, cost)
 
 
 def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
