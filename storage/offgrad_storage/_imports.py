@@ -47,7 +47,11 @@ def lazy(package: str) -> bool:
     if os.environ.get("OFFGRAD_IMPORTS") == "eager":
         return False
     module = sys.modules[package]
-    source = module.__spec__.loader.get_source(package)  # type: ignore[union-attr]
+    loader: Any = module.__spec__ and module.__spec__.loader
+    try:
+        source = loader.get_source(package)
+    except (AttributeError, ImportError):  # of a loader that has no sources, or has not found this
+        source = None
     if source is None:
         return False
     own = origins[package] = _read(package, source)

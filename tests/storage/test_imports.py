@@ -103,14 +103,18 @@ def test_a_fork_waits_for_the_import_of_another_thread(load: Callable[[], Module
     assert not _imports._importing
 
 
-@pytest.mark.parametrize("why", ["asked for", "no source"])
+@pytest.mark.parametrize("why", ["asked for", "no source", "no file"])
 def test_imports_run_at_once(
     load: Callable[[], ModuleType], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
+    def no_file(*_: object) -> None:
+        raise ImportError
+
     if why == "asked for":
         monkeypatch.setenv("OFFGRAD_IMPORTS", "eager")
     else:
-        monkeypatch.setattr(SourceFileLoader, "get_source", lambda *_: None)
+        source = no_file if why == "no file" else lambda *_: None
+        monkeypatch.setattr(SourceFileLoader, "get_source", source)
     package = load()
     assert is_loaded("numbers")
     assert vars(package)["SECOND"] == 2
