@@ -24,6 +24,16 @@ for _module, _names in {
         get_file_path init_num_threads set_anomaly_enabled set_autocast_gpu_dtype
         thread_safe_generator
     """,
+    "_quantized": """
+        dequantize int_repr per_channel_affine per_channel_affine_float_qparams
+        per_channel_symmetric per_tensor_affine per_tensor_symmetric q_per_channel_axis
+        q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qint32 qint8 qscheme
+        quantize_per_channel quantize_per_tensor quantize_per_tensor_dynamic quint8
+    """,
+    "ops._nn.fake_quantization": """
+        fake_quantize_per_channel_affine fake_quantize_per_tensor_affine
+        fused_moving_avg_obs_fake_quant
+    """,
     "jit": "ScriptFunction ScriptModule",
 }.items():
     NAMES.update(dict.fromkeys(_names.split(), _module))

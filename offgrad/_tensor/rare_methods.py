@@ -30,6 +30,17 @@ def _of_sparse(name: str) -> Any:
     return refuse
 
 
+def _of_quantized(name: str) -> Any:
+    """Return the method that quantized tensors have, and others refuse."""
+
+    def refuse(self: Any, *_: Any) -> NoReturn:
+        raise RuntimeError(f"{name} is for quantized tensors, and this tensor is not quantized")
+
+    refuse.__name__ = name
+    refuse.__doc__ = "Raise: the tensor is not quantized."
+    return refuse
+
+
 def _removed(name: str, instead: str) -> Any:
     """Return the function or method that PyTorch removed."""
 
@@ -73,6 +84,11 @@ class RareMethods(TensorBase):
     to_sparse, to_sparse_coo = map(_sparse_function, ("to_sparse", "to_sparse_coo"))
     to_sparse_csr, to_sparse_csc = map(_sparse_function, ("to_sparse_csr", "to_sparse_csc"))
     to_sparse_bsr, to_sparse_bsc = map(_sparse_function, ("to_sparse_bsr", "to_sparse_bsc"))
+    int_repr, q_scale = map(_of_quantized, ("int_repr", "q_scale"))
+    q_zero_point, q_per_channel_axis = map(_of_quantized, ("q_zero_point", "q_per_channel_axis"))
+    q_per_channel_scales = _of_quantized("q_per_channel_scales")
+    q_per_channel_zero_points = _of_quantized("q_per_channel_zero_points")
+    qscheme = _of_quantized("qscheme")
     sparse_mask = _sparse_function("sparse_mask")
     smm, sspaddmm = map(_of_sparse, ("smm", "sspaddmm"))
     sparse_resize_, resize_as_sparse_ = map(_of_sparse, ("sparse_resize_", "resize_as_sparse_"))
@@ -84,6 +100,11 @@ class RareMethods(TensorBase):
     def _sparse(index: Any, values: Any, shape: Any, is_coalesced: bool = False) -> Any:
         """Return the sparse tensor of values [n, ...] at indices [d, n], unchecked."""
         return sparse_module("coo").make_coo(index, values, shape, is_coalesced)
+
+    def dequantize(self: Any) -> "Tensor":
+        """Return the tensor as float32."""
+        result: Tensor = self.float()
+        return result
 
     def sparse_dim(self) -> int:
         """Return 0: no dimension is sparse."""

@@ -165,10 +165,10 @@ class SparseBase(Tensor):
             shown.append(f"grad_fn=<{node.name()}>")
         elif self._value._requires_grad:
             shown.append("requires_grad=True")
-        width = 80 if new_line else len(text) - text.rfind("\n") - 1
+        width = 80 if new_line else len(text) - text.rfind("\n")
         text = text.removesuffix(",")
         for each in shown:
-            if width + len(each) + 2 >= 80:
+            if width + len(each) + 2 > 80:
                 text, width = f"{text},\n       {each}", 7 + len(each)
             else:
                 text, width = f"{text}, {each}", width + len(each) + 2

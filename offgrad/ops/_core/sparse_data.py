@@ -29,6 +29,8 @@ class SparseArray:
     __slots__ = ("dtype", "shape")
     # Never small: backward passes run on arrays where gradients are.
     nbytes = itemsize = 1 << 62
+    # For errors.
+    what, instead = "a sparse", "to_dense()"
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.shape, self.dtype = tuple(shape), dtype
@@ -45,8 +47,8 @@ class SparseArray:
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise SparseRefusalError(
-            f"this operation needs all elements in an array, but got a sparse {self.dtype.name} "
-            f"tensor of shape {list(self.shape)}; convert it with to_dense()"
+            f"this operation needs all elements in an array, but got {self.what} {self.dtype.name} "
+            f"tensor of shape {list(self.shape)}; convert it with {self.instead}"
         )
 
     __array__ = __getitem__ = __setitem__ = __len__ = __iter__ = __bool__ = _refuse
