@@ -9,6 +9,7 @@ from offgrad import memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dims import (
+    integer,
     normalize_dim,
 )
 from offgrad.ops._core.dtypes import (
@@ -73,17 +74,6 @@ def resize(input: "Tensor", geometry: Geometry, where: str) -> "Tensor":
             )
     x = _truncate(input, tuple(shape))
     return x if x._array.shape == tuple(shape) else ConstantPadNd.apply(x, shape=tuple(shape))
-
-
-def integer(value: Any, where: str, name: str) -> int:
-    """Return `value`, an integer and no bool.
-
-    Raises:
-        TypeError: for other values.
-    """
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(f"{where}: {name} must be an integer, got {value!r}")
-    return int(value.__index__())
 
 
 def integers(value: Any, where: str, name: str) -> tuple[int, ...]:

@@ -6,9 +6,10 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.dims import integer
 from offgrad.ops._core.dtypes import category, check_tensor, default_dtype
 from offgrad.ops._core.factories import placed
-from offgrad.ops._fft.arguments import Ints, dimensions, integer
+from offgrad.ops._fft.arguments import Ints, dimensions
 from offgrad.ops._shape.reordering import roll
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dtypes import category, check_broadcastable, check_tensor, common_dtype
 from offgrad.ops._elementwise.clamping import clamp
 from offgrad.ops._elementwise.comparison import where
@@ -24,25 +24,9 @@ __all__ = [
     "multi_margin_loss",
     "normalize",
     "pairwise_distance",
-    "pdist",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
 ]
-
-
-def pdist(input: "Tensor", p: float = 2.0) -> "Tensor":
-    """Return the p-norm distances of each pair of rows [N, M]: [N (N - 1) / 2], pair (0, 1) first.
-
-    Raises:
-        RuntimeError: unless `input` has two dimensions, and `p` is not negative.
-    """
-    x = check_tensor(input, "pdist")
-    if x._array.ndim != 2:
-        raise RuntimeError(f"pdist: the input must be 2D, got {x._array.ndim}D")
-    if p < 0:
-        raise RuntimeError(f"pdist: p must not be negative, got {p}")
-    first, second = np.triu_indices(x._array.shape[0], 1)
-    return (x[wrap(first)] - x[wrap(second)]).norm(p, -1)
 
 
 def normalize(
