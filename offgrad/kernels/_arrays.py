@@ -39,6 +39,13 @@ def as_float(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.itemsize < 4 else array
 
 
+def or_constant(array: Array | None, size: int, like: Array, value: int) -> Array:
+    """A contiguous array of `size` elements of `like`'s dtype; filled with `value` for None."""
+    if array is None:
+        return np.full(size, value, dtype=like.dtype)
+    return np.ascontiguousarray(array, dtype=like.dtype)
+
+
 def sum_axes(
     x: Array, axes: tuple[int, ...], keepdims: bool = False, out: Array | None = None
 ) -> Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array, as_float, same_shape
+from offgrad.kernels._arrays import Array, as_float, or_constant, same_shape
 from offgrad.kernels._batch_norm_loops import (
     column_statistics_loop,
     column_sums_loop,
@@ -57,7 +57,7 @@ def batch_norm(
         _batch_norm_numpy(x, weight, bias, eps, out, mean, invstd, variance)
         return
     count, channels = x.size // max(1, x.shape[1]), x.shape[1]
-    w, b = _or_constant(weight, x, 1), _or_constant(bias, x, 0)
+    w, b = or_constant(weight, x.shape[1], x, 1), or_constant(bias, x.shape[1], x, 0)
     v = np.empty(0, x.dtype) if variance is None else variance
     small = x.dtype.type(eps)
     if x.ndim == 3:
@@ -117,7 +117,7 @@ def batch_norm_backward(
         )
         return
     count, channels = x.size // max(1, x.shape[1]), x.shape[1]
-    w = _or_constant(weight, x, 1)
+    w = or_constant(weight, x.shape[1], x, 1)
     dw = np.empty(channels, x.dtype) if dweight is None else dweight
     db = np.empty(channels, x.dtype) if dbias is None else dbias
     d = np.empty((0,) * x.ndim, x.dtype) if dx is None else dx
@@ -171,12 +171,6 @@ def _check(x: Array, weight: Array | None, bias: Array | None, *statistics: Arra
                 f"batch_norm's weight, bias and statistics must have one element per channel "
                 f"({x.shape[1]}), got {array.shape}"
             )
-
-
-def _or_constant(array: Array | None, x: Array, value: int) -> Array:
-    if array is None:
-        return np.full(x.shape[1], value, dtype=x.dtype)
-    return np.ascontiguousarray(array, dtype=x.dtype)
 
 
 def _by_channel(array: Array, x: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import SUM_BLOCK, Array, as_float, same_shape
+from offgrad.kernels._arrays import SUM_BLOCK, Array, as_float, or_constant, same_shape
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
@@ -39,7 +39,8 @@ def group_norm(
     if not uses_numba(x, out, mean, rstd):
         _group_norm_numpy(x, weight, bias, eps, out, mean, rstd)
         return
-    w, b = _or_constant(weight, x, 1), _or_constant(bias, x, 0)
+    channels = x.shape[1] * x.shape[2]
+    w, b = or_constant(weight, channels, x, 1), or_constant(bias, channels, x, 0)
     small = x.dtype.type(eps)
     parallel_for(
         lambda start, stop: _group_norm_loop(x, w, b, small, out, mean, rstd, start, stop),
@@ -68,7 +69,7 @@ def group_norm_backward(
     if not uses_numba(grad, x, mean, rstd, *wanted):
         _group_norm_backward_numpy(grad, x, weight, mean, rstd, dx, dweight, dbias)
         return
-    w = _or_constant(weight, x, 1)
+    w = or_constant(weight, x.shape[1] * x.shape[2], x, 1)
     d = np.empty((0, 0, 0, 0), x.dtype) if dx is None else dx
     # Of each channel of each sample.
     products, totals = np.zeros((2, *x.shape[:3]), np.float64)
@@ -104,13 +105,6 @@ def _check(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd
                 f"group_norm's statistics must have one element per group ({x.shape[:2]}), got "
                 f"{array.shape}"
             )
-
-
-def _or_constant(array: Array | None, x: Array, value: int) -> Array:
-    channels = x.shape[1] * x.shape[2]
-    if array is None:
-        return np.full(channels, value, dtype=x.dtype)
-    return np.ascontiguousarray(array, dtype=x.dtype)
 
 
 @np.errstate(all="ignore")

@@ -16,6 +16,7 @@ from offgrad.kernels._arrays import (
     Array,
     as_float,
     flat,
+    or_constant,
     rows,
     same_shape,
     sum_axes,
@@ -49,7 +50,7 @@ def layer_norm(
         _layer_norm_numpy(x, weight, bias, eps, out, mean, rstd)
         return
     a, o, m, r = rows(x), rows(out), flat(mean), flat(rstd)
-    w, b = _or_constant(weight, a, 1), _or_constant(bias, a, 0)
+    w, b = or_constant(weight, a.shape[1], a, 1), or_constant(bias, a.shape[1], a, 0)
     small = a.dtype.type(eps)
     parallel_for(
         lambda start, stop: _layer_norm_loop(a, w, b, small, o, m, r, start, stop), *a.shape
@@ -78,7 +79,7 @@ def layer_norm_backward(
         _layer_norm_backward_numpy(grad, x, weight, mean, rstd, dx, dweight, dbias)
         return
     g, a, m, r = rows(grad), rows(x), flat(mean), flat(rstd)
-    w = _or_constant(weight, a, 1)
+    w = or_constant(weight, a.shape[1], a, 1)
     count, cols = a.shape
     step = block_items(cols)
     blocks = -(-count // step)
@@ -115,12 +116,6 @@ def _check(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd
             raise ValueError(
                 f"layer_norm's {name} must have one element per row ({count}), got {array.shape}"
             )
-
-
-def _or_constant(array: Array | None, x: Array, value: int) -> Array:
-    if array is None:
-        return np.full(x.shape[1], value, dtype=x.dtype)
-    return np.ascontiguousarray(array, dtype=x.dtype)
 
 
 @np.errstate(all="ignore")

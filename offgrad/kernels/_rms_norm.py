@@ -16,6 +16,7 @@ from offgrad.kernels._arrays import (
     Array,
     as_float,
     flat,
+    or_constant,
     rows,
     same_shape,
     sum_axes,
@@ -39,7 +40,7 @@ def rms_norm(x: Array, weight: Array | None, eps: float, out: Array, rstd: Array
         _rms_norm_numpy(x, weight, eps, out, rstd)
         return
     a, o, r = rows(x), rows(out), flat(rstd)
-    w, small = _or_ones(weight, a), a.dtype.type(eps)
+    w, small = or_constant(weight, a.shape[1], a, 1), a.dtype.type(eps)
     parallel_for(lambda start, stop: _rms_norm_loop(a, w, small, o, r, start, stop), *a.shape)
 
 
@@ -63,7 +64,7 @@ def rms_norm_backward(
         _rms_norm_backward_numpy(grad, x, weight, rstd, dx, dweight)
         return
     g, a, r = rows(grad), rows(x), flat(rstd)
-    w = _or_ones(weight, a)
+    w = or_constant(weight, a.shape[1], a, 1)
     count, cols = a.shape
     step = block_items(cols)
     none = np.empty((0, cols), dtype=a.dtype)
@@ -92,12 +93,6 @@ def _check(x: Array, weight: Array | None, rstd: Array) -> None:
         raise ValueError(
             f"rms_norm's rstd must have one element per row ({count}), got {rstd.shape}"
         )
-
-
-def _or_ones(array: Array | None, x: Array) -> Array:
-    if array is None:
-        return np.ones(x.shape[1], dtype=x.dtype)
-    return np.ascontiguousarray(array, dtype=x.dtype)
 
 
 @np.errstate(all="ignore")
