@@ -50,8 +50,8 @@ def arrays_at(table: Array, row: int, numbers: tuple[Any, ...]) -> tuple[Any, ..
 
 @functools.cache
 def register() -> None:
-    """Register `array_at` and `arrays_at` with Numba; comes before loops that call it."""
-    from numba import carray, njit, types
+    """Register both functions with Numba; comes before loops that call them."""
+    from numba import carray, types
     from numba.extending import intrinsic, overload
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -64,16 +64,15 @@ def register() -> None:
     def array(address: Any, size: Any, like: Any) -> Any:
         return carray(pointer(address), (size,), type(like))
 
-    overload(array_at, strict=False)(lambda *_: array)
-
     def choose(table: Any, row: Any, numbers: Any) -> Any:
         # Numba indexes a tuple of several types by constants only, so the code names each index.
         arrays = [
-            f"array(table[{at + 1}, row], table[0, row], numbers[{at}])"
+            f"array_at(table[{at + 1}, row], table[0, row], numbers[{at}])"
             for at in range(len(numbers))
         ]
-        return eval(f"lambda table, row, numbers: ({', '.join(arrays)},)", {"array": njit(array)})
+        return eval(f"lambda table, row, numbers: ({', '.join(arrays)},)", {"array_at": array_at})
 
+    overload(array_at, strict=False)(lambda *_: array)
     overload(arrays_at, strict=False)(choose)
 
 
