@@ -66,8 +66,7 @@ def pca_lowrank(
     count = min(6, rows, columns) if q is None else q
     if not 0 <= count <= min(rows, columns):
         raise ValueError(
-            f"q(={q}) must be non-negative integer and not greater than min(m, n)="
-            f"{min(rows, columns)}"
+            f"q must be from 0 to the smaller size of the matrix, {min(rows, columns)}, got {q}"
         )
     if niter < 0:
         raise ValueError(f"niter(={niter}) must be non-negative integer")

@@ -44,7 +44,7 @@ class SparseAdam(Optimizer):
         ]
         if found:
             raise ValueError(
-                f"Sparse params at indices {found}: SparseAdam requires dense parameter tensors"
+                f"SparseAdam takes dense parameters, got sparse ones at the indices {found}"
             )
 
     def update_group(self, params: Any, group: dict[str, Any]) -> None:

@@ -30,8 +30,8 @@ def matmul(self: Any, other: Any) -> Any:
         return matmul(self, other.unsqueeze(1)).squeeze(1)
     if other.ndim != 2 or other.shape[0] != self.shape[1]:
         raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied: a sparse matrix of shape "
-            f"{list(self.shape)} needs a matrix of {self.shape[1]} rows, got a {describe(other)}"
+            f"these shapes cannot be multiplied: a sparse matrix of shape {list(self.shape)} needs "
+            f"a matrix of {self.shape[1]} rows, got a {describe(other)}"
         )
     if other._array.dtype != self._array.dtype:
         raise RuntimeError(

@@ -201,7 +201,7 @@ def embedding_bag(
         RuntimeError: if dtypes, shapes or offsets do not fit.
     """
     if sparse and mode == 2:
-        raise RuntimeError("embedding_bag: max mode does not support sparse weights")
+        raise RuntimeError("embedding_bag: sparse=True is for the modes 'sum' and 'mean'")
     _check(weight, indices, "embedding_bag")
     starts, count = offsets._array, indices._array.size
     if starts.ndim != 1 or starts.dtype.kind not in "iu":

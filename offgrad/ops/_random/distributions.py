@@ -183,9 +183,7 @@ def binomial(count: "Tensor", prob: "Tensor", generator: Generator | None = None
     """
     trials, chances = count._array, prob._array
     if category(trials.dtype) != 2:
-        raise ValueError(
-            f"binomial only supports floating-point dtypes for count, got: {trials.dtype.name}"
-        )
+        raise ValueError(f"binomial: count must have a floating dtype, got {trials.dtype.name}")
     if trials.dtype != chances.dtype:
         raise RuntimeError(
             f"binomial: count and prob must have one dtype, got a {describe(count)} and a "
