@@ -134,6 +134,7 @@ globals().update(_out.functions)
 globals().update(_legacy.TYPES)
 
 _MODULES = (
+    "_C",
     "__future__",
     "_dynamo",
     "_utils",
@@ -169,7 +170,13 @@ _storage_types = {
 }
 globals().update(_storage_types)
 
-__getattr__ = _missing.missing("offgrad", _MODULES, _rare.NAMES)
+_NAMES = {
+    **_rare.NAMES,
+    "DisableTorchFunction": "_C",
+    "DisableTorchFunctionSubclass": "_C",
+}
+
+__getattr__ = _missing.missing("offgrad", _MODULES, _NAMES)
 
 __all__ = [
     "OutOfMemoryError",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import ops
+from offgrad._tensor.overrides import install, is_installed, overriding
 from offgrad.autograd import grad_mode
 from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.tensor_base import TensorBase, describe
@@ -83,6 +84,11 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
                 return operation(*args, **kwargs)
             except SparseRefusalError:
                 return _of_sparse(name, args, kwargs)
+            except (TypeError, AttributeError):
+                if is_installed() or not overriding((*args, *kwargs.values())):
+                    raise
+            install()
+            return run(*args, **kwargs)
         targets = tuple(out) if isinstance(out, tuple | list) else (out,)
         for target in targets:
             if not isinstance(target, TensorBase):

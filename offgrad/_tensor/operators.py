@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from offgrad import ops
+from offgrad._tensor import overrides
 from offgrad._tensor.inplace import InPlaceMethods
 from offgrad.autograd.tensor_base import TensorBase, describe
 
@@ -28,6 +29,9 @@ def _operator(
         except TypeError:
             if _comparable(other):
                 raise
+            if overrides.is_overriding(type(other)):
+                overrides.install()
+                return operation(self, other)
             return NotImplemented
 
     def reflected_method(self: Any, other: Any) -> "Tensor":

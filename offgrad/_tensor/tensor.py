@@ -8,6 +8,7 @@ import numpy as np
 
 from offgrad import ops
 from offgrad._missing import no_attribute
+from offgrad._tensor import overrides
 from offgrad._tensor.attributes import Attributes
 from offgrad._tensor.conversions import Conversions
 from offgrad._tensor.fills import Fills
@@ -30,7 +31,7 @@ from offgrad.ops._core.dtypes import check_tensor, default_dtype, element
 from offgrad.ops._core.factories import check_requires_grad, placed
 from offgrad.ops._indexing.advanced import as_tuple, parse
 from offgrad.ops._shape.permuting import expand_to
-from offgrad.ops._shape.reshaping import reshape_to
+from offgrad.ops._shape.reshaping import View, reshape_to
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,13 @@ class Tensor(
         if requires_grad:
             self.requires_grad_()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.__module__.startswith("offgrad."):
+            overrides.install()
+
+    __torch_function__ = classmethod(overrides.default_torch_function)
+
     @staticmethod
     def _make_subclass(cls: Any, data: Any, require_grad: bool = False, **_: Any) -> Any:
         """Return a tensor of class `cls` over the memory of `data`."""
@@ -80,7 +88,7 @@ class Tensor(
             raise TypeError(f"as_subclass takes a subclass of Tensor, got {cls!r}")
         tensor = self._make_subclass(cls, self)
         if self._grad_fn is not None or self._requires_grad:
-            view = ops.view(self, self._array.shape)
+            view = View.named("AliasBackward0").apply(self, shape=self._array.shape)
             tensor.__dict__.update(view.__dict__)
         return tensor
 

@@ -21,6 +21,7 @@ from offgrad.autograd.node import (
     as_tensors,
     end_pass,
 )
+from offgrad.autograd.override_state import state as override_state
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.tensor_base import TensorBase, describe
 
@@ -93,6 +94,8 @@ def run(
         for observer in observers:
             observer(True)
             cleanup.callback(observer, False)
+        cleanup.callback(setattr, override_state, "enabled", override_state.enabled)
+        override_state.enabled = False
         settings = _Settings()
         cleanup.callback(settings.restore)
         cleanup.callback(end_pass)

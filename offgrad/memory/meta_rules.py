@@ -30,7 +30,9 @@ def _stack(arrays: Any, axis: int = 0, **_: Any) -> Any:
 
 
 @rule_for(np.reshape)
-def _reshape(a: Any, shape: Any, *_: Any, **__: Any) -> Any:
+def _reshape(a: Any, shape: Any, *_: Any, copy: bool | None = None) -> Any:
+    if copy is False:
+        return as_meta(a.view(np.ndarray).reshape(shape, copy=False))
     return as_meta(a).reshape(shape)
 
 

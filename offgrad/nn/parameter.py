@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
+from offgrad.autograd.override_state import disabled_torch_function
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.device import Device, is_meta
 
@@ -40,6 +41,7 @@ class Parameter(Tensor, metaclass=_ParameterMeta):
     """
 
     _is_module_parameter = True  # frozen ones, too
+    __torch_function__ = staticmethod(disabled_torch_function)
 
     def __new__(cls, data: Any = None, requires_grad: bool = True, **_: Any) -> "Parameter":
         source = data if isinstance(data, TensorBase) else ops.tensor(() if data is None else data)
@@ -238,6 +240,7 @@ class UninitializedBuffer(UninitializedTensorMixin, Tensor):
     """
 
     cls_to_become = Tensor
+    __torch_function__ = staticmethod(disabled_torch_function)
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(cls)

@@ -21,8 +21,8 @@ BY_VALUES = {
 }
 """The shape of the result, or of a gradient, depends on values."""
 
-OTHER_ORDER = {"cholesky", "cholesky_upper", "lu_factor", "reshape_copy"}
-"""LAPACK's order of dimensions, or a view where the CPU copies."""
+OTHER_ORDER = {"cholesky", "cholesky_upper", "lu_factor"}
+"""LAPACK's order of dimensions."""
 
 CONSTANTS = {"inplace_flat_of_transposed"}
 """The call makes tensors of its own on the CPU."""

@@ -1,0 +1,55 @@
+"""Whether calls go to ``__torch_function__``, per thread."""
+
+import threading
+from types import TracebackType
+from typing import Any
+
+
+class _State(threading.local):
+    """How functions treat arguments with ``__torch_function__`` in this thread.
+
+    Attributes:
+        enabled: whether they call it for subclasses of tensors, and for other classes.
+        modes: the modes that the program has entered, the innermost last.
+    """
+
+    enabled = True
+    modes: tuple[Any, ...] = ()
+
+
+state = _State()
+
+
+class DisableTorchFunctionSubclass:
+    """A block in which functions take tensors of subclasses as plain ones; modes stay."""
+
+    _with_modes = False
+
+    def __enter__(self) -> None:
+        self._outer = state.enabled, state.modes
+        state.enabled = False
+        if self._with_modes:
+            state.modes = ()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        state.enabled, state.modes = self._outer
+
+
+class DisableTorchFunction(DisableTorchFunctionSubclass):
+    """A block in which functions call no ``__torch_function__``, of classes or modes."""
+
+    _with_modes = True
+
+
+def disabled_torch_function(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Call `func` as if no argument had ``__torch_function__``.
+
+    A class with this function as its ``__torch_function__`` is taken for a plain tensor.
+    """
+    with DisableTorchFunction():
+        return func(*args, **(kwargs or {}))
