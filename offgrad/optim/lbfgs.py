@@ -193,7 +193,10 @@ class _Step:
             return Point(step, loss, gradient, float(gradient.dot(direction)))
 
         tolerance = self._group["tolerance_change"]
-        best, _ = strong_wolfe(evaluate, start, state["t"], _largest(direction), tolerance)
+        remaining = self._group["max_eval"] - self.evaluations
+        best, _ = strong_wolfe(
+            evaluate, start, state["t"], _largest(direction), tolerance, remaining
+        )
         state["t"] = best.step
         self._add(direction, best.step)
         return best.loss, best.gradient

@@ -12,7 +12,6 @@ from offgrad._tensor.tensor import Tensor
 
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9
-MAX_TRIALS = 25
 _CLOSEST = 0.1
 """A trial this close to an end of the bracket, as part of its length, makes little progress."""
 
@@ -37,7 +36,12 @@ Evaluate = Callable[[float], Point]
 
 
 def strong_wolfe(
-    evaluate: Evaluate, start: Point, step: float, size: float, tolerance_change: float
+    evaluate: Evaluate,
+    start: Point,
+    step: float,
+    size: float,
+    tolerance_change: float,
+    max_trials: int,
 ) -> tuple[Point, int]:
     """Return the best point found, and the number of points tried.
 
@@ -47,14 +51,16 @@ def strong_wolfe(
         step: the first to try.
         size: the largest element of the direction, as magnitude.
         tolerance_change: the search ends when no element could change by more.
+        max_trials: how many points it tries after the first.
     """
-    return _Search(evaluate, start).run(step, size, tolerance_change)
+    return _Search(evaluate, start, max_trials).run(step, size, tolerance_change)
 
 
 class _Search:
-    def __init__(self, evaluate: Evaluate, start: Point) -> None:
+    def __init__(self, evaluate: Evaluate, start: Point, max_trials: int) -> None:
         self._evaluate = evaluate
         self._start = start
+        self._max_trials = max_trials
         self._trials = 0
 
     def run(self, step: float, size: float, tolerance: float) -> tuple[Point, int]:
@@ -78,7 +84,7 @@ class _Search:
     def _bracket(self, step: float) -> list[Point]:
         """Return one point that satisfies the conditions, or two with such a point in between."""
         before, now = self._start, self._try(step)
-        for expansions in range(MAX_TRIALS):
+        for expansions in range(self._max_trials):
             rises = expansions > 1 and now.loss >= before.loss
             if self._decreases_too_little(now) or rises:
                 return [before, now]
@@ -94,7 +100,7 @@ class _Search:
         """Return two points after shrinking the interval between them, the best one among them."""
         lacks_progress = False
         low = 0 if ends[0].loss <= ends[1].loss else 1
-        while self._trials <= MAX_TRIALS:
+        while self._trials <= self._max_trials:
             first, last = sorted(each.step for each in ends)
             if (last - first) * size < tolerance:
                 break
