@@ -7,11 +7,17 @@ https://kellerjordan.github.io/posts/muon.
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
+from offgrad import memory
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._products import matmul
+
+_BLOCK = 1 << 16
+"""Elements that are rounded at once."""
 
 
 @np.errstate(all="ignore")
@@ -42,31 +48,46 @@ def adafactor_step(
     """
     p, g = as_float(param), as_float(grad)
     number = p.dtype.type
-    if maximize:
-        g = -g
     new_part = number(step**beta2_decay)
     scale = max(eps2, _root_mean_square(p)) * min(lr, 1 / step**0.5)
-    if weight_decay:
-        p = p * number(1 - lr * weight_decay)
+    estimate = memory.empty(g.shape, g.dtype)
+    np.square(g, out=estimate)
     if row_var is not None and col_var is not None:
         rows, columns = as_float(row_var), as_float(col_var)
-        square = np.square(g)
-        rows = rows + new_part * (square.mean(-1, keepdims=True) - rows)
-        columns = columns + new_part * (square.mean(-2, keepdims=True) - columns)
-        row_var[...], col_var[...] = rows, columns
-        estimate = np.divide(rows, np.maximum(rows.mean(-2, keepdims=True), number(eps1)))
-        estimate = np.multiply(estimate, columns, out=square)
+        rows = rows + new_part * (estimate.mean(-1, keepdims=True) - rows)
+        columns = columns + new_part * (estimate.mean(-2, keepdims=True) - columns)
+        states = [(row_var, rows), (col_var, columns)]
+        share = np.divide(rows, np.maximum(rows.mean(-2, keepdims=True), number(eps1)))
+        np.multiply(share, columns, out=estimate)
     else:
         assert variance is not None
-        old = as_float(variance)
-        estimate = np.asarray(old + new_part * (np.square(g) - old))
-        variance[...] = estimate
-        estimate = estimate.copy()
+        _approach(estimate, as_float(variance), new_part)
+        states = [(variance, memory.copy(estimate))]
     np.maximum(estimate, number(eps1 * eps1), out=estimate)
     np.sqrt(estimate, out=estimate)
     change = np.divide(g, estimate, out=estimate)
-    factor = scale / max(1.0, _root_mean_square(change) / d)
-    param[...] = p - number(factor) * change
+    factor = number(scale / max(1.0, _root_mean_square(change) / d))
+    np.multiply(change, -factor if maximize else factor, out=change)
+    # Nothing fails from here on.
+    for target, values in states:
+        target[...] = values
+    _subtract(param, p, number(1 - lr * weight_decay), change)
+
+
+def _approach(values: Array, mean: Array, share: Any) -> None:
+    """Move `mean` towards `values` by a share of the distance; the result replaces `values`."""
+    np.subtract(values, mean, out=values)
+    np.multiply(values, share, out=values)
+    np.add(values, mean, out=values)
+
+
+def _subtract(param: Array, values: Array, factor: Any, change: Array) -> None:
+    """Write ``values * factor - change`` into `param`; `values` is overwritten."""
+    if factor != 1:
+        np.multiply(values, factor, out=values)
+    np.subtract(values, change, out=values)
+    if values is not param:
+        param[...] = values
 
 
 def _root_mean_square(array: Array) -> float:
@@ -95,13 +116,20 @@ def muon_step(
         adjusted_lr: the factor of the orthogonal matrix that is subtracted.
         coefficients, eps, ns_steps: of `_orthogonal`.
     """
-    p, g, mean = as_float(param), as_float(grad), as_float(momentum_buffer)
+    p, g = as_float(param), as_float(grad)
     number = p.dtype.type
-    mean = mean + number(1 - momentum) * (g - mean)
-    momentum_buffer[...] = mean
-    change = g + number(momentum) * (mean - g) if nesterov else mean
+    mean = memory.copy(g)
+    _approach(mean, as_float(momentum_buffer), number(1 - momentum))
+    change = mean
+    if nesterov:
+        change = memory.copy(mean)
+        _approach(change, g, number(momentum))
     change = _orthogonal(change, coefficients, eps, ns_steps)
-    param[...] = p * number(1 - lr * weight_decay) - number(adjusted_lr) * change
+    update = change if change.dtype == p.dtype else memory.empty(p.shape, p.dtype)
+    np.multiply(change, number(adjusted_lr), out=update)
+    # Nothing fails from here on.
+    momentum_buffer[...] = mean
+    _subtract(param, p, number(1 - lr * weight_decay), update)
 
 
 def _orthogonal(
@@ -112,22 +140,39 @@ def _orthogonal(
     It is the Newton-Schulz iteration. As in PyTorch, each result is rounded to bfloat16.
     """
     a, b, c = coefficients
-    x = _rounded(matrix.T if len(matrix) > matrix.shape[1] else matrix)
-    size = float(_rounded(np.asarray(np.linalg.norm(x))))
-    x = _rounded(x / np.float32(max(size, eps)))
+    is_tall = len(matrix) > matrix.shape[1]
+    size = min(matrix.shape)
+    x, product, gram, polynomial = (
+        memory.empty(shape, np.float32)
+        for shape in ((size, max(matrix.shape)), (size, max(matrix.shape)), *[(size, size)] * 2)
+    )
+    x[...] = matrix.T if is_tall else matrix
+    _round(x)
+    norm = np.asarray([np.linalg.norm(x)], np.float32)
+    _round(norm)
+    np.divide(x, np.float32(max(float(norm[0]), eps)), out=x)
+    _round(x)
     for _ in range(steps):
-        gram = _rounded(_product(x, x.T))
-        polynomial = _rounded(b * gram + c * _product(gram, gram))
-        x = _rounded(a * x + _product(polynomial, x))
-    return x.T if len(matrix) > matrix.shape[1] else x
+        matmul(x, x.T, gram)
+        _round(gram)
+        matmul(gram, gram, polynomial)
+        _weigh(polynomial, c, gram, b)
+        matmul(polynomial, x, product)
+        _weigh(x, a, product, 1)
+    return x.T if is_tall else x
 
 
-def _product(a: Array, b: Array) -> Array:
-    out = np.empty((len(a), b.shape[1]), a.dtype)
-    matmul(a, b, out)
-    return out
+def _weigh(array: Array, weight: float, other: Array, other_weight: float) -> None:
+    """Replace an array by a weighted sum of it and another, which is overwritten, rounded."""
+    np.multiply(array, np.float32(weight), out=array)
+    np.multiply(other, np.float32(other_weight), out=other)
+    np.add(array, other, out=array)
+    _round(array)
 
 
-def _rounded(array: Array) -> Array:
-    """Return an array as float32, rounded to bfloat16."""
-    return np.asarray(array, np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+def _round(array: Array) -> None:
+    """Round the elements of a C-contiguous float32 array to bfloat16, in place."""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        part = flat[start : start + _BLOCK]
+        part[...] = part.astype(ml_dtypes.bfloat16)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from offgrad import memory
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import jit
 from offgrad.kernels._product_tiles import VECTORS, vector_shape
@@ -33,7 +34,7 @@ def pack(matrix: Array, transposed: bool = False) -> Array:
     """
     depth, columns = matrix.shape[::-1] if transposed else matrix.shape
     wide = width(matrix.dtype)
-    packed = np.empty((-(-columns // wide), depth, wide), matrix.dtype)
+    packed = memory.empty((-(-columns // wide), depth, wide), matrix.dtype)
     _pack_loop(matrix, transposed, packed)
     return packed
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from offgrad import memory
 from offgrad.kernels import _panels
 from offgrad.kernels import _recurrent_loops as loops
 from offgrad.kernels._arrays import Array
@@ -265,7 +266,7 @@ def gru_backward(
 
     _over_blocks(run, steps, dh, weight)
     if _is_single(steps):
-        product = np.empty_like(dh)
+        product = memory.empty(dh.shape, dh.dtype)
         matmul(dstate, weight, product)
         dh += product
 
@@ -342,7 +343,7 @@ def _forward_product(
         return _packed(weight, True), lambda first, last: _scratch(
             last - first, weight.shape[0], weight.dtype
         )
-    product = np.empty((states.shape[0], weight.shape[0]), states.dtype)
+    product = memory.empty((states.shape[0], weight.shape[0]), states.dtype)
     matmul(states, weight.T, product, bias)
     return _packed(None, True, weight.dtype), lambda first, last: product[first:last]
 
@@ -359,7 +360,7 @@ def _packed(weight: Array | None, transposed: bool, dtype: Any = None) -> Array:
 def _scratch(rows: int, columns: int, dtype: Any) -> Array:
     """Return room for a product with panels."""
     wide = _panels.width(np.dtype(dtype))
-    return np.empty((rows, -(-columns // wide) * wide), dtype)
+    return memory.empty((rows, -(-columns // wide) * wide), dtype)
 
 
 def _padded(array: Array) -> Array:

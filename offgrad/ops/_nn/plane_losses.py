@@ -31,7 +31,10 @@ def classes_of(target: Array, ignore_index: int, classes: int, where: str) -> tu
     """
     flat = target.reshape(target.shape[0], prod(target.shape[1:]))
     counted = flat != ignore_index
-    at = np.where(counted, flat, 0)
+    at = flat
+    if type(flat) is not MetaArray and not counted.all():
+        at = memory.copy(flat)
+        at[~counted] = 0
     if at.size and type(at) is not MetaArray and not (at.min() >= 0 and at.max() < classes):
         raise IndexError(
             f"{where}: targets must be from 0 to {classes - 1}, or ignore_index ({ignore_index}), "
@@ -42,7 +45,9 @@ def classes_of(target: Array, ignore_index: int, classes: int, where: str) -> tu
 
 def picked(planes: Array, at: Array) -> Array:
     """Return the numbers of the classes `at` [N, L]."""
-    return np.take_along_axis(planes, at[:, None], 1)[:, 0]
+    out = memory.empty(at.shape, planes.dtype)
+    kernels.gather(planes, at[:, None], 1, out[:, None])
+    return out
 
 
 def cross_entropy(
@@ -53,10 +58,12 @@ def cross_entropy(
     counted, at = classes_of(target, ignore_index, logits.shape[1], "cross_entropy")
     lse: Any = memory.empty(at.shape, logits.dtype)
     kernels.log_sum_exp_planes(planes, lse)
-    losses = lse - picked(planes, at)
+    losses = picked(planes, at)
+    np.subtract(lse, losses, out=losses)
     if weight is not None:
-        losses = losses * weight[at]
-    return np.where(counted, losses, losses.dtype.type(0)).reshape(-1), lse.reshape(-1)
+        np.multiply(losses, weight[at], out=losses)
+    losses[~counted] = 0
+    return losses.reshape(-1), lse.reshape(-1)
 
 
 def cross_entropy_backward(

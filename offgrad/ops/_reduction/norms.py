@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.broadcasting import compute, converted
 from offgrad.ops._core.dims import (
     Dim,
     normalize_dims,
@@ -35,8 +36,10 @@ class VectorNorm(Reduction):
         """Return the norm: the count of nonzero elements for 0, max or min for inf and -inf."""
         self.ord = ord
         out = memory.empty(self.reduced_shape(x, dim, keepdim), real_dtype(x.dtype))
-        promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-        magnitude = np.abs(promoted)
+        promoted = converted(x, np.dtype(np.float32)) if x.dtype.itemsize == 2 else x
+        is_square = ord == 2 and x.dtype.kind != "c"
+        ufunc = np.square if is_square else np.abs
+        magnitude = np.asarray(compute(ufunc, promoted, dtype=real_dtype(promoted.dtype)))
         options: Any = {"axis": self.dims, "keepdims": keepdim}
         if ord == 0:
             out[...] = np.count_nonzero(magnitude, **options)
@@ -47,9 +50,12 @@ class VectorNorm(Reduction):
         elif ord == 1:
             out[...] = kernels.sum_axes(magnitude, self.dims, keepdim)
         elif ord == 2:
-            out[...] = np.sqrt(kernels.sum_axes(magnitude * magnitude, self.dims, keepdim))
+            if not is_square:
+                np.square(magnitude, out=magnitude)
+            out[...] = np.sqrt(kernels.sum_axes(magnitude, self.dims, keepdim))
         else:
-            out[...] = kernels.sum_axes(magnitude**ord, self.dims, keepdim) ** (1 / ord)
+            np.power(magnitude, ord, out=magnitude)
+            out[...] = kernels.sum_axes(magnitude, self.dims, keepdim) ** (1 / ord)
         self.save(self=None if ord == 0 else x, result=None if ord in (0, 1) else out)
         return out
 
