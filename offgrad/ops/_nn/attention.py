@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["scaled_dot_product_attention"]
 
 
+def _empty_heads(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return memory for [B, H, rows, columns], the heads of a row side by side: projections before
+    and after them need no copy.
+    """
+    batch, heads, rows, columns = shape
+    return memory.empty((batch, rows, heads, columns), dtype).transpose(0, 2, 1, 3)
+
+
 class ScaledDotProductAttention(Op):
     """softmax(scale q k^T + mask) v, tile by tile (after Dao et al., FlashAttention, 2022).
 
@@ -41,9 +49,7 @@ class ScaledDotProductAttention(Op):
         self.options = options
         self.scale, self.is_causal = scale, options["causal"]
         self.dropout_p = options["dropout_p"]
-        # Heads next to their values in memory: the projection that follows needs no copy.
-        batch, heads, rows = q.shape[:3]
-        out = memory.empty((batch, rows, heads, v.shape[3]), q.dtype).transpose(0, 2, 1, 3)
+        out = _empty_heads((*q.shape[:3], v.shape[3]), q.dtype)
         lse = memory.empty(q.shape[:3], q.dtype)
         kernels.attention(q, k, v, out, lse, mask=mask, **options)
         self.save(query=q, key=k, value=v, attn_mask=mask, output=out, logsumexp=lse)
@@ -84,7 +90,11 @@ class ScaledDotProductAttentionBackward(Op):
         self.options, self.needs = options, needs
         self.save(grad=grad, query=q, key=k, value=v, attn_mask=mask)
         dq, dk, dv = (
-            memory.empty(each.shape, each.dtype) if needed else None
+            None
+            if not needed
+            else memory.empty(each.shape, each.dtype)
+            if each.flags.c_contiguous
+            else _empty_heads(each.shape, each.dtype)
             for each, needed in zip((q, k, v), needs, strict=False)
         )
         kernels.attention_backward(grad, q, k, v, result, lse, dq, dk, dv, mask=mask, **options)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dims import normalize_dim
@@ -46,7 +46,15 @@ class Cat(Op):
         shape = list(arrays[0].shape)
         shape[dim] = sum(self.lengths)
         out = memory.empty(tuple(shape), arrays[0].dtype)
-        np.concatenate(arrays, axis=dim, out=out)
+        if dim and shape[0] > 1 and kernels.is_large(out.size):
+
+            def join(start: int, stop: int) -> None:
+                parts = [each[start:stop] for each in arrays]
+                np.concatenate(parts, axis=dim, out=out[start:stop])
+
+            kernels.in_chunks(join, shape[0], out.size // shape[0])
+        else:
+            np.concatenate(arrays, axis=dim, out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
