@@ -30,7 +30,7 @@ def _torch_as_it_was(lib_name: str | None) -> Iterator[None]:
         yield
         return
     torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed takes a millisecond: it seeks GPUs
     grad, anomaly = torch.is_grad_enabled(), torch.is_anomaly_enabled()
     yield
     torch.set_grad_enabled(grad)
