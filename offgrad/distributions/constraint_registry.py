@@ -86,3 +86,7 @@ for _registry in (biject_to, transform_to):
 biject_to.register(constraints.simplex, lambda _: transforms.StickBreakingTransform())
 transform_to.register(constraints.lower_cholesky, lambda _: transforms.LowerCholeskyTransform())
 transform_to.register(constraints.simplex, lambda _: transforms.SoftmaxTransform())
+for _registry in (biject_to, transform_to):
+    _registry.register(constraints.corr_cholesky, lambda _: transforms.CorrCholeskyTransform())
+for _constraint in (constraints.positive_definite, constraints.positive_semidefinite):
+    transform_to.register(_constraint, lambda _: transforms.PositiveDefiniteTransform())

@@ -12,6 +12,8 @@ from offgrad._missing import missing as _missing
 __all__ = [
     "Constraint",
     "boolean",
+    "cat",
+    "corr_cholesky",
     "dependent",
     "dependent_property",
     "greater_than",
@@ -36,6 +38,7 @@ __all__ = [
     "real_vector",
     "simplex",
     "square",
+    "stack",
     "symmetric",
     "unit_interval",
 ]
@@ -120,6 +123,44 @@ class independent(Constraint):
 
     def __repr__(self) -> str:
         return f"Independent({self.base_constraint!r}, {self.reinterpreted_batch_ndims})"
+
+
+class _Joined(Constraint):
+    """Constraints of parts of a dimension."""
+
+    def __init__(self, cseq: _Any, dim: int) -> None:
+        self.cseq, self.dim = list(cseq), dim
+        self.is_discrete = any(each.is_discrete for each in self.cseq)
+        self.event_dim = max(each.event_dim for each in self.cseq)
+
+
+class cat(_Joined):
+    """Constraints of parts of a dimension, of `lengths`, 1 each by default."""
+
+    def __init__(self, cseq: _Any, dim: int = 0, lengths: _Any = None) -> None:
+        super().__init__(cseq, dim)
+        self.lengths = [1] * len(self.cseq) if lengths is None else list(lengths)
+
+    def check(self, value: _Any) -> _Any:
+        """Return whether values lie in it."""
+        parts = value.split(self.lengths, self.dim)
+        found = [each.check(part) for each, part in zip(self.cseq, parts, strict=True)]
+        return _ops.cat(found, self.dim)
+
+
+class stack(_Joined):
+    """A constraint for each entry of a dimension."""
+
+    def __init__(self, cseq: _Any, dim: int = 0) -> None:
+        super().__init__(cseq, dim)
+        if self.dim < 0:
+            self.event_dim += 1
+
+    def check(self, value: _Any) -> _Any:
+        """Return whether values lie in it."""
+        parts = value.unbind(self.dim)
+        found = [each.check(part) for each, part in zip(self.cseq, parts, strict=True)]
+        return _ops.stack(found, self.dim)
 
 
 class _Rule(Constraint):
@@ -299,6 +340,14 @@ lower_triangular: Constraint = _Rule("LowerTriangular()", _is_lower_triangular, 
 lower_cholesky: Constraint = _Rule(
     "LowerCholesky()",
     lambda x: _is_lower_triangular(x) & (x.diagonal(dim1=-2, dim2=-1) > 0).all(-1),
+    event_dim=2,
+)
+corr_cholesky: Constraint = _Rule(
+    "CorrCholesky()",
+    lambda x: (
+        ((x**2).sum(-1) - 1).abs().le(_np.finfo(x._array.dtype).eps * x.shape[-1] * 10).all(-1)
+        & lower_cholesky.check(x)
+    ),
     event_dim=2,
 )
 square: Constraint = _Rule("Square()", _is_square, event_dim=2)

@@ -11,6 +11,7 @@ from offgrad.distributions.beta import Beta
 from offgrad.distributions.binomial import Binomial
 from offgrad.distributions.categorical import Categorical
 from offgrad.distributions.cauchy import Cauchy
+from offgrad.distributions.continuous_bernoulli import ContinuousBernoulli
 from offgrad.distributions.dirichlet import Dirichlet
 from offgrad.distributions.exponential import Exponential
 from offgrad.distributions.gamma import Gamma
@@ -19,6 +20,7 @@ from offgrad.distributions.gumbel import EULER, Gumbel
 from offgrad.distributions.half_normal import HalfNormal
 from offgrad.distributions.independent import Independent
 from offgrad.distributions.laplace import Laplace
+from offgrad.distributions.low_rank_multivariate_normal import LowRankMultivariateNormal
 from offgrad.distributions.multivariate_normal import MultivariateNormal, mahalanobis
 from offgrad.distributions.normal import Normal
 from offgrad.distributions.one_hot_categorical import OneHotCategorical
@@ -176,6 +178,21 @@ def _multivariate_normal(p: Any, q: Any) -> Any:
     distance = mahalanobis(q._factor, q.loc - p.loc)
     determinants = q._half_log_determinant() - p._half_log_determinant()
     return determinants + 0.5 * (trace + distance - p.event_shape[0])
+
+
+@register_kl(LowRankMultivariateNormal, LowRankMultivariateNormal)
+@register_kl(LowRankMultivariateNormal, MultivariateNormal)
+@register_kl(MultivariateNormal, LowRankMultivariateNormal)
+def _low_rank(p: Any, q: Any) -> Any:
+    full = (MultivariateNormal(each.loc, scale_tril=each.scale_tril) for each in (p, q))
+    return _multivariate_normal(*full)
+
+
+@register_kl(ContinuousBernoulli, ContinuousBernoulli)
+def _continuous_bernoulli(p: Any, q: Any) -> Any:
+    normalizers = p._log_normalizer() - q._log_normalizer()
+    zeros = ops.log1p(-p.probs) - ops.log1p(-q.probs)
+    return p.mean * (p.logits - q.logits) + normalizers + zeros
 
 
 @register_kl(Poisson, Poisson)

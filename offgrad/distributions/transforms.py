@@ -10,6 +10,12 @@ from offgrad._missing import missing as _missing
 from offgrad._size import Size as _Size
 from offgrad._tensor.tensor import Tensor as _Tensor
 from offgrad.distributions import constraints as _constraints
+from offgrad.distributions._joined_transforms import (
+    CatTransform,
+    CorrCholeskyTransform,
+    CumulativeDistributionTransform,
+    StackTransform,
+)
 from offgrad.distributions._transform_base import (
     ComposeTransform,
     IndependentTransform,
@@ -22,15 +28,20 @@ from offgrad.distributions.utils import sum_rightmost as _sum_rightmost
 __all__ = [
     "AbsTransform",
     "AffineTransform",
+    "CatTransform",
     "ComposeTransform",
+    "CorrCholeskyTransform",
+    "CumulativeDistributionTransform",
     "ExpTransform",
     "IndependentTransform",
     "LowerCholeskyTransform",
+    "PositiveDefiniteTransform",
     "PowerTransform",
     "ReshapeTransform",
     "SigmoidTransform",
     "SoftmaxTransform",
     "SoftplusTransform",
+    "StackTransform",
     "StickBreakingTransform",
     "TanhTransform",
     "Transform",
@@ -296,6 +307,20 @@ class LowerCholeskyTransform(_PlainTransform):
 
     def _inverse(self, y: _Tensor) -> _Tensor:
         return y.tril(-1) + y.diagonal(dim1=-2, dim2=-1).log().diag_embed()
+
+
+class PositiveDefiniteTransform(_PlainTransform):
+    """Matrices to positive definite ones, by way of Cholesky factors."""
+
+    domain = _constraints.independent(_constraints.real, 2)
+    codomain = _constraints.positive_definite
+
+    def _call(self, x: _Tensor) -> _Tensor:
+        factor = LowerCholeskyTransform()(x)
+        return factor @ factor.mT
+
+    def _inverse(self, y: _Tensor) -> _Tensor:
+        return LowerCholeskyTransform().inv(_ops.cholesky(y))
 
 
 __getattr__ = _missing("offgrad.distributions.transforms")
