@@ -101,6 +101,7 @@ from offgrad.ops import *  # noqa: F403
 
 if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad import (
+        checkpoint,
         fft,
         func,
         linalg,
@@ -113,7 +114,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad._config import show_config
     from offgrad.func import vmap
     from offgrad.serialization import load, save
-    from offgrad.session import offload
+    from offgrad.session import offload, offload_model
     from offgrad.utils.dlpack import to_dlpack
 
 # NumPy may have been imported before this module set the environment.
@@ -192,8 +193,9 @@ __all__ = [
     "cfloat",
     "channels_last",
     "channels_last_3d",
-    "complex64",
+    "checkpoint",
     "complex128",
+    "complex64",
     "contiguous_format",
     "detach_",
     "double",
@@ -203,24 +205,24 @@ __all__ = [
     "fft",
     "fill_",
     "float",
+    "float16",
+    "float32",
+    "float64",
     "float8_e4m3fn",
     "float8_e4m3fnuz",
     "float8_e5m2",
     "float8_e5m2fnuz",
     "float8_e8m0fnu",
-    "float16",
-    "float32",
-    "float64",
     "func",
     "get_num_threads",
     "half",
     "inf",
     "inference_mode",
     "int",
-    "int8",
     "int16",
     "int32",
     "int64",
+    "int8",
     "is_anomaly_check_nan_enabled",
     "is_anomaly_enabled",
     "is_grad_enabled",
@@ -237,6 +239,7 @@ __all__ = [
     "nn",
     "no_grad",
     "offload",
+    "offload_model",
     "ops",
     "optim",
     "pi",
@@ -262,10 +265,10 @@ __all__ = [
     "storage",
     "strided",
     "to_dlpack",
-    "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "uint8",
     "utils",
     "vmap",
     "zero_",

@@ -8,9 +8,9 @@ import stat
 import sys
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from offgrad_storage.interrupts import interruptible, masked
 from offgrad import memory
 from offgrad._checkpoint.names import STORAGE_TYPES, dtype_names, offgrad_module
 from offgrad._tensor.tensor import Tensor
-from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.tensor_base import TensorBase, alias, metadata
 from offgrad.nn.parameter import Parameter
 
 _ALIGNMENT = 64
@@ -64,11 +64,11 @@ def _name(full: str) -> _Name:
 class _StorageRef:
     """A storage, as the pickle refers to it."""
 
-    def __init__(self, key: str, data: NDArray[Any], dtype_name: str) -> None:
-        self.data = data
-        typed = dtype_name in _TYPES
-        kind = _name("torch." + _TYPES[dtype_name] if typed else "torch.storage.UntypedStorage")
-        count = data.size if typed else data.nbytes
+    def __init__(self, key: str, dtype: Any, nbytes: int, data: Callable[[], NDArray[Any]]) -> None:
+        self.data = data  # paged memory is read when it is written to the file
+        typed = dtype.name in _TYPES
+        kind = _name("torch." + _TYPES[dtype.name] if typed else "torch.storage.UntypedStorage")
+        count = nbytes // dtype.itemsize if typed else nbytes
         self.pid = ("storage", kind, key, "cpu", count)
 
 
@@ -130,7 +130,7 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
         }
         kind = type(tensor)
         if kind is Parameter:
-            data = wrap(tensor._array, tensor._storage)
+            data = alias(tensor)
             flags: Any = tensor._requires_grad, OrderedDict()
             if own:
                 return _name("torch._utils._rebuild_parameter_with_state"), (data, *flags, own)
@@ -143,35 +143,55 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
 
     def _tensor_arguments(self, tensor: Tensor) -> Any:
         """Return the storage, offset, shape, strides and flags of a tensor."""
-        array, storage = tensor._array, tensor._storage
-        flat = _flat(storage.root)
+        spec, storage = metadata(tensor), tensor._storage
+        dtype = spec.dtype
+        memory_of = _paged_memory(tensor) if tensor._spec is not None else _memory(tensor)
         ref, offset = None, 0
-        if flat is not None:
-            distance = _address(array) - _address(flat) if array.size else 0
-            offset, rest = divmod(distance, array.itemsize)
-            steps = [divmod(step, array.itemsize) for step in array.strides]
-            fits = not rest and not flat.nbytes % array.itemsize and distance >= 0
-            fits &= distance + _extent(array) <= flat.nbytes
+        if memory_of is not None:
+            nbytes, distance, data = memory_of
+            offset, rest = divmod(distance, dtype.itemsize)
+            steps = [divmod(step, dtype.itemsize) for step in spec.strides]
+            fits = not rest and not nbytes % dtype.itemsize and distance >= 0
+            fits &= distance + _extent(spec) <= nbytes
             if fits and all(step >= 0 and not odd for step, odd in steps):
-                ref = self._ref((storage.uid, array.dtype), flat.view(array.dtype))
+                ref = self._ref((storage.uid, dtype), dtype, nbytes, data)
         if ref is None:  # memory that PyTorch's strides cannot describe: a copy of its own
-            array = memory.copy(array)
-            ref, offset = self._ref(array, array.reshape(-1)), 0
-        stride = tuple(step // array.itemsize for step in array.strides)
-        common: Any = (ref, offset, array.shape, stride, tensor._requires_grad, OrderedDict())
-        name = array.dtype.name
-        if name in _TYPES:
+            spec = memory.copy(tensor._array)
+            ref, offset = self._ref(id(spec), dtype, spec.nbytes, spec.reshape(-1).view), 0
+        stride = tuple(step // dtype.itemsize for step in spec.strides)
+        common: Any = (ref, offset, spec.shape, stride, tensor._requires_grad, OrderedDict())
+        if dtype.name in _TYPES:
             return common
-        return *common, _name(f"torch.{name}")
+        return *common, _name(f"torch.{dtype.name}")
 
-    def _ref(self, key: Any, data: NDArray[Any]) -> _StorageRef:
-        key = id(key) if isinstance(key, np.ndarray) else key
+    def _ref(
+        self, key: Any, dtype: Any, nbytes: int, data: Callable[[], NDArray[Any]]
+    ) -> _StorageRef:
         ref = self._by_memory.get(key)
         if ref is None:
-            ref = _StorageRef(str(len(self.storages)), data, data.dtype.name)
+            ref = _StorageRef(str(len(self.storages)), dtype, nbytes, data)
             self._by_memory[key] = ref
             self.storages.append(ref)
         return ref
+
+
+_Memory: TypeAlias = tuple[int, int, Callable[[], NDArray[Any]]]
+"""The bytes of a storage, the offset of a tensor in it, and a function that returns its memory."""
+
+
+def _memory(tensor: Tensor) -> _Memory | None:
+    """Return the memory of a tensor; None if it has gaps."""
+    flat, array = _flat(tensor._storage.root), tensor._array
+    if flat is None:
+        return None
+    distance = _address(array) - _address(flat) if array.size else 0
+    return flat.nbytes, distance, flat.view
+
+
+def _paged_memory(tensor: Tensor) -> _Memory:
+    """Return the memory of a tensor without reading it."""
+    storage = tensor._storage
+    return storage.nbytes, tensor._offset, lambda: storage.root.reshape(-1)
 
 
 def _address(array: NDArray[Any]) -> int:
@@ -209,7 +229,7 @@ def write(obj: Any, file: BinaryIO, folder: str, protocol: int) -> None:
                 _add(archive, f"{folder}/.storage_alignment", str(_ALIGNMENT).encode())
                 _add(archive, f"{folder}/byteorder", sys.byteorder.encode())
                 for key, ref in enumerate(pickler.storages):
-                    _add(archive, f"{folder}/data/{key}", ref.data.view(np.uint8).data)
+                    _add(archive, f"{folder}/data/{key}", ref.data().view(np.uint8).data)
                 _add(archive, f"{folder}/version", b"3\n")
                 archive.close()
         finally:

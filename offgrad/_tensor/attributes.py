@@ -7,7 +7,7 @@ import numpy as np
 from offgrad._dtype import DTYPES, DType
 from offgrad._layout import contiguous_format, layout, strided
 from offgrad._size import Size
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata
 from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.device import CPU, META, Device, check_device
 from offgrad.ops._core.dims import normalize_dim
@@ -22,32 +22,32 @@ class Attributes(TensorBase):
     @property
     def shape(self) -> Size:
         """The sizes of the dimensions."""
-        return _new_tuple(Size, self._array.shape)
+        return _new_tuple(Size, metadata(self).shape)
 
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
-        return self._array.ndim
+        return metadata(self).ndim
 
     @property
     def dtype(self) -> DType:
         """The type of the elements."""
-        return DTYPES[self._array.dtype]
+        return DTYPES[metadata(self).dtype]
 
     @property
     def device(self) -> Device:
         """The device: the CPU, or "meta" for a tensor without memory."""
-        return META if type(self._array) is MetaArray else CPU
+        return META if type(metadata(self)) is MetaArray else CPU
 
     @property
     def is_meta(self) -> bool:
         """Whether the tensor has shape and dtype only, and no memory."""
-        return type(self._array) is MetaArray
+        return type(metadata(self)) is MetaArray
 
     @property
     def is_cpu(self) -> bool:
         """Whether the tensor has memory."""
-        return type(self._array) is not MetaArray
+        return type(metadata(self)) is not MetaArray
 
     @property
     def layout(self) -> layout:
@@ -57,48 +57,48 @@ class Attributes(TensorBase):
     @property
     def nbytes(self) -> int:
         """The bytes of the elements."""
-        return self._array.nbytes
+        return metadata(self).nbytes
 
     @property
     def itemsize(self) -> int:
         """The bytes of one element."""
-        return self._array.itemsize
+        return metadata(self).itemsize
 
     def size(self, dim: int | None = None) -> Any:
         """Return the shape, or the size of one dimension."""
         if dim is None:
-            return _new_tuple(Size, self._array.shape)
-        return self._array.shape[self._existing_dim(dim, "size")]
+            return _new_tuple(Size, metadata(self).shape)
+        return metadata(self).shape[self._existing_dim(dim, "size")]
 
     def dim(self) -> int:
         """Return the number of dimensions."""
-        return self._array.ndim
+        return metadata(self).ndim
 
     ndimension = dim
 
     def numel(self) -> int:
         """Return the number of elements."""
-        return self._array.size
+        return metadata(self).size
 
     nelement = numel
 
     def element_size(self) -> int:
         """Return the bytes of one element."""
-        return self._array.itemsize
+        return metadata(self).itemsize
 
     def stride(self, dim: int | None = None) -> Any:
         """Return the strides in elements, of all dimensions or one."""
-        steps = tuple(step // self._array.itemsize for step in self._array.strides)
+        steps = tuple(step // metadata(self).itemsize for step in metadata(self).strides)
         return steps if dim is None else steps[self._existing_dim(dim, "stride")]
 
     def _existing_dim(self, dim: int, where: str) -> int:
-        if not self._array.ndim:
+        if not metadata(self).ndim:
             raise IndexError(f"{where}: dim {dim} is given, but the tensor has no dimensions")
-        return normalize_dim(dim, self._array.ndim, where)
+        return normalize_dim(dim, metadata(self).ndim, where)
 
     def dim_order(self) -> tuple[int, ...]:
         """Return the dimensions in the order of their strides, the largest first."""
-        order = sorted(range(self._array.ndim), key=lambda axis: -self._array.strides[axis])
+        order = sorted(range(metadata(self).ndim), key=lambda axis: -metadata(self).strides[axis])
         return tuple(order)
 
     def data_ptr(self) -> int:
@@ -110,20 +110,20 @@ class Attributes(TensorBase):
     def is_contiguous(self, memory_format: Any = contiguous_format) -> bool:
         """Return whether the memory has no gaps and is in C order, or that of `memory_format`."""
         if memory_format is contiguous_format:
-            return self._array.flags.c_contiguous
-        return is_in_order(self._array, memory_format, "is_contiguous")
+            return metadata(self).flags.c_contiguous
+        return is_in_order(metadata(self), memory_format, "is_contiguous")
 
     def is_floating_point(self) -> bool:
         """Return whether the dtype is a real floating point type."""
-        return DTYPES[self._array.dtype].is_floating_point
+        return DTYPES[metadata(self).dtype].is_floating_point
 
     def is_complex(self) -> bool:
         """Return whether the dtype is complex."""
-        return self._array.dtype.kind == "c"
+        return metadata(self).dtype.kind == "c"
 
     def is_signed(self) -> bool:
         """Return whether the dtype has negative numbers."""
-        return self._array.dtype.kind not in "bu"
+        return metadata(self).dtype.kind not in "bu"
 
     def is_nonzero(self) -> bool:
         """Return whether the only element is not zero.
@@ -137,7 +137,7 @@ class Attributes(TensorBase):
 
     def is_same_size(self, other: TensorBase) -> bool:
         """Return whether `other` has the same shape."""
-        return self._array.shape == other._array.shape
+        return metadata(self).shape == metadata(other).shape
 
     def is_set_to(self, tensor: TensorBase) -> bool:
         """Return whether `tensor` has the same elements of the same memory."""

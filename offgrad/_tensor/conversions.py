@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from offgrad import _dtype, ops
 from offgrad._dtype import DType
 from offgrad._tensor import type_names
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, alias, describe
 from offgrad.memory.meta import MetaArray, meta_strided
 from offgrad.ops._core.dtypes import check_tensor
 
@@ -261,13 +261,10 @@ class Conversions(TensorBase):
         if known is not None:
             return known
         copy = object.__new__(type(self))
-        clone = ops.clone(wrap(self._array, self._storage))
-        copy._set(clone._array, clone._storage, self._requires_grad)
-        copy._storage.role = self._storage.role
+        copy._share(_clone_of(self), self._requires_grad)
         memo[id(self)] = copy
         if self._grad is not None:
-            copy._grad = ops.clone(self._grad.detach())
-            copy._grad._storage.role = self._grad._storage.role
+            copy._grad = _clone_of(self._grad)
         for name, value in self.__dict__.items():
             if name not in TensorBase.__annotations__:
                 setattr(copy, name, deepcopy(value, memo))
@@ -279,7 +276,7 @@ class Conversions(TensorBase):
         for name, value in self.__dict__.items():
             if name not in TensorBase.__annotations__:
                 copy.__dict__[name] = value
-        copy._set(self._array, self._storage, self._requires_grad)
+        copy._share(self, self._requires_grad)
         return copy
 
     def __reduce__(self: Any) -> Any:
@@ -309,6 +306,15 @@ def rebuild_meta(kind: Any, shape: Any, strides: Any, dtype: Any, requires_grad:
     array = meta_strided(shape, dtype, strides, extent + np.dtype(dtype).itemsize)
     tensor._set(array, None, requires_grad)
     return tensor
+
+
+def _clone_of(tensor: TensorBase) -> "Tensor":
+    """Return a copy with its role; the copy of paged memory is paged as well."""
+    copy = ops.clone(alias(tensor))
+    storage = tensor._storage
+    copy._storage.role = storage.role
+    storage.place_alike(copy, storage.role)
+    return copy
 
 
 def rebuild(

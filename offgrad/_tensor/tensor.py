@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,13 @@ from offgrad.autograd import gradients
 from offgrad.autograd.grad_mode import is_inference_mode_enabled
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.node import AccumulateGrad, Node, gradient_edge
-from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable
+from offgrad.autograd.tensor_base import (
+    TensorBase,
+    describe,
+    is_differentiable,
+    load_array,
+    metadata,
+)
 from offgrad.autograd.views import is_stale, refresh
 from offgrad.ops._core.device import CPU
 from offgrad.ops._core.dtypes import check_tensor, default_dtype, element
@@ -79,7 +85,7 @@ class Tensor(
     def _make_subclass(cls: Any, data: Any, require_grad: bool = False, **_: Any) -> Any:
         """Return a tensor of class `cls` over the memory of `data`."""
         tensor = object.__new__(cls)
-        tensor._set(check_tensor(data, "_make_subclass")._array, data._storage, False)
+        tensor._share(check_tensor(data, "_make_subclass"))
         return tensor.requires_grad_() if require_grad else tensor
 
     def as_subclass(self, cls: Any) -> Any:
@@ -107,7 +113,9 @@ class Tensor(
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
+            if name == "_array" and self._spec is not None:
+                return load_array(self)
             raise no_attribute("Tensor", name)
 
     # Autograd
@@ -171,7 +179,8 @@ class Tensor(
                 f"{type(value).__name__}"
             )
         if value is not None and (
-            value._array.shape != self._array.shape or value._array.dtype != self._array.dtype
+            metadata(value).shape != metadata(self).shape
+            or metadata(value).dtype != metadata(self).dtype
         ):
             raise RuntimeError(
                 f"grad must have its tensor's shape and dtype, got a {describe(value)} for a "
@@ -224,22 +233,24 @@ class Tensor(
     def data(self, value: "Tensor") -> None:
         if not isinstance(value, TensorBase):
             raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
-        array = value._array
         if value.is_meta is not self.is_meta:
             raise RuntimeError(
                 "incompatible tensor type: .data stays on the device of the tensor, got a "
                 f"{describe(value)} on {value.device} for one on {self.device}"
             )
-        if (array.shape, array.dtype) != (self._array.shape, self._array.dtype):
-            if self._requires_grad and not is_differentiable(array.dtype):
+        new, old = metadata(value), metadata(self)
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            if self._requires_grad and not is_differentiable(new.dtype):
                 raise RuntimeError(
                     "a tensor that requires grad takes floating point or complex data, got a "
                     f"{describe(value)}"
                 )
             self._accumulator = None  # it expects gradients of the old shape and dtype
-        self._array, self._storage = array, value._storage
+        before = self._storage
+        self._share(value, self._requires_grad)
         if self._is_module_parameter:
             self._storage.role = "parameters"
+        before.place_alike(self, before.role)
 
     def backward(
         self,

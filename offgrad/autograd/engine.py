@@ -24,6 +24,7 @@ from offgrad.autograd.node import (
 from offgrad.autograd.override_state import state as override_state
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.memory import Storage, announce_uses
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -209,17 +210,23 @@ def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bo
 def _announce_order(order: Order, cleanup: ExitStack) -> bool:
     """Pass to each `Unpacker` the packed tensors of this pass, in the order of their use.
 
+    The same for paged memory that saved tensors hold.
+
     The functions that the unpackers return are added to `cleanup`.
 
     Returns:
         Whether there are any.
     """
     plans: dict[int, tuple[Unpacker, list[Any]]] = {}
+    paged: list[Storage] = []
     for node, execute in order:
         if execute:
             for saved in node.saves():
                 if saved._unpacker is not None:
                     _add_to_plans(saved, plans)
+                elif (storage := saved.kept_storage()) is not None and storage.is_paged:
+                    paged.append(storage)
+    announce_uses(paged)
     for unpacker, sequence in plans.values():
         cleanup.callback(unpacker.plan(sequence))
     return bool(plans)

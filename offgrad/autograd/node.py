@@ -17,7 +17,7 @@ from offgrad.autograd.garbage import NODES, collector
 from offgrad.autograd.handles import RemovableHandle, add_hook
 from offgrad.autograd.ownership import is_sole_owner
 from offgrad.autograd.saved_tensor import SavedTensor
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata, wrap
 from offgrad.autograd.views import is_stale, refresh
 from offgrad.memory import forks
 
@@ -243,7 +243,8 @@ class AccumulateGrad(Node):
     def __init__(self, variable: "Tensor") -> None:
         super().__init__()
         self._variable = variable
-        self.output_metadata = ((variable._array.shape, variable._array.dtype),)
+        spec = metadata(variable)
+        self.output_metadata = ((spec.shape, spec.dtype),)
 
     @property
     def variable(self) -> "Tensor":
@@ -290,25 +291,27 @@ class AccumulateGrad(Node):
             is_kept = is_ours and is_plain and grad._array.flags.c_contiguous
             # A tensor of its own: a Function may return a parameter.
             leaf.grad = wrap(grad._array, grad._storage) if is_kept else grad.clone()
-        elif leaf.grad._array.shape != grad._array.shape:
+        elif metadata(leaf.grad).shape != grad._array.shape:
             raise RuntimeError(
                 f"the gradient of a leaf must have the shape of its .grad, got a {describe(grad)} "
                 f"for a {describe(leaf.grad)}; set .grad to None after changing a leaf's shape"
             )
-        elif not isinstance(leaf.grad._array, np.ndarray):
+        elif not isinstance(metadata(leaf.grad), np.ndarray):
             leaf.grad = grad + leaf.grad  # the second is sparse, the sum is not
-        elif grad_mode.state.grad_enabled or 0 in leaf.grad._array.strides:
+        elif grad_mode.state.grad_enabled or 0 in metadata(leaf.grad).strides:
             # With create_graph, as in PyTorch even where this gradient has no history; or the
             # elements of an expanded .grad share memory.
             leaf.grad = leaf.grad + grad
         else:
             leaf.grad._storage.write(self.name())
+            total = leaf.grad._array
             previous = ignore_float_errors()
             try:
-                np.add(leaf.grad._array, grad._array, out=leaf.grad._array)
+                np.add(total, grad._array, out=total)
             finally:
                 restore_float_errors(previous)
         leaf.grad._storage.role = "gradients"
+        leaf._storage.place_alike(leaf.grad, "gradients")
 
 
 def _with_sparse(previous: "Tensor | None", grad: "Tensor") -> "Tensor":

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad.autograd.saved_tensor import SavedTensor, is_parameter
-from offgrad.autograd.tensor_base import wrap
+from offgrad.autograd.tensor_base import alias, metadata, wrap
 from offgrad.autograd.views import ViewChain
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def replay_of(
     if ops > MAX_RECOMPUTE_OPS:
         return None
     holds_parameters = any(each.holds_parameters for each in before) or any(
-        isinstance(each, HeldInput) and each.tensor._array.nbytes > _MAX_COPIED_NBYTES
+        isinstance(each, HeldInput) and metadata(each.tensor).nbytes > _MAX_COPIED_NBYTES
         for each in sources
     )
     uids = tuple([-1 if each is None else each._storage.uid for each in outputs])
@@ -129,12 +129,12 @@ def _source(tensor: "Tensor") -> HeldInput | ComputedInput | None:
     storage, maker, view_chain = tensor._storage, owner._grad_fn, tensor._view_chain
     # An input without gradient must not hold the graph that computed it.
     if maker is None or not tensor._requires_grad:
-        if tensor._array.nbytes <= _MAX_COPIED_NBYTES:
+        if metadata(tensor).nbytes <= _MAX_COPIED_NBYTES:
             return HeldInput(wrap(tensor._array.copy("K")), 0)
         # NumPy does not report changes.
         if storage.external or storage.exported or not is_parameter(owner):
             return None
-        return HeldInput(wrap(tensor._array, storage), storage.version)
+        return HeldInput(alias(tensor), storage.version)
     replay = made_by(owner)
     if replay is None:
         return None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad.autograd import grad_mode
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, drop_array, wrap
 from offgrad.memory import POOL_THRESHOLD, Storage, copy, track_saver
 from offgrad.memory.meta import MetaArray
 
@@ -245,8 +245,11 @@ class SavedTensor:
         if hooks and not tensor._is_wrapped_number and self._pack(hooks[-1], tensor, is_own):
             return
         self._tensor = wrap(tensor._array, tensor._storage) if is_output else tensor
-        self._uid = tensor._storage.uid
-        if tensor._array.nbytes >= POOL_THRESHOLD:
+        storage = tensor._storage
+        self._uid = storage.uid
+        if storage.is_paged:
+            self._tensor = _without_array(self._tensor)
+        elif tensor._array.nbytes >= POOL_THRESHOLD:
             if not hooks and self._pack_by_default(tensor, is_own):
                 return
             track_saver(self)
@@ -478,3 +481,13 @@ class SavedTensor:
             f"{operation or storage.changed_by}; use the out-of-place form, or change a clone "
             "(autograd.detect_anomaly() tells the line that saved it)"
         )
+
+
+def _without_array(tensor: "Tensor") -> "Tensor":
+    """Return a tensor over paged memory, with its history, that lets the memory be evicted."""
+    if tensor._spec is None:
+        held = object.__new__(type(tensor))
+        held.__dict__.update(tensor.__dict__)
+        drop_array(held)
+        return held
+    return tensor

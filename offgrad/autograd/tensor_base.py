@@ -29,6 +29,7 @@ class TensorBase:
     # The class of the tensors that `wrap` creates; the module of `offgrad.Tensor` sets it.
     tensor_class: ClassVar[type["Tensor"]]
 
+    # A tensor over paged memory has none: `Tensor.__getattr__` reads it on each use.
     _array: NDArray[Any]
     _storage: Storage
     # Class attributes as defaults save memory: most tensors need only an array and a storage.
@@ -47,10 +48,26 @@ class TensorBase:
     _post_accumulate_hooks: "dict[int, Any] | None" = None
     _accumulator: "ref[AccumulateGrad] | None" = None
     _grad: "Tensor | None" = None
+    # Of a tensor over paged memory: an array of its shape, dtype and strides whose elements must
+    # not be read, and the offset of its first element in the storage, in bytes.
+    _spec: NDArray[Any] | None = None
+    _offset: int = 0
 
     def _set(self, array: NDArray[Any], storage: Storage | None, requires_grad: bool) -> None:
         self._array = array
+        if self._spec is not None:
+            del self._spec
         self._storage = new_storage(array) if storage is None else storage
+        if requires_grad:
+            self._requires_grad = True
+
+    def _share(self, source: "TensorBase", requires_grad: bool = False) -> None:
+        """Become a tensor over the memory of `source`, which is not read if it is paged."""
+        if source._spec is None:
+            self._set(source._array, source._storage, requires_grad)
+            return
+        self.__dict__.pop("_array", None)
+        self._storage, self._spec, self._offset = source._storage, source._spec, source._offset
         if requires_grad:
             self._requires_grad = True
 
@@ -84,9 +101,52 @@ def wrap(
     return tensor
 
 
+def metadata(tensor: TensorBase) -> NDArray[Any]:
+    """Return an array of the tensor's shape, dtype and strides, without reading paged memory.
+
+    Its elements must not be read.
+    """
+    spec = tensor._spec
+    return tensor._array if spec is None else spec
+
+
+def drop_array(tensor: TensorBase) -> None:
+    """Let a tensor over paged memory hold no array; each use reads the storage."""
+    if tensor._spec is None:
+        array, root = tensor._array, tensor._storage.root
+        element = np.empty(1, array.dtype)
+        tensor._offset = _address(array) - _address(root)
+        tensor._spec = np.lib.stride_tricks.as_strided(
+            element, array.shape, array.strides, writeable=False
+        )
+        del tensor.__dict__["_array"]
+
+
+def load_array(tensor: TensorBase) -> NDArray[Any]:
+    """Return the array of a tensor over paged memory, which stays while the array exists."""
+    spec, root = tensor._spec, tensor._storage.root
+    assert spec is not None
+    if (spec.shape, spec.dtype, spec.strides) == (root.shape, root.dtype, root.strides):
+        return root
+    return np.ndarray(spec.shape, spec.dtype, root, tensor._offset, spec.strides)
+
+
+def alias(tensor: TensorBase) -> "Tensor":
+    """Return a detached tensor over the same memory, which is not read if it is paged."""
+    if tensor._spec is None:
+        return wrap(tensor._array, tensor._storage)
+    result = _new(TensorBase.tensor_class)
+    result._share(tensor)
+    return result
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
 def numpy_dtype(x: Any) -> np.dtype[Any]:
     """Return NumPy's dtype of a tensor or an array, as backward gets either."""
-    dtype: np.dtype[Any] = getattr(x, "_array", x).dtype
+    dtype: np.dtype[Any] = (metadata(x) if isinstance(x, TensorBase) else x).dtype
     return dtype
 
 
@@ -97,5 +157,5 @@ def is_differentiable(dtype: np.dtype[Any]) -> bool:
 
 def describe(tensor: TensorBase) -> str:
     """Return shape and dtype of `tensor` for an error message."""
-    array = tensor._array
+    array = metadata(tensor)
     return f"{array.dtype.name} tensor of shape {list(array.shape)}"

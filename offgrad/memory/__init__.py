@@ -20,15 +20,23 @@ from offgrad.memory.allocator import (
 )
 from offgrad.memory.holders import memory_by_holder, saved_by_module
 from offgrad.memory.limited_counter import OutOfMemoryError
+from offgrad.memory.paged_storage import (
+    PagedStorage,
+    announce_uses,
+    turn_paged,
+    turn_resident,
+)
 from offgrad.memory.storage import PendingCopy, Storage, track_saver
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 __all__ = [
     "OutOfMemoryError",
     "POOL_THRESHOLD",
+    "PagedStorage",
     "PendingCopy",
     "Storage",
     "allocated",
+    "announce_uses",
     "contiguous",
     "copy",
     "empty",
@@ -44,5 +52,7 @@ __all__ = [
     "reset_peak",
     "saved_by_module",
     "track_saver",
+    "turn_paged",
+    "turn_resident",
     "zeros",
 ]

@@ -40,7 +40,7 @@ def saved_by_module() -> dict[str, int]:
     """
     held: Counter[str] = Counter()
     for saver, storage in _first_savers().values():
-        held[saver.module] += storage.root.nbytes
+        held[saver.module] += storage.resident_nbytes
     return dict(held.most_common())
 
 
@@ -78,7 +78,7 @@ def _holders() -> Iterator[tuple[str, Saver | None, int]]:
         if storage.original is not None and storage.original() is not None:
             continue  # the same memory
         saver, _ = saved.get(storage.uid, (None, None))
-        nbytes = storage.root.nbytes
+        nbytes = storage.resident_nbytes
         total += nbytes
         yield storage.role if saver is None else SAVED, saver, nbytes
     for reclaimable in counter.reclaimables:

@@ -1,7 +1,8 @@
 """Storage: the memory behind a tensor and all its views."""
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from weakref import ref
 
@@ -62,6 +63,11 @@ _MIN_TO_PRUNE = 16
 _count = counter.add
 
 
+def new_uid() -> int:
+    """Return a number that no other storage of this process has."""
+    return next(_uids)
+
+
 class Storage:
     """The identity, version and role of one piece of tensor memory.
 
@@ -96,6 +102,12 @@ class Storage:
     successor: "Storage | None" = None
     original: "ref[Storage] | None" = None
     is_noted = False
+    # Whether the memory may be in a store: see `PagedStorage`.
+    is_paged = False
+    # Pages gradients, copies and optimizer state along with this memory, if a policy says so.
+    placer: "Callable[[Any, str], None] | None" = None
+    # How many bytes of such memory an operation over many tensors should use at once.
+    max_batch_nbytes: float = math.inf
     _max_writes = _MIN_TO_PRUNE
 
     def __init__(self, root: NDArray[Any], *, external: bool = False) -> None:
@@ -119,6 +131,21 @@ class Storage:
         storage = object.__new__(cls)
         storage.root, storage.uid = root, next(_uids)
         return storage
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the content."""
+        return self.root.nbytes
+
+    @property
+    def resident_nbytes(self) -> int:
+        """The bytes of memory that it takes now."""
+        return self.root.nbytes
+
+    def place_alike(self, tensor: Any, role: str) -> None:
+        """Page a gradient, a copy or optimizer state if the policy of this memory says so."""
+        if self.placer is not None:
+            self.placer(tensor, role)
 
     def make_successor(self) -> "Storage":
         """Return a storage for code that needs the memory unchanged after this storage died.

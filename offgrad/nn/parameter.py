@@ -61,7 +61,7 @@ class Parameter(Tensor, metaclass=_ParameterMeta):
 def _new(kind: type[Any], source: TensorBase, requires_grad: bool) -> Any:
     """Return a parameter of class `kind` that shares the memory of `source`."""
     parameter = object.__new__(kind)
-    parameter._set(source._array, source._storage, False)
+    parameter._share(source)
     if not kind._is_module_parameter:
         parameter._is_module_parameter = True
     parameter._storage.role = "parameters"

@@ -9,6 +9,7 @@ from offgrad_storage.interrupts import masked
 
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
+from offgrad.autograd.tensor_base import metadata
 from offgrad.memory import contiguous
 from offgrad.memory.meta import shapes_only
 from offgrad.optim.optimizer import Optimizer, as_real, writable
@@ -71,23 +72,28 @@ class BatchedOptimizer(Optimizer):
         """Update parameters of one group, all of which have a gradient.
 
         One that needs a copy for the kernels comes by itself, so that no two copies exist at a
-        time.
+        time. Paged parameters come in batches that fit in memory, with gradients and states.
         """
         if len({*params}) < len(params):  # each time with the state of the time before
             super().update_group(params, group)
             return
         batch: list[Tensor] = []
+        batch_nbytes = 0
+        arrays_each = 2 + sum(each is not None for each in self.buffers(group))
         for param in params:
-            grad: Any = param._grad
-            if batch and param.is_meta is not batch[0].is_meta:
+            spec, grad_spec = metadata(param), metadata(param._grad)  # type: ignore[arg-type]
+            is_direct = spec.flags.c_contiguous and grad_spec.flags.c_contiguous
+            nbytes = arrays_each * spec.nbytes
+            fits = batch_nbytes + nbytes <= param._storage.max_batch_nbytes
+            is_alike = not batch or param.is_meta is batch[0].is_meta
+            if not (is_direct and fits and is_alike):
                 self._update_batch(batch, group)
-                batch = []
-            if param._array.flags.c_contiguous and grad._array.flags.c_contiguous:
+                batch, batch_nbytes = [], 0
+            if is_direct:
                 batch.append(param)
-                continue
-            self._update_batch(batch, group)
-            batch = []
-            super().update_group([param], group)
+                batch_nbytes += nbytes
+            else:
+                super().update_group([param], group)
         self._update_batch(batch, group)
 
     def _update_batch(self, batch: list[Tensor], group: dict[str, Any]) -> None:
@@ -95,6 +101,7 @@ class BatchedOptimizer(Optimizer):
             grads: list[Any] = [each._grad for each in batch]
             states = [self.state_of(each, group) for each in batch]
             self.update_all(batch, grads, states, group)
+            self.note_updated(batch)
 
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]

@@ -19,8 +19,10 @@ def convert_state(value: Any, param: Tensor, key: str = "") -> Any:
     if isinstance(value, Tensor):
         copy = value.detach().clone()
         if key != "step" and param.is_floating_point():
-            copy = copy.to(param._array.dtype)
+            copy = copy.to(param.dtype)
         copy._storage.role = "optimizer state"
+        if key != "step":
+            param._storage.place_alike(copy, "optimizer state")
         return copy
     if isinstance(value, dict):
         return {name: convert_state(each, param, name) for name, each in value.items()}

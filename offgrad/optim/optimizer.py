@@ -13,7 +13,7 @@ from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
 from offgrad.autograd.gradients import clear_grad
-from offgrad.autograd.tensor_base import TensorBase, describe
+from offgrad.autograd.tensor_base import TensorBase, describe, metadata
 from offgrad.optim.hooks import (
     OptimizerHooks,
     register_optimizer_step_post_hook,
@@ -182,33 +182,63 @@ class Optimizer(OptimizerHooks):
         """Update each parameter that has a gradient; return the result of `closure`, if given.
 
         The closure is called first, with gradients enabled.
+
+        Paged parameters come in batches. If one batch fails, as on a full drive, those before it
+        are updated and the others are as before, with their gradients and states; the error says
+        how many. The next call updates the others only, unless their gradients have changed.
         """
         loss = None
         if closure is not None:
             loss = grad_mode.call(True, closure)
-        for group in self.param_groups:
-            params = [each for each in group["params"] if each._grad is not None]
-            sparse = [each for each in params if has_sparse_gradient(each)]
-            if sparse:
-                params = [each for each in params if not has_sparse_gradient(each)]
-                for param in sparse:
-                    self.update_sparse(param, param._grad, group)
-            if params:
-                self.update_group(params, group)
+        try:
+            for group in self.param_groups:
+                params = [each for each in group["params"] if each._grad is not None]
+                if self._updated:
+                    params = [each for each in params if not self._is_updated(each)]
+                sparse = [each for each in params if has_sparse_gradient(each)]
+                if sparse:
+                    params = [each for each in params if not has_sparse_gradient(each)]
+                    for param in sparse:
+                        self.update_sparse(param, param._grad, group)
+                if params:
+                    self.update_group(params, group)
+        except BaseException as error:
+            if self._updated:
+                count = sum(len(group["params"]) for group in self.param_groups)
+                error.add_note(
+                    f"{type(self).__name__} has updated {len(self._updated)} of {count} "
+                    "parameters; step() again updates the others"
+                )
+            raise
+        self._updated = {}
         return loss
+
+    # Paged parameters that an unfinished step has updated, with the versions of their gradients.
+    _updated: "dict[int, tuple[int, int]]" = {}
+
+    def _is_updated(self, param: Tensor) -> bool:
+        return self._updated.get(id(param)) == _gradient_version(param)
+
+    def note_updated(self, params: Sequence[Tensor]) -> None:
+        """Note that this step has updated parameters that are paged, and need not fit together."""
+        paged = {id(each): _gradient_version(each) for each in params if each._storage.is_paged}
+        if paged:
+            self._updated = {**self._updated, **paged}
 
     def update_group(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
         """Update parameters of one group, all of which have a gradient: one after the other."""
         for param in params:
             state = self.state_of(param, group)
             grad: Any = param._grad
-            if param._array.flags.c_contiguous:
+            if metadata(param).flags.c_contiguous:
                 self.update(param.detach(), grad, state, group)
+                self.note_updated([param])
                 continue
             with masked:  # kernels need contiguous memory
                 contiguous = param.detach().contiguous()
                 self.update(contiguous, grad, state, group)
                 grad_mode.call(False, param.copy_, contiguous)
+            self.note_updated([param])
 
     def state_of(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         """Return the state of a parameter, a new one if there is none."""
@@ -235,10 +265,12 @@ class Optimizer(OptimizerHooks):
 
         Of a complex parameter, real and imaginary parts are `value`.
         """
-        tensor = ops.zeros(param._array.shape, dtype=param._array.dtype)
+        spec = metadata(param)
+        tensor = ops.zeros(spec.shape, dtype=spec.dtype)
         tensor._storage.role = "optimizer state"
         if value:
             as_real(tensor._array)[...] = value
+        param._storage.place_alike(tensor, "optimizer state")
         return tensor
 
     def state_dict(self) -> dict[str, Any]:
@@ -308,6 +340,11 @@ class Optimizer(OptimizerHooks):
             lines.append(f"Parameter Group {number}")
             lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
         return "\n".join([*lines, ")"])
+
+
+def _gradient_version(param: Tensor) -> tuple[int, int]:
+    storage = param._grad._storage  # type: ignore[union-attr]
+    return storage.uid, storage.version
 
 
 _LATER_OPTIONS = {

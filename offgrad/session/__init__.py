@@ -12,7 +12,8 @@ from offgrad.session import default  # noqa: F401
 
 if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.session.ledger import Ledger, LedgerRow
+    from offgrad.session.paging import ModelOffload, offload_model
     from offgrad.session.session import OffloadSession
     from offgrad.session.session import OffloadSession as offload
 
-__all__ = ["Ledger", "LedgerRow", "OffloadSession", "offload"]
+__all__ = ["Ledger", "LedgerRow", "ModelOffload", "OffloadSession", "offload", "offload_model"]

@@ -14,6 +14,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import metadata as layout_of
 from offgrad.memory import Storage
 from offgrad.ops._core.device import check_device
 
@@ -42,8 +43,8 @@ _DTYPES = {
 Path = str | os.PathLike[str]
 
 
-def _arrays(tensors: "Mapping[str, Tensor]") -> dict[str, NDArray[Any]]:
-    """Return the arrays to save.
+def _checked(tensors: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
+    """Return the tensors to save.
 
     Raises:
         ValueError: for other objects than tensors, and for tensors that are not contiguous.
@@ -56,7 +57,7 @@ def _arrays(tensors: "Mapping[str, Tensor]") -> dict[str, NDArray[Any]]:
             raise ValueError(
                 f"key {name!r} is invalid: expected a tensor, got {type(each).__name__}"
             )
-        if not each._array.flags.c_contiguous:
+        if not layout_of(each).flags.c_contiguous:
             raise ValueError(
                 f"you are trying to save the non contiguous {describe(each)} {name!r}; pack it "
                 "before with .contiguous()"
@@ -67,17 +68,20 @@ def _arrays(tensors: "Mapping[str, Tensor]") -> dict[str, NDArray[Any]]:
             f"Some tensors share memory, and each would be saved: {shared}; save one of each, "
             "clones, or the model with save_model"
         )
-    return {name: each._array for name, each in tensors.items()}
+    return tensors
 
 
 def _sharing(tensors: "Mapping[str, Tensor]") -> list[list[str]]:
     """Return the names of tensors grouped by the memory that they share."""
     groups: dict[int, list[str]] = defaultdict(list)
     for name, each in tensors.items():
-        if each._array.size:
+        if layout_of(each).size:
             groups[each._storage.uid].append(name)
     found = []
     for names in groups.values():
+        if len(names) == 1:
+            found.append(names)
+            continue
         apart: list[list[str]] = []
         for name in names:
             array = tensors[name]._array
@@ -98,14 +102,43 @@ def save(tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None
         tensors: contiguous tensors by name, of which none share memory.
         metadata: further text.
     """
-    return bytes(safetensors.numpy.save(_arrays(tensors), metadata))
+    arrays = {name: each._array for name, each in _checked(tensors).items()}
+    return bytes(safetensors.numpy.save(arrays, metadata))
 
 
 def save_file(
     tensors: "Mapping[str, Tensor]", filename: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write tensors to a safetensors file: see `save`."""
-    safetensors.numpy.save_file(_arrays(tensors), filename, metadata)
+    """Write tensors to a safetensors file: see `save`. Paged tensors are read one by one."""
+    if any(each._storage.is_paged for each in _checked(tensors).values()):
+        _write_one_by_one(tensors, filename, metadata or {})
+        return
+    arrays = {name: each._array for name, each in tensors.items()}
+    safetensors.numpy.save_file(arrays, filename, metadata)
+
+
+def _write_one_by_one(
+    tensors: "Mapping[str, Tensor]", filename: Path, metadata: dict[str, str]
+) -> None:
+    """Write a file whose tensors are not in memory together, which the library's writer needs."""
+    names = {dtype: name for name, dtype in _DTYPES.items()}
+    order = sorted(tensors, key=lambda name: (-layout_of(tensors[name]).itemsize, name))
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    for name in order:
+        layout = layout_of(tensors[name])
+        begin, end = end, end + layout.nbytes
+        header[name] = {
+            "dtype": names[layout.dtype],
+            "shape": list(layout.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(filename, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            file.write(tensors[name]._array.reshape(-1).view(np.uint8).data)
 
 
 def load(data: bytes) -> "dict[str, Tensor]":

@@ -9,7 +9,7 @@ import numpy as np
 from offgrad import memory
 from offgrad._layout import contiguous_format
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, alias, describe, metadata
 from offgrad.ops._core.dims import integers, is_integer, normalize_dim, normalize_dims, sizes
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._core.memory_formats import empty_in_order, is_in_order, order_of
@@ -272,7 +272,7 @@ def _each(function: Any, tensors: tuple[Any, ...]) -> Any:
 
 def contiguous(input: "Tensor", memory_format: Any = contiguous_format) -> "Tensor":
     """Return `input` itself if its memory is in the order, without gaps, else a copy in it."""
-    array = check_tensor(input, "contiguous")._array
+    array = metadata(check_tensor(input, "contiguous"))
     if memory_format is contiguous_format:
         return input if array.flags.c_contiguous else Clone.apply(input)
     if is_in_order(array, memory_format, "contiguous"):
@@ -290,4 +290,4 @@ def clone(input: "Tensor", *, memory_format: Any = None) -> "Tensor":
 
 def detach(input: "Tensor") -> "Tensor":
     """Return a tensor that shares the memory and is not part of the graph."""
-    return wrap(check_tensor(input, "detach")._array, input._storage)
+    return alias(check_tensor(input, "detach"))

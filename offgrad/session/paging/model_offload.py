@@ -1,0 +1,353 @@
+"""ModelOffload: parameters, gradients and optimizer state under a policy."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+from offgrad_storage import AbstractArrayStore
+from offgrad_storage.interrupts import MaskedLock
+
+from offgrad import memory
+from offgrad.autograd.tensor_base import drop_array, metadata
+from offgrad.memory import Storage, turn_paged, turn_resident
+from offgrad.memory.forks import forkables
+from offgrad.nn import Module, Parameter
+from offgrad.nn.modules.module import register_module_parameter_registration_hook
+from offgrad.nn.parameter import is_lazy
+from offgrad.policies import ByModule, Keep, Placement, Policy, SaveContext, Spill, Store, as_policy
+from offgrad.session.ledger import Ledger, LedgerRow
+from offgrad.session.open_stores import OpenStores
+from offgrad.session.paging.page import Page, PageName
+from offgrad.session.paging.page_cache import PageCache
+from offgrad.session.paging.use_order import UseOrder
+
+if TYPE_CHECKING:
+    from offgrad._tensor.tensor import Tensor
+    from offgrad.autograd.handles import RemovableHandle
+
+_OPS = {"parameters": "Parameter", "gradients": "Gradient", "optimizer state": "State"}
+"""The op of each role, in the facts that policies get and in the ledger."""
+
+
+class Placer(NamedTuple):
+    """Places gradients, copies and state of one parameter; `Storage.placer` of its memory."""
+
+    owner: "ModelOffload"
+    number: int
+
+    def __call__(self, tensor: Any, role: str) -> None:
+        self.owner.place_alike(self.number, tensor, role)
+
+
+class ModelOffload:
+    """Pages parameters, and with each its gradient and the optimizer's state of it.
+
+    As a context manager it pages the parameters that modules register inside the block, as soon as
+    they do: the model is never in memory as a whole.
+
+    Attributes:
+        policy: decides for parameters; `gradients` and `state` for the others.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        *,
+        gradients: Any = None,
+        state: Any = None,
+        directory: str | None = None,
+        window: int | str = "256MiB",
+    ) -> None:
+        self.policy = as_policy(policy)
+        self._policies: dict[str, Policy] = {
+            "parameters": self.policy,
+            "gradients": self.policy if gradients is None else as_policy(gradients),
+            "optimizer state": self.policy if state is None else as_policy(state),
+        }
+        self._window_nbytes = memory.parse_nbytes(window)
+        self.lock = MaskedLock(reentrant=True)
+        self._order = UseOrder()
+        self._stores = OpenStores(directory)
+        self._caches: dict[Store | Spill, PageCache] = {}
+        self._numbers = itertools.count()
+        self._states: defaultdict[int, int] = defaultdict(int)
+        self._names: dict[int, tuple[str, str]] = {}  # module and name of a parameter, by number
+        self._parameters: dict[int, ref[Tensor]] = {}
+        self._modules: list[ref[Module]] = []
+        self._rows: dict[tuple[int, str], LedgerRow] = {}
+        self._registration: list[RemovableHandle] = []
+        memory.register_reclaimable(self)
+        forkables.add(self)
+
+    def __enter__(self) -> "ModelOffload":
+        for policy in self._policies.values():
+            if isinstance(policy, ByModule):
+                raise ValueError(
+                    "inside the block that makes a model its modules have no names yet, so a "
+                    "mapping by module name cannot apply: make the model, then call "
+                    "offgrad.offload_model(model, {...})"
+                )
+        self._registration.append(register_module_parameter_registration_hook(self._register))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._registration.pop().remove()
+
+    def __repr__(self) -> str:
+        held = memory.format_nbytes(self.resident_nbytes)
+        total = memory.format_nbytes(sum(each.nbytes for each in self._pages()))
+        return f"<ModelOffload {self.policy}: {held} of {total} in memory>"
+
+    @property
+    def resident_nbytes(self) -> int:
+        """The bytes of memory that paged tensors take now."""
+        with self.lock:
+            return sum(each.held_nbytes for each in self._caches.values())
+
+    @property
+    def ledger(self) -> Ledger:
+        """The figures so far, by role, name and module."""
+        with self.lock:
+            self._name_parameters()
+            for (number, _), row in self._rows.items():
+                row.module, row.slot = self._names.get(number, (row.module, row.slot))
+            return Ledger.of(self._rows.values())
+
+    # Paging
+
+    def add_model(self, model: Module) -> None:
+        """Page the parameters of a model, and the gradients that they have."""
+        names = {id(each): name for name, each in model.named_parameters()}
+        self._modules.append(ref(model))
+        for module_name, module in model.named_modules():
+            for name, param in module._parameters.items():
+                if param is not None and names.get(id(param), "").rpartition(".")[2] == name:
+                    self._add_parameter(param, module_name, name)
+
+    def _register(self, module: Module, name: str, param: Any) -> None:
+        """Page a parameter that a module registers."""
+        if isinstance(param, Parameter):
+            self._modules.append(ref(module))
+            self._add_parameter(param, type(module).__name__, name)
+
+    def _add_parameter(self, param: Any, module: str, name: str) -> None:
+        if is_lazy(param):
+            return
+        if param._storage.placer is None:
+            number = next(self._numbers)
+            self._names[number] = module, name
+            self._parameters[number] = ref(param)
+            self._add(param, PageName(number, "parameters"))
+            if param._grad is not None:
+                self.place_alike(number, param._grad, "gradients")
+        elif param._storage.is_paged:  # a module registers it once more
+            drop_array(param)
+
+    def place_alike(self, number: int, tensor: "Tensor", role: str) -> None:
+        """Page a gradient, a copy or optimizer state of a parameter."""
+        if role == "parameters":
+            if self._parameters[number]() is tensor:  # other memory was set as its data
+                self._add(tensor, PageName(number, role))
+            else:
+                self._add_parameter(tensor, *self._names[number])
+        elif role == "gradients":
+            if not tensor._storage.is_paged:
+                self._add(tensor, PageName(number, role))
+        elif role in self._policies:
+            self._states[number] += 1
+            self._add(tensor, PageName(number, role, self._states[number]))
+
+    def announce(self, pages: Sequence[Any]) -> None:
+        """Learn the order in which a backward pass will use pages."""
+        own = [each for each in pages if isinstance(each, Page) and each.cache.owner is self]
+        with self.lock:
+            self._order.announce([each.name for each in own])
+            for cache in dict.fromkeys(each.cache for each in own):
+                cache.read_ahead()
+
+    def _add(self, tensor: Any, name: PageName) -> None:
+        """Page the memory of a tensor, unless the policy keeps it or it cannot leave."""
+        storage = tensor._storage
+        placement = self._placement(tensor, name)
+        if name.role == "parameters":
+            storage.placer = Placer(self, name.parameter)
+            storage.max_batch_nbytes = self._window_nbytes // 2
+        if isinstance(placement, Keep) or not _can_leave(storage):
+            return
+        cache = self._cache(placement)
+        if name.role == "parameters":
+            storage.max_batch_nbytes = cache.bound_nbytes // 2
+        row = self._rows.get((name.parameter, name.role))
+        if row is None:
+            module, slot = self._names[name.parameter]
+            row = LedgerRow(op=_OPS[name.role], slot=slot, module=module)
+            self._rows[name.parameter, name.role] = row
+        row.saves += 1
+        row.logical_nbytes += storage.nbytes
+        page = Page(name, storage, cache, row)
+        turn_paged(storage, page)
+        drop_array(tensor)
+        cache.add(page)
+
+    def _placement(self, tensor: Any, name: PageName) -> Placement:
+        policy = self._policies[name.role]
+        module, slot = self._names[name.parameter]
+        array = metadata(tensor)
+        context = SaveContext(
+            op=_OPS[name.role],
+            slot=slot,
+            module=module,
+            dtype=array.dtype,
+            shape=array.shape,
+            nbytes=array.nbytes,
+            is_parameter=False,
+            is_output=False,
+            storage=tensor._storage.uid,
+            step=0,
+        )
+        if isinstance(policy, ByModule):
+            rule = policy.find(module)
+            policy = Keep() if rule is None else rule.policy
+        placement = policy.place(context) or Keep()
+        if isinstance(placement, Keep):
+            return placement
+        if not isinstance(placement, Store | Spill):
+            raise ValueError(
+                f"{name.role} cannot be recomputed: a policy for them returns Keep, Store or "
+                f"Spill, but {policy} returned {placement} for {context}"
+            )
+        if not placement.lossless and name.role != "optimizer state":
+            raise ValueError(
+                f"{name.role} must come back bit for bit, but {policy} rounds: name a lossless "
+                "store, and pass state= for optimizer state alone"
+            )
+        return placement
+
+    def _cache(self, placement: Any) -> PageCache:
+        cache = self._caches.get(placement)
+        if cache is None:
+            store, bound = placement, self._window_nbytes
+            if isinstance(placement, Spill):
+                store = placement.store
+                bound = bound if placement.nbytes is None else placement.nbytes
+            opened = partial(self._open, store)
+            is_strict = isinstance(placement, Spill)
+            cache = PageCache(self, self._order, self.lock, opened, bound, is_strict)
+            self._caches[placement] = cache
+        return cache
+
+    def _open(self, placement: Store) -> AbstractArrayStore:
+        return self._stores.of(placement)
+
+    def bring_back(self, model: Module) -> None:
+        """Return the parameters of a model to memory, their gradients and optimizer state as well.
+
+        Raises:
+            StoreError: a tensor cannot be read; it and those after it stay paged.
+        """
+        for param in model.parameters():
+            placer = param._storage.placer
+            if isinstance(placer, Placer) and placer.owner is self:
+                self._bring_back(param, placer.number)
+
+    def _bring_back(self, param: "Tensor", number: int) -> None:
+        for page in list(self._pages()):
+            storage = page.storage()
+            if page.name.parameter == number and storage is not None:
+                turn_resident(storage, page.array)
+        storage = param._storage
+        storage.placer = None
+        del storage.max_batch_nbytes
+        for tensor in (param, param._grad):
+            if tensor is not None and tensor._spec is not None:
+                tensor._set(tensor._array, tensor._storage, tensor._requires_grad)
+        for known in (self._names, self._parameters, self._states):
+            known.pop(number, None)
+
+    def _pages(self) -> Iterator[Page]:
+        for cache in list(self._caches.values()):
+            yield from cache.pages()
+
+    def _live_parameters(self) -> "dict[int, Tensor]":
+        live = {number: each() for number, each in list(self._parameters.items())}
+        return {number: param for number, param in live.items() if param is not None}
+
+    def _name_parameters(self) -> None:
+        """Replace the class names of modules by qualified names, now that modules have parents."""
+        modules = [each for reference in self._modules if (each := reference()) is not None]
+        children = {id(each) for module in modules for each in module.children()}
+        roots = [each for each in modules if id(each) not in children]
+        names: dict[int, tuple[str, str]] = {}
+        for root in roots:
+            for name, param in root.named_parameters():
+                module, _, slot = name.rpartition(".")
+                names.setdefault(id(param), (module, slot))
+        for number, tensor in self._live_parameters().items():
+            if id(tensor) in names:
+                self._names[number] = names[id(tensor)]
+
+    # Memory
+
+    def reclaim(self) -> bool:
+        """Evict all pages that are not in use."""
+        if not self.lock.acquire(blocking=False):
+            return True
+        try:
+            freed = [each.reclaim() for each in list(self._caches.values())]
+            return any(freed)
+        finally:
+            self.lock.release()
+
+    def held_by_purpose(self) -> dict[str, int]:
+        """Return nothing: the pages' storages are counted as tensors."""
+        return {}
+
+    def forget_other_threads(self) -> None:
+        """In a forked child: nothing to end, since the lock was held."""
+
+
+def _can_leave(storage: Storage) -> bool:
+    """Return whether all references to the memory are NumPy arrays, which can be counted.
+
+    Smaller memory than the pool's stays: it would cost an I/O and save little.
+    """
+    if storage.external or storage.inference or storage.shared or storage.successor is not None:
+        return False
+    root = storage.root
+    return (
+        root.nbytes >= memory.POOL_THRESHOLD
+        and bool(root.flags.c_contiguous)
+        and memory.pool.owns(root)
+        and root.base is not None
+        and type(root.base.base) is not np.ndarray
+    )
+
+
+def offload_model(model_or_policy: Any, policy: Any = None, **options: Any) -> ModelOffload:
+    """Page a model's parameters, gradients and optimizer state; see `ModelOffload`."""
+    if not isinstance(model_or_policy, Module):
+        if policy is not None:
+            raise TypeError(
+                "offload_model takes a model and a policy, or a policy alone as a context "
+                f"manager, got {type(model_or_policy).__name__} as the model"
+            )
+        return ModelOffload(model_or_policy, **options)
+    if policy is None:
+        raise TypeError("offload_model(model, policy) needs a policy, such as 'disk'")
+    offload = ModelOffload(policy, **options)
+    for param in model_or_policy.parameters():
+        placer = param._storage.placer
+        if isinstance(placer, Placer):
+            placer.owner.bring_back(model_or_policy)
+    offload.add_model(model_or_policy)
+    return offload

@@ -1,0 +1,1 @@
+"""Tests of paged parameters, gradients and optimizer state."""
