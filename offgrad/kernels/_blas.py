@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.kernels import _openblas
 from offgrad.memory.forks import forkables
+
+
+class _Use(NamedTuple):
+    """One use of single-threaded BLAS: its thread, and numbers of threads to restore there."""
+
+    thread: int
+    to_restore: list[tuple[Any, int]]
 
 
 class _Limiter:
@@ -34,8 +41,12 @@ class _Limiter:
         self.is_per_thread = False
         forkables.add(self)
 
-    def enter(self) -> list[tuple[Any, int]]:
-        """Set one thread; return the argument of `leave`, which the same thread calls."""
+    def enter(self) -> _Use:
+        """Set one thread; return the argument of `leave`.
+
+        The same thread calls that, but for a context that an interrupt has left: its finalizer may
+        run in another one.
+        """
         with self._lock:
             if self._libraries is None:
                 self._libraries = _blas_libraries()
@@ -44,20 +55,22 @@ class _Limiter:
                 self.is_per_thread = any(_is_per_thread(each) for each in self._libraries)
             elif not self.is_per_thread:
                 self._users.append(get_ident())
-                return []
+                return _Use(get_ident(), [])
             self._users.append(get_ident())
             changed = [(each, each.get_num_threads()) for each in self._libraries]
             for each, _ in changed:
                 _set_num_threads(each, 1)
             # With OpenMP each thread has its own number and restores it itself.
-            return [pair for pair in changed if _is_per_thread(pair[0])]
+            pairs = [pair for pair in changed if _is_per_thread(pair[0])]
+            return _Use(get_ident(), pairs)
 
-    def leave(self, entered: list[tuple[Any, int]]) -> None:
+    def leave(self, use: _Use) -> None:
         with self._lock:
-            self._users.remove(get_ident())
+            if use.thread in self._users:  # else a fork has forgotten it
+                self._users.remove(use.thread)
             if not self._users:
                 self._restore()
-            for library, count in entered:
+            for library, count in use.to_restore:
                 _set_num_threads(library, count)
 
     def set_count(self, count: int) -> None:
@@ -126,11 +139,11 @@ def single_threaded_blas() -> Iterator[None]:
 
     The setting is global: a matmul of another thread runs on one thread meanwhile, too.
     """
-    entered = _limiter.enter()
+    use = _limiter.enter()
     try:
         yield
     finally:
-        _limiter.leave(entered)
+        _limiter.leave(use)
 
 
 def limited_in_each_thread(body: Callable[[int, int], None]) -> Callable[[int, int], None]:

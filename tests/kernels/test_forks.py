@@ -159,3 +159,20 @@ def test_a_fork_inside_a_kernel_on_several_threads() -> None:
         if not children[0]:
             os._exit(1)
     wait_for(children[0])
+
+
+def test_a_use_may_end_in_another_thread() -> None:
+    """As that of a context whose exit an interrupt has skipped, when its generator dies there."""
+    (library, *_) = _blas_libraries()
+    before = library.get_num_threads()
+    library.set_num_threads(2)
+    try:
+        limiter = _Limiter([library])
+        use = limiter.enter()
+        assert library.get_num_threads() == 1
+        thread = threading.Thread(target=limiter.leave, args=(use,))
+        thread.start()
+        thread.join()
+        assert library.get_num_threads() == 2
+    finally:
+        library.set_num_threads(before)
