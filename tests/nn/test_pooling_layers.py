@@ -97,3 +97,8 @@ def test_error(text: str) -> None:
             eval(text, {"f": m.nn.functional, "nn": m.nn, "x": m.zeros(2, 3, 8, 8)})
         raised.append(info.type)
     assert raised[0] is raised[1]
+
+
+def test_circular_padding_needs_elements_to_copy() -> None:
+    with pytest.raises(RuntimeError, match="nothing to copy"):
+        offgrad.nn.functional.pad(offgrad.ones(1, 1, 1), (-1, 1), "circular")

@@ -121,6 +121,8 @@ CALLS = """
     m.cov(X, aweights=P[0])
     m.cov(X, correction=0, aweights=P[0])
     m.cov(X, fweights=m.tensor([1, 2, 0, 3]), aweights=P[0])
+    m.cov(X[:1])
+    m.corrcoef(X[:1])
     m.corrcoef(X)
     m.corrcoef(V)
     C.corrcoef()
@@ -189,6 +191,8 @@ CALLS += [
     *(f"L.scatter_reduce(1, J[:, :3], L[:, :3], '{r}', include_self=False)" for r in REDUCE),
     *(f"m.index_reduce(X, 1, m.tensor([0, 2, 2]), P[:, :3], '{r}', include_self={s})"
       for r in REDUCE[1:] for s in (True, False)),
+    *(f"m.index_reduce(X, 1, AT[0, :0], P[:, :0], '{r}')" for r in REDUCE[1:]),
+    *(f"m.scatter_reduce(X, 0, AT[:0], P[:0], '{r}')" for r in REDUCE),
 ]  # fmt: skip
 
 NAMES = {"X": X, "V": V, "N": N, "L": L, "J": J, "K": K, "B": B, "AT": AT, "P": P, "Z": Z, "C": C}

@@ -131,11 +131,11 @@ def scatter_reduce(
     if reduce in ("sum", "mean"):
         total = scatter_add(start, axis, index, source)
         return total if reduce == "sum" else _mean(total, x, axis, index, include_self)
-    if not x._array.ndim or not index._array.size:
+    if not x._array.ndim:
         pair = start.reshape(1), index.reshape(-1), source.reshape(-1)
-        if x._array.ndim:
-            return start.clone() if start is x else start
         return ScatterReduce.apply(*pair, dim=0, reduce=reduce).reshape(())
+    if not index._array.size and index._array.ndim != x._array.ndim:
+        return start.clone() if start is x else start
     scatter(x.detach(), axis, index, 0)  # raises for an index that does not fit
     return ScatterReduce.apply(start, index, source, dim=axis, reduce=reduce)
 

@@ -78,7 +78,7 @@ def cov(
             divisor = total - repeated
         divisor = divisor.clamp(min=0)
     result: Tensor = (scaled @ centred.t().conj()) / divisor
-    return result.squeeze() if x._array.ndim < 2 else result
+    return result.squeeze()
 
 
 def corrcoef(input: "Tensor") -> "Tensor":

@@ -175,6 +175,12 @@ def _check_pair(x: "Tensor", mode: str, size: int, pair: tuple[int, int]) -> Non
             f"circular padding can wrap around only once, got padding {pair} for the size {size} "
             f"of a {describe(x)}"
         )
+    kept = size + min(pair[0], 0) + min(pair[1], 0)
+    if mode == "circular" and kept < 1 <= size + sum(pair):
+        raise RuntimeError(
+            f"pad: circular padding has nothing to copy, the padding {pair} takes away all of the "
+            f"size {size} of a {describe(x)}"
+        )
     if size + sum(pair) < (0 if mode == "circular" else 1):
         raise RuntimeError(
             f"pad: the padding {pair} leaves nothing of the size {size} of a {describe(x)}"
