@@ -109,6 +109,14 @@ def test_cached_values_are_computed_once() -> None:
     assert layer.weight is not first
 
 
+def test_cached_values_end_with_their_module_only() -> None:
+    with parametrize.cached():
+        for size in range(1, 5):  # a new module may get the id of the last one
+            layer = parametrize.register_parametrization(nn.Linear(size, 1), "weight", Counted())
+            assert layer.weight.shape == (1, size)
+            del layer
+
+
 def test_a_copy_does_not_share_the_class() -> None:
     layer = parametrize.register_parametrization(nn.Linear(2, 2), "weight", Counted())
     twin = copy.deepcopy(layer)

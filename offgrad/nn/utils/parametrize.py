@@ -31,7 +31,7 @@ __all__ = [
 
 _PREFIX = "Parametrized"
 _depth_of_cached = 0
-_cache: dict[tuple[int, str], Any] = {}
+_cache: dict[int, tuple[Any, Tensor]] = {}
 
 
 @contextmanager
@@ -205,10 +205,11 @@ def _add_property(module: Module, name: str) -> None:
         parametrizations: Any = self.parametrizations[name]
         if not _depth_of_cached:
             return parametrizations()  # type: ignore[no-any-return]
-        key = id(self), name
+        key = id(parametrizations)
         if key not in _cache:
-            _cache[key] = parametrizations()
-        return _cache[key]  # type: ignore[no-any-return]
+            # The entry keeps the parametrizations: no others get their id within the block.
+            _cache[key] = parametrizations, parametrizations()
+        return _cache[key][1]
 
     def set_(self: Any, value: Tensor) -> None:
         self.parametrizations[name].right_inverse(value)

@@ -112,7 +112,7 @@ class Igamma(Broadcasting):
         """dP/dx = x^(a - 1) e^-x / gamma(a); that of a is not known in closed form."""
         if self.needs_input_grad[0]:
             name = "igammac" if self.upper else "igamma"
-            raise RuntimeError(
+            raise NotImplementedError(
                 f"the derivative for '{name}: input' is not implemented: only `other` has a "
                 "gradient; detach `input`"
             )
