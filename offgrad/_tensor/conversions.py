@@ -39,8 +39,8 @@ def _moved(tensor: Any, to_meta: Any, dtype: Any, memory_format: Any) -> "Tensor
     """Return a tensor on the other device."""
     if not to_meta:
         raise NotImplementedError(
-            f"Cannot copy out of meta tensor; no data! It is a {describe(tensor)}; make one with "
-            "torch.empty_like(..., device='cpu'), and a module's with to_empty()"
+            f"Cannot copy out of meta tensor, which has no data: a {describe(tensor)}; make one "
+            "with torch.empty_like(..., device='cpu'), and a module's with to_empty()"
         )
     result: Any = ops.empty_like(tensor, dtype=dtype, device="meta", memory_format=memory_format)
     return result

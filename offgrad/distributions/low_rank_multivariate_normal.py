@@ -37,7 +37,7 @@ class LowRankMultivariateNormal(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         if loc.ndim < 1:
-            raise ValueError("loc must be at least one-dimensional.")
+            raise ValueError("loc must have at least one dimension")
         event = loc.shape[-1:]
         if cov_factor.ndim < 2 or cov_factor.shape[-2:-1] != event:
             raise ValueError(

@@ -43,7 +43,7 @@ class Wishart(ExponentialFamily):
             raise AssertionError("give one of covariance_matrix, precision_matrix and scale_tril")
         ((name, matrix),) = given.items()
         if matrix.ndim < 2:
-            raise ValueError(f"{name} must be a matrix or a batch of matrices")
+            raise ValueError(f"{name} must have at least two dimensions, got {matrix.ndim}")
         number = df if isinstance(df, Tensor) else ops.tensor(df, dtype=matrix._array.dtype)
         batch, size = np.broadcast_shapes(matrix.shape[:-2], number.shape), matrix.shape[-1]
         if not (number > size - 1).all():

@@ -110,7 +110,7 @@ def refuse_copy() -> None:
     """Raise for values that are to go into real memory, unless it is that of an operation."""
     if is_shape_only():
         return
-    raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+    raise NotImplementedError("Cannot copy out of meta tensor, which has no data")
 
 
 # The functions, by name

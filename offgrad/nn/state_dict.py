@@ -234,8 +234,8 @@ class StateMethods(HookMethods):
                 self._assign(name, tensor, value)
             elif not is_lazy(tensor) and tensor.is_meta and not value.is_meta:
                 warnings.warn(
-                    f"for {prefix}{name}: copying into a parameter on the meta device is a no-op; "
-                    "did you mean assign=True, to put the checkpoint's tensor there?",
+                    f"for {prefix}{name}: copying into a parameter on the meta device does "
+                    "nothing; pass assign=True to put the checkpoint's tensor there",
                     stacklevel=2,
                 )
             elif isinstance(state_dict, _ModuleState):

@@ -120,7 +120,7 @@ def fake_quantize_per_channel_affine(
     zeros = zero_point._array
     if zeros.dtype not in (np.int32, np.float32, np.float16):
         raise RuntimeError(
-            f"{where}: Zero-point must be Int32, Float or Half, found a {describe(zero_point)}"
+            f"{where}: zero_point must be int32, float32 or float16, got a {describe(zero_point)}"
         )
     dim = normalize_dim(axis, x._array.ndim, where)
     size = x._array.shape[dim]
