@@ -242,7 +242,7 @@ def test_muon(options: dict[str, Any]) -> None:
         {"lr": 0.002, "history_size": 8},
         {"line_search_fn": "strong_wolfe"},
         {"line_search_fn": "strong_wolfe", "history_size": 2, "lr": 0.5, "max_iter": 6},
-        {"line_search_fn": "strong_wolfe", "lr": 0.002, "max_eval": 3},
+        {"line_search_fn": "strong_wolfe", "lr": 50, "max_eval": 3},
     ],
 )
 def test_lbfgs_evaluates_the_same_points(options: dict[str, Any]) -> None:
