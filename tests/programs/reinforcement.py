@@ -126,3 +126,71 @@ def actor_critic(torch: Any) -> list[float]:
         return torch.stack(policy_losses).sum() + torch.stack(value_losses).sum()
 
     return train(torch.optim.Adam(model.parameters(), lr=3e-2), loss_of)
+
+
+@program
+def categorical_dqn_with_noisy_layers(torch: Any) -> list[float]:
+    nn, F, atoms = torch.nn, torch.nn.functional, 5
+
+    class Noisy(torch.nn.Module):
+        def __init__(self, inputs: int, outputs: int) -> None:
+            super().__init__()
+            self.mean = nn.Parameter(torch.empty(outputs, inputs))
+            self.spread = nn.Parameter(torch.full((outputs, inputs), 0.5 / inputs**0.5))
+            self.register_buffer("noise", torch.empty(outputs, inputs))
+            rows, columns = (
+                x.sign().mul_(x.abs().sqrt_())
+                for x in (torch.linspace(-2, 1, outputs), torch.linspace(-1, 2, inputs))
+            )
+            self.noise.copy_(rows.outer(columns))
+
+        def forward(self, x: Any) -> Any:
+            weight = self.mean + self.spread * self.noise if self.training else self.mean
+            return F.linear(x, weight)
+
+    class Dueling(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Linear(4, 8)
+            self.value, self.advantage = Noisy(8, atoms), Noisy(8, 3 * atoms)
+            self.register_buffer("support", torch.linspace(-1, 1, atoms))
+
+        def distribution(self, x: Any) -> Any:
+            h = F.relu(self.features(x))
+            value = self.value(h).view(-1, 1, atoms)
+            advantage = self.advantage(h).view(-1, 3, atoms)
+            return F.softmax(value + advantage - advantage.mean(1, keepdim=True), -1)
+
+        def forward(self, x: Any) -> Any:
+            return (self.distribution(x) * self.support).sum(2)
+
+    model = Dueling()
+    seed_params(torch, model)
+    target = copy.deepcopy(model).eval()
+    state, after, reward = data(torch, 6, 4), data(torch, 6, 4, seed=2), data(torch, 6, seed=3)
+    action, ends = torch.arange(6) % 3, torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0, 0.0])
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2, eps=1.5e-4), []
+    for _ in range(3):
+        with torch.no_grad():
+            best = model(after).argmax(1)
+            future = target.distribution(after)[range(6), best]
+            place = reward[:, None] + (1 - ends[:, None]) * 0.9 * model.support
+            place = (place.clamp(-1, 1) + 1) / 0.5
+            low, high = place.floor().long(), place.ceil().long()
+            low[(high > 0) * (low == high)] -= 1
+            high[(low < atoms - 1) * (low == high)] += 1
+            offset = (torch.arange(6) * atoms).unsqueeze(1).expand(6, atoms)
+            wanted = torch.zeros(future.size())
+            for index, share in ((low, high.float() - place), (high, place - low.float())):
+                wanted.view(-1).index_add_(0, (index + offset).view(-1), (future * share).view(-1))
+        log = torch.log(model.distribution(state)[range(6), action])
+        loss = -(wanted * log).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(target.parameters(), model.parameters(), strict=True):
+                slow.lerp_(fast, 0.1)
+        losses.append(loss.item())
+    return losses

@@ -8,21 +8,37 @@ import pytest
 
 import offgrad
 from tests.programs import (
+    architectures,
     blocks,
     dense,
     generative,
     language,
     learning,
     loops,
+    numerics,
     reinforcement,
     sequences,
+    structures,
     vision,
 )
 from tests.programs.common import PROGRAMS
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 
-MODULES = (blocks, dense, generative, language, learning, loops, reinforcement, sequences, vision)
+MODULES = (
+    architectures,
+    blocks,
+    dense,
+    generative,
+    language,
+    learning,
+    loops,
+    numerics,
+    reinforcement,
+    sequences,
+    structures,
+    vision,
+)
 
 
 @functools.cache
