@@ -29,3 +29,9 @@ def test_no_warnings_from_values_at_the_edge() -> None:
     offgrad.tensor([2**31 - 1], dtype=offgrad.int32) * 2
     offgrad.tensor(2**31 - 1, dtype=offgrad.int32) * 2
     offgrad.tensor(3e38) * offgrad.tensor(3e38)
+
+
+def test_comparing_bfloat16_with_nan_is_silent() -> None:
+    x = offgrad.tensor([float("nan"), 1.0, -1.0], dtype=offgrad.bfloat16)
+    found = [each.tolist() for each in (x > 0, x < 0, x >= 0, x <= 0)]
+    assert found == [[False, True, False], [False, False, True]] * 2

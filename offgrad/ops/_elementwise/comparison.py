@@ -66,7 +66,10 @@ def _compare(ufunc: Callable[..., Any], a: TensorLike, b: TensorLike, where: str
     if dtype.kind == "c" and ufunc not in (np.equal, np.not_equal):
         raise NotImplementedError(f"{where} needs an order, which complex numbers lack")
     arrays = converted(x._array, dtype), converted(y._array, dtype)
-    return wrap(compute(ufunc, *arrays, dtype=np.bool_))
+    if dtype.kind != "V":
+        return wrap(compute(ufunc, *arrays, dtype=np.bool_))
+    with np.errstate(invalid="ignore"):  # bfloat16's comparisons report NaN
+        return wrap(compute(ufunc, *arrays, dtype=np.bool_))
 
 
 def eq(input: TensorLike, other: TensorLike) -> "Tensor":
