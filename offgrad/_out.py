@@ -1,6 +1,7 @@
 """``out=``: operations that write their result into a given tensor."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from offgrad._tensor.overrides import install, is_installed, overriding
 from offgrad.autograd import grad_mode
 from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.tensor_base import TensorBase, describe
-from offgrad.memory import empty
+from offgrad.ops._core.dtypes import category
 from offgrad.ops._core.inplace_forms import overwrite
 from offgrad.ops._core.sparse_data import SparseRefusalError, is_sparse, sparse_module
 
@@ -58,6 +59,9 @@ EXACT = """
 """
 """Those of them whose results do not convert to another dtype."""
 
+_FILLING = frozenset({"empty", "full", "ones", "zeros", "rand", "randint", "randn", "randperm"})
+"""Those of them that resize ``out`` without a warning."""
+
 DTYPE_OF_OUT = """
     arange cumprod cumsum empty eye full linspace mean nansum ones prod rand randint randn sum zeros
 """
@@ -68,11 +72,12 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
     """Return `operation` with a keyword ``out``: a tensor, or one for each of several results.
 
     The result overwrites ``out``, and ``out`` is returned. Where PyTorch's result converts to the
-    dtype of ``out``, it does here. An ``out`` without elements takes the shape of the result.
+    dtype of ``out``, it does here. An ``out`` of another shape takes that of the result, with a
+    warning unless it has no elements.
 
     Raises:
-        RuntimeError: in grad mode, if ``out`` or an argument requires grad; if the shapes differ,
-            the dtype of the result does not convert, or a ``dtype`` is given that ``out`` lacks.
+        RuntimeError: in grad mode, if ``out`` or an argument requires grad; if the dtype of the
+            result does not convert, or a ``dtype`` is given that ``out`` lacks.
     """
     name = operation.__name__
     is_exact, takes_dtype = name in EXACT.split(), name in DTYPE_OF_OUT.split()
@@ -133,9 +138,18 @@ def _check_dtype(name: str, target: TensorBase, kwargs: dict[str, Any], takes_dt
 
 
 def _write(name: str, target: "Tensor", value: "Tensor") -> None:
-    if target._array.size == 0 and value._array.size and target._base is None:
+    converts = category(value._array.dtype) <= category(target._array.dtype)
+    if target._array.shape != value._array.shape and converts:
         check_mutable(target, name, recorded=False)
-        target._set(empty(value._array.shape, target._array.dtype), None, False)
+        if target._array.size and name not in _FILLING:
+            warnings.warn(
+                "An output with one or more elements was resized: out= of "
+                f"{name} is a {describe(target)}, and the result has shape "
+                f"{list(value._array.shape)}; pass one of that shape, or of no elements",
+                UserWarning,
+                stacklevel=4,
+            )
+        target.resize_(value._array.shape)
     overwrite(target, value, f"{name} with out=")
 
 

@@ -226,6 +226,10 @@ def _replace(function: Any, shown: Any) -> None:
 
 
 _PLACE = "what to call"
+_UNCOUNTED = "<importlib._bootstrap of offgrad>"
+"""A file name that Python's warnings leave out when they count the frames of ``stacklevel``: the
+frames between a program and a function that warns are as many as before."""
+_call.__code__ = _call.__code__.replace(co_filename=_UNCOUNTED)
 
 
 @functools.cache
@@ -240,6 +244,6 @@ def _forwarding(free: tuple[str, ...]) -> CodeType:
         " return forward",
     ]
     scope: dict[str, Any] = {}
-    exec("\n".join(lines), scope)
+    exec(compile("\n".join(lines), _UNCOUNTED, "exec"), scope)
     code: CodeType = scope["outer"](*free).__code__
     return code

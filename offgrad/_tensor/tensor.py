@@ -19,7 +19,7 @@ from offgrad._tensor.new_tensors import NewTensors
 from offgrad._tensor.operators import Operators
 from offgrad._tensor.printing import text_of
 from offgrad._tensor.rare_methods import RareMethods
-from offgrad._tensor.storages import StorageMethods
+from offgrad._tensor.storage_methods import StorageMethods
 from offgrad.autograd import gradients
 from offgrad.autograd.grad_mode import is_inference_mode_enabled
 from offgrad.autograd.handles import RemovableHandle, add_hook
@@ -319,7 +319,14 @@ class Tensor(
 
     @property
     def T(self) -> "Tensor":
-        """The transposed matrix."""
+        """The transposed matrix; for other numbers of dimensions it is deprecated."""
+        if self._array.ndim != 2:
+            warnings.warn(
+                "The use of `x.T` on tensors of dimension other than 2 is deprecated: use x.mT for "
+                f"batches of matrices, or permute(), got a {describe(self)}",
+                UserWarning,
+                stacklevel=2,
+            )
         return ops.permute(self, tuple(reversed(range(self._array.ndim))))
 
     @property

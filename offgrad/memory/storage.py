@@ -79,6 +79,7 @@ class Storage:
         uid: a number unique among all storages of this process, dead ones included.
         version: the number of in-place operations that changed the memory.
         inference: whether it belongs to inference tensors, which autograd refuses to save.
+        size: the bytes that the program has set for it; None for all of them.
         external: whether the memory is a NumPy array of the user, which may change unannounced.
         exported: whether the user has got a NumPy array of the memory.
         shared: whether forked processes share the memory.
@@ -93,6 +94,7 @@ class Storage:
     # Class attributes as defaults save memory: most storages never change and have no role.
     version = 0
     inference = False
+    size: int | None = None
     external = False
     exported = False
     shared = False

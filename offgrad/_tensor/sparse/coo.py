@@ -13,7 +13,7 @@ from offgrad._tensor.sparse.common import SparseBase
 from offgrad._tensor.sparse.positions import positions
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import describe, wrap
-from offgrad.ops._core.dims import normalize_dim
+from offgrad.ops._core.dims import given_once, normalize_dim
 from offgrad.ops._core.sparse_data import SparseArray
 
 
@@ -227,9 +227,9 @@ class SparseTensor(SparseBase):
     def __getitem__(self, index: Any) -> Any:
         return shapes.getitem(self, index)
 
-    def permute(self, *dims: Any) -> "SparseTensor":
+    def permute(self, *order: Any, dims: Any = None) -> "SparseTensor":
         """Return the tensor with its sparse dimensions, and its dense ones, in another order."""
-        return shapes.permute(self, dims)
+        return shapes.permute(self, given_once(order, dims, "permute"))
 
     def transpose(self, dim0: int, dim1: int) -> "SparseTensor":
         """Return the tensor with `dim0` and `dim1` swapped, both sparse or both dense."""

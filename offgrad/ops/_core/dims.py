@@ -103,3 +103,16 @@ def normalize_dims(dim: Dim, ndim: int, where: str) -> tuple[int, ...]:
     if len(set(dims)) != len(dims):
         raise RuntimeError(f"{where}: a dimension must be given once, got dim={dim}")
     return dims if dims and ndim else tuple(range(ndim))
+
+
+def given_once(one_by_one: tuple[Any, ...], dims: Any, where: str) -> tuple[Any, ...]:
+    """Return dimensions that were given by position or as ``dims=``.
+
+    Raises:
+        TypeError: if they were given both ways.
+    """
+    if dims is None:
+        return one_by_one
+    if one_by_one:
+        raise TypeError(f"{where}: dims are given twice, as {one_by_one} and as dims={dims}")
+    return (dims,)

@@ -1,5 +1,6 @@
 """Tensors from numbers, sequences, arrays and buffers."""
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +54,13 @@ def tensor(data: Any, *, dtype: Any = None) -> "Tensor":
         RuntimeError: if a number does not fit into the dtype; if integers or bools should require
             grad.
     """
+    if isinstance(data, TensorBase):
+        warnings.warn(
+            "To copy construct from a tensor, use detach().clone(), with requires_grad_() for a "
+            "leaf that requires grad, rather than tensor()",
+            UserWarning,
+            stacklevel=3,
+        )
     return wrap(memory.copy(_array_of(data, dtype)))
 
 
@@ -133,6 +141,13 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> "Tensor":
     """
     if not isinstance(ndarray, np.ndarray):
         raise TypeError(f"from_numpy takes a NumPy array, got {type(ndarray).__name__}")
+    if not ndarray.flags.writeable:
+        warnings.warn(
+            f"The given NumPy array is not writable, shape {list(ndarray.shape)}: operations that "
+            "change the tensor in place will raise; copy the array to change it",
+            UserWarning,
+            stacklevel=2,
+        )
     return wrap(check_numeric(ndarray, "from_numpy()"), Storage(ndarray, external=True))
 
 

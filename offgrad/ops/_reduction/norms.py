@@ -99,7 +99,8 @@ def norm(
 
     Args:
         input: floating point or complex.
-        p: a number, infinity or minus infinity; ``"fro"`` and None mean 2.
+        p: a number, infinity or minus infinity; ``"fro"`` and None mean 2; ``"nuc"`` the sum of the
+            singular values of matrices, over two dimensions.
         dim: one dimension, several, or None for all.
         keepdim: keep the dimensions, of size 1.
         dtype: convert the input to this dtype first.
@@ -114,14 +115,29 @@ def norm(
             "norm is defined for floating point and complex tensors, got "
             f"{input._array.dtype.name}; pass dtype=offgrad.float32"
         )
+    if p == "nuc":
+        return _nuclear(input, dim, keepdim)
     ord = 2 if p is None or p == "fro" else p
     if not isinstance(ord, int | float):
-        raise RuntimeError(f"norm: p must be a number, 'fro' or inf, got {p!r}")
+        raise RuntimeError(f"norm: p must be a number, 'fro', 'nuc' or inf, got {p!r}")
     dims = None if dim is None else normalize_dims(dim, input._array.ndim, "norm")
     if ord < 0 or ord == inf:
         axes = range(input._array.ndim) if dims is None else dims
         not_empty(input, tuple(axes), f"norm with p={ord}", RuntimeError)
     return VectorNorm.apply(input, ord=ord, dim=dims, keepdim=keepdim)
+
+
+def _nuclear(input: "Tensor", dim: Dim, keepdim: bool) -> "Tensor":
+    """Return the sums of the singular values of matrices."""
+    ndim = input._array.ndim
+    axes = tuple(range(ndim)) if dim is None else normalize_dims(dim, ndim, "norm")
+    if len(axes) != 2:
+        raise RuntimeError(f"norm with p='nuc' is over two dimensions, got {len(axes)}")
+    values = input.movedim(axes, (-2, -1)).svd()[1].sum(-1)
+    if not keepdim:
+        return values
+    first, second = sorted(axes)
+    return values.unsqueeze(first).unsqueeze(second)
 
 
 def norm_except_dim(v: "Tensor", pow: int = 2, dim: int = 0) -> "Tensor":

@@ -1,13 +1,14 @@
 """Variance, standard deviation and log-sum-exp over dimensions."""
 
-from math import inf
+import warnings
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import wrap
+from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.broadcasting import (
     conj,
 )
@@ -176,7 +177,16 @@ def _variance(
         correction = float(unbiased) if correction is None else correction
     elif correction is None and dim is not None:
         correction = 1
-    return cls.apply(input, dim=_dims(input, dim, where), keepdim=keepdim, correction=correction)
+    dims = _dims(input, dim, where)
+    shape = input._array.shape
+    count = prod(shape if dims is None else [shape[axis] for axis in dims])
+    if count <= (1 if correction is None else correction) and 0 not in shape:
+        warnings.warn(
+            f"{where}(): degrees of freedom is <= 0: {count} numbers less the correction leave "
+            f"none, so the result is not finite, got a {describe(input)}",
+            stacklevel=4,
+        )
+    return cls.apply(input, dim=dims, keepdim=keepdim, correction=correction)
 
 
 @with_numpy_names

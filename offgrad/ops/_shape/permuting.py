@@ -8,7 +8,7 @@ import numpy as np
 from offgrad._size import Size
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
-from offgrad.ops._core.dims import integers, is_integer, normalize_dim, sizes
+from offgrad.ops._core.dims import given_once, integers, is_integer, normalize_dim, sizes
 from offgrad.ops._core.dtypes import check_tensor
 
 if TYPE_CHECKING:
@@ -88,16 +88,16 @@ class Expand(Op):
         return grad.sum_to_size(self.self_sym_sizes)
 
 
-def permute(input: "Tensor", *dims: Any) -> "Tensor":
-    """Return a view with the dimensions in the order `dims`."""
+def permute(input: "Tensor", *order: Any, dims: Any = None) -> "Tensor":
+    """Return a view with the dimensions in the order given, one by one or as `dims`."""
     ndim = check_tensor(input, "permute")._array.ndim
-    named = sizes(dims, "permute", "dims")
-    order = tuple([normalize_dim(dim, ndim, "permute") for dim in named])
-    if sorted(order) != list(range(ndim)):
+    named = sizes(given_once(order, dims, "permute"), "permute", "dims")
+    axes = tuple([normalize_dim(dim, ndim, "permute") for dim in named])
+    if sorted(axes) != list(range(ndim)):
         raise RuntimeError(
             f"permute: dims must name each of {ndim} dimensions once, got {list(named)}"
         )
-    return Permute.apply(input, dims=order)
+    return Permute.apply(input, dims=axes)
 
 
 def transpose(input: "Tensor", dim0: int, dim1: int) -> "Tensor":

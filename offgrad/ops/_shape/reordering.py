@@ -10,6 +10,7 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.memory.meta import MetaArray
 from offgrad.ops._core.dims import (
+    given_once,
     integer,
     integers,
     normalize_dim,
@@ -103,9 +104,9 @@ class Repeat(Op):
         return [each for n, size in pairs for each in (n, size)]
 
 
-def flip(input: "Tensor", *dims: Any) -> "Tensor":
-    """Return a copy with the order along `dims` reversed."""
-    listed = sizes(dims, "flip", "dims")
+def flip(input: "Tensor", *order: Any, dims: Any = None) -> "Tensor":
+    """Return a copy with the order along dimensions reversed, given one by one or as `dims`."""
+    listed = sizes(given_once(order, dims, "flip"), "flip", "dims")
     ndim = check_tensor(input, "flip")._array.ndim
     axes = normalize_dims(listed, ndim, "flip") if listed else ()
     return Flip.apply(input, dims=axes)
