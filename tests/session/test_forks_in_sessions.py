@@ -8,6 +8,9 @@ from offgrad_storage import sweep
 
 from tests.session.conftest import RunPython
 
+FORKS = int(os.environ.get("OFFGRAD_FORKS", "20"))
+"""Forks under each policy; a long run makes hundreds."""
+
 TRAIN = """
     import faulthandler
     import os
@@ -106,7 +109,7 @@ TRAIN = """
 def test_a_child_trains_in_the_session_of_other_threads(
     policy: str, tmp_path: Path, run_python: RunPython
 ) -> None:
-    result = run_python(TRAIN, policy, 50)
+    result = run_python(TRAIN, policy, FORKS)
     assert result.returncode == 0, result.stderr
     assert not result.stderr
     sweep(tmp_path / "spill")  # os._exit runs no cleanup
