@@ -13,6 +13,7 @@ import pytest
 import offgrad
 from offgrad import kernels, memory
 from offgrad.autograd import grad_mode, saved_tensor
+from tests.tracing import Tracing
 
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=200, print_blob=True)
@@ -21,6 +22,11 @@ hypothesis.settings.load_profile(
 )
 
 _failed = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let coverage skip cases that run the lines of others."""
+    config.pluginmanager.register(Tracing())
 
 
 def pytest_collection_finish() -> None:
@@ -67,7 +73,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.collect()
         gc.freeze()  # later collections need not scan the survivors
         # Threads of stores release their arrays a moment later.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while memory.allocated() > held and time.monotonic() < deadline:
             time.sleep(0.002)
         assert memory.allocated() <= held, "tensors outlived the test"
@@ -92,4 +98,6 @@ def _settings() -> dict[str, object]:
         "memory observers": tuple(memory.allocator.counter.observers),
         # A tracer that raises in the wrong place leaves one, which later tests take for theirs.
         "exception being handled": sys.exc_info()[0],
+        # Coverage's, which would see nothing of the tests after one that does not put it back.
+        "tracer": sys.gettrace(),
     }

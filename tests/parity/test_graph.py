@@ -731,6 +731,7 @@ DEEP = 100_000
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 def test_a_deep_graph_runs_and_is_freed(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -742,6 +743,7 @@ def test_a_deep_graph_runs_and_is_freed(lib: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 def test_a_deep_graph_that_saves_is_freed_without_a_backward(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -753,6 +755,7 @@ def test_a_deep_graph_that_saves_is_freed_without_a_backward(lib: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 def test_a_deep_graph_is_released_node_by_node(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x
@@ -764,6 +767,7 @@ def test_a_deep_graph_is_released_node_by_node(lib: Any) -> None:
         y.backward()
 
 
+@pytest.mark.untraced
 def test_a_deep_graph_of_in_place_operations(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x * 1
@@ -773,6 +777,7 @@ def test_a_deep_graph_of_in_place_operations(lib: Any) -> None:
     assert x.grad.item() == DEEP // 5 + 1
 
 
+@pytest.mark.untraced
 def test_a_deep_graph_of_views(lib: Any) -> None:
     x = leaf(lib, 1, 2)
     y = x * 1
@@ -783,6 +788,7 @@ def test_a_deep_graph_of_views(lib: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 def test_a_deep_graph_twice_differentiated(lib: Any) -> None:
     x = leaf(lib, 1.0)
     y = x

@@ -34,12 +34,12 @@ class _Lines:
 
 def lines(action: Callable[[], object]) -> int:
     """Return how many lines of the library `action` executes."""
-    counter = _Lines()
+    counter, before = _Lines(), sys.gettrace()
     sys.settrace(counter)
     try:
         action()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return counter.count
 
 
