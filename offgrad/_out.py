@@ -14,7 +14,7 @@ from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.ops._core.dtypes import category
 from offgrad.ops._core.inplace_forms import overwrite
-from offgrad.ops._core.sparse_data import SparseRefusalError, is_sparse, sparse_module
+from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -88,7 +88,7 @@ def with_out(operation: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return operation(*args, **kwargs)
             except SparseRefusalError:
-                return _of_sparse(name, args, kwargs)
+                return of_sparse(name, args, kwargs)
             except (TypeError, AttributeError):
                 if is_installed() or not overriding((*args, *kwargs.values())):
                     raise
@@ -153,36 +153,6 @@ def _write(name: str, target: "Tensor", value: "Tensor") -> None:
     overwrite(target, value, f"{name} with out=")
 
 
-def _of_sparse(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a function that has refused a sparse tensor: that of its method.
-
-    Raises:
-        SparseRefusalError: if sparse tensors have no such method.
-    """  # `raise` raises the error that the caller handles
-    given = args if args else tuple(kwargs.values())[:1]
-    first = given[0]
-    if isinstance(first, tuple | list):
-        shapes = sparse_module("shapes")
-        if name in ("cat", "concat", "concatenate", "stack"):
-            return (shapes.stack if name == "stack" else shapes.cat)(*args, **kwargs)
-    elif is_sparse(first):
-        method = getattr(type(first), name, None)
-        if method is not None and method is not getattr(TensorBase.tensor_class, name, None):
-            return method(*args, **kwargs)
-    elif name == "addmm" and is_sparse(args[1]):
-        return sparse_module("products").plus_product(*args, **kwargs)
-    elif len(args) == 2 and name in _REFLECTED and is_sparse(args[1]):
-        return getattr(args[1], _REFLECTED[name])(first, **kwargs)
-    raise
-
-
-_REFLECTED = {
-    "add": "__radd__",
-    "sub": "__rsub__",
-    "mul": "__rmul__",
-    "matmul": "__rmatmul__",
-    "mm": "__rmatmul__",
-}
 _SPARSE = "clone detach permute relu select t transpose unsqueeze zeros_like empty_like"
 
 
@@ -194,7 +164,7 @@ def _with_sparse(operation: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return operation(*args, **kwargs)
         except SparseRefusalError:
-            return _of_sparse(operation.__name__, args, kwargs)
+            return of_sparse(operation.__name__, args, kwargs)
 
     return run
 

@@ -2,7 +2,9 @@
 
 import typing as _typing
 
+from offgrad import _dtype
 from offgrad import ops as _ops
+from offgrad._dtype import DType as _DType
 from offgrad._missing import missing as _missing
 from offgrad._tensor.sparse import constructors as _constructors
 from offgrad._tensor.sparse import products as _products
@@ -141,9 +143,40 @@ class check_sparse_tensor_invariants:
         return run
 
 
+def _of_type(name: str, dtype: _DType) -> _typing.Any:
+    def make(*args: _typing.Any, device: _typing.Any = None) -> _typing.Any:
+        if len(args) == 1 or not args:
+            sizes = args[0] if args else (0,)
+            return _constructors.sparse_coo_tensor(sizes, dtype=dtype, device=device)
+        if len(args) > 3 or not isinstance(args[0], _Tensor):
+            return _constructors.sparse_coo_tensor(args, dtype=dtype, device=device)
+        return _constructors.sparse_coo_tensor(*args, dtype=dtype, device=device)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"Return a sparse tensor of {dtype}: of indices, values and size, or of sizes."
+    return make
+
+
+BFloat16Tensor = _of_type("BFloat16Tensor", _dtype.bfloat16)
+ByteTensor, CharTensor = _of_type("ByteTensor", _dtype.uint8), _of_type("CharTensor", _dtype.int8)
+DoubleTensor = _of_type("DoubleTensor", _dtype.float64)
+FloatTensor = _of_type("FloatTensor", _dtype.float32)
+HalfTensor, IntTensor = _of_type("HalfTensor", _dtype.float16), _of_type("IntTensor", _dtype.int32)
+LongTensor = _of_type("LongTensor", _dtype.int64)
+ShortTensor = _of_type("ShortTensor", _dtype.int16)
+
 __getattr__ = _missing("offgrad.sparse")
 
 __all__ = [
+    "BFloat16Tensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
     "addmm",
     "check_sparse_tensor_invariants",
     "log_softmax",

@@ -7,13 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad import memory
+from offgrad._layout import (
+    sparse_bsc,
+    sparse_bsr,
+    sparse_coo,
+    sparse_csc,
+    sparse_csr,
+    strided,
+)
 from offgrad._tensor.conversions import rebuild_meta
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
 from offgrad.memory import Storage
 from offgrad.memory.meta import as_meta
 from offgrad.nn.parameter import Parameter
+from offgrad.ops._core.sparse_data import sparse_module
 
+_COMPRESSED = sparse_csr, sparse_csc, sparse_bsr, sparse_bsc
 _OWN = frozenset(TensorBase.__annotations__)
 
 
@@ -150,7 +160,33 @@ def _with_state(tensor: Any, state: Any) -> Any:
     return tensor
 
 
+def layout_of(text: str) -> Any:
+    """Return the layout that prints as `text`."""
+    for each in (strided, sparse_coo, *_COMPRESSED):
+        if repr(each) == text:
+            return each
+    raise pickle.UnpicklingError(f"the file is corrupt: {text!r} is no layout")
+
+
+def rebuild_sparse_tensor(layout: Any, parts: Any) -> Tensor:
+    """Return a sparse tensor of its indices and values, which are checked."""
+    constructors = sparse_module("constructors")
+    try:
+        if layout is sparse_coo:
+            indices, values, size, *rest = parts
+            coalesced = bool(rest and rest[0])
+            made = constructors.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced)
+        else:
+            made = constructors.sparse_compressed_tensor(*parts, layout=layout)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise pickle.UnpicklingError(f"the file is corrupt: {error}") from error
+    tensor: Tensor = made
+    return tensor
+
+
 REBUILD = {
+    "torch.serialization._get_layout": layout_of,
+    "torch._utils._rebuild_sparse_tensor": rebuild_sparse_tensor,
     "torch._utils._rebuild_tensor": rebuild_tensor,
     "torch._utils._rebuild_tensor_v2": rebuild_tensor_v2,
     "torch._utils._rebuild_tensor_v3": rebuild_tensor_v3,

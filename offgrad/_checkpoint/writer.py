@@ -18,9 +18,11 @@ from offgrad_storage.interrupts import interruptible, masked
 
 from offgrad import memory
 from offgrad._checkpoint.names import STORAGE_TYPES, dtype_names, offgrad_module
+from offgrad._layout import layout
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import TensorBase, alias, metadata
 from offgrad.nn.parameter import Parameter
+from offgrad.ops._core.sparse_data import is_sparse
 
 _ALIGNMENT = 64
 _CHUNK = 16 << 20
@@ -45,6 +47,8 @@ _NAMES = {
         "torch._utils._rebuild_tensor_v3",
         "torch._utils._rebuild_meta_tensor_no_storage",
         "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_sparse_tensor",
+        "torch.serialization._get_layout",
         "torch._utils._rebuild_parameter_with_state",
         "torch._tensor._rebuild_from_type_v2",
         "torch.storage.UntypedStorage",
@@ -108,6 +112,8 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
             return self._reduce_tensor(obj)  # type: ignore[arg-type]
         if self._size is not None and kind is self._size:
             return _name("torch.Size"), (tuple(obj),)
+        if kind is layout:
+            return _name("torch.serialization._get_layout"), (repr(obj),)
         if kind is self._device:
             index = getattr(obj, "index", None)
             return _name("torch.device"), (obj.type,) if index is None else (obj.type, index)
@@ -115,6 +121,8 @@ class _Pickler(_PythonPickler):  # type: ignore[misc]
 
     def _reduce_tensor(self, tensor: Tensor) -> Any:
         arguments: Any
+        if is_sparse(tensor):
+            return _name("torch._utils._rebuild_sparse_tensor"), tensor._parts()  # type: ignore[attr-defined]
         if tensor.is_meta:
             dtype = _name(f"torch.{tensor._array.dtype.name}")
             arguments = dtype, (*tensor.shape,), tensor.stride(), tensor._requires_grad

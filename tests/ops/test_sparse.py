@@ -1,6 +1,7 @@
 """Sparse matrices times dense ones, compared with PyTorch."""
 
 import copy
+import io
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import offgrad
 from offgrad.autograd import gradcheck, gradgradcheck
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Sparse:UserWarning", "ignore:torch.sparse.SparseTensor:UserWarning"
+)
 
 INDICES = [[0, 1, 2, 2, 0], [1, 0, 2, 0, 1]]  # one is given twice
 VALUES = [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -154,6 +157,15 @@ OPERATIONS: dict[str, Any] = {
     "hybrid": lambda m, x: (x.to_dense().to_sparse(1) * 2)[2],
     "diagonals": lambda m, x: m.sparse.spdiags(m.ones(2, 3), m.tensor([0, 1]), (3, 3)),
     "zeros": lambda m, x: m.zeros(2, 3, layout=m.sparse_coo) + m.eye(2, 3).to_sparse(),
+    "add to dense in place": lambda m, x: m.ones(3, 4).add_(x, alpha=2),
+    "sub from dense in place": lambda m, x: m.ones(3, 4).sub_(x),
+    "add with alpha": lambda m, x: m.ones(3, 4).add(x, alpha=3),
+    "method of the left": lambda m, x: m.ones(2, 3).mm(x) + m.ones(2, 3).matmul(x),
+    "addmm in place": lambda m, x: m.ones(3, 2).addmm_(x, m.ones(4, 2), beta=2),
+    "addmm by function": lambda m, x: m.addmm(m.ones(3, 2), x, m.ones(4, 2), alpha=2),
+    "legacy type": lambda m, x: m.sparse.FloatTensor(
+        m.tensor([[0, 1], [1, 0]]), m.tensor([1.0, 2.0]), m.Size([2, 2])
+    ),
     "resized": lambda m, x: x.clone().sparse_resize_((4, 5), 2, 0),
     "deepcopy": lambda m, x: copy.deepcopy(x),
 }
@@ -277,3 +289,18 @@ def test_sparse_gradients_of_every_order() -> None:
         (grad,) = m.autograd.grad((out**3).sum(), w, create_graph=True)
         found.append(m.autograd.grad(grad.to_dense().pow(2).sum(), w)[0].to_dense())
     same(*found)
+
+
+def test_files() -> None:
+    for layout in ("coo", "csr", "csc", "bsr"):
+        files = {}
+        for m in (offgrad, torch):
+            x = layouts(m)[layout]
+            file = io.BytesIO()
+            m.save({"x": x, "layout": m.sparse_coo}, file)
+            files[m] = file.getvalue()
+        for writer, reader in ((offgrad, offgrad), (offgrad, torch), (torch, offgrad)):
+            loaded = reader.load(io.BytesIO(files[writer]))
+            assert loaded["layout"] is reader.sparse_coo
+            assert str(loaded["x"].layout) == f"torch.sparse_{layout}"
+            same(loaded["x"].to_dense(), layouts(offgrad)["coo"].to_dense())

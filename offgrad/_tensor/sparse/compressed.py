@@ -166,6 +166,11 @@ class CompressedTensor(SparseBase):
     def __copy__(self) -> Any:
         return self._with(self._value)
 
+    def _parts(self) -> Any:
+        """Return the layout, and what `sparse_compressed_tensor` makes the tensor of."""
+        parts = self._compressed, self._plain, self._value.detach(), self.shape
+        return self.layout, parts
+
     def __reduce__(self) -> Any:
         parts = self._compressed, self._plain, self._value
         return make_compressed, (parts, tuple(self.shape), self.layout)

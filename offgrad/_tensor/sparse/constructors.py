@@ -42,7 +42,7 @@ def _values(values: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor
 
 
 def sparse_coo_tensor(
-    indices: Any,
+    indices: Any = None,
     values: Any = None,
     size: Any = None,
     *,
@@ -70,7 +70,7 @@ def sparse_coo_tensor(
         RuntimeError: if indices lie outside `size`, or there are not as many as values.
     """
     if values is None:
-        shape = tuple(int(each) for each in indices)
+        shape = tuple(int(each) for each in (size if indices is None else indices))
         index = np.empty((len(shape), 0), np.int64)
         empty = _values(make_tensor([]), dtype, device, requires_grad)
         return make_coo(wrap(index), empty, shape, False)

@@ -150,6 +150,10 @@ class SparseTensor(SparseBase):
     def __copy__(self) -> Any:
         return self._with(self._value)
 
+    def _parts(self) -> Any:
+        """Return the layout, and what `sparse_coo_tensor` makes the tensor of."""
+        return self.layout, (self._index, self._value.detach(), self.shape, self._is_coalesced)
+
     def __reduce__(self) -> Any:
         return make_coo, (self._index, self._value, tuple(self.shape), self._is_coalesced)
 

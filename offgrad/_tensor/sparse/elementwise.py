@@ -63,9 +63,9 @@ def radd(self: Any, other: Any, *, alpha: Any = 1) -> Any:
     return dense.index_put(index, values, accumulate=True)
 
 
-def rsub(self: Any, other: Any) -> Any:
-    """Return ``other - self``, dense."""
-    return radd(self, other, alpha=-1)
+def rsub(self: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """Return ``other - alpha * self``, dense as `other`."""
+    return radd(self, other, alpha=-alpha)
 
 
 def _is_number(other: Any) -> bool:

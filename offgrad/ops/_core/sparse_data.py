@@ -75,3 +75,40 @@ def sparse_gradient(rows: "Tensor", values: "Tensor", shape: tuple[int, ...]) ->
 def sparse_module(name: str) -> Any:
     """Return a module of sparse tensors, which few programs load."""
     return import_module(f"offgrad._tensor.sparse.{name}")
+
+
+def of_sparse(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Tensor":
+    """Return the result of a function that has refused a sparse tensor: that of its method.
+
+    Raises:
+        SparseRefusalError: if sparse tensors have no such method.
+    """
+    result: Tensor = _of_method(name, args, kwargs)
+    return result
+
+
+def _of_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = args if args else tuple(kwargs.values())[:1]
+    first = given[0]
+    if isinstance(first, tuple | list):
+        shapes = sparse_module("shapes")
+        if name in ("cat", "concat", "concatenate", "stack"):
+            return (shapes.stack if name == "stack" else shapes.cat)(*args, **kwargs)
+    elif is_sparse(first):
+        method = getattr(type(first), name, None)
+        if method is not None and method is not getattr(TensorBase.tensor_class, name, None):
+            return method(*args, **kwargs)
+    elif name == "addmm" and is_sparse(args[1]):
+        return sparse_module("products").plus_product(*args, **kwargs)
+    elif len(args) == 2 and name in _REFLECTED and is_sparse(args[1]):
+        return getattr(args[1], _REFLECTED[name])(first, **kwargs)
+    raise  # the error that the caller handles
+
+
+_REFLECTED = {
+    "add": "__radd__",
+    "sub": "__rsub__",
+    "mul": "__rmul__",
+    "matmul": "__rmatmul__",
+    "mm": "__rmatmul__",
+}

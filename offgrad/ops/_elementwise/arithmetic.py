@@ -20,6 +20,7 @@ from offgrad.ops._core.dtypes import (
     category,
     default_dtype,
 )
+from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -164,7 +165,10 @@ def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     a, b, dtype = operands("add", input, other)
     if type(alpha) is not int:
         _check_alpha(alpha, dtype, "add")
-    return Add.apply(a, b, dtype=dtype, alpha=alpha)
+    try:
+        return Add.apply(a, b, dtype=dtype, alpha=alpha)
+    except SparseRefusalError:
+        return of_sparse("add", (input, other), {"alpha": alpha})
 
 
 def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
@@ -179,7 +183,10 @@ def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     a, b, dtype = operands("sub", input, other)
     if type(alpha) is not int:
         _check_alpha(alpha, dtype, "sub")
-    return Sub.apply(a, b, dtype=dtype, alpha=alpha)
+    try:
+        return Sub.apply(a, b, dtype=dtype, alpha=alpha)
+    except SparseRefusalError:
+        return of_sparse("sub", (input, other), {"alpha": alpha})
 
 
 def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":

@@ -14,6 +14,7 @@ from offgrad.ops._core.broadcasting import (
 )
 from offgrad.ops._core.dtypes import category, check_tensor, shape_error
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 from offgrad.ops._linalg.products import (
     check_factors,
     for_blas,
@@ -307,7 +308,10 @@ def addmm(
     def shape(a: Any, b: Any) -> Any:
         return (a[0], b[1]) if a[1] == b[0] else None
 
-    return _add_product(Addmm, "addmm", input, mat1, mat2, (2, 2), shape, beta, alpha)
+    try:
+        return _add_product(Addmm, "addmm", input, mat1, mat2, (2, 2), shape, beta, alpha)
+    except SparseRefusalError:
+        return of_sparse("addmm", (input, mat1, mat2), {"beta": beta, "alpha": alpha})
 
 
 def addmv(

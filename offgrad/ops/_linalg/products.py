@@ -13,6 +13,7 @@ from offgrad.ops._core.broadcasting import (
     conj,
 )
 from offgrad.ops._core.dtypes import check_tensor, shape_error
+from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 from offgrad.ops._reduction.sums import sum_to_size
 from offgrad.ops._shape.reshaping import UnsafeView
 
@@ -183,7 +184,10 @@ def matmul(input: "Tensor", other: "Tensor") -> "Tensor":
     Raises:
         RuntimeError: if the inner sizes or the dtypes differ.
     """
-    return _product(input, other, "matmul")
+    try:
+        return _product(input, other, "matmul")
+    except SparseRefusalError:
+        return of_sparse("matmul", (input, other), {})
 
 
 def _product(a: "Tensor", b: "Tensor", where: str) -> "Tensor":
@@ -235,7 +239,10 @@ def _of_dims(where: str, rule: str, a: "Tensor", b: "Tensor", *ndims: int) -> No
 def mm(input: "Tensor", mat2: "Tensor") -> "Tensor":
     """Return the product of two matrices."""
     _of_dims("mm", "two matrices are needed; use matmul() for batches", input, mat2, 2, 2)
-    return _product(input, mat2, "mm")
+    try:
+        return _product(input, mat2, "mm")
+    except SparseRefusalError:
+        return of_sparse("mm", (input, mat2), {})
 
 
 @lower_precision
