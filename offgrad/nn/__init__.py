@@ -10,7 +10,7 @@ from offgrad_storage._imports import lazy as _lazy
 
 from offgrad._missing import missing as _missing
 from offgrad.nn import functional, init, modules, parameter
-from offgrad.nn.hooks.registry import (
+from offgrad.nn.hooks.of_all_modules import (
     register_module_backward_hook,
     register_module_forward_hook,
     register_module_forward_pre_hook,

@@ -10,11 +10,8 @@ from offgrad.autograd.handles import RemovableHandle
 from offgrad.autograd.saved_tensor import pop_hooks, push_hooks
 from offgrad.nn import Module
 from offgrad.nn.hooks.call_stack import calls
-from offgrad.nn.hooks.registry import (
-    register_module_forward_pre_hook,
-    track_calls,
-    untrack_calls,
-)
+from offgrad.nn.hooks.of_all_modules import register_module_forward_pre_hook
+from offgrad.nn.hooks.registry import track_calls, untrack_calls
 from offgrad.policies import ByModule, Policy
 from offgrad.session.scope import SessionHooks, active_hooks, module_scope
 

@@ -8,9 +8,7 @@ from offgrad.autograd.tensor_base import TensorBase
 from offgrad.nn.conversions import ConversionMethods
 from offgrad.nn.hooks.call import call_with_hooks
 from offgrad.nn.hooks.call_stack import module_registrations
-from offgrad.nn.hooks.registry import (
-    call_registration_hooks,
-    global_hooks,
+from offgrad.nn.hooks.of_all_modules import (
     register_module_backward_hook,
     register_module_buffer_registration_hook,
     register_module_forward_hook,
@@ -20,6 +18,7 @@ from offgrad.nn.hooks.registry import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
+from offgrad.nn.hooks.registry import call_registration_hooks, global_hooks
 from offgrad.nn.parameter import Buffer, Parameter
 from offgrad.nn.state_dict import StateMethods
 
