@@ -143,9 +143,9 @@ def _write(name: str, target: "Tensor", value: "Tensor") -> None:
         check_mutable(target, name, recorded=False)
         if target._array.size and name not in _FILLING:
             warnings.warn(
-                "An output with one or more elements was resized: out= of "
-                f"{name} is a {describe(target)}, and the result has shape "
-                f"{list(value._array.shape)}; pass one of that shape, or of no elements",
+                f"An output with elements was resized: out= of {name} is a {describe(target)}, "
+                f"and the result has shape {list(value._array.shape)}; pass one of that shape, or "
+                "of no elements",
                 UserWarning,
                 stacklevel=4,
             )

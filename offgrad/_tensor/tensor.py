@@ -322,7 +322,7 @@ class Tensor(
         """The transposed matrix; for other numbers of dimensions it is deprecated."""
         if self._array.ndim != 2:
             warnings.warn(
-                "The use of `x.T` on tensors of dimension other than 2 is deprecated: use x.mT for "
+                "The use of `x.T` is deprecated where there are not 2 dimensions: use x.mT for "
                 f"batches of matrices, or permute(), got a {describe(self)}",
                 UserWarning,
                 stacklevel=2,

@@ -110,7 +110,7 @@ def test_against_torch(name: str) -> None:
 
 def test_the_warning_says_what_to_pass() -> None:
     add: Any = offgrad.add
-    with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+    with pytest.warns(UserWarning, match="An output with elements was resized"):
         add(offgrad.ones(2), 1, out=offgrad.ones(3))
 
 
