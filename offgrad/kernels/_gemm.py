@@ -13,33 +13,6 @@ from typing import Any
 _ROW_MAJOR, _AS_IS = 101, 111  # 112 is transposed
 
 
-def gemm(
-    blas: Any,
-    m: int,
-    n: int,
-    k: int,
-    transposed: int,
-    a: int,
-    b: int,
-    b_stride: int,
-    beta: Any,
-    c: int,
-) -> None:
-    """Write a b + beta c into `c`, in compiled loops only.
-
-    Args:
-        blas: the address of cblas_sgemm or cblas_dgemm, and 0 of BLAS's integer type.
-        m, n, k: sizes, none of them 0.
-        transposed: 1 if `a` is transposed, else 0.
-        a: address of [m, k], or [k, m] if transposed, C-contiguous.
-        b: address of [k, n].
-        b_stride: elements from one row of `b` to the next.
-        beta: 0 or 1, in the arrays' dtype.
-        c: address of [m, n], written, C-contiguous.
-    """
-    raise NotImplementedError("gemm runs in compiled loops")
-
-
 def strided_gemm(
     blas: Any,
     m: int,
@@ -58,9 +31,11 @@ def strided_gemm(
     """Write a b + beta c into `c`, in compiled loops only.
 
     Args:
-        blas, m, n, k, beta: as those of `gemm`.
+        blas: the address of cblas_sgemm or cblas_dgemm, and 0 of BLAS's integer type.
+        m, n, k: sizes, none of them 0.
         a: address of [m, k], or [k, m] if `a_transposed` is 1.
         b: address of [k, n], or [n, k] if `b_transposed` is 1.
+        beta: 0 or 1, in the arrays' dtype.
         c: address of [m, n], written.
         a_stride, b_stride, c_stride: elements from one row to the next.
     """
@@ -69,7 +44,7 @@ def strided_gemm(
 
 @functools.cache
 def register() -> None:
-    """Register `gemm` and `strided_gemm` with Numba."""
+    """Register `strided_gemm` with Numba."""
     from llvmlite import ir  # type: ignore[import-untyped]
     from numba import types
     from numba.extending import intrinsic, overload
@@ -89,42 +64,6 @@ def register() -> None:
     row_major, as_is = _ROW_MAJOR, _AS_IS
 
     def implementation(
-        blas: Any,
-        m: Any,
-        n: Any,
-        k: Any,
-        transposed: Any,
-        a: Any,
-        b: Any,
-        b_stride: Any,
-        beta: Any,
-        c: Any,
-    ) -> None:
-        address, integer = blas
-        whole, number = type(integer), type(beta)
-        call(
-            (
-                address,
-                enum(row_major),
-                enum(as_is + transposed),
-                enum(as_is),
-                whole(m),
-                whole(n),
-                whole(k),
-                number(1),
-                a,
-                whole(m if transposed else k),
-                b,
-                whole(b_stride),
-                beta,
-                c,
-                whole(n),
-            )
-        )
-
-    overload(gemm, strict=False)(lambda *_: implementation)
-
-    def strided_implementation(
         blas: Any,
         m: Any,
         n: Any,
@@ -161,4 +100,4 @@ def register() -> None:
             )
         )
 
-    overload(strided_gemm, strict=False)(lambda *_: strided_implementation)
+    overload(strided_gemm, strict=False)(lambda *_: implementation)
