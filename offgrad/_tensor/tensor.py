@@ -20,6 +20,7 @@ from offgrad._tensor.operators import Operators
 from offgrad._tensor.printing import text_of
 from offgrad._tensor.rare_methods import RareMethods
 from offgrad._tensor.storage_methods import StorageMethods
+from offgrad._warning import warn_program
 from offgrad.autograd import gradients
 from offgrad.autograd.grad_mode import is_inference_mode_enabled
 from offgrad.autograd.handles import RemovableHandle, add_hook
@@ -321,11 +322,9 @@ class Tensor(
     def T(self) -> "Tensor":
         """The transposed matrix; for other numbers of dimensions it is deprecated."""
         if self._array.ndim != 2:
-            warnings.warn(
+            warn_program(
                 "The use of `x.T` is deprecated where there are not 2 dimensions: use x.mT for "
-                f"batches of matrices, or permute(), got a {describe(self)}",
-                UserWarning,
-                stacklevel=2,
+                f"batches of matrices, or permute(), got a {describe(self)}"
             )
         return ops.permute(self, tuple(reversed(range(self._array.ndim))))
 
@@ -341,7 +340,7 @@ class Tensor(
     @property
     def H(self) -> "Tensor":
         """The conjugate transpose of the matrix; a tensor without dimensions conjugated."""
-        if self._array.ndim not in (0, 2):
+        if self._array.ndim != 2:
             raise RuntimeError(f"H needs a matrix, got a {describe(self)}; use mH for batches")
         return ops.conj(self.t())
 

@@ -120,7 +120,7 @@ def test_changed_output_is_named() -> None:
         lambda t: t.detach().mul_(2),
         lambda t: t.data.mul_(2),
         lambda t: t[:1].sub_(1),
-        lambda t: t.T.uniform_(),
+        lambda t: t.permute(0).uniform_(),
         lambda t: t.normal_(),
     ],
 )

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -262,3 +263,33 @@ AXES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("call", AXES.values(), ids=AXES)
 def test_numpys_names_of_arguments(same: Any, call: Callable[[Any], Any]) -> None:
     same(call)
+
+
+WARNINGS = {
+    "T of a vector": lambda m: m.ones(3).T,
+    "T of a matrix": lambda m: m.ones(3, 2).T,
+    "meshgrid": lambda m: m.meshgrid(m.arange(2), m.arange(3)),
+    "meshgrid ij": lambda m: m.meshgrid(m.arange(2), m.arange(3), indexing="ij"),
+    "tensor of a tensor": lambda m: m.tensor(m.ones(2)),
+    "as_tensor of a tensor": lambda m: m.as_tensor(m.ones(2)),
+    "std of one": lambda m: m.ones(1).std(),
+    "std of two": lambda m: m.ones(2, 1).std(0),
+    "biased var of one": lambda m: m.ones(1).var(unbiased=False),
+    "mse_loss that broadcasts": lambda m: m.nn.functional.mse_loss(m.ones(2, 1), m.ones(2)),
+    "mean of kl_div": lambda m: m.nn.functional.kl_div(m.ones(2), m.ones(2)),
+    "sum of kl_div": lambda m: m.nn.functional.kl_div(m.ones(2), m.ones(2), reduction="sum"),
+}
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_warnings_point_at_the_program(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    places = []
+    torch.set_warn_always(True)
+    for m in (offgrad, torch):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            WARNINGS[name](m)
+        places.append([(each.category, each.filename == __file__) for each in caught])
+    torch.set_warn_always(False)
+    assert places[0] == [(category, True) for category, _ in places[1]]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import memory
+from offgrad._warning import warn_program
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.memory import Storage
 from offgrad.ops._core.device import is_meta
@@ -55,11 +56,9 @@ def tensor(data: Any, *, dtype: Any = None) -> "Tensor":
             grad.
     """
     if isinstance(data, TensorBase):
-        warnings.warn(
+        warn_program(
             "To copy construct from a tensor, use detach().clone(), with requires_grad_() for a "
-            "leaf that requires grad, rather than tensor()",
-            UserWarning,
-            stacklevel=3,
+            "leaf that requires grad, rather than tensor()"
         )
     return wrap(memory.copy(_array_of(data, dtype)))
 

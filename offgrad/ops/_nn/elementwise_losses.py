@@ -1,11 +1,11 @@
 """Losses of pairs of elements: regression, and probabilities against targets."""
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offgrad import kernels
+from offgrad._warning import warn_program
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.autocast import full_precision
 from offgrad.ops._core.dtypes import (
@@ -59,10 +59,9 @@ def _broadcast(input: "Tensor", target: "Tensor", where: str) -> "tuple[Tensor, 
     if a._array.shape == b._array.shape:
         return a, b
     check_broadcastable(where, a, b)
-    warnings.warn(
+    warn_program(
         f"{where}: input and target are broadcast, which is rarely meant: got a {describe(input)} "
-        f"and a {describe(target)}",
-        stacklevel=3,
+        f"and a {describe(target)}"
     )
     a, b = broadcast_tensors(a, b)
     return a, b
@@ -260,6 +259,11 @@ def kl_div(
         if category(each._array.dtype) < 2:
             raise RuntimeError(f"kl_div: Integral inputs not supported, got a {describe(each)}")
     check_broadcastable("kl_div", input, target)
+    if reduction == "mean":
+        warn_program(
+            "kl_div: reduction='mean' takes the mean over all elements; 'batchmean', over the "
+            "samples, is the divergence"
+        )
     if log_target:
         losses = exp(target) * (target - input)
     else:

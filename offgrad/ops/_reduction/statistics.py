@@ -1,12 +1,12 @@
 """Variance, standard deviation and log-sum-exp over dimensions."""
 
-import warnings
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.broadcasting import (
@@ -181,10 +181,9 @@ def _variance(
     shape = input._array.shape
     count = prod(shape if dims is None else [shape[axis] for axis in dims])
     if count <= (1 if correction is None else correction) and 0 not in shape:
-        warnings.warn(
+        warn_program(
             f"{where}(): degrees of freedom is <= 0: {count} numbers less the correction leave "
-            f"none, so the result is not finite, got a {describe(input)}",
-            stacklevel=4,
+            f"none, so the result is not finite, got a {describe(input)}"
         )
     return cls.apply(input, dim=dims, keepdim=keepdim, correction=correction)
 

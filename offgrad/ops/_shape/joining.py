@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dims import normalize_dim
@@ -220,12 +221,13 @@ def block_diag(*tensors: "Tensor") -> "Tensor":
     return BlockDiag.apply(*(each.to(dtype) for each in tensors))
 
 
-def meshgrid(*tensors: Any, indexing: str = "ij") -> "tuple[Tensor, ...]":
+def meshgrid(*tensors: Any, indexing: str | None = None) -> "tuple[Tensor, ...]":
     """Return for each vector its coordinates on the grid of all, as an expanded view.
 
     Args:
         *tensors: vectors or scalars, or one sequence of them.
-        indexing: ``"ij"``, or ``"xy"``, which swaps the first two dimensions.
+        indexing: ``"ij"``, or ``"xy"``, which swaps the first two dimensions; without it a warning
+            reminds of the choice.
 
     Raises:
         RuntimeError: for no vector, more than one dimension, different dtypes, or another
@@ -233,6 +235,9 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> "tuple[Tensor, ...]":
     """
     sequence = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     vectors = _listed(sequence, "meshgrid")
+    if indexing is None:
+        warn_program("meshgrid: pass indexing='ij', the default, or 'xy'")
+        indexing = "ij"
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
     for each in vectors:
