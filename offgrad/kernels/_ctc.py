@@ -51,6 +51,7 @@ def ctc_loss(log_probs: Array, targets: Targets, losses: Array, alpha: Array) ->
     if not uses_numba(log_probs, losses, alpha):
         _ctc_numpy(log_probs, targets, losses, alpha)
         return
+    alpha[...] = -np.inf  # frames and states that a sample does not have, too
     labels, starts, lengths, frames, blank = targets
     parallel_for(
         lambda start, stop: _ctc_loop(

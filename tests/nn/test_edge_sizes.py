@@ -1,12 +1,14 @@
 """Batches of size 0, windows of padding alone, and targets and queries that count for nothing."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import offgrad
+from offgrad import memory
 
 EMPTY_BATCHES: dict[str, Callable[[Any, Any], Any]] = {
     "GRUCell": lambda m, x: m.nn.GRUCell(4, 3)(x.reshape(0, 4)),
@@ -86,3 +88,22 @@ def test_a_query_that_attends_to_no_key_has_second_derivatives_of_zero(is_bool: 
     assert q.grad is not None
     assert learned.grad.isfinite().all().item()
     assert q.grad.isfinite().all().item()
+
+
+def test_ctc_saves_no_memory_that_it_did_not_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, saved = memory.empty, []
+
+    def filled(value: float, *arguments: Any) -> Any:
+        array = empty(*arguments)
+        array.fill(value)
+        return array
+
+    log_probs = offgrad.randn(6, 2, 4).log_softmax(2).requires_grad_()
+    targets = offgrad.tensor([[1, 2, 3], [2, 0, 0]])
+    for value in (0.0, 1.0):
+        monkeypatch.setattr(memory, "empty", partial(filled, value))
+        loss = offgrad.nn.functional.ctc_loss(log_probs, targets, (6, 3), (3, 1), reduction="none")
+        node: Any = loss.grad_fn
+        saved.append(node._saved_result1.numpy())
+    # A checkpoint compares what forward saved with what it recomputes.
+    assert np.array_equal(*saved)
