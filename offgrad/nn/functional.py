@@ -273,8 +273,16 @@ _RARE = """
     GRID_SAMPLE_PADDING_MODES ScalingType SwizzleType Tensor assert_int_or_pair boolean_dispatch
     grad grouped_mm scaled_mm torch
 """
+_OVERRIDES = """
+    handle_torch_function has_torch_function has_torch_function_unary has_torch_function_variadic
+"""
 __getattr__ = _missing(
-    "offgrad.nn.functional", (), dict.fromkeys(_RARE.split(), "offgrad.nn._rare_functions")
+    "offgrad.nn.functional",
+    (),
+    {
+        **dict.fromkeys(_RARE.split(), "offgrad.nn._rare_functions"),
+        **dict.fromkeys(_OVERRIDES.split(), "offgrad.overrides"),
+    },
 )
 
 _name_functions(globals())

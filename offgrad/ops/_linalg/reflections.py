@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import shape_error
+from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import LinAlgError, check_matrices, eye_like, tall_eye
 
 if TYPE_CHECKING:
@@ -39,15 +40,16 @@ def ormqr(
     if not left:
         return ormqr(input, tau, other.mH, True, not transpose).mH
     vectors = input.tril(-1) + tall_eye(eye_like(input, input._array.shape[-1]), size)
-    factors, result = tau.conj() if transpose else tau, other
+    factors, product = tau.conj() if transpose else tau, other
     order = range(tau._array.shape[-1])
     for at in order if transpose else reversed(order):
         vector = vectors[..., at : at + 1]
         factor = factors[..., at].unsqueeze(-1).unsqueeze(-1)
-        result = result - factor * (vector @ (vector.mH @ result))
-    return result
+        product = product - factor * (vector @ (vector.mH @ product))
+    return product
 
 
+@result("linalg_ldl_factor")
 class LDLFactors(NamedTuple):
     """L and D in one matrix, and the pivots."""
 
@@ -55,6 +57,7 @@ class LDLFactors(NamedTuple):
     pivots: "Tensor"
 
 
+@result("linalg_ldl_factor_ex")
 class LDLFactorsInfo(NamedTuple):
     """L and D in one matrix, the pivots, and whether D has a zero."""
 
@@ -131,9 +134,9 @@ def ldl_solve(LD: "Tensor", pivots: "Tensor", B: "Tensor", *, hermitian: bool = 
     factors = np.broadcast_to(factors, (*batch, *factors.shape[-2:]))
     order = np.broadcast_to(order, (*batch, order.shape[-1]))
     right = np.broadcast_to(right, (*batch, *right.shape[-2:]))
-    result = np.empty(right.shape, right.dtype)
+    solved = np.empty(right.shape, right.dtype)
     routine = _routine("trs", factors.dtype, hermitian)
     for at in np.ndindex(batch):
         if right[at].size:
-            result[at], _ = routine(factors[at], order[at], right[at], lower=1)
-    return wrap(result)
+            solved[at], _ = routine(factors[at], order[at], right[at], lower=1)
+    return wrap(solved)
