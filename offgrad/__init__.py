@@ -156,6 +156,7 @@ _MODULES = (
     "mps",
     "multiprocessing",
     "overrides",
+    "signal",
     "sparse",
     "return_types",
     "testing",

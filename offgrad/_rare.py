@@ -34,6 +34,7 @@ for _module, _names in {
         fake_quantize_per_channel_affine fake_quantize_per_tensor_affine
         fused_moving_avg_obs_fake_quant
     """,
+    "signal": "windows",
     "jit": "ScriptFunction ScriptModule",
 }.items():
     NAMES.update(dict.fromkeys(_names.split(), _module))

@@ -63,6 +63,8 @@ FACES = (
     "offgrad.return_types",
     "offgrad.serialization",
     "offgrad.session",
+    "offgrad.signal",
+    "offgrad.signal.windows",
     "offgrad.sparse",
     "offgrad.special",
     "offgrad.storage",

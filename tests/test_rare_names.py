@@ -275,3 +275,31 @@ def test_derivatives_of_special_functions() -> None:
     for function in (offgrad.special.airy_ai, offgrad.special.spherical_bessel_j0):
         assert gradcheck(function, x)
         assert gradgradcheck(function, x)
+
+
+WINDOWS: list[tuple[str, dict[str, Any]]] = [
+    *(
+        (name, {})
+        for name in ["bartlett", "blackman", "cosine", "hamming", "hann", "nuttall", "kaiser"]
+    ),
+    ("exponential", {"tau": 0.5}),
+    ("exponential", {"center": 1.0, "sym": False}),
+    ("gaussian", {"std": 2.0}),
+    ("general_cosine", {"a": [0.46, 0.23, 0.31]}),
+    ("general_hamming", {"alpha": 0.6, "sym": False}),
+    ("kaiser", {"beta": 3.0, "sym": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), WINDOWS)
+def test_windows(name: str, options: dict[str, Any]) -> None:
+    for size in (0, 1, 2, 7):
+        mine, theirs = (
+            getattr(m.signal.windows, name)(size, dtype=m.float64, **options)
+            for m in (offgrad, torch)
+        )
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), atol=1e-12)
+    assert getattr(offgrad.windows, name)(3, requires_grad=True, **options).requires_grad
+    for m in (offgrad, torch):
+        with pytest.raises(ValueError, match="negative"):
+            getattr(m.signal.windows, name)(-1, **options)
