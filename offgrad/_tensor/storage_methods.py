@@ -12,7 +12,7 @@ from offgrad._dtype import DTYPES
 from offgrad._tensor.storages import Memory, TypedStorage, UntypedStorage
 from offgrad.autograd.mutation import check_mutable
 from offgrad.autograd.op import Array
-from offgrad.autograd.tensor_base import TensorBase, describe, new_storage
+from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.memory import Storage
 from offgrad.memory.meta import MetaArray, meta_empty
 from offgrad.ops._core.dims import integers, sizes
@@ -70,8 +70,7 @@ class StorageMethods(TensorBase):
     def _replace(self, array: Array, storage: Storage | None) -> None:
         """Go over to other memory, as a leaf or constant."""
         self._base = self._view_chain = None
-        self._array = array
-        self._storage = new_storage(array) if storage is None else storage
+        self._set(array, storage, False)
 
     def set_(
         self: Any, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
@@ -140,7 +139,7 @@ class StorageMethods(TensorBase):
         if memory_format is None and prod(target) + offset <= untyped.nbytes() // kind.itemsize:
             root = self._storage.root
             self._storage.write("resize_")
-            self._array = _strided(root, kind, target, _c_order(target), offset)
+            self._set(_strided(root, kind, target, _c_order(target), offset), self._storage, False)
             return self
         if self._storage.external:
             raise RuntimeError(

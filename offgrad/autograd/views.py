@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd import grad_mode
-from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.autograd.tensor_base import TensorBase, alias, describe, wrap
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -134,13 +134,14 @@ def turn_into_view(tensor: "Tensor", view: "Tensor") -> None:
     the base of its views.
     """
     if tensor._base is None:
-        base = wrap(tensor._array, tensor._storage, tensor._requires_grad)
+        base = alias(tensor)
+        base._requires_grad = tensor._requires_grad
         base._grad_fn, base._output_nr = tensor._grad_fn, tensor._output_nr
         base._generation = tensor._generation
         tensor._base = base
     tensor._view_chain = view._view_chain
     tensor._generation = base_of(tensor)._generation
-    tensor._array = view._array
+    tensor._share(view)
     set_history(tensor, view._grad_fn, view._output_nr)
 
 

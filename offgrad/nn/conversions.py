@@ -9,7 +9,7 @@ import numpy as np
 from offgrad import ops
 from offgrad.autograd import grad_mode
 from offgrad.autograd.gradients import clear_grad
-from offgrad.autograd.tensor_base import is_differentiable
+from offgrad.autograd.tensor_base import is_differentiable, metadata
 from offgrad.nn.parameter import Parameter, is_lazy
 from offgrad.nn.traversal import TraversalMethods
 from offgrad.ops._core.device import check_device
@@ -93,6 +93,7 @@ class ConversionMethods(TraversalMethods):
             _convert(parameter, fn)
             if parameter.grad is not None:
                 _convert(parameter.grad, fn)
+                parameter._storage.place_alike(parameter.grad, "gradients")
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 converted = self._buffers[name] = fn(buffer)
@@ -213,14 +214,16 @@ def _convert(tensor: "Tensor", fn: "Callable[[Tensor], Tensor]") -> None:
     converted = fn(tensor)
     if converted is tensor or is_lazy(converted):
         return
-    new: Any = converted._array
+    new, old = metadata(converted), metadata(tensor)
     if tensor._requires_grad and not is_differentiable(new.dtype):
         raise RuntimeError(
             "a parameter that requires grad must be floating point or complex, but was to become "
             f"{new.dtype.name}; call requires_grad_(False) first"
         )
-    if (new.shape, new.dtype) != (tensor._array.shape, tensor._array.dtype):
+    if (new.shape, new.dtype) != (old.shape, old.dtype):
         tensor._accumulator = None  # it expects gradients of the old shape and dtype
-    role = tensor._storage.role
-    tensor._array, tensor._storage = new, converted._storage
-    tensor._storage.role = "parameters" if isinstance(tensor, Parameter) else role
+    before = tensor._storage
+    tensor._share(converted, tensor._requires_grad)
+    tensor._storage.role = "parameters" if isinstance(tensor, Parameter) else before.role
+    if isinstance(tensor, Parameter):
+        before.place_alike(tensor, "parameters")

@@ -181,9 +181,11 @@ class UninitializedTensorMixin:
         self.__class__ = self.cls_to_become
         self.__dict__.pop("_dtype")
         self.__dict__.pop("_device", None)
+        before = self._storage  # type: ignore[has-type]
         self._set(source._array, source._storage, self._requires_grad)  # type: ignore[attr-defined]
         if isinstance(self, Parameter):
             self._storage.role = "parameters"
+            before.place_alike(self, "parameters")
 
     def share_memory_(self) -> Any:
         raise RuntimeError(f"an uninitialized {self._kind()} has no memory to share yet")

@@ -56,7 +56,7 @@ def inplace_view(
     # Saved tensors that share the memory have the old shape: count a new version.
     target._storage.write(name)
     if target._requires_grad and target._grad_fn is None:
-        target._array = view._array
+        target._share(view)
     else:
         turn_into_view(target, view)
     return target

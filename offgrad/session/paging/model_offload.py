@@ -141,12 +141,13 @@ class ModelOffload:
             self._add_parameter(param, type(module).__name__, name)
 
     def _add_parameter(self, param: Any, module: str, name: str) -> None:
-        if is_lazy(param):
-            return
         if param._storage.placer is None:
             number = next(self._numbers)
             self._names[number] = module, name
             self._parameters[number] = ref(param)
+            if is_lazy(param):  # it is paged when it gets a shape
+                param._storage.placer = Placer(self, number)
+                return
             self._add(param, PageName(number, "parameters"))
             if param._grad is not None:
                 self.place_alike(number, param._grad, "gradients")
@@ -155,14 +156,15 @@ class ModelOffload:
 
     def place_alike(self, number: int, tensor: "Tensor", role: str) -> None:
         """Page a gradient, a copy or optimizer state of a parameter."""
-        if role == "parameters":
+        if tensor._storage.is_paged:  # it shares the memory of another tensor
+            drop_array(tensor)
+        elif role == "parameters":
             if self._parameters[number]() is tensor:  # other memory was set as its data
                 self._add(tensor, PageName(number, role))
             else:
                 self._add_parameter(tensor, *self._names[number])
         elif role == "gradients":
-            if not tensor._storage.is_paged:
-                self._add(tensor, PageName(number, role))
+            self._add(tensor, PageName(number, role))
         elif role in self._policies:
             self._states[number] += 1
             self._add(tensor, PageName(number, role, self._states[number]))
