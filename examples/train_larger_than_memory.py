@@ -1,6 +1,6 @@
 """Train a GPT whose parameters, gradients and AdamW state do not fit in the memory it may use.
 
-    python examples/train_larger_than_memory.py [--limit 192MiB] [--layers 12] [--width 512] [--check]
+    python examples/train_larger_than_memory.py [--limit 192MiB] [--layers 12] [--check]
 
 ``--check`` trains the same model in memory afterwards: the losses are the same, bit for bit.
 """

@@ -1,0 +1,199 @@
+"""What does a model larger than memory cost, compared with the same model in memory?
+
+    python -m benchmarks.bench_out_of_core [--rounds 20] [--only beyond] [--directory DIR] [--json FILE]
+
+Each row trains two processes that take turns step by step: one whose parameters, gradients and
+AdamW state are paged, and one that has them in memory. Losses must be the same, bit for bit.
+
+- *beyond*: a GPT of 6.3 GiB with gradients and state, in a process that the operating system limits
+  to 1 GiB (RLIMIT_DATA), one sequence a step: the drive sets the pace. Backward updates parameters.
+- *after*: the same, with `optimizer.step()` after backward, so that gradients are stored as well.
+- *compute*: a smaller model and more sequences: computing takes longer than the drive.
+- *state*: parameters and gradients in memory, optimizer state on disk.
+
+The drive's bare rate is measured before, with direct reads and writes of 16 MB in two threads.
+The least that a step must move, for parameters of P bytes and a window of W: with the step inside
+backward, forward and backward read P each, the step reads 2 P of state and writes 3 P. A parameter
+that stays in the window saves two reads and a write, so the least is 7 P - 3 W. With the step after
+backward gradients are written and read, and parameters read once more: 10 P - 4 W. State alone: 4 P
+- 2 W.
+"""
+
+import json
+import statistics
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import gettempdir
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks._lib.bare_file import BareFile
+from benchmarks._lib.json_worker import JsonWorker
+from benchmarks._lib.store_loops import MB
+
+_WORKER = "benchmarks._lib.out_of_core_worker"
+_MIB, _GIB = 1 << 20, 1 << 30
+
+
+class Row(NamedTuple):
+    """One comparison; see `benchmarks._lib.out_of_core_worker.Training` for the options."""
+
+    name: str
+    sizes: list[int]
+    batch: int
+    window_nbytes: int
+    options: dict[str, Any]
+    least: tuple[int, int]  # times the parameters, less times the window
+    common: dict[str, Any] = {}
+
+
+_BEYOND = [15, 1536, 24, 512]
+ROWS = [
+    Row(
+        "beyond",
+        _BEYOND,
+        1,
+        256 * _MIB,
+        {"placement": "disk", "activations": "disk", "max_nbytes": _GIB},
+        (7, 3),
+        {"in_backward": True},
+    ),
+    Row(
+        "after",
+        _BEYOND,
+        1,
+        256 * _MIB,
+        {"placement": "disk", "activations": "disk", "max_nbytes": _GIB},
+        (10, 4),
+    ),
+    Row(
+        "compute",
+        [8, 1024, 16, 512],
+        8,
+        256 * _MIB,
+        {"placement": "disk"},
+        (7, 3),
+        {"in_backward": True},
+    ),
+    Row("state", [8, 1024, 16, 512], 4, 256 * _MIB, {"state": "disk"}, (4, 2)),
+]
+
+
+def bare_rates(directory: Path) -> dict[str, float]:
+    """Return bytes a second of direct writes and reads of 16 MB in two threads, medians of 5."""
+    loops = BareFile.unnamed(directory, 512 * MB)
+    try:
+        rates = {}
+        for name, loop in loops.variants(16 * MB, 2).items():
+            times = []
+            for _ in range(5):
+                began = perf_counter()
+                nbytes = loop()
+                times.append(perf_counter() - began)
+            rates[name.split()[1].rstrip(",")] = nbytes / statistics.median(times)
+        return rates
+    finally:
+        loops.close()
+
+
+def measure(row: Row, rounds: int, directory: Path) -> dict[str, Any]:
+    """Return the figures of a row."""
+    job = {"sizes": row.sizes, "batch": row.batch, "directory": str(directory), **row.common}
+    paged_job = {**job, **row.options, "window": f"{row.window_nbytes}"}
+    with ExitStack() as stack:
+        paged = stack.enter_context(JsonWorker(_WORKER, paged_job))
+        kept = stack.enter_context(JsonWorker(_WORKER, job))
+        steps = []
+        for step in range(rounds + 2):
+            steps.append((paged.ask(step=step), kept.ask(step=step)))
+            for reply in steps[-1]:
+                if "out_of_memory" in reply:
+                    raise click.ClickException(f"{row.name}: {reply['out_of_memory']}")
+    same = all(ours["loss"] == theirs["loss"] for ours, theirs in steps)
+    counted = steps[2:]  # the first learns the order, the second runs it for the first time
+    ratios = [ours["seconds"] / theirs["seconds"] for ours, theirs in counted]
+    moved = [ours["read_nbytes"] + ours["written_nbytes"] for ours, _ in counted]
+    parameters = counted[0][0]["parameters_nbytes"]
+    least = row.least[0] * parameters - row.least[1] * row.window_nbytes
+    last = counted[-1]
+    return {
+        "name": row.name,
+        "rounds": rounds,
+        "same_losses": same,
+        "state_nbytes": 4 * parameters,
+        "paged_seconds": _spread([ours["seconds"] for ours, _ in counted]),
+        "kept_seconds": _spread([theirs["seconds"] for _, theirs in counted]),
+        "ratio": _spread(ratios),
+        "stall_seconds": _spread([ours["stall_seconds"] for ours, _ in counted]),
+        "read_nbytes": statistics.median(ours["read_nbytes"] for ours, _ in counted),
+        "written_nbytes": statistics.median(ours["written_nbytes"] for ours, _ in counted),
+        "moved_over_least": statistics.median(moved) / least,
+        "peak_tensor_nbytes": last[0]["peak_tensor_nbytes"],
+        "peak_rss_nbytes": [each["peak_rss_nbytes"] for each in last],
+        "data_nbytes": last[0]["data_nbytes"],
+    }
+
+
+def _spread(values: list[float]) -> list[float]:
+    """Return the lower quartile, the median and the upper quartile."""
+    if len(values) < 2:
+        return values * 3
+    return statistics.quantiles(values, n=4, method="inclusive")
+
+
+def against_the_drive(figures: dict[str, Any], rates: dict[str, float]) -> float:
+    """Return the step's time, times that of computing or of moving at the bare rates."""
+    moving = figures["read_nbytes"] / rates["read"] + figures["written_nbytes"] / rates["write"]
+    return float(figures["paged_seconds"][1] / max(figures["kept_seconds"][1], moving))
+
+
+@click.command()
+@click.option("--rounds", default=20, show_default=True, help="Steps that count.")
+@click.option("--only", multiple=True, help="Rows of these names.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where stores write.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="File for all figures.")
+def main(rounds: int, only: tuple[str, ...], directory: Path | None, path: Path | None) -> None:
+    """Measure, and print a table."""
+    names = [row.name for row in ROWS]
+    if rounds < 1 or not {*only} <= {*names}:
+        raise click.UsageError(f"--rounds is at least 1, and --only one of {', '.join(names)}")
+    folder = directory or Path(gettempdir())
+    rates = bare_rates(folder)
+    console = Console(width=120)
+    console.print(
+        f"bare drive: writes {rates['write'] / 1e9:.2f} GB/s, reads {rates['read'] / 1e9:.2f} GB/s"
+    )
+    table = Table("row", "state", "same", "step/kept", "/max(compute, drive)", "moved/least",
+                  "read", "written", "stall", "tensors", "process")  # fmt: skip
+    results = []
+    for row in ROWS:
+        if only and row.name not in only:
+            continue
+        figures = measure(row, rounds, folder)
+        figures["over_bound"] = against_the_drive(figures, rates)
+        results.append(figures)
+        low, middle, high = figures["ratio"]
+        table.add_row(
+            row.name,
+            f"{figures['state_nbytes'] / _GIB:.2f} GiB",
+            "yes" if figures["same_losses"] else "NO",
+            f"{middle:.2f} ({low:.2f} to {high:.2f})",
+            f"{figures['over_bound']:.2f}",
+            f"{figures['moved_over_least']:.2f}",
+            f"{figures['read_nbytes'] / _GIB:.2f} GiB",
+            f"{figures['written_nbytes'] / _GIB:.2f} GiB",
+            f"{figures['stall_seconds'][1]:.2f} s",
+            f"{figures['peak_tensor_nbytes'] / _MIB:.0f} MiB",
+            f"{figures['peak_rss_nbytes'][0] / _MIB:.0f} MiB",
+        )
+    console.print(table)
+    if path is not None:
+        path.write_text(json.dumps({"rates": rates, "rows": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
