@@ -1,6 +1,6 @@
 """What does a model larger than memory cost, compared with the same model in memory?
 
-    python -m benchmarks.bench_out_of_core [--rounds 20] [--only beyond] [--directory DIR] [--json FILE]
+    python -m benchmarks.bench_out_of_core [--rounds 20] [--only beyond] [--json FILE]
 
 Each row trains two processes that take turns step by step: one whose parameters, gradients and
 AdamW state are paged, and one that has them in memory. Losses must be the same, bit for bit.

@@ -17,6 +17,7 @@ LAZY = {
     "offgrad._checkpoint.unpickler",
     "offgrad._checkpoint.writer",
     "offgrad.cli.compare.plot",
+    "offgrad.kernels._meta",
     "offgrad.policies",
     "offgrad.policies.base",
     "offgrad.profiler.plot",

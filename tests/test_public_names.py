@@ -61,6 +61,7 @@ FACES = (
     "offgrad.profiler",
     "offgrad.random",
     "offgrad.return_types",
+    "offgrad.checkpoint",
     "offgrad.serialization",
     "offgrad.session",
     "offgrad.signal",

@@ -11,6 +11,7 @@ import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -91,9 +92,8 @@ _addresses = _Addresses()
 
 
 def _rules() -> Any:
-    from offgrad.memory import meta_rules  # rarely needed
-
-    return meta_rules.rules()
+    # Rarely needed; and the rules make meta arrays.
+    return import_module("offgrad.memory.meta_rules").rules()
 
 
 class MetaArray(np.ndarray[Any, Any]):

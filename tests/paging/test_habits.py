@@ -1,4 +1,4 @@
-"""Ordinary programs give the same bits with paged parameters: views, copies, wrappers, transforms."""
+"""Ordinary programs give the same bits with paged parameters: views, copies, transforms."""
 
 import gc
 import io

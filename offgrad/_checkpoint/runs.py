@@ -1,0 +1,313 @@
+"""Checkpoints of a whole run: see `offgrad.checkpoint`."""
+
+import os
+import random
+import re
+import threading
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offgrad import ops
+from offgrad._checkpoint import writer
+from offgrad._checkpoint.api import load as _load_file
+from offgrad.autograd.tensor_base import TensorBase, alias, metadata
+from offgrad.utils.data import DataLoader
+
+__all__ = ["ResumableLoader", "Save", "latest", "load", "save"]
+
+_NAME = re.compile(r"checkpoint-(\d{8,})\.pt")
+_CHUNK = 16 << 20
+
+AnyPath = str | os.PathLike[str]
+
+
+class Save:
+    """A checkpoint that is being written, perhaps in the background."""
+
+    def __init__(self, path: Path, write: Callable[[], None], background: bool) -> None:
+        self.path = path
+        self._write = write
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        if not background:
+            write()
+            return
+        self._thread = threading.Thread(target=self._run, name=f"save {path.name}")
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether the file is written, or has failed."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def wait(self) -> Path:
+        """Wait until the file is written; return its path.
+
+        Raises:
+            OSError, StoreError: it cannot be written; an older file is as before.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self.path
+
+    def _run(self) -> None:
+        try:
+            self._write()
+        except BaseException as error:
+            self._error = error
+
+
+_last_saves: dict[Path, Save] = {}  # in the background, by folder
+
+
+def save(
+    path: AnyPath,
+    *,
+    step: int | None = None,
+    keep_last: int | None = None,
+    background: bool = False,
+    **state: Any,
+) -> Save:
+    """Write a checkpoint, as a whole or not at all.
+
+    Args:
+        path: of the file; with `step` of a folder, which gets a file for each step.
+        step: the number of steps done; `load` returns it as ``"step"``.
+        keep_last: how many files stay in the folder; None for all. Needs `step`.
+        background: return as soon as the state is captured; a thread writes the file. Paged tensors
+            are captured in their store, and others copied in memory. The next `save` waits for this
+            one, and raises its error.
+        state: by name objects with ``state_dict()``, such as modules, optimizers and schedulers; or
+            tensors, containers, numbers and text. Random states are added.
+
+    Returns:
+        The save; its ``wait()`` returns the path once the file is written.
+
+    Raises:
+        ValueError: `keep_last` without `step`, or below 1; a name that is taken.
+        OSError, StoreError: the file cannot be written; older files are as before.
+    """
+    if keep_last is not None and (step is None or keep_last < 1):
+        raise ValueError(
+            f"keep_last is a number of files from 1 in a folder, and needs step=, got {keep_last}"
+        )
+    taken = {"random"} & state.keys()
+    if taken:
+        raise ValueError(f"the name {taken.pop()!r} is taken by a checkpoint's own state")
+    folder = Path(path) if step is not None else Path(path).parent
+    if step is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"checkpoint-{step:08d}.pt" if step is not None else Path(path)
+    earlier = _last_saves.pop(folder, None)
+    if earlier is not None:
+        earlier.wait()
+    content: dict[str, Any] = {
+        name: each.state_dict() if hasattr(each, "state_dict") else each
+        for name, each in state.items()
+    }
+    content["random"] = _random_states()
+    if step is not None:
+        content["step"] = step
+    if background:
+        content = _captured(content)
+
+    def write() -> None:
+        with writer.replacing(str(target)) as file:
+            writer.write(content, file, "checkpoint", 2)
+            file.flush()
+            os.fsync(file.fileno())
+        content.clear()
+        for old in _numbered(folder)[: -keep_last if keep_last else 0]:
+            old.unlink(missing_ok=True)
+
+    result = Save(target, write, background)
+    if background:
+        _last_saves[folder] = result
+    return result
+
+
+def latest(path: AnyPath) -> Path:
+    """Return the file itself, or the one of the last step in a folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    place = Path(path)
+    if place.is_dir():
+        files = _numbered(place)
+        if files:
+            return files[-1]
+        raise FileNotFoundError(f"no checkpoint is in {place}: it has no file checkpoint-*.pt")
+    if not place.exists():
+        raise FileNotFoundError(f"there is no checkpoint {place}")
+    return place
+
+
+def load(path: AnyPath, *, random_states: bool = True, **state: Any) -> dict[str, Any]:
+    """Load a checkpoint into objects; return the rest of it by name.
+
+    Args:
+        path: of a file, or of a folder, of which the last step's file is loaded.
+        random_states: whether to set the states of offgrad's, NumPy's and Python's generators.
+        state: by name the objects to load with ``load_state_dict()``.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        KeyError: it lacks a name of `state`; nothing is loaded.
+        RuntimeError: the file is corrupt; nothing is loaded.
+    """
+    file = latest(path)
+    _verify(file)
+    content = _load_file(file, mmap=True)
+    missing = state.keys() - content.keys()
+    if missing:
+        raise KeyError(
+            f"checkpoint {file} has no {', '.join(sorted(missing))}; it has "
+            f"{', '.join(sorted(content.keys() - {'random'}))}"
+        )
+    for name, each in state.items():
+        each.load_state_dict(content.pop(name))
+    states = content.pop("random")
+    if random_states:
+        _set_random_states(states)
+    return {name: _mapped(each, lambda tensor: tensor.clone()) for name, each in content.items()}
+
+
+def _verify(file: Path) -> None:
+    """Raise unless the checksums of all parts are right: mapped parts are not checked later."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                with archive.open(name) as part:
+                    while part.read(_CHUNK):
+                        pass
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise RuntimeError(f"checkpoint {file} is truncated or corrupt: {error}") from error
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """Return the files of steps in a folder, the earliest first."""
+    found = [(int(match[1]), each) for each in folder.iterdir() if (match := _match(each))]
+    return [each for _, each in sorted(found)]
+
+
+def _match(file: Path) -> "re.Match[str] | None":
+    return _NAME.fullmatch(file.name)
+
+
+# State
+
+
+def _random_states() -> dict[str, Any]:
+    version, numbers, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 (the global one)
+    return {
+        "offgrad": ops.get_rng_state(),
+        "numpy": [kind, ops.tensor(np.asarray(keys, np.int64)), position, has_gauss, cached],
+        "python": [version, list(numbers), gauss],
+    }
+
+
+def _set_random_states(states: Mapping[str, Any]) -> None:
+    ops.set_rng_state(states["offgrad"].clone())
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+
+
+def _captured(content: Any) -> Any:
+    """Return the content with tensors that later changes do not reach."""
+    copies: dict[Any, TensorBase] = {}
+
+    def capture(tensor: Any) -> Any:
+        storage, layout = tensor._storage, metadata(tensor)
+        offset = tensor._offset if tensor._spec is not None else tensor.data_ptr()
+        key = storage.uid, layout.shape, layout.strides, offset
+        if key not in copies:
+            if tensor._spec is None:
+                copies[key] = tensor.detach().clone()
+            else:
+                copies[key] = alias(tensor)
+                copies[key]._storage = storage.snapshot()
+        return copies[key]
+
+    return _mapped(content, capture)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return nested containers with `change` applied to all tensors."""
+    if isinstance(value, TensorBase):
+        return change(value)
+    if isinstance(value, dict):
+        changed = copy(value)  # keeps the class, the order and the attribute _metadata
+        for key, each in value.items():
+            changed[key] = _mapped(each, change)
+        return changed
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(each, change) for each in value)
+    return value
+
+
+class ResumableLoader:
+    """Iterates over a `DataLoader`, and continues in the middle of an epoch after `load`.
+
+    After loading, the first epoch draws its order with the random state that its beginning had, and
+    passes over the batches that the run has had.
+
+    Attributes:
+        loader: the loader.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+        self._begin: Any = None  # random states at the beginning of the epoch
+        self._count = 0  # batches of the epoch that the program has had
+        self._skip: tuple[Any, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        skipped, self._skip = self._skip, None
+        if skipped is None:
+            self._begin, self._count = _random_states(), 0
+            iterator = iter(self.loader)
+        else:
+            self._begin, self._count = skipped
+            with _as_then(self._begin):
+                iterator = iter(self.loader)
+                for _ in range(self._count):
+                    next(iterator)
+        for batch in iterator:
+            self._count += 1
+            yield batch
+        self._begin, self._count = None, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the random states at the beginning of the epoch, and the number of batches."""
+        return {"begin": self._begin, "count": self._count}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next epoch continue where that of `state_dict` was."""
+        begin, count = state_dict["begin"], state_dict["count"]
+        self._skip = None if begin is None else (begin, count)
+
+
+@contextmanager
+def _as_then(states: Mapping[str, Any]) -> Iterator[None]:
+    """Set random states for the block; those before it are set again at its end."""
+    now = _random_states()
+    _set_random_states(states)
+    try:
+        yield
+    finally:
+        _set_random_states(now)
