@@ -181,7 +181,7 @@ class UninitializedTensorMixin:
         self.__class__ = self.cls_to_become
         self.__dict__.pop("_dtype")
         self.__dict__.pop("_device", None)
-        before = self._storage  # type: ignore[has-type]
+        before = self._storage  # type: ignore[attr-defined]
         self._set(source._array, source._storage, self._requires_grad)  # type: ignore[attr-defined]
         if isinstance(self, Parameter):
             self._storage.role = "parameters"
