@@ -130,8 +130,9 @@ def _lasting_remedy(by_purpose: "Counter[str]") -> str:
     state, weights = by_purpose["optimizer state"], by_purpose["parameters"]
     fewer = ", or an optimizer with less state, such as SGD" if state >= weights > 0 else ""
     return (
-        "offgrad.offload() moves only tensors saved for backward. Parameters, gradients, optimizer "
-        f"state and buffers stay in memory: use a smaller model or a smaller dtype{fewer}."
+        "offgrad.offload() moves only tensors saved for backward. Page parameters, gradients and "
+        "optimizer state by offgrad.offload_model(model, 'disk'), or use a smaller model or a "
+        f"smaller dtype{fewer}."
     )
 
 

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from offgrad.memory import format_nbytes
 
@@ -120,7 +120,7 @@ class Ledger(Figures):
     rows: list[LedgerRow] = field(default_factory=list)
 
     @classmethod
-    def of(cls, rows: Iterable[LedgerRow]) -> "Ledger":
+    def of(cls, rows: Iterable[LedgerRow]) -> Self:
         """Return the ledger with these rows."""
         ledger = cls(rows=sorted(rows, key=lambda row: -row.logical_nbytes))
         for row in ledger.rows:
@@ -156,7 +156,17 @@ class Ledger(Figures):
         return sums
 
     def __str__(self) -> str:
-        lines = [
+        lines = self._summary()
+        slots = {f"{op}.{slot}": each for (op, slot), each in self._by(_slot).items()}
+        modules = {name or "(the model itself)": each for name, each in self._by(_module).items()}
+        if slots:
+            lines += _table("op and slot", slots, self._columns)
+        if len(modules) > 1:
+            lines += ["", *_table("module", modules, self._columns)]
+        return "\n".join(lines)
+
+    def _summary(self) -> list[str]:
+        return [
             f"{self.saves} tensors saved for backward, {format_nbytes(self.logical_nbytes)}, of "
             f"which {format_nbytes(self.unique_nbytes)} unique and "
             f"{format_nbytes(self.kept_nbytes)} kept",
@@ -166,13 +176,32 @@ class Ledger(Figures):
             f"{format_nbytes(self.recomputed_nbytes)} recomputed; "
             f"{self.stall_seconds:.3f} s waited",
         ]
-        slots = {f"{op}.{slot}": each for (op, slot), each in self._by(_slot).items()}
-        modules = {name or "(the model itself)": each for name, each in self._by(_module).items()}
-        if slots:
-            lines += _table("op and slot", slots)
-        if len(modules) > 1:
-            lines += ["", *_table("module", modules)]
-        return "\n".join(lines)
+
+    _columns: ClassVar[tuple[str, ...]] = (
+        "saves", "saved", "unique", "kept", "writes", "encoded", "stored", "reads", "recomputes",
+        "hits", "waits", "stall",
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class PageLedger(Ledger):
+    """The figures of paged tensors, as those of saved ones.
+
+    An op is ``"Parameter"``, ``"Gradient"`` or ``"State"``, the slot the parameter's name. Saves
+    count pages, also those of gradients that earlier steps had; hits are uses of pages that were in
+    memory or read ahead.
+    """
+
+    def _summary(self) -> list[str]:
+        return [
+            f"{self.saves} pages, {format_nbytes(self.logical_nbytes)}; "
+            f"{format_nbytes(self.written_nbytes)} written, "
+            f"{format_nbytes(self.read_nbytes)} read; {self.stall_seconds:.3f} s waited"
+        ]
+
+    _columns: ClassVar[tuple[str, ...]] = (
+        "pages", "size", "writes", "stored", "reads", "read", "hits", "stall",
+    )  # fmt: skip
 
 
 def _slot(row: LedgerRow) -> tuple[str, str]:
@@ -185,6 +214,8 @@ def _module(row: LedgerRow) -> str:
 
 _COLUMNS: dict[str, Callable[[Figures], str]] = {
     "saves": lambda each: str(each.saves),
+    "pages": lambda each: str(each.saves),
+    "size": lambda each: format_nbytes(each.logical_nbytes),
     "saved": lambda each: format_nbytes(each.logical_nbytes),
     "unique": lambda each: format_nbytes(each.unique_nbytes),
     "kept": lambda each: format_nbytes(each.kept_nbytes),
@@ -192,6 +223,7 @@ _COLUMNS: dict[str, Callable[[Figures], str]] = {
     "encoded": lambda each: format_nbytes(each.encoded_nbytes),
     "stored": lambda each: format_nbytes(each.stored_nbytes),
     "reads": lambda each: str(each.reads),
+    "read": lambda each: format_nbytes(each.read_nbytes),
     "recomputes": lambda each: str(each.recomputes),
     "hits": lambda each: str(each.hits),
     "waits": lambda each: str(each.waits),
@@ -199,7 +231,7 @@ _COLUMNS: dict[str, Callable[[Figures], str]] = {
 }
 
 
-def _table(title: str, groups: dict[str, Figures]) -> list[str]:
+def _table(title: str, groups: dict[str, Figures], columns: tuple[str, ...]) -> list[str]:
     """Return lines, most bytes first; the smallest groups share the last line."""
     ordered = sorted(groups.items(), key=lambda group: -group[1].logical_nbytes)
     shown, rest = ordered[:_MAX_LINES], ordered[_MAX_LINES:]
@@ -208,8 +240,8 @@ def _table(title: str, groups: dict[str, Figures]) -> list[str]:
         for _, each in rest:
             others.add(each)
         shown.append((f"({len(rest)} more)", others))
-    cells = [[*_COLUMNS, title]]
-    cells += [[*(show(each) for show in _COLUMNS.values()), name] for name, each in shown]
+    cells = [[*columns, title]]
+    cells += [[*(_COLUMNS[key](each) for key in columns), name] for name, each in shown]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join([*(cell.rjust(n) for cell, n in zip(line, widths[:-1], strict=False)), line[-1]])

@@ -20,7 +20,7 @@ from offgrad.nn import Module, Parameter
 from offgrad.nn.modules.module import register_module_parameter_registration_hook
 from offgrad.nn.parameter import is_lazy
 from offgrad.policies import ByModule, Keep, Placement, Policy, SaveContext, Spill, Store, as_policy
-from offgrad.session.ledger import Ledger, LedgerRow
+from offgrad.session.ledger import LedgerRow, PageLedger
 from offgrad.session.open_stores import OpenStores
 from offgrad.session.paging.page import Page, PageName
 from offgrad.session.paging.page_cache import PageCache
@@ -115,13 +115,13 @@ class ModelOffload:
             return sum(each.held_nbytes for each in self._caches.values())
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> PageLedger:
         """The figures so far, by role, name and module."""
         with self.lock:
             self._name_parameters()
             for (number, _), row in self._rows.items():
                 row.module, row.slot = self._names.get(number, (row.module, row.slot))
-            return Ledger.of(self._rows.values())
+            return PageLedger.of(self._rows.values())
 
     # Paging
 
