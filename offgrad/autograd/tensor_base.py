@@ -4,6 +4,7 @@
 does not import the operations.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
@@ -138,6 +139,20 @@ def alias(tensor: TensorBase) -> "Tensor":
     result = _new(TensorBase.tensor_class)
     result._share(tensor)
     return result
+
+
+def in_batches(tensors: "Iterable[Tensor]") -> "Iterator[list[Tensor]]":
+    """Yield the tensors in lists, in order; paged ones in batches that fit in memory together."""
+    batch: list[Tensor] = []
+    nbytes = 0
+    for each in tensors:
+        nbytes += metadata(each).nbytes
+        if batch and nbytes > each._storage.max_batch_nbytes:
+            yield batch
+            batch, nbytes = [], metadata(each).nbytes
+        batch.append(each)
+    if batch:
+        yield batch
 
 
 def _address(array: NDArray[Any]) -> int:

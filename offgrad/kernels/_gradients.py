@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,24 +15,28 @@ from offgrad.kernels._parallel import BLOCK
 _RUN = 1024
 
 
-def sum_of_squares(arrays: Sequence[Array]) -> float:
+def sum_of_squares(parts: Iterable[Sequence[Array]]) -> float:
     """Return the sum of squares of all elements.
 
-    Short runs are added up in the arrays' dtype, runs in float64.
+    Short runs are added up in the arrays' dtype, runs in float64. The result does not depend on how
+    the arrays are spread over the parts.
 
     Args:
-        arrays: real and C-contiguous.
+        parts: of the arrays, which are real and C-contiguous; one part is held at a time.
     """
-    total = 0.0
-    for _, table in batches({"array": arrays}, [None] * len(arrays), "array"):
-        rows = list(table.rows())
-        if not table.is_compiled():
-            total += sum(map(_sum_of_squares_numpy, rows))
-            continue
-        sums = np.zeros(sum(max(1, -(-each.size // BLOCK)) for (each,) in rows))
-        table.run(_sum_of_squares_loop, (), sums)
-        total += float(sums.sum())
-    return total
+    by_dtype: dict[Any, list[Array]] = {}
+    for arrays in parts:
+        for _, table in batches({"array": arrays}, [None] * len(arrays), "array"):
+            rows = list(table.rows())
+            if table.is_compiled():
+                sums = np.zeros(sum(max(1, -(-each.size // BLOCK)) for (each,) in rows))
+                table.run(_sum_of_squares_loop, (), sums)
+            else:
+                sums = np.array([_sum_of_squares_numpy(row) for row in rows])
+            by_dtype.setdefault(rows[0][0].dtype, []).append(sums)
+            del rows
+        del arrays
+    return sum(float(np.concatenate(each).sum()) for each in by_dtype.values())
 
 
 def scale_all(arrays: Sequence[Array], factor: float) -> None:

@@ -77,7 +77,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "soft_margin": _loss,
     "sorted_indices": _sorted_indices,
     "sum_axes": _sum_axes,
-    "sum_of_squares": lambda arrays: 1.0,
+    "sum_of_squares": lambda parts: 1.0,
 }
 
 

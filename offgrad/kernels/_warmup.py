@@ -346,7 +346,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "dropout": _elementwise(kernels.dropout, 1, 0.5, 0),
     "sum of rows": lambda x: kernels.sum_rows(x, x[0].copy()),
     "SGD": _sgd,
-    "norm of gradients": lambda x: kernels.sum_of_squares([x]),
+    "norm of gradients": lambda x: kernels.sum_of_squares([[x]]),
     "clipping of gradients": lambda x: kernels.scale_all([x.copy()], 0.5),
     "Adadelta": _optimizer(kernels.adadelta_steps, 2, 0.1, 0.9, 0.1, 0.1, False),
     "Adagrad": _optimizer(kernels.adagrad_steps, 1, [1], 0.1, 0.1, 0.1, 0.1, False),

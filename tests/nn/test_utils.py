@@ -120,7 +120,7 @@ def test_kernels_of_gradients(sizes: tuple[int, ...], dtype: str) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(size).astype(dtype) for size in sizes]
     expected = sum(float((each.astype(np.float64) ** 2).sum()) for each in arrays)
-    assert kernels.sum_of_squares(arrays) == pytest.approx(expected, rel=1e-6)
+    assert kernels.sum_of_squares([arrays]) == pytest.approx(expected, rel=1e-6)
     copies = [each.copy() for each in arrays]
     kernels.scale_all(copies, 0.5)
     for copy, each in zip(copies, arrays, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from offgrad import kernels, ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
-from offgrad.autograd.tensor_base import TensorBase
+from offgrad.autograd.tensor_base import TensorBase, in_batches, metadata
 from offgrad.ops._core.dtypes import promote_dtypes
 
 __all__ = [
@@ -55,33 +55,40 @@ def get_total_norm(
 def _norm(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
     if not tensors:
         return ops.tensor(0.0)
-    arrays: list[Any] = [each._array for each in tensors]
     if norm_type == 2:
-        return ops.tensor(math.sqrt(_sum_of_squares(arrays)), dtype=_real_dtype(arrays))
+        return ops.tensor(math.sqrt(_sum_of_squares(tensors)), dtype=_real_dtype(tensors))
     if norm_type == math.inf:
-        return ops.tensor(_largest(arrays), dtype=_real_dtype(arrays))
+        return ops.tensor(_largest(tensors), dtype=_real_dtype(tensors))
     return ops.norm(ops.stack([ops.norm(each, norm_type) for each in tensors]), norm_type)
 
 
-def _real_dtype(arrays: Sequence[Any]) -> Any:
-    dtype = arrays[0].dtype
-    for each in arrays[1:]:
-        dtype = promote_dtypes(dtype, each.dtype)
+def _real_dtype(tensors: Sequence[Tensor]) -> Any:
+    dtypes = [metadata(each).dtype for each in tensors]
+    dtype = dtypes[0]
+    for each in dtypes[1:]:
+        dtype = promote_dtypes(dtype, each)
     return dtype if dtype.kind != "c" else np.zeros((), dtype).real.dtype
 
 
-def _sum_of_squares(arrays: Sequence[Any]) -> float:
-    real = [each.view(each.real.dtype) if each.dtype.kind == "c" else each for each in arrays]
-    return kernels.sum_of_squares([np.ascontiguousarray(each) for each in real])
+def _sum_of_squares(tensors: Sequence[Tensor]) -> float:
+    return kernels.sum_of_squares(
+        [_as_real(each._array) for each in batch] for batch in in_batches(tensors)
+    )
 
 
-def _largest(arrays: Sequence[Any]) -> float:
-    largest = [
-        np.abs(each).max() if each.dtype.kind == "c" else np.maximum(each.max(), -each.min())
-        for each in arrays
-        if each.size
-    ]
+def _as_real(array: Any) -> Any:
+    return np.ascontiguousarray(array.view(array.real.dtype) if array.dtype.kind == "c" else array)
+
+
+def _largest(tensors: Sequence[Tensor]) -> float:
+    largest = [_largest_of(each._array) for each in tensors if metadata(each).size]
     return float(np.max(largest)) if largest else 0.0
+
+
+def _largest_of(array: Any) -> Any:
+    if array.dtype.kind == "c":
+        return np.abs(array).max()
+    return np.maximum(array.max(), -array.min())
 
 
 @grad_mode.no_grad()
@@ -101,14 +108,21 @@ def clip_grads_with_norm_(
     factor = float(max_norm / (total_norm + 1e-6))  # in the dtype of the norm, as PyTorch
     if factor >= 1 or not grads:
         return
-    plain: list[Any] = []
+    for batch in in_batches(grads):
+        _scale(batch, factor)
+
+
+def _scale(grads: Sequence[Tensor], factor: float) -> None:
+    """Multiply gradients in place."""
     for each in {id(grad._storage): grad for grad in grads}.values():
         each._storage.write("clip_grads_with_norm_")
+    plain: list[Any] = []
     for each in grads:
-        if each._array.flags.c_contiguous:
-            plain.append(each._array)
+        array = each._array
+        if array.flags.c_contiguous:
+            plain.append(array)
         else:
-            each._array *= each._array.dtype.type(factor)
+            array *= array.dtype.type(factor)
     kernels.scale_all(plain, factor)
 
 

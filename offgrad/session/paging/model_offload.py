@@ -187,8 +187,7 @@ class ModelOffload:
         if isinstance(placement, Keep) or not _can_leave(storage):
             return
         cache = self._cache(placement)
-        if name.role == "parameters":
-            storage.max_batch_nbytes = cache.bound_nbytes // 2
+        storage.max_batch_nbytes = cache.bound_nbytes // 2
         row = self._rows.get((name.parameter, name.role))
         if row is None:
             module, slot = self._names[name.parameter]
