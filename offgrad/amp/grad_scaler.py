@@ -11,6 +11,7 @@ import numpy as np
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
+from offgrad.autograd.tensor_base import metadata
 from offgrad.optim.optimizer import Optimizer
 
 __all__ = ["GradScaler", "OptState"]
@@ -272,7 +273,7 @@ def _unscale(optimizer: Optimizer, inverse: float) -> bool | None:
         if param.grad is not None
     ]
     for grad in grads:
-        if grad._array.dtype == np.float16:
+        if metadata(grad).dtype == np.float16:
             raise ValueError("Attempting to unscale FP16 gradients.")
     for grad in grads:
         grad.mul_(inverse)

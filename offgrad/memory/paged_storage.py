@@ -93,6 +93,7 @@ def turn_paged(storage: Storage, page: Page) -> None:
 
 def turn_resident(storage: Storage, root: NDArray[Any]) -> None:
     """Make `root` the memory of a storage that was paged."""
-    storage.__dict__.pop("page")
+    for name in ("page", "max_batch_nbytes"):
+        storage.__dict__.pop(name, None)
     storage.__class__ = Storage
     storage.root = root

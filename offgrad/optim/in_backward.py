@@ -65,5 +65,4 @@ def step_in_backward(optimizer: Optimizer) -> StepInBackward:
 
 def _update(optimizer: Optimizer, group: dict[str, Any], param: Tensor) -> None:
     grad_mode.call(False, optimizer.update_group, [param], group)
-    optimizer._updated = {}  # the step of this parameter is complete
     param.grad = None

@@ -190,6 +190,9 @@ class Optimizer(OptimizerHooks):
         loss = None
         if closure is not None:
             loss = grad_mode.call(True, closure)
+        self._has_parts = any(
+            each._storage.is_paged for group in self.param_groups for each in group["params"]
+        )
         try:
             for group in self.param_groups:
                 params = [each for each in group["params"] if each._grad is not None]
@@ -200,6 +203,7 @@ class Optimizer(OptimizerHooks):
                     params = [each for each in params if not has_sparse_gradient(each)]
                     for param in sparse:
                         self.update_sparse(param, param._grad, group)
+                        self.note_updated([param])
                 if params:
                     self.update_group(params, group)
         except BaseException as error:
@@ -213,17 +217,18 @@ class Optimizer(OptimizerHooks):
         self._updated = {}
         return loss
 
-    # Paged parameters that an unfinished step has updated, with the versions of their gradients.
-    _updated: "dict[int, tuple[int, int]]" = {}
+    # Parameters that an unfinished step has updated, with the versions of them and their gradients.
+    _updated: "dict[int, tuple[int, ...]]" = {}
+    # Whether a step may end after a part, as some parameters are paged.
+    _has_parts = False
 
     def _is_updated(self, param: Tensor) -> bool:
-        return self._updated.get(id(param)) == _gradient_version(param)
+        return self._updated.get(id(param)) == _versions(param)
 
     def note_updated(self, params: Sequence[Tensor]) -> None:
-        """Note that this step has updated parameters that are paged, and need not fit together."""
-        paged = {id(each): _gradient_version(each) for each in params if each._storage.is_paged}
-        if paged:
-            self._updated = {**self._updated, **paged}
+        """Note that this step has updated parameters, in case it fails at others."""
+        if self._has_parts:
+            self._updated = {**self._updated, **{id(each): _versions(each) for each in params}}
 
     def update_group(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
         """Update parameters of one group, all of which have a gradient: one after the other."""
@@ -329,6 +334,7 @@ class Optimizer(OptimizerHooks):
                 state[index] = values
             else:
                 state[param] = convert_state(values, param)
+        self._updated = {}
         self.__setstate__({"state": state, "param_groups": groups})
         for hook in [*self._hooks("load_state_dict_post").values()]:
             hook(self)
@@ -342,9 +348,9 @@ class Optimizer(OptimizerHooks):
         return "\n".join([*lines, ")"])
 
 
-def _gradient_version(param: Tensor) -> tuple[int, int]:
-    storage = param._grad._storage  # type: ignore[union-attr]
-    return storage.uid, storage.version
+def _versions(param: Tensor) -> tuple[int, ...]:
+    storages = param._storage, param._grad._storage  # type: ignore[union-attr]
+    return tuple(part for each in storages for part in (each.uid, each.version))
 
 
 _LATER_OPTIONS = {

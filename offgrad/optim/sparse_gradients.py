@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from offgrad._tensor.tensor import Tensor
+from offgrad.autograd.tensor_base import metadata
 from offgrad.ops._core.sparse_data import SparseArray
 
 Array = np.ndarray[Any, Any]
@@ -12,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 def has_sparse_gradient(param: Tensor) -> bool:
     """Return whether the gradient of a parameter is sparse."""
-    return type(param._grad._array) is SparseArray  # type: ignore[union-attr]
+    return type(metadata(param._grad)) is SparseArray  # type: ignore[arg-type]
 
 
 def elements(grad: Any) -> tuple[tuple[Array, ...], Array]:

@@ -1,4 +1,4 @@
-"""Ordinary programs give the same bits with paged parameters: views, copies, transforms."""
+"""Ordinary programs give the same bits with paged parameters."""
 
 import gc
 import io
@@ -117,7 +117,7 @@ def gradients_are_held_as_arrays_and_changed() -> Any:
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         losses.append(loss.item())
-        held = [each.grad.numpy() for each in model.parameters()]  # type: ignore[union-attr]
+        held = [each.grad.numpy() for each in model.parameters()]
         sweep(model)
         for each in held:
             each *= 0.5
@@ -459,7 +459,7 @@ def initialisation_in_place() -> Any:
         assert model[2].weight.is_contiguous() is False
         model[2].weight.t_()
         model[4].weight.set_(model[4].weight.flip(0))
-        offgrad.mul(model[0].weight, 2, out=model[0].weight)  # type: ignore[call-arg]
+        offgrad.mul(model[0].weight, 2, out=model[0].weight)
         model[6].weight.copy_(model[0].weight)
     sweep(model)
     return model, train_step(model)

@@ -183,7 +183,7 @@ class ModelOffload:
         placement = self._placement(tensor, name)
         if name.role == "parameters":
             storage.placer = Placer(self, name.parameter)
-            storage.max_batch_nbytes = self._window_nbytes // 2
+            storage.max_batch_nbytes = self._window_nbytes // 2  # of its gradient and state
         if isinstance(placement, Keep) or not _can_leave(storage):
             return
         cache = self._cache(placement)
@@ -268,7 +268,7 @@ class ModelOffload:
                 turn_resident(storage, page.array)
         storage = param._storage
         storage.placer = None
-        del storage.max_batch_nbytes
+        storage.__dict__.pop("max_batch_nbytes", None)
         for tensor in (param, param._grad):
             if tensor is not None and tensor._spec is not None:
                 tensor._set(tensor._array, tensor._storage, tensor._requires_grad)

@@ -156,7 +156,8 @@ class PageCache:
     def _read(self, page: Page) -> Array:
         handle, buffer = page.handle, page.buffer
         assert handle is not None
-        page.row.hits += buffer is not None
+        is_ahead = buffer is not None
+        page.row.hits += is_ahead
         if buffer is None:
             self._make_room(page.nbytes, page)
             buffer = memory.empty(page.shape, page.dtype)
@@ -167,7 +168,7 @@ class PageCache:
             page.buffer = None
             self._hold(page, page.nbytes)
         try:
-            array = handle.get(buffer)
+            array = self._get(handle, buffer, is_ahead)
         except BaseException:
             self._hold(page, 0)
             raise
@@ -175,6 +176,14 @@ class PageCache:
         page.row.read_nbytes += page.nbytes
         page.restore(array)
         return array
+
+    def _get(self, handle: Handle, buffer: Array, is_ahead: bool) -> Array:
+        try:
+            return handle.get(buffer)
+        except StoreError:
+            if not is_ahead:
+                raise
+            return handle.get(buffer)  # what failed was perhaps long ago
 
     def read_ahead(self) -> None:
         """Read the next pages of the predicted order, as far as the bound leaves room for them."""
@@ -317,7 +326,11 @@ class PageCache:
     def _write(self, page: Page, array: Array) -> None:
         """Begin to write the content of a page; changes of the memory wait for that."""
         began = time.perf_counter()
-        handle = self._open_store().put(array, attributes={"role": page.name.role})
+        attributes = {"role": page.name.role}
+        try:
+            handle = self._open_store().put(array, attributes=attributes)
+        except StoreError:  # perhaps of an earlier write, which is raised once
+            handle = self._open_store().put(array, attributes=attributes)
         page.handle, page.is_dirty = handle, False
         storage = page.storage()
         if storage is not None and not handle.captured:
