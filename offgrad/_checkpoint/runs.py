@@ -52,11 +52,15 @@ class Save:
         Raises:
             OSError, StoreError: it cannot be written; an older file is as before.
         """
-        if self._thread is not None:
-            self._thread.join()
+        self.join()
         if self._error is not None:
             raise self._error
         return self.path
+
+    def join(self) -> None:
+        """Wait for the end, whatever it is."""
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -106,7 +110,7 @@ def save(
     if step is not None:
         folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"checkpoint-{step:08d}.pt" if step is not None else Path(path)
-    earlier = _last_saves.pop(folder, None)
+    earlier = _last_saves.pop(folder.resolve(), None)
     if earlier is not None:
         earlier.wait()
     content: dict[str, Any] = {
@@ -125,12 +129,14 @@ def save(
             file.flush()
             os.fsync(file.fileno())
         content.clear()
-        for old in _numbered(folder)[: -keep_last if keep_last else 0]:
-            old.unlink(missing_ok=True)
+        if keep_last is not None:
+            others = [each for each in _numbered(folder) if each.name != target.name]
+            for old in others[: max(0, len(others) - keep_last + 1)]:
+                old.unlink(missing_ok=True)
 
     result = Save(target, write, background)
     if background:
-        _last_saves[folder] = result
+        _last_saves[folder.resolve()] = result
     return result
 
 
@@ -155,7 +161,8 @@ def load(path: AnyPath, *, random_states: bool = True, **state: Any) -> dict[str
     """Load a checkpoint into objects; return the rest of it by name.
 
     Args:
-        path: of a file, or of a folder, of which the last step's file is loaded.
+        path: of a file, or of a folder, of which the last step's file is loaded. A background save
+            that goes on there ends first.
         random_states: whether to set the states of offgrad's, NumPy's and Python's generators.
         state: by name the objects to load with ``load_state_dict()``.
 
@@ -164,6 +171,10 @@ def load(path: AnyPath, *, random_states: bool = True, **state: Any) -> dict[str
         KeyError: it lacks a name of `state`; nothing is loaded.
         RuntimeError: the file is corrupt; nothing is loaded.
     """
+    place = Path(path).resolve()
+    for folder in (place, place.parent):
+        if folder in _last_saves:
+            _last_saves[folder].join()
     file = latest(path)
     _verify(file)
     content = _load_file(file, mmap=True)

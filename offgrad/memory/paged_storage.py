@@ -74,6 +74,8 @@ class PagedStorage(Storage):
 
     def export(self) -> None:
         super().export()
+        if self.pending_writes:
+            self._wait_for_writes()
         self.page.will_change()  # NumPy does not report changes
 
 

@@ -131,6 +131,15 @@ class Page:
             return None
         return array
 
+    def is_used(self) -> bool:
+        """Return whether it is resident and something refers to its array."""
+        if self._array is None:
+            return False
+        array = self.take()
+        if array is not None:
+            self._array = array
+        return array is None
+
     def restore(self, array: Array) -> None:
         """Make `array` the resident content."""
         self._array, self.leaving, self.buffer = array, None, None

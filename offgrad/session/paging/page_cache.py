@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from weakref import ref
 
 from offgrad_storage import AbstractArrayStore, Handle, StoreError
-from offgrad_storage.interrupts import MaskedLock
+from offgrad_storage.interrupts import MaskedLock, interruptible
 
 from offgrad import memory
 from offgrad.memory import OutOfMemoryError, format_nbytes
@@ -146,10 +146,17 @@ class PageCache:
             StoreError: it cannot be written.
         """
         with self.lock:
+            is_used = page.is_used()
             array = page._array
             if page.handle is None or (array is not None and page.is_dirty):
                 assert array is not None
                 self._write(page, array)
+                if is_used:  # whoever has the memory may change it without notice
+                    handle, page.handle, page.is_dirty = page.handle, None, True
+                    assert handle is not None
+                    with interruptible:
+                        handle.wait_captured()
+                    return handle
             assert page.handle is not None
             return page.handle
 
