@@ -13,7 +13,7 @@ from offgrad_storage import AbstractArrayStore
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad import memory
-from offgrad.autograd.tensor_base import drop_array, metadata
+from offgrad.autograd.tensor_base import drop_array, metadata, wrap
 from offgrad.memory import Storage, turn_paged, turn_resident
 from offgrad.memory.forks import forkables
 from offgrad.nn import Module, Parameter
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _OPS = {"parameters": "Parameter", "gradients": "Gradient", "optimizer state": "State"}
 """The op of each role, in the facts that policies get and in the ledger."""
+
+_MIN_TO_PRUNE = 64
 
 
 class Placer(NamedTuple):
@@ -79,6 +81,8 @@ class ModelOffload:
         self._names: dict[int, tuple[str, str]] = {}  # module and name of a parameter, by number
         self._parameters: dict[int, ref[Tensor]] = {}
         self._modules: list[ref[Module]] = []
+        self._max_known = _MIN_TO_PRUNE
+        self._row_numbers: dict[int, int] = {}  # of copies: the parameter in whose rows they count
         self._rows: dict[tuple[int, str], LedgerRow] = {}
         self._registration: list[RemovableHandle] = []
         memory.register_reclaimable(self)
@@ -132,7 +136,17 @@ class ModelOffload:
         for module_name, module in model.named_modules():
             for name, param in module._parameters.items():
                 if param is not None and names.get(id(param), "").rpartition(".")[2] == name:
-                    self._add_parameter(param, module_name, name)
+                    self._take_over(param, module_name, name)
+
+    def _take_over(self, param: Any, module: str, name: str) -> None:
+        """Page a parameter, and what another owner has paged of it."""
+        states: list[Storage] = []
+        placer = param._storage.placer
+        if isinstance(placer, Placer):
+            states = placer.owner._bring_back(param, placer.number)
+        self._add_parameter(param, module, name)
+        for each in states:
+            self.place_alike(param._storage.placer.number, wrap(each.root, each), "optimizer state")
 
     def _register(self, module: Module, name: str, param: Any) -> None:
         """Page a parameter that a module registers."""
@@ -140,9 +154,14 @@ class ModelOffload:
             self._modules.append(ref(module))
             self._add_parameter(param, type(module).__name__, name)
 
-    def _add_parameter(self, param: Any, module: str, name: str) -> None:
+    def _add_parameter(
+        self, param: Any, module: str, name: str, copied_from: int | None = None
+    ) -> None:
         if param._storage.placer is None:
+            self._prune()
             number = next(self._numbers)
+            if copied_from is not None:
+                self._row_numbers[number] = self._row_numbers.get(copied_from, copied_from)
             self._names[number] = module, name
             self._parameters[number] = ref(param)
             if is_lazy(param):  # it is paged when it gets a shape
@@ -159,10 +178,11 @@ class ModelOffload:
         if tensor._storage.is_paged:  # it shares the memory of another tensor
             drop_array(tensor)
         elif role == "parameters":
-            if self._parameters[number]() is tensor:  # other memory was set as its data
+            known = self._parameters.get(number)
+            if known is not None and known() is tensor:  # other memory was set as its data
                 self._add(tensor, PageName(number, role))
             else:
-                self._add_parameter(tensor, *self._names[number])
+                self._add_parameter(tensor, *self._names.get(number, ("", "")), number)
         elif role == "gradients":
             self._add(tensor, PageName(number, role))
         elif role in self._policies:
@@ -188,11 +208,12 @@ class ModelOffload:
             return
         cache = self._cache(placement)
         storage.max_batch_nbytes = cache.bound_nbytes // 2
-        row = self._rows.get((name.parameter, name.role))
+        row_key = self._row_numbers.get(name.parameter, name.parameter), name.role
+        row = self._rows.get(row_key)
         if row is None:
-            module, slot = self._names[name.parameter]
+            module, slot = self._names.get(name.parameter, ("", ""))
             row = LedgerRow(op=_OPS[name.role], slot=slot, module=module)
-            self._rows[name.parameter, name.role] = row
+            self._rows[row_key] = row
         row.saves += 1
         row.logical_nbytes += storage.nbytes
         page = Page(name, storage, cache, row)
@@ -202,7 +223,7 @@ class ModelOffload:
 
     def _placement(self, tensor: Any, name: PageName) -> Placement:
         policy = self._policies[name.role]
-        module, slot = self._names[name.parameter]
+        module, slot = self._names.get(name.parameter, ("", ""))
         array = metadata(tensor)
         context = SaveContext(
             op=_OPS[name.role],
@@ -261,19 +282,37 @@ class ModelOffload:
             if isinstance(placer, Placer) and placer.owner is self:
                 self._bring_back(param, placer.number)
 
-    def _bring_back(self, param: "Tensor", number: int) -> None:
+    def _bring_back(self, param: "Tensor", number: int) -> list[Storage]:
+        """Return a parameter to memory, and what belongs to it; return the states' storages."""
+        states = []
         for page in list(self._pages()):
             storage = page.storage()
             if page.name.parameter == number and storage is not None:
                 turn_resident(storage, page.array)
+                if page.name.role == "optimizer state":
+                    states.append(storage)
         storage = param._storage
         storage.placer = None
         storage.__dict__.pop("max_batch_nbytes", None)
         for tensor in (param, param._grad):
             if tensor is not None and tensor._spec is not None:
                 tensor._set(tensor._array, tensor._storage, tensor._requires_grad)
-        for known in (self._names, self._parameters, self._states):
+        self._forget(number)
+        return states
+
+    def _forget(self, number: int) -> None:
+        for known in (self._names, self._parameters, self._states, self._row_numbers):
             known.pop(number, None)
+
+    def _prune(self) -> None:
+        """Now and then, forget parameters and modules that have died."""
+        if max(len(self._parameters), len(self._modules)) < self._max_known:
+            return
+        for number in [each for each, known in self._parameters.items() if known() is None]:
+            self._forget(number)
+        self._modules = [each for each in self._modules if each() is not None]
+        live = max(len(self._parameters), len(self._modules))
+        self._max_known = max(_MIN_TO_PRUNE, 2 * live)
 
     def _pages(self) -> Iterator[Page]:
         for cache in list(self._caches.values()):
@@ -346,9 +385,5 @@ def offload_model(model_or_policy: Any, policy: Any = None, **options: Any) -> M
     if policy is None:
         raise TypeError("offload_model(model, policy) needs a policy, such as 'disk'")
     offload = ModelOffload(policy, **options)
-    for param in model_or_policy.parameters():
-        placer = param._storage.placer
-        if isinstance(placer, Placer):
-            placer.owner.bring_back(model_or_policy)
     offload.add_model(model_or_policy)
     return offload

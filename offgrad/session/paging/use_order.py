@@ -10,6 +10,7 @@ Key: TypeAlias = Hashable
 _NEVER = 1 << 62
 _FIRST_REACH = 64
 _MAX_SKIPPED = 16
+_MAX_LEARNED = 1 << 16
 
 
 class UseOrder:
@@ -40,7 +41,12 @@ class UseOrder:
         """Learn that the page is used now."""
         if key == self._last:
             return
-        self._next[self._before, self._last] = key
+        pair = self._before, self._last
+        self._next.pop(pair, None)
+        self._next[pair] = key  # the latest last
+        if len(self._next) > _MAX_LEARNED:
+            for old in [*islice(self._next, _MAX_LEARNED // 2)]:
+                del self._next[old]
         self._before, self._last = self._last, key
         if self._skip_to(key):
             self._pop()
