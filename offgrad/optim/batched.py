@@ -100,8 +100,9 @@ class BatchedOptimizer(Optimizer):
         if batch:
             grads: list[Any] = [each._grad for each in batch]
             states = [self.state_of(each, group) for each in batch]
-            self.update_all(batch, grads, states, group)
-            self.note_updated(batch)
+            with masked:  # Ctrl-C comes while pages are read, or after the note
+                self.update_all(batch, grads, states, group)
+                self.note_updated(batch)
 
     def update(
         self, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]

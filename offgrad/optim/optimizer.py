@@ -202,8 +202,9 @@ class Optimizer(OptimizerHooks):
                 if sparse:
                     params = [each for each in params if not has_sparse_gradient(each)]
                     for param in sparse:
-                        self.update_sparse(param, param._grad, group)
-                        self.note_updated([param])
+                        with masked:
+                            self.update_sparse(param, param._grad, group)
+                            self.note_updated([param])
                 if params:
                     self.update_group(params, group)
         except BaseException as error:
@@ -236,14 +237,15 @@ class Optimizer(OptimizerHooks):
             state = self.state_of(param, group)
             grad: Any = param._grad
             if metadata(param).flags.c_contiguous:
-                self.update(param.detach(), grad, state, group)
-                self.note_updated([param])
+                with masked:
+                    self.update(param.detach(), grad, state, group)
+                    self.note_updated([param])
                 continue
             with masked:  # kernels need contiguous memory
                 contiguous = param.detach().contiguous()
                 self.update(contiguous, grad, state, group)
                 grad_mode.call(False, param.copy_, contiguous)
-            self.note_updated([param])
+                self.note_updated([param])
 
     def state_of(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         """Return the state of a parameter, a new one if there is none."""
