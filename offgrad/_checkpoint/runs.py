@@ -4,14 +4,16 @@ import os
 import random
 import re
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from offgrad_storage.interrupts import masked
 
 from offgrad import ops
 from offgrad._checkpoint import writer
@@ -22,6 +24,8 @@ from offgrad.utils.data import DataLoader
 __all__ = ["ResumableLoader", "Save", "latest", "load", "save"]
 
 _NAME = re.compile(r"checkpoint-(\d{8,})\.pt")
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
+_MIN_AGE_SECONDS = 60.0
 _CHUNK = 16 << 20
 
 AnyPath = str | os.PathLike[str]
@@ -124,6 +128,7 @@ def save(
         content = _captured(content)
 
     def write() -> None:
+        _sweep(folder)
         with writer.replacing(str(target)) as file:
             writer.write(content, file, "checkpoint", 2)
             file.flush()
@@ -134,9 +139,10 @@ def save(
             for old in others[: max(0, len(others) - keep_last + 1)]:
                 old.unlink(missing_ok=True)
 
-    result = Save(target, write, background)
-    if background:
-        _last_saves[folder.resolve()] = result
+    if not background:
+        return Save(target, write, False)
+    with masked:  # else Ctrl-C could leave a save that the next one does not know
+        result = _last_saves[folder.resolve()] = Save(target, write, True)
     return result
 
 
@@ -208,6 +214,16 @@ def _numbered(folder: Path) -> list[Path]:
     """Return the files of steps in a folder, the earliest first."""
     found = [(int(match[1]), each) for each in folder.iterdir() if (match := _match(each))]
     return [each for _, each in sorted(found)]
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the unfinished files of processes that were killed."""
+    for each in folder.glob(".*.tmp"):
+        if _UNFINISHED.fullmatch(each.name):
+            with suppress(OSError), open(each, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever writes it has the lock
+                if time.time() - os.fstat(file.fileno()).st_mtime > _MIN_AGE_SECONDS:
+                    each.unlink()
 
 
 def _match(file: Path) -> "re.Match[str] | None":

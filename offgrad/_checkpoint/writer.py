@@ -1,6 +1,7 @@
 """Writing checkpoints: a pickle, and the bytes of each storage, in an uncompressed zip file."""
 
 import contextlib
+import fcntl
 import io
 import os
 import pickle
@@ -286,6 +287,8 @@ def replacing(path: str) -> Iterator[BinaryIO]:
     temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.urandom(6).hex()}.tmp")
     try:
         with open(temporary, "xb") as file:
+            with contextlib.suppress(OSError):  # shows that this process still writes it
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file
         if mode:
             os.chmod(temporary, stat.S_IMODE(mode))
