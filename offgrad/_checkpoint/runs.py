@@ -1,5 +1,6 @@
 """Checkpoints of a whole run: see `offgrad.checkpoint`."""
 
+import fcntl
 import os
 import random
 import re
