@@ -10,6 +10,7 @@ from offgrad import ops
 from offgrad._dtype import DType, _make
 from offgrad._layout import _Constant
 from offgrad._tensor.tensor import Tensor
+from offgrad.autograd.override_state import disabled_torch_function
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.quantization import parameters_of_range, rounded
@@ -65,6 +66,7 @@ class QuantizedTensor(Tensor):
     """Numbers ``(integer - zero_point) * scale``. Operations other than of shapes raise."""
 
     is_quantized = True
+    __torch_function__ = staticmethod(disabled_torch_function)
     _integers: Tensor
     _kind: DType
     _scales: Any

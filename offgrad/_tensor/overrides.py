@@ -7,6 +7,7 @@ because programs hold them, in tables by function for one.
 """
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -219,14 +220,16 @@ def _replace(function: Any, shown: Any) -> None:
     call = functools.partial(_call, shown, original)
     code = _forwarding(function.__code__.co_freevars)
     constants = tuple([call if each == _PLACE else each for each in code.co_consts])
+    original.__annotations__ = function.__annotations__
     function.__dict__.setdefault("__wrapped__", original)  # for inspect.signature
+    function.__dict__["__original__"] = original
     function.__code__ = code.replace(
         co_consts=constants, co_name=function.__name__, co_qualname=function.__qualname__
     )
 
 
 _PLACE = "what to call"
-_UNCOUNTED = "<importlib._bootstrap of offgrad>"
+_UNCOUNTED = os.path.join(os.path.dirname(os.path.dirname(__file__)), "<importlib._bootstrap>")
 """A file name that Python's warnings leave out when they count the frames of ``stacklevel``: the
 frames between a program and a function that warns are as many as before."""
 _call.__code__ = _call.__code__.replace(co_filename=_UNCOUNTED)

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 import offgrad
 
-NOT_WRITERS = {"requires_grad_", "detach_", "resize_", "resize_as_", "set_", "share_memory_"}
+NOT_WRITERS = {
+    "requires_grad_", "detach_", "resize_", "resize_as_", "set_", "share_memory_",
+    "resize_as_sparse_", "sparse_resize_", "sparse_resize_and_clear_",
+}  # fmt: skip
 """They change a tensor's place in the graph, or its memory, and no memory's contents."""
 
 OTHERS = {"index", "indexOf", "inv", "invert", "is_", "is_none", "is_not", "is_not_none"}
@@ -37,10 +40,14 @@ def writers() -> Iterator[Writer]:
         if is_operator or is_method:
             yield Writer(f"Tensor.{name}", partial(_path, "Tensor", name), "first")
     for place in ("", "nn.functional", "nn.init", "fft"):
-        for name, value in sorted(vars(_path(place, "", offgrad)).items()):
+        module = _path(place, "", offgrad)
+        for name in sorted(dir(module)):
+            value = getattr(module, name)
             if name[0] == "_" or not inspect.isroutine(value):
                 continue
-            parameters = inspect.signature(value, follow_wrapped=False).parameters
+            # Other code runs once a program has defined __torch_function__.
+            own = getattr(value, "__original__", value)
+            parameters = inspect.signature(own, follow_wrapped=False).parameters
             full = f"{place}.{name}".strip(".")
             if name.endswith("_") and name not in NOT_WRITERS:
                 yield Writer(full, partial(_path, place, name), "first")
@@ -48,7 +55,8 @@ def writers() -> Iterator[Writer]:
                 yield Writer(f"{full}(out=)", partial(_path, place, name), "out")
             if "inplace" in parameters:
                 yield Writer(f"{full}(inplace=)", partial(_in_place, place, name), "first")
-    for name, value in sorted(vars(offgrad.nn).items()):
+    for name in sorted(dir(offgrad.nn)):
+        value = getattr(offgrad.nn, name)
         if inspect.isclass(value) and "inplace" in inspect.signature(value).parameters:
             yield Writer(f"nn.{name}(inplace=)", partial(_module, name), "first")
 

@@ -11,6 +11,7 @@ from offgrad._tensor.sparse import elementwise, products
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.handles import RemovableHandle
 from offgrad.autograd.node import Node
+from offgrad.autograd.override_state import disabled_torch_function
 from offgrad.autograd.tensor_base import TensorBase, wrap
 
 
@@ -57,6 +58,7 @@ class SparseBase(Tensor):
     """A tensor that stores some of its elements in `_value`."""
 
     _value: Tensor
+    __torch_function__ = staticmethod(disabled_torch_function)
 
     # The history is that of the values.
 

@@ -1,13 +1,12 @@
 """Conversion of arguments to tensors, and PyTorch's type promotion."""
 
-import sys
-import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offgrad import memory
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Op
 from offgrad.autograd.tensor_base import (
     TensorBase,
@@ -25,7 +24,6 @@ Scalar: TypeAlias = "bool | int | float | complex"
 TensorLike: TypeAlias = "Tensor | bool | int | float | complex"
 
 _default_dtype = np.dtype(np.float32)
-_PACKAGE = sys.modules["offgrad"].__path__[0]
 _has_warned_of_complex = False
 
 
@@ -247,22 +245,10 @@ def real_part(array: NDArray[Any]) -> NDArray[Any]:
     global _has_warned_of_complex
     if not _has_warned_of_complex and array.size:
         _has_warned_of_complex = True
-        warnings.warn(
-            "Casting complex values to real discards their imaginary part; use .real if you mean "
-            "it",
-            UserWarning,
-            stacklevel=_users_level(),
+        warn_program(
+            "Casting complex values to real discards their imaginary part; use .real if you mean it"
         )
     return array.real
-
-
-def _users_level() -> int:
-    """Return the ``stacklevel`` of a warning by the caller that shows the program's line."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def converted_array(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -39,7 +39,7 @@ class VectorNorm(Reduction):
         promoted = converted(x, np.dtype(np.float32)) if x.dtype.itemsize == 2 else x
         is_square = ord == 2 and x.dtype.kind != "c"
         ufunc = np.square if is_square else np.abs
-        magnitude = np.asarray(compute(ufunc, promoted, dtype=real_dtype(promoted.dtype)))
+        magnitude = np.asanyarray(compute(ufunc, promoted, dtype=real_dtype(promoted.dtype)))
         options: Any = {"axis": self.dims, "keepdims": keepdim}
         if ord == 0:
             out[...] = np.count_nonzero(magnitude, **options)
