@@ -1,6 +1,5 @@
 """Checkpoints of a whole run: see `offgrad.checkpoint`."""
 
-import fcntl
 import os
 import random
 import re
@@ -222,7 +221,7 @@ def _sweep(folder: Path) -> None:
     for each in folder.glob(".*.tmp"):
         if _UNFINISHED.fullmatch(each.name):
             with suppress(OSError), open(each, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever writes it has the lock
+                writer.lock(file)  # whoever writes it has the lock
                 if time.time() - os.fstat(file.fileno()).st_mtime > _MIN_AGE_SECONDS:
                     each.unlink()
 

@@ -1,7 +1,6 @@
 """Writing checkpoints: a pickle, and the bytes of each storage, in an uncompressed zip file."""
 
 import contextlib
-import fcntl
 import io
 import os
 import pickle
@@ -24,6 +23,9 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.autograd.tensor_base import TensorBase, alias, metadata
 from offgrad.nn.parameter import Parameter
 from offgrad.ops._core.sparse_data import is_sparse
+
+if sys.platform != "win32":
+    import fcntl
 
 _ALIGNMENT = 64
 _CHUNK = 16 << 20
@@ -262,6 +264,12 @@ def _add(archive: zipfile.ZipFile, name: str, data: Any) -> None:
             record.write(view[start : start + _CHUNK])
 
 
+def lock(file: BinaryIO) -> None:
+    """Lock a file as long as it is open; raise OSError if another process has locked it."""
+    if sys.platform != "win32":
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
     """Open a new file that takes the place of `path` when the block ends without an error.
@@ -287,8 +295,8 @@ def replacing(path: str) -> Iterator[BinaryIO]:
     temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.urandom(6).hex()}.tmp")
     try:
         with open(temporary, "xb") as file:
-            with contextlib.suppress(OSError):  # shows that this process still writes it
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(OSError):
+                lock(file)  # shows that this process still writes it
             yield file
         if mode:
             os.chmod(temporary, stat.S_IMODE(mode))

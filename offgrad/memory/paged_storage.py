@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
+from offgrad_storage.interrupts import masked
 
 from offgrad.memory.storage import Storage, new_uid
 
@@ -88,14 +89,16 @@ def announce_uses(storages: Iterable[Storage]) -> None:
 
 def turn_paged(storage: Storage, page: Page) -> None:
     """Make the content of `storage` that of `page`."""
-    storage.__dict__.pop("root")
-    storage.__class__ = PagedStorage
-    storage.page = page  # type: ignore[attr-defined]
+    with masked:  # at each moment the storage has a root
+        storage.page = page  # type: ignore[attr-defined]
+        storage.__class__ = PagedStorage
+        del storage.__dict__["root"]
 
 
 def turn_resident(storage: Storage, root: NDArray[Any]) -> None:
     """Make `root` the memory of a storage that was paged."""
-    for name in ("page", "max_batch_nbytes"):
-        storage.__dict__.pop(name, None)
-    storage.__class__ = Storage
-    storage.root = root
+    with masked:
+        storage.__dict__["root"] = root
+        storage.__class__ = Storage
+        for name in ("page", "max_batch_nbytes"):
+            storage.__dict__.pop(name, None)

@@ -1,6 +1,7 @@
 """Long runs, copies, moves between policies, threads, forks and Ctrl-C."""
 
 import gc
+import itertools
 import os
 import threading
 from copy import deepcopy
@@ -14,7 +15,9 @@ import offgrad
 from offgrad import memory, nn, optim
 from offgrad.nn import functional as F
 from tests.forked import run_in_child
+from tests.interrupts import interrupt_everywhere
 from tests.paging.models import WIDTH, assert_same, batches, mlp, paging, result_of
+from tests.paging.test_faults import OPTIMIZERS, is_untouched, prepared, same, values
 from tests.session.backends import MemoryBackend, memory_store
 
 PAGE = WIDTH * WIDTH * 4
@@ -253,3 +256,66 @@ def test_two_offloads_under_one_limit_in_threads() -> None:
     with memory.limit(bound):
         run_all(lambda: train(models[0]), lambda: train(models[1]))
     assert memory.max_allocated() <= bound
+
+
+def test_ctrl_c_at_points_of_a_step() -> None:
+    make = OPTIMIZERS["AdamW"]
+    plain, other = prepared(None, make, 1, 1)
+    before = values(plain, other)
+    other.step()
+    after = values(plain, other)
+    run = prepared("pool", make, 1, 8 * PAGE)
+
+    def check() -> None:
+        nonlocal run
+        for each, old, new in zip(values(*run), before, after, strict=True):
+            assert same(each, new) or is_untouched(each, old)
+        if not all(same(*each) for each in zip(values(*run), after, strict=True)):
+            run[1].step()
+            assert all(same(*each) for each in zip(values(*run), after, strict=True))
+        run = prepared("pool", make, 1, 8 * PAGE)
+
+    modules = [offgrad.session.paging, offgrad.optim]
+    assert interrupt_everywhere(modules, lambda: run[1].step(), check, every=67) > 5
+
+
+def test_ctrl_c_at_points_of_moves() -> None:
+    run = prepared("pool", OPTIMIZERS["AdamW"], 1, PAGE)
+    expected = values(*run)
+    policies = itertools.cycle(["pool", "disk", "keep"])
+
+    def check() -> None:
+        assert all(same(*each) for each in zip(values(*run), expected, strict=True))
+
+    def move() -> None:
+        offgrad.offload_model(run[0], next(policies), window=PAGE)
+
+    modules = [offgrad.session.paging, offgrad.memory]
+    assert interrupt_everywhere(modules, move, check, every=53) > 5
+
+
+def test_a_page_stays_from_the_note_of_a_change_to_the_change() -> None:
+    with paging("disk", window="1MiB") as offload:
+        weight = mlp(2)[0].weight
+    page: Any = weight._storage.page
+    for number in range(2):
+        held = page.array if number else None
+        weight._storage.write("test")
+        del held  # as a store drops an array that it has written
+        offload.reclaim()
+        assert page.is_resident
+        run_all(lambda: page.array.sum(), offload.reclaim)  # another thread's use
+        assert page.is_resident
+        page.array[...] = 3
+        offload.reclaim()
+        assert not page.is_resident
+        assert bool((weight == 3).all())
+
+
+def test_names_in_the_ledger() -> None:
+    with paging("disk") as offload:
+        model = nn.Sequential(mlp(2), mlp(1))
+    offload.ledger
+    names = {(row.module, row.slot) for row in offload._rows.values()}
+    assert names == {("0.0", "weight"), ("0.2", "weight"), ("1.0", "weight")}
+    assert model is not None

@@ -98,7 +98,7 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     if recorded:
         result = as_tensor_of(result, array.dtype, name)
     target._storage.write(name)
-    np.copyto(array, result._array, casting="unsafe")
+    np.copyto(target._array, result._array, casting="unsafe")
     if recorded:
         rewrite_history(target, gradient_edge(result))
     return target

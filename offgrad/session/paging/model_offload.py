@@ -10,19 +10,22 @@ from weakref import ref
 
 import numpy as np
 from offgrad_storage import AbstractArrayStore
-from offgrad_storage.interrupts import MaskedLock
+from offgrad_storage.interrupts import MaskedLock, masked
 
 from offgrad import memory
 from offgrad.autograd.tensor_base import drop_array, metadata, wrap
 from offgrad.memory import Storage, turn_paged, turn_resident
 from offgrad.memory.forks import forkables
 from offgrad.nn import Module, Parameter
-from offgrad.nn.modules.module import register_module_parameter_registration_hook
+from offgrad.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from offgrad.nn.parameter import is_lazy
 from offgrad.policies import ByModule, Keep, Placement, Policy, SaveContext, Spill, Store, as_policy
 from offgrad.session.ledger import LedgerRow, PageLedger
 from offgrad.session.open_stores import OpenStores
-from offgrad.session.paging.page import Page, PageName
+from offgrad.session.paging.page import Page, PageName, measure_references
 from offgrad.session.paging.page_cache import PageCache
 from offgrad.session.paging.use_order import UseOrder
 
@@ -73,6 +76,7 @@ class ModelOffload:
         }
         self._window_nbytes = memory.parse_nbytes(window)
         self.lock = MaskedLock(reentrant=True)
+        self.is_writing = False
         self._order = UseOrder()
         self._stores = OpenStores(directory)
         self._caches: dict[Store | Spill, PageCache] = {}
@@ -85,6 +89,7 @@ class ModelOffload:
         self._row_numbers: dict[int, int] = {}  # of copies: the parameter in whose rows they count
         self._rows: dict[tuple[int, str], LedgerRow] = {}
         self._registration: list[RemovableHandle] = []
+        measure_references()
         memory.register_reclaimable(self)
         forkables.add(self)
 
@@ -96,7 +101,10 @@ class ModelOffload:
                     "mapping by module name cannot apply: make the model, then call "
                     "offgrad.offload_model(model, {...})"
                 )
-        self._registration.append(register_module_parameter_registration_hook(self._register))
+        self._registration += [
+            register_module_parameter_registration_hook(self._register),
+            register_module_module_registration_hook(self._note_parent),
+        ]
         return self
 
     def __exit__(
@@ -105,7 +113,8 @@ class ModelOffload:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._registration.pop().remove()
+        for _ in range(2):
+            self._registration.pop().remove()
 
     def __repr__(self) -> str:
         held = memory.format_nbytes(self.resident_nbytes)
@@ -122,10 +131,14 @@ class ModelOffload:
     def ledger(self) -> PageLedger:
         """The figures so far, by role, name and module."""
         with self.lock:
-            self._name_parameters()
-            for (number, _), row in self._rows.items():
-                row.module, row.slot = self._names.get(number, (row.module, row.slot))
+            self.name_rows()
             return PageLedger.of(self._rows.values())
+
+    def name_rows(self) -> None:
+        """Put the names that parameters have now into the rows of their pages."""
+        self._name_parameters()
+        for (number, _), row in self._rows.items():
+            row.module, row.slot = self._names.get(number, (row.module, row.slot))
 
     # Paging
 
@@ -153,6 +166,11 @@ class ModelOffload:
         if isinstance(param, Parameter):
             self._modules.append(ref(module))
             self._add_parameter(param, type(module).__name__, name)
+
+    def _note_parent(self, module: Module, name: str, child: Any) -> None:
+        """Note a module whose name and place name the parameters of its children."""
+        self._prune()
+        self._modules.append(ref(module))
 
     def _add_parameter(
         self, param: Any, module: str, name: str, copied_from: int | None = None
@@ -217,9 +235,10 @@ class ModelOffload:
         row.saves += 1
         row.logical_nbytes += storage.nbytes
         page = Page(name, storage, cache, row)
-        turn_paged(storage, page)
-        drop_array(tensor)
-        cache.add(page)
+        with masked:
+            turn_paged(storage, page)
+            drop_array(tensor)
+            cache.add(page)
 
     def _placement(self, tensor: Any, name: PageName) -> Placement:
         policy = self._policies[name.role]

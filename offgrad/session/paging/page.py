@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from sys import getrefcount
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ref
 
@@ -51,10 +52,13 @@ class Page:
         leaving: the memory whose write is pending.
         buffer: the memory that is read ahead.
         row: counts its reads and writes.
+
+    The thread that is about to change the content has a *claim* on it until it has got the array:
+    the page stays.
     """
 
     __slots__ = (
-        "__weakref__", "_array", "_is_claimed", "buffer", "cache", "dtype", "handle", "is_dirty",
+        "__weakref__", "_array", "_claimant", "buffer", "cache", "dtype", "handle", "is_dirty",
         "leaving", "name", "nbytes", "row", "shape", "storage",
     )  # fmt: skip
 
@@ -71,7 +75,7 @@ class Page:
         self.leaving: Array | None = None
         self.buffer: Array | None = None
         self.row = row
-        self._is_claimed = False
+        self._claimant = 0
         self._array: Array | None = array
 
     @property
@@ -79,10 +83,11 @@ class Page:
         """The content, read from its store if need be. It stays while a reference to it exists."""
         array = self._array
         if array is None:
-            return self.cache.load(self)
-        self._is_claimed = False
-        if self.cache.order.last is not self.name:
+            array = self.cache.load(self)
+        elif self.cache.order.last is not self.name:
             self.cache.used(self)
+        if self._claimant and self._claimant == get_ident():
+            self._claimant = 0
         return array
 
     @property
@@ -104,11 +109,8 @@ class Page:
             self.is_dirty = True
             if self._array is not None:
                 self.handle = None
-                # The caller may get the array only after this: until then nothing refers to it.
-                array = self.take()
-                self._is_claimed = array is not None
-                if array is not None:
-                    self._array = array
+            # The caller may get the array only after this: until then nothing refers to it.
+            self._claimant = get_ident()
 
     def snapshot(self) -> "StoredCopy":
         """Return a page of the present content in the store, which no change reaches.
@@ -126,10 +128,13 @@ class Page:
     def take(self) -> Array | None:
         """Take the array away from the page; None, and no change, if the array is in use."""
         array, self._array = self._array, None
-        if array is not None and (self._is_claimed or not _is_unreferenced(array)):
-            self._array = array
-            return None
-        return array
+        is_free = False
+        try:
+            is_free = array is not None and not self._claimant and _is_unreferenced(array)
+        finally:
+            if not is_free:
+                self._array = array
+        return array if is_free else None
 
     def is_used(self) -> bool:
         """Return whether it is resident and something refers to its array."""
@@ -184,6 +189,12 @@ def _is_unreferenced(array: Array) -> bool:
     Every view of the memory refers to the array or to its base.
     """
     return _counts(array) == _expected_counts(array.base is not None)
+
+
+def measure_references() -> None:
+    """Measure what `_is_unreferenced` compares with, for which later there may be no memory."""
+    _expected_counts(True)
+    _expected_counts(False)
 
 
 @cache

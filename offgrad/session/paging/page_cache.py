@@ -24,10 +24,19 @@ _MAX_AHEAD = 512  # uses of the predicted order that are looked at
 
 
 class Owner(Protocol):
-    """Learns in which order pages will be used."""
+    """Learns in which order pages will be used.
+
+    Attributes:
+        is_writing: whether a page is handed to a store; for use with the lock held.
+    """
+
+    is_writing: bool
 
     def announce(self, pages: Sequence[Any]) -> None:
         """Learn the order in which pages will be used, of which some may be other owners'."""
+
+    def name_rows(self) -> None:
+        """Put the names that parameters have now into the rows of their pages."""
 
 
 class _PageRef(ref[Page]):
@@ -39,6 +48,11 @@ class _PageRef(ref[Page]):
     key: int
     held_nbytes: int
     ahead_nbytes: int
+
+
+def _title(page: Page) -> str:
+    row = page.row
+    return f"{row.op} {row.module}.{row.slot}" if row.module else f"{row.op} {row.slot}"
 
 
 def _has_failed(handle: Handle) -> bool:
@@ -250,6 +264,9 @@ class PageCache:
     def reclaim(self) -> bool:
         """Drop what is read ahead, and evict all pages that are not in use; wait for the writes.
 
+        Inside a write, of which the store asks for memory, another would wait for the first: then
+        only pages that need no write are evicted.
+
         Returns:
             Whether that freed memory.
 
@@ -262,7 +279,7 @@ class PageCache:
         self._ahead_number = 0
         for page in self._live():
             self._evict(page)
-        while self._leaving:
+        while self._leaving and not self.owner.is_writing:
             self._wait_for_first()
         return self.held_nbytes < held_nbytes
 
@@ -321,6 +338,9 @@ class PageCache:
             self._hold(page, 0)
             return True
         if page.is_dirty or page.handle is None:
+            if self.owner.is_writing:
+                page.restore(array)
+                return False
             try:
                 self._write(page, array)
             except BaseException:
@@ -334,10 +354,14 @@ class PageCache:
         """Begin to write the content of a page; changes of the memory wait for that."""
         began = time.perf_counter()
         attributes = {"role": page.name.role}
+        owner = self.owner
+        is_nested, owner.is_writing = owner.is_writing, True
         try:
             handle = self._open_store().put(array, attributes=attributes)
         except StoreError:  # perhaps of an earlier write, which is raised once
             handle = self._open_store().put(array, attributes=attributes)
+        finally:
+            owner.is_writing = is_nested
         page.handle, page.is_dirty = handle, False
         storage = page.storage()
         if storage is not None and not handle.captured:
@@ -418,13 +442,12 @@ class PageCache:
         return [page for each in list(self._pages.values()) if (page := each()) is not None]
 
     def _too_little(self, nbytes: int, wanted: Page) -> OutOfMemoryError:
+        self.owner.name_rows()
         used = [each for each in self._live() if each.resident_nbytes and each is not wanted]
-        held = ", ".join(
-            f"{format_nbytes(each.nbytes)} of {each.row.op} {each.row.slot}" for each in used[:4]
-        )
+        held = ", ".join(f"{format_nbytes(each.nbytes)} of {_title(each)}" for each in used[:4])
         return OutOfMemoryError(
             f"paged tensors are limited to {format_nbytes(self.bound_nbytes)}: a page of "
-            f"{format_nbytes(nbytes or wanted.nbytes)} ({wanted.row.op} {wanted.row.slot} of "
+            f"{format_nbytes(nbytes or wanted.nbytes)} ({_title(wanted)} of "
             f"{list(wanted.shape)}) needs room while {format_nbytes(self._held_nbytes)} are in use "
             f"({held or 'by it alone'}). An optimizer's step needs a parameter, its gradient and "
             "its state at once: raise the budget to at least that"
