@@ -13,7 +13,8 @@ Array = np.ndarray[Any, Any]
 
 def has_sparse_gradient(param: Tensor) -> bool:
     """Return whether the gradient of a parameter is sparse."""
-    return type(metadata(param._grad)) is SparseArray  # type: ignore[arg-type]
+    layout: Any = metadata(param._grad)  # type: ignore[arg-type]
+    return type(layout) is SparseArray
 
 
 def elements(grad: Any) -> tuple[tuple[Array, ...], Array]:

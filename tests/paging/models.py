@@ -57,7 +57,7 @@ def batches(count: int = 4) -> Iterator[tuple[Any, Any]]:
         )
 
 
-def paging(placement: str | None, **options: Any) -> Any:
+def paging(placement: Any, **options: Any) -> Any:
     """Return the context that pages parameters, or one that does nothing."""
     if placement is None:
         return nullcontext()

@@ -45,8 +45,8 @@ def test_a_background_save_has_the_state_of_its_call(tmp_path: Path) -> None:
         save = checkpoint.save(
             tmp_path, step=number, background=True, model=model, optimizer=optimizer
         )
-        for each in held:
-            each += 1
+        for array in held:
+            array += 1
         with offgrad.no_grad():
             for each in model.parameters():
                 each.mul_(2)
@@ -59,7 +59,7 @@ def test_a_background_save_has_the_state_of_its_call(tmp_path: Path) -> None:
 
 def test_changes_through_an_array_after_a_background_save_are_not_lost(tmp_path: Path) -> None:
     model, _ = trained()
-    first = model[0].weight
+    first = next(model.parameters())
     held = first.detach().numpy()
     checkpoint.save(tmp_path / "a.pt", background=True, model=model).wait()
     held += 1
@@ -203,7 +203,12 @@ def run(folder: Path, stop: int, workers: int) -> list[float]:
     loader = checkpoint.ResumableLoader(
         DataLoader(data, batch_size=3, shuffle=True, num_workers=workers)
     )
-    state = {"model": model, "optimizer": optimizer, "schedule": schedule, "loader": loader}
+    state: dict[str, Any] = {
+        "model": model,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "loader": loader,
+    }
     count = 0
     losses: list[float] = []
     if folder.exists():

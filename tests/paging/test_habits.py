@@ -117,7 +117,8 @@ def gradients_are_held_as_arrays_and_changed() -> Any:
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         losses.append(loss.item())
-        held = [each.grad.numpy() for each in model.parameters()]
+        grads: list[Any] = [each.grad for each in model.parameters()]
+        held = [each.numpy() for each in grads]
         sweep(model)
         for each in held:
             each *= 0.5
@@ -459,7 +460,8 @@ def initialisation_in_place() -> Any:
         assert model[2].weight.is_contiguous() is False
         model[2].weight.t_()
         model[4].weight.set_(model[4].weight.flip(0))
-        offgrad.mul(model[0].weight, 2, out=model[0].weight)
+        multiply: Any = offgrad.mul
+        multiply(model[0].weight, 2, out=model[0].weight)
         model[6].weight.copy_(model[0].weight)
     sweep(model)
     return model, train_step(model)

@@ -30,7 +30,7 @@ def step(model: nn.Module, optimizer: Any) -> float:
     loss = F.cross_entropy(model(x), y)
     loss.backward()
     optimizer.step()
-    return loss.item()
+    return float(loss.item())
 
 
 def sizes(offload: Any) -> dict[str, int]:
