@@ -13,8 +13,9 @@ Array = np.ndarray[Any, Any]
 
 def has_sparse_gradient(param: Tensor) -> bool:
     """Return whether the gradient of a parameter is sparse."""
-    layout: Any = metadata(param._grad)  # type: ignore[arg-type]
-    return type(layout) is SparseArray
+    grad: Any = param._grad
+    layout: Any = metadata(grad)
+    return isinstance(layout, SparseArray)
 
 
 def elements(grad: Any) -> tuple[tuple[Array, ...], Array]:

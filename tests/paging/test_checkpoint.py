@@ -48,8 +48,8 @@ def test_a_background_save_has_the_state_of_its_call(tmp_path: Path) -> None:
         for array in held:
             array += 1
         with offgrad.no_grad():
-            for each in model.parameters():
-                each.mul_(2)
+            for param in model.parameters():
+                param.mul_(2)
         step(model, optimizer)
         save.wait()
         other, state = trained(None, 0)

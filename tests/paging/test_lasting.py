@@ -82,7 +82,7 @@ def test_nothing_grows(change: Any) -> None:
             change(model, optimizer)
         seen.append(sizes(offload))
     for name, count in seen[1].items():
-        assert count <= max(seen[0][name] + 8, 200 if name[0] == "_" else 0), (name, seen)
+        assert count <= max(seen[0][name] + 40, 200 if name[0] == "_" else 0), (name, seen)
 
 
 def test_the_learned_order_is_bounded() -> None:
