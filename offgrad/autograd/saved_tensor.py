@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offgrad.autograd import grad_mode
-from offgrad.autograd.tensor_base import TensorBase, describe, drop_array, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, without_array, wrap
 from offgrad.memory import POOL_THRESHOLD, Storage, copy, track_saver
 from offgrad.memory.meta import MetaArray
 
@@ -128,14 +128,10 @@ class PairHooks:
         return self._unpack(packed)
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
-        return _nothing  # a pair has no use for the order
+        return lambda: None  # a pair has no use for the order
 
     def sources(self) -> "Iterable[SavedTensor]":
         return ()
-
-
-def _nothing() -> None:
-    pass
 
 
 class _State(threading.local):
@@ -248,7 +244,7 @@ class SavedTensor:
         storage = tensor._storage
         self._uid = storage.uid
         if storage.is_paged:
-            self._tensor = _without_array(self._tensor)
+            self._tensor = without_array(self._tensor)
         elif tensor._array.nbytes >= POOL_THRESHOLD:
             if not hooks and self._pack_by_default(tensor, is_own):
                 return
@@ -481,13 +477,3 @@ class SavedTensor:
             f"{operation or storage.changed_by}; use the out-of-place form, or change a clone "
             "(autograd.detect_anomaly() tells the line that saved it)"
         )
-
-
-def _without_array(tensor: "Tensor") -> "Tensor":
-    """Return a tensor over paged memory, with its history, that lets the memory be evicted."""
-    if tensor._spec is None:
-        held = object.__new__(type(tensor))
-        held.__dict__.update(tensor.__dict__)
-        drop_array(held)
-        return held
-    return tensor

@@ -123,6 +123,16 @@ def drop_array(tensor: TensorBase) -> None:
         del tensor.__dict__["_array"]
 
 
+def without_array(tensor: "Tensor") -> "Tensor":
+    """Return a tensor over paged memory, with its history, that lets the memory be evicted."""
+    if tensor._spec is None:
+        held = object.__new__(type(tensor))
+        held.__dict__.update(tensor.__dict__)
+        drop_array(held)
+        return held
+    return tensor
+
+
 def load_array(tensor: TensorBase) -> NDArray[Any]:
     """Return the array of a tensor over paged memory, which stays while the array exists."""
     spec, root = tensor._spec, tensor._storage.root

@@ -36,7 +36,10 @@ def step(model: nn.Module, optimizer: Any) -> float:
 def sizes(offload: Any) -> dict[str, int]:
     """Return how much an offload knows."""
     gc.collect()
+    offload.reclaim()  # no write is under way afterwards, and no page is in memory by chance
     caches = [*offload._caches.values()]
+    for each in caches:
+        each._open_store().trim()  # packs of small arrays hold 4 MiB each
     known = {
         name: len(getattr(offload, name)) for name in ("_names", "_parameters", "_rows", "_modules")
     }
@@ -82,7 +85,7 @@ def test_nothing_grows(change: Any) -> None:
             change(model, optimizer)
         seen.append(sizes(offload))
     for name, count in seen[1].items():
-        assert count <= max(seen[0][name] + 40, 200 if name[0] == "_" else 0), (name, seen)
+        assert count <= max(seen[0][name] + 8, 200 if name[0] == "_" else 0), (name, seen)
 
 
 def test_the_learned_order_is_bounded() -> None:
