@@ -5,6 +5,7 @@ import random
 import re
 import threading
 import time
+import traceback
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -57,6 +58,9 @@ class Save:
             OSError, StoreError: it cannot be written; an older file is as before.
         """
         self.join()
+        for folder, each in [*_last_saves.items()]:
+            if each is self:  # else its error would hold the frames of this caller
+                _last_saves.pop(folder, None)
         if self._error is not None:
             raise self._error
         return self.path
@@ -70,6 +74,7 @@ class Save:
         try:
             self._write()
         except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # they hold what could not be written
             self._error = error
 
 
@@ -92,7 +97,7 @@ def save(
         keep_last: how many files stay in the folder; None for all. Needs `step`.
         background: return as soon as the state is captured; a thread writes the file. Paged tensors
             are captured in their store, and others copied in memory. The next `save` waits for this
-            one, and raises its error.
+            one, and raises its error unless `wait` has.
         state: by name objects with ``state_dict()``, such as modules, optimizers and schedulers; or
             tensors, containers, numbers and text. Random states are added.
 
@@ -128,12 +133,14 @@ def save(
         content = _captured(content)
 
     def write() -> None:
-        _sweep(folder)
-        with writer.replacing(str(target)) as file:
-            writer.write(content, file, "checkpoint", 2)
-            file.flush()
-            os.fsync(file.fileno())
-        content.clear()
+        try:
+            _sweep(folder)
+            with writer.replacing(str(target)) as file:
+                writer.write(content, file, "checkpoint", 2)
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            content.clear()
         if keep_last is not None:
             others = [each for each in _numbered(folder) if each.name != target.name]
             for old in others[: max(0, len(others) - keep_last + 1)]:

@@ -13,10 +13,11 @@ from numpy.typing import DTypeLike, NDArray
 from offgrad_storage import BufferPool
 
 from offgrad.memory.limited_counter import LimitedCounter, OutOfMemoryError, Reclaimable
-from offgrad.memory.meta import MetaArray, meta_empty, shape_only
+from offgrad.memory.meta import MetaArray, meta_tensor_memory, shape_only
 from offgrad.memory.units import format_nbytes, parse_nbytes
 
 POOL_THRESHOLD = 64 * 1024
+_MAX_TRIALS = 4  # where the system refuses memory, and sessions or pages free some
 
 # Called after each change with the allocated bytes.
 Observer = Callable[[int], None]
@@ -32,7 +33,7 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArra
         OutOfMemoryError: if the limit would be exceeded or the system has no memory left.
     """
     if shape_only and get_ident() in shape_only:
-        return meta_empty(shape, dtype)
+        return meta_tensor_memory(shape, dtype)
     dtype = np.dtype(dtype)
     nbytes = dtype.itemsize
     if isinstance(shape, int):
@@ -41,15 +42,20 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArra
         nbytes *= size
     if nbytes < POOL_THRESHOLD:
         return np.empty(shape, dtype)
-    try:
-        return pool.empty(shape, dtype)
-    except OutOfMemoryError:
-        raise
-    except MemoryError as error:
-        raise OutOfMemoryError(
-            f"the system has no memory left for {format_nbytes(nbytes)} of tensor data "
-            f"({format_nbytes(counter.allocated)} are allocated). {counter.describe(nbytes)}"
-        ) from error
+    failure: MemoryError | None = None
+    for _ in range(_MAX_TRIALS):
+        try:
+            return pool.empty(shape, dtype)
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            failure = error.with_traceback(None)  # its frames would hold memory
+        if not counter.reclaim()[0]:
+            break
+    raise OutOfMemoryError(
+        f"the system has no memory left for {format_nbytes(nbytes)} of tensor data "
+        f"({format_nbytes(counter.allocated)} are allocated). {counter.describe(nbytes)}"
+    ) from failure
 
 
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[np.generic]:
@@ -69,7 +75,7 @@ def contiguous(array: NDArray[np.generic]) -> NDArray[np.generic]:
 def copy(array: NDArray[np.generic]) -> NDArray[np.generic]:
     """Return a C-ordered copy of `array`."""
     if type(array) is MetaArray:
-        return meta_empty(array.shape, array.dtype)
+        return meta_tensor_memory(array.shape, array.dtype)
     result = empty(array.shape, array.dtype)
     if result.nbytes < POOL_THRESHOLD or type(result) is MetaArray:
         np.copyto(result, array)
@@ -135,7 +141,7 @@ def observe(observer: Observer) -> Iterator[None]:
     observers, key = counter.observers, object()
     counter.settle()
     try:
-        observers[key] = observer
+        observers[key] = lambda count, *_: observer(count)
         yield
         counter.settle()
     finally:

@@ -60,6 +60,8 @@ def describe(requested: int) -> str:
             kept_by_policy += nbytes * saver.kept_by_policy
     parts = []
     for purpose, nbytes in by_purpose.most_common():
+        if not nbytes:  # pages that are in their store
+            continue
         largest = by_saver.most_common(_MAX_SAVERS) if purpose == SAVED else ()
         savers_of = ", ".join(f"{format_nbytes(n)} by {origin}" for origin, n in largest)
         parts.append(
@@ -80,7 +82,7 @@ def _holders() -> Iterator[tuple[str, Saver | None, int]]:
         saver, _ = saved.get(storage.uid, (None, None))
         nbytes = storage.resident_nbytes
         total += nbytes
-        yield storage.role if saver is None else SAVED, saver, nbytes
+        yield storage.purpose if saver is None else SAVED, saver, nbytes
     for reclaimable in counter.reclaimables:
         for purpose, nbytes in reclaimable.held_by_purpose().items():
             if nbytes:
@@ -118,12 +120,22 @@ def _remedies(by_purpose: "Counter[str]", requested: int, is_kept_by_policy: boo
             yield _KEPT_BY_POLICY if is_kept_by_policy else _KEPT_WITHOUT_SESSION
         elif group == _LASTING:
             known = True
-            yield _lasting_remedy(by_purpose)
+            yield _paging_remedy() or _lasting_remedy(by_purpose)
         elif group in _REMEDIES:
             known = True
             yield _REMEDIES[group]
     if not known:
         yield "Make the batch smaller."
+        yield from filter(None, [_paging_remedy()])
+
+
+def _paging_remedy() -> str:
+    """Return what those who page tensors advise; nothing if there are none."""
+    for reclaimable in counter.reclaimables:
+        remedy = getattr(reclaimable, "remedy", None)
+        if remedy is not None and (text := remedy(counter.limit)):
+            return str(text)
+    return ""
 
 
 def _lasting_remedy(by_purpose: "Counter[str]") -> str:
@@ -137,7 +149,7 @@ def _lasting_remedy(by_purpose: "Counter[str]") -> str:
 
 
 _LASTING = "lasting"
-_GROUPS = dict.fromkeys(LASTING_ROLES, _LASTING)
+_GROUPS = dict.fromkeys((*LASTING_ROLES, "pages read ahead", "pages being written"), _LASTING)
 _KEPT_WITHOUT_SESSION = (
     "Run the forward pass under offgrad.offload('disk'), which moves tensors saved for backward "
     "out of memory, or make the batch smaller."

@@ -60,6 +60,7 @@ class LimitedCounter(MemoryCounter):
     Attributes:
         limits: the active limits, of which the smallest applies. The keys are arbitrary.
         reclaimables: asked for memory before an allocation fails.
+        highest: the highest count ever; `reset_peak` does not change it.
         describe: returns sentences on the holders, and on remedies, for a request of some bytes.
     """
 
@@ -68,11 +69,20 @@ class LimitedCounter(MemoryCounter):
         self.limits: dict[object, int] = {}
         self.reclaimables: WeakRegistry[Reclaimable] = WeakRegistry()
         self.describe: Callable[[int], str] = str
+        self._highest = 0  # before the last `reset_peak`
         self._lock = MaskedLock(reentrant=True)
         # By waiting thread: the locks that it waits for.
         self._waiting: dict[int, Sequence[MaskedLock]] = {}
         if hasattr(os, "register_at_fork"):  # other threads do not wait in the child
             os.register_at_fork(after_in_child=self._waiting.clear)
+
+    @property
+    def highest(self) -> int:
+        return max(self._highest, self.peak)
+
+    def reset_peak(self) -> None:
+        self._highest = self.highest
+        super().reset_peak()
 
     def apply_limits(self) -> None:
         """Apply the smallest of `limits`."""
@@ -90,13 +100,8 @@ class LimitedCounter(MemoryCounter):
         patience = 0
         deadline = time.monotonic() + _MAX_WAIT_SECONDS
         while True:
-            helpful = []
-            for reclaimable in self.reclaimables:
-                try:
-                    if reclaimable.reclaim():
-                        helpful.append(reclaimable.lock)
-                except (StoreError, MemoryError) as error:
-                    failure = error.with_traceback(None)  # its frames would hold memory
+            helpful, error = self.reclaim()
+            failure = error or failure
             if self.allocated + nbytes <= self.limit:
                 return
             taken = [lock for lock in helpful if lock is not None and self._is_taken(lock)]
@@ -108,6 +113,21 @@ class LimitedCounter(MemoryCounter):
             with interruptible:
                 time.sleep(_POLL_SECONDS)
         raise self._limit_error(nbytes) from failure
+
+    def reclaim(self) -> tuple[list[MaskedLock | None], Exception | None]:
+        """Ask all reclaimables for memory once.
+
+        Returns:
+            The locks of those that are freeing some, and an error of one that could not.
+        """
+        helpful, failure = [], None
+        for reclaimable in self.reclaimables:
+            try:
+                if reclaimable.reclaim():
+                    helpful.append(reclaimable.lock)
+            except (StoreError, MemoryError) as error:
+                failure = error.with_traceback(None)  # its frames would hold memory
+        return helpful, failure
 
     def _is_taken(self, lock: MaskedLock) -> bool:
         return lock.owner not in (None, get_ident())

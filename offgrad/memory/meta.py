@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,6 +25,35 @@ shape_only: dict[int, int] = {}
 
 reserved: list[Array] = []
 """The reserved bytes, once there is a meta array; empty before."""
+
+counters: dict[int, Callable[[Array], object]] = {}
+"""By thread, a function that is called with each new meta array; empty as a rule."""
+
+
+class Meter(Protocol):
+    """Counts the memory that the meta arrays of a thread would take: see `offgrad.memory.meter`."""
+
+    def hold(self, storage: Any) -> None:
+        """Note a new storage over a meta array."""
+
+    def move(self, storage: Any, successor: Any) -> None:
+        """Count the bytes of a storage until its successor has died, too."""
+
+    def empty(self, shape: Any, dtype: Any) -> "MetaArray":
+        """Return a meta array for tensor data, and count it until its last view dies."""
+
+    def twin(self, tensor: Any) -> Any:
+        """Return what stands for a tensor of the CPU, on the meta device."""
+
+    def store_of(self, placement: Any, max_pack_nbytes: int) -> Any:
+        """Return the store that takes the arrays of this thread instead of that of `placement`."""
+
+    def computed(self, name: str, arrays: Any) -> None:
+        """Note that a kernel, or a function of NumPy's, would have run on `arrays`."""
+
+
+meters: dict[int, Meter] = {}
+"""The meters of threads that have one, by their identifiers; empty as a rule."""
 
 _ALIGNMENT = 64
 _LARGEST, _SMALLEST = 46, 30  # binary logarithms of the bytes to reserve
@@ -193,8 +222,14 @@ def meta_empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> M
     """Return a C-ordered meta array."""
     kind = np.dtype(dtype)
     sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    room, offset = _addresses.take(prod(sizes) * kind.itemsize)
-    return np.ndarray.__new__(MetaArray, sizes, kind, room, offset)
+    nbytes = prod(sizes) * kind.itemsize
+    room, offset = _addresses.take(nbytes)
+    if meters and threading.get_ident() in meters:
+        room, offset = np.asarray(MetaMemory(room, offset, nbytes)), 0
+    array = np.ndarray.__new__(MetaArray, sizes, kind, room, offset)
+    if counters and (count := counters.get(threading.get_ident())) is not None:
+        count(array)
+    return array
 
 
 def meta_strided(
@@ -202,7 +237,52 @@ def meta_strided(
 ) -> MetaArray:
     """Return a meta array with strides in bytes, in `extent` bytes of its own."""
     room, offset = _addresses.take(extent)
+    if meters and threading.get_ident() in meters:
+        room, offset = np.asarray(MetaMemory(room, offset, extent)), 0
     return np.ndarray.__new__(MetaArray, shape, np.dtype(dtype), room, offset, strides)
+
+
+class MetaMemory:
+    """The addresses of one meta array: the base of all views of it, as that of pooled memory is.
+
+    Attributes:
+        is_counted: whether a meter counts them until this object dies.
+        role: the purpose of the memory, where no `Storage` tells it.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "is_counted", "role")
+
+    def __init__(self, room: Array, offset: int, nbytes: int) -> None:
+        self.is_counted = False
+        self.role = ""
+        self.__array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (room.__array_interface__["data"][0] + offset, True),
+            "version": 3,
+        }
+
+
+def memory_of(array: Any) -> MetaMemory | None:
+    """Return the addresses that `array` is a view of; None if it was made without a meter."""
+    while array is not None:
+        if isinstance(array, MetaMemory):
+            return array
+        array = getattr(array, "base", None)
+    return None
+
+
+def note_computed(name: str, arrays: Any) -> None:
+    """Tell the meter of this thread that a function would have run on `arrays`."""
+    meter = meters.get(threading.get_ident())
+    if meter is not None:
+        meter.computed(name, arrays)
+
+
+def meta_tensor_memory(shape: Any, dtype: Any) -> MetaArray:
+    """Return a meta array for tensor data, which the meter of this thread counts."""
+    meter = meters.get(threading.get_ident()) if meters else None
+    return meta_empty(shape, dtype) if meter is None else meter.empty(shape, dtype)
 
 
 def meta_like(array: Array) -> MetaArray:
@@ -239,18 +319,22 @@ lock = threading.RLock()
 def shapes_only() -> Iterator[None]:
     """Give this thread meta arrays for tensor memory, and kernels that do nothing."""
     thread = threading.get_ident()
+    before = shape_only.get(thread, 0)
     with lock:
         if not shape_only:
             for call in entered:
                 call()
-        shape_only[thread] = shape_only.get(thread, 0) + 1
+        shape_only[thread] = before + 1
     try:
         yield
     finally:
         with lock:
-            shape_only[thread] -= 1
-            if not shape_only[thread]:
-                del shape_only[thread]
+            # Not one less: Ctrl-C may have ended a block inside this one before its `try`; or this
+            # one, which ends with its frame, after the block around it.
+            if before and thread in shape_only:
+                shape_only[thread] = before
+            else:
+                shape_only.pop(thread, None)
             if not shape_only:
                 for call in left:
                     call()

@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.memory.meta import MetaArray, as_meta, is_shape_only, meta_empty, meta_like
+from offgrad.memory.meta import (
+    MetaArray,
+    as_meta,
+    is_shape_only,
+    meta_empty,
+    meta_like,
+    meters,
+    note_computed,
+)
 
 Shape = tuple[int, ...]
 
@@ -34,6 +42,8 @@ def _kind(function: Callable[..., Any], *values: Any, **options: Any) -> Any:
 def ufunc_rule(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what ``ufunc.method(*inputs, **kwargs)`` gives, without values."""
     out = kwargs.pop("out", None)
+    if meters:
+        note_computed(ufunc.__name__, (*inputs, *(out or ())))
     if method == "at":
         return None
     if out is not None:
@@ -140,6 +150,8 @@ def function_rule(func: Any, args: Any, kwargs: Any) -> Any:
             f"{func.__name__} of meta tensors: its shape depends on values, or there is no rule"
         )
     out = kwargs.pop("out", None)
+    if meters:
+        note_computed(func.__name__, (*args, out))
     if out is not None:
         return out
     return rule(*args, **kwargs)

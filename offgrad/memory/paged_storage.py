@@ -21,6 +21,10 @@ class Page(Protocol):
         """The bytes of memory that it takes now."""
 
     @property
+    def transit(self) -> str:
+        """``"pages read ahead"`` or ``"pages being written"``; empty while it is neither."""
+
+    @property
     def array(self) -> NDArray[Any]:
         """The content, read from its store if need be. It stays while a reference to it exists."""
 
@@ -60,6 +64,10 @@ class PagedStorage(Storage):
     @property
     def resident_nbytes(self) -> int:
         return self.page.resident_nbytes
+
+    @property
+    def purpose(self) -> str:
+        return self.page.transit or self.role
 
     def write(self, operation: str) -> None:
         super().write(operation)

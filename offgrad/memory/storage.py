@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, Protocol
 from weakref import ref
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.memory.allocator import POOL_THRESHOLD, counter, pool
+from offgrad.memory.meta import MetaArray, meters
 from offgrad.memory.registry import WeakRegistry
 
 _uids = itertools.count()
@@ -57,6 +59,8 @@ class PendingCopy:
 # Never held across a wait. Reentrant: a collection may run a finalizer of the program's inside it.
 _lock = MaskedLock(reentrant=True)
 savers: WeakRegistry[Saver] = WeakRegistry()
+saver_observers: list[Callable[[Saver], object]] = []
+"""Called with each of `savers`, from any thread, before it is added."""
 _MIN_TO_PRUNE = 16
 
 
@@ -108,6 +112,8 @@ class Storage:
     is_paged = False
     # Pages gradients, copies and optimizer state along with this memory, if a policy says so.
     placer: "Callable[[Any, str], None] | None" = None
+    # Of optimizer state: the placer of its parameter that has decided about it.
+    placed_by: Any = None
     # How many bytes of such memory an operation over many tensors should use at once.
     max_batch_nbytes: float = math.inf
     _max_writes = _MIN_TO_PRUNE
@@ -119,8 +125,13 @@ class Storage:
         if external:
             self.external = True
             return
+        if meters and (meter := meters.get(get_ident())) is not None:
+            meter.hold(self)
+            return
         nbytes: int = root.nbytes
         if nbytes >= POOL_THRESHOLD:
+            if type(root) is MetaArray:
+                return
             large_storages.add(self)
             if pool.owns(root):
                 return
@@ -129,9 +140,12 @@ class Storage:
 
     @classmethod
     def of_nothing(cls, root: NDArray[Any]) -> "Storage":
-        """Return the storage of a meta array: it counts no memory."""
+        """Return the storage of a meta array: it counts no memory, unless a meter does."""
         storage = object.__new__(cls)
         storage.root, storage.uid = root, next(_uids)
+        meter = meters.get(get_ident()) if meters else None
+        if meter is not None:
+            meter.hold(storage)
         return storage
 
     @property
@@ -143,6 +157,11 @@ class Storage:
     def resident_nbytes(self) -> int:
         """The bytes of memory that it takes now."""
         return self.root.nbytes
+
+    @property
+    def purpose(self) -> str:
+        """The purpose of the memory that it takes now: its role, or a page's way."""
+        return self.role
 
     def place_alike(self, tensor: Any, role: str) -> None:
         """Page a gradient, a copy or optimizer state if the policy of this memory says so."""
@@ -162,9 +181,13 @@ class Storage:
                 successor.role = "saved for backward, to be written"
                 successor.pending_writes = self.pending_writes
                 successor.original = ref(self)
+                self.successor = successor
+                meter = meters.get(get_ident()) if meters else None
+                if meter is not None:
+                    meter.move(self, successor)
+                    return successor
                 if successor.root.nbytes >= POOL_THRESHOLD:
                     large_storages.add(successor)
-                self.successor = successor
                 counter.move(self, successor)
             return self.successor
 
@@ -214,6 +237,40 @@ class Storage:
             self.successor.pending_writes = writes
 
 
+class _ObservedRole:
+    """In place of the class attribute `Storage.role` while there are observers of roles."""
+
+    def __get__(self, storage: "Storage | None", owner: type["Storage"]) -> str:
+        return OTHER_TENSORS if storage is None else storage.__dict__.get("role", OTHER_TENSORS)
+
+    def __set__(self, storage: "Storage", role: str) -> None:
+        storage.__dict__["role"] = role
+        for observer in tuple(_role_observers):
+            observer(storage, role)
+
+
+RoleObserver = Callable[[Storage, str], object]
+_role_observers: list[RoleObserver] = []
+
+
+def add_role_observer(observer: RoleObserver) -> None:
+    """Call `observer` with each storage that gets a role, from any thread."""
+    with _lock:
+        _role_observers.append(observer)
+        Storage.role = _ObservedRole()  # type: ignore[assignment]
+
+
+def remove_role_observer(observer: RoleObserver) -> None:
+    """Undo one `add_role_observer`."""
+    with _lock:
+        if observer in _role_observers:
+            _role_observers.remove(observer)
+        if not _role_observers:
+            Storage.role = OTHER_TENSORS
+
+
 def track_saver(saver: Saver) -> None:
     """Make an `OutOfMemoryError` name `saver`, which keeps at least `POOL_THRESHOLD` bytes."""
+    for observer in tuple(saver_observers):
+        observer(saver)
     savers.add(saver)

@@ -10,7 +10,7 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.memory import contiguous
 from offgrad.optim.batched import new_count
 from offgrad.optim.optimizer import Optimizer, ParamsT, writable
-from offgrad.optim.options import numbers
+from offgrad.optim.options import numbers, scalar
 
 
 class Adafactor(Optimizer):
@@ -71,7 +71,7 @@ class Adafactor(Optimizer):
         after = state or self._first_state(param)
         kept = {key: writable([each], "Adafactor")[0] for key, each in after.items()}
         array = writable([param], "Adafactor")[0]
-        step = kept["step"].item() + 1
+        step = scalar(kept["step"]) + 1
         with masked:
             kernels.adafactor_step(
                 array,

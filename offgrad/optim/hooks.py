@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from offgrad.autograd.handles import RemovableHandle, add_hook
+from offgrad.optim.placing import place_states
 
 Hooks = OrderedDict[int, Callable[..., Any]]
 
@@ -97,6 +98,8 @@ class OptimizerHooks:
 def with_step_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method `step` of an optimizer, with hooks called around it.
 
+    After the step, state that it has made is paged like its parameter: see `place_states`.
+
     Raises:
         RuntimeError: if a hook before the step returns neither None nor two values.
     """
@@ -108,7 +111,9 @@ def with_step_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
         optimizer = args[0]
         before, after = optimizer._hooks("step_pre"), optimizer._hooks("step_post")
         if not (before or after or _before_all_steps or _after_all_steps):
-            return step(*args, **kwargs)
+            result = step(*args, **kwargs)
+            place_states(getattr(optimizer, "state", {}))
+            return result
         for hook in [*chain(_before_all_steps.values(), before.values())]:
             changed = hook(optimizer, args, kwargs)
             if changed is None:
@@ -120,6 +125,7 @@ def with_step_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
                 )
             args, kwargs = changed
         result = step(*args, **kwargs)
+        place_states(getattr(optimizer, "state", {}))
         for hook in [*chain(after.values(), _after_all_steps.values())]:
             hook(optimizer, args, kwargs)
         return result

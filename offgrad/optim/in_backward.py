@@ -7,6 +7,7 @@ from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
 from offgrad.autograd.handles import RemovableHandle
 from offgrad.optim.optimizer import Optimizer
+from offgrad.optim.placing import place_states
 
 __all__ = ["StepInBackward", "step_in_backward"]
 
@@ -65,4 +66,5 @@ def step_in_backward(optimizer: Optimizer) -> StepInBackward:
 
 def _update(optimizer: Optimizer, group: dict[str, Any], param: Tensor) -> None:
     grad_mode.call(False, optimizer.update_group, [param], group)
+    place_states(optimizer.state, [param])
     param.grad = None

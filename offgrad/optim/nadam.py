@@ -6,7 +6,14 @@ from offgrad import kernels
 from offgrad._tensor.tensor import Tensor
 from offgrad.optim.batched import Batch, BatchedOptimizer, Counts, new_count
 from offgrad.optim.optimizer import ParamsT
-from offgrad.optim.options import check_betas, check_common, check_options, check_tensor_lr, number
+from offgrad.optim.options import (
+    check_betas,
+    check_common,
+    check_options,
+    check_tensor_lr,
+    number,
+    scalar,
+)
 
 
 class NAdam(BatchedOptimizer):
@@ -64,7 +71,7 @@ class NAdam(BatchedOptimizer):
         step = number(state["step"]) + 1
         mu = kernels.nadam_momentum(step, options["betas"][0], options["momentum_decay"])
         product = state["mu_product"]._array * mu
-        return {"step": step, "mu_product": product.item()}
+        return {"step": step, "mu_product": scalar(product)}
 
     def run_kernel(self, batch: Batch) -> None:
         products = [each["mu_product"] for each in batch.counts]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from offgrad.autograd.tensor_base import TensorBase
+from offgrad.memory.meta import MetaArray, meters
 
 _TITLES = {
     "lr": "learning rate",
@@ -55,10 +56,15 @@ def check_common(foreach: bool | None, differentiable: bool, fused: bool | None 
         )
 
 
+def scalar(array: Any) -> Any:
+    """Return the element of an array; 1 where only the memory of a step is counted."""
+    return 1.0 if type(array) is MetaArray and meters else array.item()
+
+
 def number(option: Any) -> Any:
     """Return an option with tensors of one element as Python numbers, also in a tuple."""
     if isinstance(option, TensorBase):
-        return option._array.item()
+        return scalar(option._array)
     if isinstance(option, tuple):
         return tuple([number(each) for each in option])
     return option

@@ -193,7 +193,8 @@ class Prefetcher:
                 elif found is not None:
                     self._pin(self._add(saved), found[0])
                 elif saved.handle.store.reads_ahead:
-                    if not memory.fits(nbytes):
+                    # A store that allocates waits for memory, which a prefetch must not.
+                    if not memory.fits(nbytes + saved.handle.loading_nbytes):
                         return None
                     wanted = self._add(saved)
                     self._read(wanted, saved.handle)

@@ -246,6 +246,14 @@ class Handle:
         return self._entry.stored_nbytes
 
     @property
+    def loading_nbytes(self) -> int:
+        """Bytes of memory that a prefetch takes in the store: its pack, unless it is in memory."""
+        pack = self._entry.pack
+        if pack is None or pack.in_memory is not None or pack.target is not None:
+            return 0
+        return pack.nbytes
+
+    @property
     def captured(self) -> bool:
         """Whether the array passed to put may be changed or freed.
 

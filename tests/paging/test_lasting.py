@@ -39,12 +39,10 @@ def sizes(offload: Any) -> dict[str, int]:
     offload.reclaim()  # no write is under way afterwards, and no page is in memory by chance
     caches = [*offload._caches.values()]
     for each in caches:
-        each._open_store().trim()  # packs of small arrays hold 4 MiB each
-    known = {
-        name: len(getattr(offload, name)) for name in ("_names", "_parameters", "_rows", "_modules")
-    }
+        each.open_store().trim()  # packs of small arrays hold 4 MiB each
+    known = {name: len(getattr(offload, name)) for name in ("_names", "_rows")}
     return known | {
-        "pages": sum(len(each._pages) for each in caches),
+        "pages": sum(len(each.table) for each in caches),
         "files": len(os.listdir("/proc/self/fd")),
         "bytes": memory.allocated() // PAGE,
     }
@@ -86,6 +84,47 @@ def test_nothing_grows(change: Any) -> None:
         seen.append(sizes(offload))
     for name, count in seen[1].items():
         assert count <= max(seen[0][name] + 8, 200 if name[0] == "_" else 0), (name, seen)
+
+
+def resources(offload: Any) -> dict[str, int]:
+    """Return what a process must not lose from step to step."""
+    found = sizes(offload)
+    stores = [each.open_store() for each in offload._caches.values()]
+    with open("/proc/self/statm") as file:
+        rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return found | {
+        "stored": sum(each.stats().stored_nbytes for each in stores),
+        "handles": sum(each.stats().live_handles for each in stores),
+        "threads": threading.active_count(),
+        "objects": len(gc.get_objects()),
+        "files' size": sum(map(_size, os.listdir("/proc/self/fd"))),
+        "rss": rss,
+    }
+
+
+def _size(descriptor: str) -> int:
+    try:
+        return os.stat(f"/proc/self/fd/{descriptor}").st_blocks * 512
+    except OSError:  # that of the listing itself
+        return 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [False, True])
+def test_nothing_grows_in_a_thousand_steps(inside: bool) -> None:
+    with paging("disk", window=4 * PAGE) as offload:
+        model = mlp(2)
+    optimizer = optim.AdamW(model.parameters())
+    if inside:
+        optim.step_in_backward(optimizer)
+    seen = []
+    for _ in range(5):
+        for _ in range(200):
+            step(model, optimizer)
+        seen.append(resources(offload))
+    slack = {"rss": 8 << 20, "objects": 300}
+    for name, count in seen[-1].items():
+        assert count <= seen[1][name] + slack.get(name, 0), (name, seen)
 
 
 def test_the_learned_order_is_bounded() -> None:
@@ -223,7 +262,7 @@ def test_a_forked_child_gets_a_clear_error() -> None:
 
     def work() -> None:
         for _ in range(2):
-            with pytest.raises(ForkedStoreError, match="Make another store in the child"):
+            with pytest.raises(ForkedStoreError, match=r"paged Parameter 0.weight: .* before the"):
                 step(model, optimizer)
 
     run_in_child(work)

@@ -50,7 +50,13 @@ class Failing(MemoryBackend):
 @contextmanager
 def failing(backend: Failing) -> Iterator[BackendStore]:
     """Open a store; ignore failed writes of arrays that are gone."""
-    store = memory_store(backend)
+    with closed_quietly(memory_store(backend)) as store:
+        yield store
+
+
+@contextmanager
+def closed_quietly(store: BackendStore) -> Iterator[BackendStore]:
+    """Close `store` at the end; ignore failed writes of arrays that died while they ran."""
     try:
         yield store
     finally:
@@ -307,12 +313,13 @@ def test_a_full_disk_is_an_error_of_forward(tmp_path: Path, pack_below_nbytes: i
     x, y = normal(1, 256, 256), normal(2, 256, 256)
     # With few bytes in flight the second pack waits for the first, and the third raises: enough
     # tensors for three packs of 4 MiB.
-    with DiskStore(
+    disk = DiskStore(
         tmp_path,
         pack_below_nbytes=pack_below_nbytes,
         inflight_nbytes=1 << 20,
         allocate=memory.empty,
-    ) as store:
+    )
+    with closed_quietly(disk) as store:
         session = budget(2 << 18, store)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         with session:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from offgrad.nn.hooks.call_stack import Call, calls
+from offgrad.nn.hooks.call_stack import Call, calls, observers
 from offgrad.nn.hooks.full_backward import BackwardHook
 from offgrad.nn.hooks.legacy_backward import register_on_last_operation
 from offgrad.nn.hooks.registry import Hooks, global_hooks, stop_tracking_if_unused
@@ -20,6 +20,8 @@ def call_with_hooks(module: "Module", args: tuple[Any, ...], kwargs: dict[str, A
     try:
         try:
             calls.innermost = call
+            for observer in observers:
+                call.on_exit(observer(call))
             own: Hooks | None = module.__dict__.get("_call_hooks")
             if (own is not None and own.has_call_hooks()) or global_hooks.has_call_hooks():
                 return _HookedCall(module, args, kwargs).run(own or _NO_HOOKS)

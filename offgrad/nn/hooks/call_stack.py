@@ -96,6 +96,10 @@ class Call:
         return call.module
 
 
+observers: list[Callable[[Call], Callable[[], None]]] = []
+"""Called with each tracked call when it begins; they return a function for its end."""
+
+
 class _Calls(threading.local):
     innermost: Call | None = None
 

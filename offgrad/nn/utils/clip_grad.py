@@ -4,9 +4,10 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from inspect import isgenerator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from offgrad_storage.interrupts import masked
 
 from offgrad import kernels, ops
 from offgrad._tensor.tensor import Tensor
@@ -98,32 +99,81 @@ def clip_grads_with_norm_(
     """Multiply the gradients of parameters by ``max_norm / (total_norm + 1e-6)`` if that is below
     1.
 
+    Paged gradients come in batches. If one fails, as on a faulty drive, the error says how many are
+    scaled; the same call again scales the others, unless gradients have changed.
+
     Args:
         parameters: one or several tensors; those without a gradient are skipped.
         max_norm: the largest norm.
         total_norm: that of the gradients, from `get_total_norm`.
         foreach: accepted; all gradients are always scaled in one pass.
     """
-    grads = _gradients(parameters)
+    _scale_all(_gradients(parameters), max_norm, total_norm)
+
+
+class _Unfinished(NamedTuple):
+    """A clipping that has failed after a part.
+
+    Attributes:
+        versions: of all gradients, by the uids of their memory.
+        scaled: the uids of those that are scaled.
+    """
+
+    versions: dict[int, int]
+    scaled: set[int]
+    max_norm: float
+    total_norm: Tensor
+
+
+def _unfinished(grads: Sequence[Tensor], max_norm: float) -> _Unfinished | None:
+    """Return the failed clipping of the same gradients, if they have not changed since."""
+    found = getattr(grads[0]._storage, "unfinished_clipping", None) if grads else None
+    if isinstance(found, _Unfinished) and found.max_norm == max_norm:
+        return found if found.versions == _versions(grads) else None
+    return None
+
+
+def _versions(grads: Sequence[Tensor]) -> dict[int, int]:
+    return {each._storage.uid: each._storage.version for each in grads}
+
+
+def _scale_all(grads: Sequence[Tensor], max_norm: float, total_norm: Tensor) -> None:
+    unfinished = _unfinished(grads, max_norm)
+    scaled: set[int] = set()
+    if unfinished is not None:
+        total_norm, scaled = unfinished.total_norm, unfinished.scaled
     factor = float(max_norm / (total_norm + 1e-6))  # in the dtype of the norm, as PyTorch
     if factor >= 1 or not grads:
         return
-    for batch in in_batches(grads):
-        _scale(batch, factor)
+    first = grads[0]._storage
+    try:
+        for batch in in_batches(each for each in grads if each._storage.uid not in scaled):
+            with masked:  # Ctrl-C comes while pages are read, or after the note
+                _scale(batch, factor)
+                scaled |= {each._storage.uid for each in batch}
+    except BaseException as error:
+        if scaled:
+            first.__dict__["unfinished_clipping"] = _Unfinished(
+                _versions(grads), scaled, max_norm, total_norm
+            )
+            count = sum(each._storage.uid in scaled for each in grads)
+            error.add_note(
+                f"clipping has scaled {count} of {len(grads)} gradients; the same call again "
+                "scales the others"
+            )
+        raise
+    first.__dict__.pop("unfinished_clipping", None)
 
 
 def _scale(grads: Sequence[Tensor], factor: float) -> None:
-    """Multiply gradients in place."""
+    """Multiply gradients in place, all or none."""
     for each in {id(grad._storage): grad for grad in grads}.values():
         each._storage.write("clip_grads_with_norm_")
-    plain: list[Any] = []
-    for each in grads:
-        array = each._array
-        if array.flags.c_contiguous:
-            plain.append(array)
-        else:
+    arrays: list[Any] = [each._array for each in grads]
+    for array in arrays:
+        if not array.flags.c_contiguous:
             array *= array.dtype.type(factor)
-    kernels.scale_all(plain, factor)
+    kernels.scale_all([each for each in arrays if each.flags.c_contiguous], factor)
 
 
 def clip_grad_norm_(
@@ -134,6 +184,9 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scale the gradients of parameters so that their common norm is at most `max_norm`.
+
+    Where paged gradients fail after a part, the same call again scales the others: see
+    `clip_grads_with_norm_`.
 
     Args:
         parameters: one or several tensors; those without a gradient are skipped.
@@ -151,8 +204,13 @@ def clip_grad_norm_(
             "clipping no gradients: `parameters` is an empty generator; was it consumed before?",
             stacklevel=2,
         )
-    total = get_total_norm(_gradients(tensors), norm_type, error_if_nonfinite, foreach)
-    clip_grads_with_norm_(tensors, max_norm, total, foreach)
+    grads = _gradients(tensors)
+    unfinished = _unfinished(grads, max_norm)
+    if unfinished is None:
+        total = get_total_norm(grads, norm_type, error_if_nonfinite, foreach)
+    else:
+        total = unfinished.total_norm
+    grad_mode.call(False, _scale_all, grads, max_norm, total)
     return total
 
 

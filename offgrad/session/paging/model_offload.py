@@ -1,19 +1,19 @@
 """ModelOffload: parameters, gradients and optimizer state under a policy."""
 
 import itertools
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import ref
 
 import numpy as np
 from offgrad_storage import AbstractArrayStore
 from offgrad_storage.interrupts import MaskedLock, masked
 
 from offgrad import memory
-from offgrad.autograd.tensor_base import drop_array, metadata, wrap
+from offgrad._display import as_html
+from offgrad.autograd.tensor_base import drop_array, wrap
 from offgrad.memory import Storage, turn_paged, turn_resident
 from offgrad.memory.forks import forkables
 from offgrad.nn import Module, Parameter
@@ -22,21 +22,18 @@ from offgrad.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 from offgrad.nn.parameter import is_lazy
-from offgrad.policies import ByModule, Keep, Placement, Policy, SaveContext, Spill, Store, as_policy
+from offgrad.policies import Keep, Spill, Store
 from offgrad.session.ledger import LedgerRow, PageLedger
 from offgrad.session.open_stores import OpenStores
 from offgrad.session.paging.page import Page, PageName, measure_references
 from offgrad.session.paging.page_cache import PageCache
+from offgrad.session.paging.page_policies import OPS, PagePolicies
+from offgrad.session.paging.parameter_names import ParameterNames
 from offgrad.session.paging.use_order import UseOrder
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.handles import RemovableHandle
-
-_OPS = {"parameters": "Parameter", "gradients": "Gradient", "optimizer state": "State"}
-"""The op of each role, in the facts that policies get and in the ledger."""
-
-_MIN_TO_PRUNE = 64
 
 
 class Placer(NamedTuple):
@@ -55,8 +52,22 @@ class ModelOffload:
     As a context manager it pages the parameters that modules register inside the block, as soon as
     they do: the model is never in memory as a whole.
 
+    Args:
+        policy: of parameters: text such as ``"disk"`` or ``"budget:512MiB,spill=disk"``, or any
+            other policy that keeps, stores or spills; by module only for a model that exists.
+        gradients: of gradients; None for that of parameters.
+        state: of optimizer state; None for that of parameters. It alone may round, and only if it
+            says so: each time a page of state is written, ``"cast:bfloat16,then=disk"`` changes a
+            number x by at most ``abs(x) / 2**8``, and ``"cast:int8,then=disk"`` by at most
+            ``m / 127`` and a little, m being the largest of 128 numbers in a row; see
+            `offgrad.storage.codec` and its `error_bound`. ``"cast:float16"`` makes zeros of numbers
+            below ``2**-25``, as Adam's second moments often are.
+        directory: where stores write.
+        window: the bytes of memory for pages of a policy without a budget of its own: those read
+            ahead and being written included. Operations over many tensors take half of it at once.
+
     Attributes:
-        policy: decides for parameters; `gradients` and `state` for the others.
+        policy: of parameters.
     """
 
     def __init__(
@@ -68,25 +79,15 @@ class ModelOffload:
         directory: str | None = None,
         window: int | str = "256MiB",
     ) -> None:
-        self.policy = as_policy(policy)
-        self._policies: dict[str, Policy] = {
-            "parameters": self.policy,
-            "gradients": self.policy if gradients is None else as_policy(gradients),
-            "optimizer state": self.policy if state is None else as_policy(state),
-        }
+        self._policies = PagePolicies(policy, gradients, state)
+        self.policy = self._policies.parameters
         self._window_nbytes = memory.parse_nbytes(window)
         self.lock = MaskedLock(reentrant=True)
         self.is_writing = False
         self._order = UseOrder()
         self._stores = OpenStores(directory)
         self._caches: dict[Store | Spill, PageCache] = {}
-        self._numbers = itertools.count()
-        self._states: defaultdict[int, int] = defaultdict(int)
-        self._names: dict[int, tuple[str, str]] = {}  # module and name of a parameter, by number
-        self._parameters: dict[int, ref[Tensor]] = {}
-        self._modules: list[ref[Module]] = []
-        self._max_known = _MIN_TO_PRUNE
-        self._row_numbers: dict[int, int] = {}  # of copies: the parameter in whose rows they count
+        self._names = ParameterNames()
         self._rows: dict[tuple[int, str], LedgerRow] = {}
         self._registration: list[RemovableHandle] = []
         measure_references()
@@ -94,13 +95,12 @@ class ModelOffload:
         forkables.add(self)
 
     def __enter__(self) -> "ModelOffload":
-        for policy in self._policies.values():
-            if isinstance(policy, ByModule):
-                raise ValueError(
-                    "inside the block that makes a model its modules have no names yet, so a "
-                    "mapping by module name cannot apply: make the model, then call "
-                    "offgrad.offload_model(model, {...})"
-                )
+        if self._policies.need_names:
+            raise ValueError(
+                "inside the block that makes a model its modules have no names yet, so a mapping "
+                "by module name cannot apply: make the model, then call "
+                "offgrad.offload_model(model, {...})"
+            )
         self._registration += [
             register_module_parameter_registration_hook(self._register),
             register_module_module_registration_hook(self._note_parent),
@@ -121,6 +121,9 @@ class ModelOffload:
         total = memory.format_nbytes(sum(each.nbytes for each in self._pages()))
         return f"<ModelOffload {self.policy}: {held} of {total} in memory>"
 
+    def _repr_html_(self) -> str:
+        return as_html([repr(self)[1:-1]]) + self.ledger._repr_html_()
+
     @property
     def resident_nbytes(self) -> int:
         """The bytes of memory that paged tensors take now."""
@@ -136,16 +139,17 @@ class ModelOffload:
 
     def name_rows(self) -> None:
         """Put the names that parameters have now into the rows of their pages."""
-        self._name_parameters()
+        self._names.qualify()
         for (number, _), row in self._rows.items():
-            row.module, row.slot = self._names.get(number, (row.module, row.slot))
+            if self._names.is_known(number):
+                row.module, row.slot = self._names.name(number)
 
     # Paging
 
     def add_model(self, model: Module) -> None:
         """Page the parameters of a model, and the gradients that they have."""
         names = {id(each): name for name, each in model.named_parameters()}
-        self._modules.append(ref(model))
+        self._names.add_module(model)
         for module_name, module in model.named_modules():
             for name, param in module._parameters.items():
                 if param is not None and names.get(id(param), "").rpartition(".")[2] == name:
@@ -164,24 +168,18 @@ class ModelOffload:
     def _register(self, module: Module, name: str, param: Any) -> None:
         """Page a parameter that a module registers."""
         if isinstance(param, Parameter):
-            self._modules.append(ref(module))
+            self._names.add_module(module)
             self._add_parameter(param, type(module).__name__, name)
 
     def _note_parent(self, module: Module, name: str, child: Any) -> None:
         """Note a module whose name and place name the parameters of its children."""
-        self._prune()
-        self._modules.append(ref(module))
+        self._names.add_module(module)
 
     def _add_parameter(
         self, param: Any, module: str, name: str, copied_from: int | None = None
     ) -> None:
         if param._storage.placer is None:
-            self._prune()
-            number = next(self._numbers)
-            if copied_from is not None:
-                self._row_numbers[number] = self._row_numbers.get(copied_from, copied_from)
-            self._names[number] = module, name
-            self._parameters[number] = ref(param)
+            number = self._names.add(param, module, name, copied_from)
             if is_lazy(param):  # it is paged when it gets a shape
                 param._storage.placer = Placer(self, number)
                 return
@@ -196,16 +194,27 @@ class ModelOffload:
         if tensor._storage.is_paged:  # it shares the memory of another tensor
             drop_array(tensor)
         elif role == "parameters":
-            known = self._parameters.get(number)
-            if known is not None and known() is tensor:  # other memory was set as its data
+            if self._names.parameter(number) is tensor:  # other memory was set as its data
                 self._add(tensor, PageName(number, role))
             else:
-                self._add_parameter(tensor, *self._names.get(number, ("", "")), number)
+                self._add_parameter(tensor, *self._names.name(number), number)
         elif role == "gradients":
             self._add(tensor, PageName(number, role))
         elif role in self._policies:
-            self._states[number] += 1
-            self._add(tensor, PageName(number, role, self._states[number]))
+            self._add(tensor, PageName(number, role, self._next_serial(number)))
+
+    def _next_serial(self, number: int) -> int:
+        """Return the first number that no state of a parameter has.
+
+        State that each step makes anew then has the name of the one before, and is predicted.
+        """
+        taken = PageName(number, "optimizer state")
+        caches = self._caches.values()
+        return next(
+            serial
+            for serial in itertools.count(1)
+            if all(each.table.find(taken._replace(serial=serial)) is None for each in caches)
+        )
 
     def announce(self, pages: Sequence[Any]) -> None:
         """Learn the order in which a backward pass will use pages."""
@@ -218,7 +227,8 @@ class ModelOffload:
     def _add(self, tensor: Any, name: PageName) -> None:
         """Page the memory of a tensor, unless the policy keeps it or it cannot leave."""
         storage = tensor._storage
-        placement = self._placement(tensor, name)
+        module, slot = self._names.name(name.parameter)
+        placement = self._policies.place(tensor, name.role, module, slot)
         if name.role == "parameters":
             storage.placer = Placer(self, name.parameter)
             storage.max_batch_nbytes = self._window_nbytes // 2  # of its gradient and state
@@ -226,12 +236,12 @@ class ModelOffload:
             return
         cache = self._cache(placement)
         storage.max_batch_nbytes = cache.bound_nbytes // 2
-        row_key = self._row_numbers.get(name.parameter, name.parameter), name.role
+        row_key = self._names.original(name.parameter), name.role
         row = self._rows.get(row_key)
         if row is None:
-            module, slot = self._names.get(name.parameter, ("", ""))
-            row = LedgerRow(op=_OPS[name.role], slot=slot, module=module)
+            row = LedgerRow(op=OPS[name.role], slot=slot, module=module)
             self._rows[row_key] = row
+        row.add_stores(str(placement.store if isinstance(placement, Spill) else placement))
         row.saves += 1
         row.logical_nbytes += storage.nbytes
         page = Page(name, storage, cache, row)
@@ -239,40 +249,6 @@ class ModelOffload:
             turn_paged(storage, page)
             drop_array(tensor)
             cache.add(page)
-
-    def _placement(self, tensor: Any, name: PageName) -> Placement:
-        policy = self._policies[name.role]
-        module, slot = self._names.get(name.parameter, ("", ""))
-        array = metadata(tensor)
-        context = SaveContext(
-            op=_OPS[name.role],
-            slot=slot,
-            module=module,
-            dtype=array.dtype,
-            shape=array.shape,
-            nbytes=array.nbytes,
-            is_parameter=False,
-            is_output=False,
-            storage=tensor._storage.uid,
-            step=0,
-        )
-        if isinstance(policy, ByModule):
-            rule = policy.find(module)
-            policy = Keep() if rule is None else rule.policy
-        placement = policy.place(context) or Keep()
-        if isinstance(placement, Keep):
-            return placement
-        if not isinstance(placement, Store | Spill):
-            raise ValueError(
-                f"{name.role} cannot be recomputed: a policy for them returns Keep, Store or "
-                f"Spill, but {policy} returned {placement} for {context}"
-            )
-        if not placement.lossless and name.role != "optimizer state":
-            raise ValueError(
-                f"{name.role} must come back bit for bit, but {policy} rounds: name a lossless "
-                "store, and pass state= for optimizer state alone"
-            )
-        return placement
 
     def _cache(self, placement: Any) -> PageCache:
         cache = self._caches.get(placement)
@@ -316,44 +292,12 @@ class ModelOffload:
         for tensor in (param, param._grad):
             if tensor is not None and tensor._spec is not None:
                 tensor._set(tensor._array, tensor._storage, tensor._requires_grad)
-        self._forget(number)
+        self._names.forget(number)
         return states
-
-    def _forget(self, number: int) -> None:
-        for known in (self._names, self._parameters, self._states, self._row_numbers):
-            known.pop(number, None)
-
-    def _prune(self) -> None:
-        """Now and then, forget parameters and modules that have died."""
-        if max(len(self._parameters), len(self._modules)) < self._max_known:
-            return
-        for number in [each for each, known in self._parameters.items() if known() is None]:
-            self._forget(number)
-        self._modules = [each for each in self._modules if each() is not None]
-        live = max(len(self._parameters), len(self._modules))
-        self._max_known = max(_MIN_TO_PRUNE, 2 * live)
 
     def _pages(self) -> Iterator[Page]:
         for cache in list(self._caches.values()):
             yield from cache.pages()
-
-    def _live_parameters(self) -> "dict[int, Tensor]":
-        live = {number: each() for number, each in list(self._parameters.items())}
-        return {number: param for number, param in live.items() if param is not None}
-
-    def _name_parameters(self) -> None:
-        """Replace the class names of modules by qualified names, now that modules have parents."""
-        modules = [each for reference in self._modules if (each := reference()) is not None]
-        children = {id(each) for module in modules for each in module.children()}
-        roots = [each for each in modules if id(each) not in children]
-        names: dict[int, tuple[str, str]] = {}
-        for root in roots:
-            for name, param in root.named_parameters():
-                module, _, slot = name.rpartition(".")
-                names.setdefault(id(param), (module, slot))
-        for number, tensor in self._live_parameters().items():
-            if id(tensor) in names:
-                self._names[number] = names[id(tensor)]
 
     # Memory
 
@@ -371,8 +315,46 @@ class ModelOffload:
         """Return nothing: the pages' storages are counted as tensors."""
         return {}
 
+    def remedy(self, limit: float) -> str:
+        """Return sentences on what would make the pages fit in a limit of memory."""
+        if not self.lock.acquire(blocking=False):
+            return ""
+        try:
+            self.name_rows()
+            pages = [*self._pages()]
+            resident = self.resident_nbytes
+            window = max((each.bound_nbytes for each in self._caches.values()), default=0)
+        finally:
+            self.lock.release()
+        if not pages:
+            return ""
+        needed = Counter[int]()
+        for page in pages:  # a gradient that there is not is expected
+            expected = page.name.role == "parameters"
+            needed[page.name.parameter] += (2 if expected else 1) * page.nbytes
+            needed[page.name.parameter] -= page.nbytes * (page.name.role == "gradients")
+        number, at_once = needed.most_common(1)[0]
+        largest = next(each for each in pages if each.name.parameter == number)
+        module, slot = self._names.name(number)
+        name = f"{module}.{slot}" if module else slot
+        text = (
+            f"Paged tensors in use hold {memory.format_nbytes(resident)}; operations take them in "
+            f"batches of half of window={memory.format_nbytes(window)!r}. The largest parameter, "
+            f"{name} of {list(largest.shape)}, takes {memory.format_nbytes(at_once)} with its "
+            "gradient and state."
+        )
+        if at_once <= limit / 2 < window:
+            window = max(at_once, int(limit) // 4)
+            return f"{text} Pass window='{_in_kib(window)}' to offgrad.offload_model."
+        others = max(0, memory.allocated() - resident)
+        return f"{text} The limit must be at least {_in_kib(at_once + others)}."
+
     def forget_other_threads(self) -> None:
         """In a forked child: nothing to end, since the lock was held."""
+
+
+def _in_kib(nbytes: int) -> str:
+    return f"{-(-nbytes // 1024)}KiB"
 
 
 def _can_leave(storage: Storage) -> bool:

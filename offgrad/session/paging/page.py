@@ -91,9 +91,19 @@ class Page:
         return array
 
     @property
+    def resident(self) -> Array | None:
+        """The array in memory, of which no write is pending; None if there is none."""
+        return self._array
+
+    @property
     def is_resident(self) -> bool:
         """Whether it is in memory, and no write of it is pending."""
         return self._array is not None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether its store has the present content, and needs the memory no longer."""
+        return not self.is_dirty and self.handle is not None and self.handle.captured
 
     @property
     def resident_nbytes(self) -> int:
@@ -101,12 +111,20 @@ class Page:
         is_out = self._array is None and self.leaving is None and self.buffer is None
         return 0 if is_out else self.nbytes
 
+    @property
+    def transit(self) -> str:
+        """The purpose of memory that is on its way from or to the store."""
+        if self._array is not None or not self.resident_nbytes:
+            return ""
+        return "pages read ahead" if self.leaving is None else "pages being written"
+
     def will_change(self) -> None:
         """The memory is about to be changed."""
         with self.cache.lock:
             if self.leaving is not None:
                 self.cache.rescue(self)
             self.is_dirty = True
+            self.cache.changes(self)
             if self._array is not None:
                 self.handle = None
             # The caller may get the array only after this: until then nothing refers to it.
@@ -156,6 +174,7 @@ class StoredCopy:
     """A content that does not change: each use reads it, and nothing keeps it in memory."""
 
     resident_nbytes = 0
+    transit = ""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle

@@ -1,29 +1,37 @@
 """UseOrder: predicts the order in which pages will be used from the order so far."""
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Key: TypeAlias = Hashable
 
-_NEVER = 1 << 62
+NEVER = 1 << 62
+"""The number of a use that is not predicted."""
+
+_MAX_AHEAD = 512
 _FIRST_REACH = 64
 _MAX_SKIPPED = 16
 _MAX_LEARNED = 1 << 16
+_CONTEXTS = 4, 2
+"""How many uses in a row predict the next; the later where the earlier have not been seen.
+
+Two are too few: the gradient of a parameter and the parameter take turns before its state follows.
+"""
 
 
 class UseOrder:
-    """Learns which use follows each two uses in a row, and predicts a whole step from that.
+    """Learns which use follows each four uses in a row, and predicts a whole step from that.
 
     Training repeats one order, so each prediction is right from the second step on. Where the order
     changes, as from training to evaluation, a few predictions are wrong until it is learned.
     """
 
     def __init__(self) -> None:
-        self._next: dict[tuple[Key, Key], Key] = {}
+        self._next: dict[int, dict[tuple[Key, ...], Key]] = {each: {} for each in _CONTEXTS}
         self._announced: dict[Key, Key] = {}
-        self._before: Key = None
+        self._recent: deque[Key] = deque([None] * _CONTEXTS[0], _CONTEXTS[0])
         self._last: Key = None
         # The predicted uses, numbered from `_begin` on, and the numbers of each page's uses.
         self._plan: deque[Key] = deque()
@@ -41,13 +49,16 @@ class UseOrder:
         """Learn that the page is used now."""
         if key == self._last:
             return
-        pair = self._before, self._last
-        self._next.pop(pair, None)
-        self._next[pair] = key  # the latest last
-        if len(self._next) > _MAX_LEARNED:
-            for old in [*islice(self._next, _MAX_LEARNED // 2)]:
-                del self._next[old]
-        self._before, self._last = self._last, key
+        recent = (*self._recent,)
+        for count, known in self._next.items():
+            context = recent[-count:]
+            known.pop(context, None)
+            known[context] = key  # the latest last
+            if len(known) > _MAX_LEARNED:
+                for old in [*islice(known, _MAX_LEARNED // 2)]:
+                    del known[old]
+        self._recent.append(key)
+        self._last = key
         if self._skip_to(key):
             self._pop()
             self._reach *= 2
@@ -67,13 +78,41 @@ class UseOrder:
             self._extend()
 
     def next_use(self, key: Key) -> int:
-        """Return the number of the page's next predicted use, a large number if there is none."""
+        """Return the number of the page's next predicted use, `NEVER` if there is none."""
         numbers = self._numbers.get(key)
-        return numbers[0] if numbers else _NEVER
+        return numbers[0] if numbers else NEVER
 
-    def upcoming(self, count: int) -> Iterator[tuple[int, Key]]:
-        """Yield numbers and keys of the next predicted uses, `count` at most."""
-        return enumerate(islice(self._plan, count), self._begin)
+    def distance(self, key: Key) -> int:
+        """Return how many uses are predicted before the page's next; `NEVER` or so for none."""
+        return self.next_use(key) - self._begin
+
+    @property
+    def first(self) -> int:
+        """The number of the next use."""
+        return self._begin
+
+    def upcoming(self, begin: int = 0) -> Iterator[tuple[int, Key]]:
+        """Yield numbers and keys of the next predicted uses, from number `begin` on.
+
+        As far as decisions look ahead.
+        """
+        skipped = max(0, begin - self._begin)
+        return enumerate(islice(self._plan, skipped, _MAX_AHEAD), self._begin + skipped)
+
+    def reach(self, max_nbytes: int, nbytes_of: Callable[[Any], int]) -> int | None:
+        """Return the number of the first use up to which pages take more than `max_nbytes`.
+
+        None if no such use is predicted, or it is far away.
+        """
+        seen: set[Key] = set()
+        nbytes = 0
+        for number, key in self.upcoming():
+            if key not in seen:
+                seen.add(key)
+                nbytes += nbytes_of(key)
+                if nbytes > max_nbytes:
+                    return number
+        return None
 
     def _skip_to(self, key: Key) -> bool:
         """Drop predictions before the use of `key`, if it is among the next ones."""
@@ -91,17 +130,24 @@ class UseOrder:
     def _extend(self) -> None:
         """Predict further, one step ahead at most."""
         plan = self._plan
-        before, last = self._before, self._last
-        if plan:
-            last = plan[-1]
-            before = plan[-2] if len(plan) > 1 else self._last
-        reach = min(self._reach, len(self._next) + 1)
+        longest = _CONTEXTS[0]
+        reach = min(self._reach, len(self._next[longest]) + 1)
+        if len(plan) >= reach:
+            return
+        context = deque(self._recent, longest)
+        context.extend(plan[each] for each in range(-min(longest, len(plan)), 0))
         while len(plan) < reach:
-            key = self._next.get((before, last))
+            key = self._after((*context,))
             if key is None:
-                key = self._announced.get(last)
-                if key is None:
-                    return
+                return
             self._numbers.setdefault(key, deque()).append(self._begin + len(plan))
             plan.append(key)
-            before, last = last, key
+            context.append(key)
+
+    def _after(self, recent: tuple[Key, ...]) -> Key:
+        """Return what is used after uses in a row, None if that is not known."""
+        for count, known in self._next.items():
+            key = known.get(recent[-count:])
+            if key is not None:
+                return key
+        return self._announced.get(recent[-1])

@@ -24,6 +24,7 @@ from offgrad_storage.entry import Entry, Handle, Pack, State
 from offgrad_storage.errors import StoreError
 from offgrad_storage.executor.forks import process
 from offgrad_storage.executor.jobs import Jobs
+from offgrad_storage.executor.observers import observers
 from offgrad_storage.executor.reporting import Errors
 from offgrad_storage.executor.waiting import Waiters
 
@@ -145,6 +146,8 @@ class EntryTable:
             entry.source = array
         else:
             handle._source = array
+        for observer in observers:
+            observer.on_hold(entry, array)
         self._pend(entry)
 
     def enqueue_pack(self, pack: Pack) -> None:
@@ -435,6 +438,8 @@ class EntryTable:
         if handle is not None:
             handle._source = None
         entry.captured = True
+        for observer in observers:
+            observer.on_captured(entry)
 
     def _keep_failed(self, entry: Entry, error: StoreError | None) -> None:
         """WRITING to FAILED: the array stays in memory; ``error`` is for the next put."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from offgrad_storage.entry import Entry
+from offgrad_storage.executor.observers import observers
 
 
 class Job:
@@ -18,15 +19,17 @@ class Job:
     Attributes:
         action: such as "reading" or "writing".
         entry: the first, or only, one that it moves; None for a job of the backend.
+        nbytes: of all arrays that it moves.
         thread: the name of its thread.
         began: when, on the monotonic clock.
     """
 
-    __slots__ = ("action", "began", "entry", "thread")
+    __slots__ = ("action", "began", "entry", "nbytes", "thread")
 
-    def __init__(self, action: str, entry: Entry | None) -> None:
+    def __init__(self, action: str, entry: Entry | None, nbytes: int) -> None:
         self.action = action
         self.entry = entry
+        self.nbytes = nbytes
         self.thread = threading.current_thread().name
         self.began = time.monotonic()
 
@@ -56,9 +59,11 @@ class Jobs:
         self._notify_all = notify_all
         self._last_end = 0.0  # when the last job ended, on the monotonic clock
 
-    def begin(self, action: str, entry: Entry | None) -> Job:
-        """A thread is about to read or write."""
-        job = Job(action, entry)
+    def begin(self, action: str, entry: Entry | None, nbytes: int | None = None) -> Job:
+        """A thread is about to read or write ``nbytes``; None for those of ``entry``."""
+        if nbytes is None:
+            nbytes = 0 if entry is None else entry.nbytes
+        job = Job(action, entry, nbytes)
         self.under_way[job] = None
         return job
 
@@ -66,6 +71,8 @@ class Jobs:
         """The read or write has ended."""
         del self.under_way[job]
         self._last_end = time.monotonic()
+        for observer in observers:
+            observer.on_job_end(job)
         if not self.under_way:
             self._notify_all()
             if self.gave_up:

@@ -66,7 +66,9 @@ class IOScheduler:
             run = self._pop_run(table.writes, self._is_written_plain)
             run = [entry for entry in run if table.begin_write(entry)]
             if run:
-                return functools.partial(self._write_run, run, table.jobs.begin("writing", run[0]))
+                nbytes = sum(entry.nbytes for entry in run)
+                job = table.jobs.begin("writing", run[0], nbytes)
+                return functools.partial(self._write_run, run, job)
         if not table.pending:
             self._packs.open.drop_spares_locked()
         return None
@@ -87,7 +89,9 @@ class IOScheduler:
                 fetches.append((entry, fetch))
         if not fetches:
             return None
-        return functools.partial(self._fetch_run, fetches, table.jobs.begin("reading", first))
+        nbytes = sum(entry.nbytes for entry, _ in fetches)
+        job = table.jobs.begin("reading", first, nbytes)
+        return functools.partial(self._fetch_run, fetches, job)
 
     def _pop_run(
         self, waiting: OrderedDict[Entry, None], plain: Callable[[Entry], bool]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 if sys.platform != "win32":
     import fcntl
 
 _PREFIX = "offgrad-spill-"
 _UNLOCKED = "offgrad-unlocked-"
-_RAM = {"tmpfs", "ramfs", "devtmpfs"}
+RAM = {"tmpfs", "ramfs", "devtmpfs"}
+"""File systems that are memory."""
 _GRACE_SECONDS = 60.0
 
 PathLike = str | os.PathLike[str]
@@ -31,7 +34,7 @@ def spill_directory(directory: PathLike | None = None) -> Path:
     chosen = directory or os.environ.get("OFFGRAD_SPILL_DIR")
     if not chosen:
         chosen = tempfile.gettempdir()
-        if file_system_of(chosen) in _RAM and os.access("/var/tmp", os.W_OK | os.X_OK):
+        if file_system_of(chosen) in RAM and os.access("/var/tmp", os.W_OK | os.X_OK):
             chosen = "/var/tmp"
     path = Path(chosen).absolute()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,20 +57,57 @@ def local_folder(directory: str) -> str:
     return url2pathname("/" + path)
 
 
-def file_system_of(path: PathLike) -> str:
-    """The type of the file system that holds ``path``, as the kernel names it; "" if unknown."""
+class Mount(NamedTuple):
+    """A mounted file system, as the kernel lists it.
+
+    Attributes:
+        folder: where it is mounted.
+        kind: the type of the file system, such as "ext4".
+        source: the device, or whatever the file system names as such.
+        options: of the mount and of the file system.
+    """
+
+    folder: str
+    kind: str
+    source: str
+    options: tuple[str, ...]
+
+    def holds(self, path: str) -> bool:
+        """Whether an absolute path is in the folder."""
+        return os.path.commonpath([self.folder, path]) == self.folder
+
+
+def mount_of(path: PathLike) -> Mount | None:
+    """The mounted file system that holds ``path``; None where the kernel does not say."""
     try:
         device = os.stat(path).st_dev
-        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     except OSError:
-        return ""
+        return None
+    place = os.path.realpath(path)
     number = f"{os.major(device)}:{os.minor(device)}"
-    for mount in mounts:
-        # "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw": see proc_pid_mountinfo(5)
-        before, _, after = mount.partition(" - ")
-        if before.split()[2] == number:
-            return after.split()[0]
-    return ""
+    # "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw": see proc_pid_mountinfo(5)
+    found = [(line.split()[2] == number, _mount(line)) for line in lines]
+    # File systems with subvolumes have other device numbers than their mounts: the path decides.
+    same = [mount for is_same, mount in found if is_same] or [
+        mount for _, mount in found if mount.holds(place)
+    ]
+    # The last of several mounts in the same folder hides the others.
+    return max(reversed(same), key=lambda each: (each.holds(place), len(each.folder)), default=None)
+
+
+def _mount(line: str) -> Mount:
+    before, _, after = line.partition(" - ")
+    fields, (kind, source, *options) = before.split(), after.split()
+    # Blanks and backslashes are written as "\040".
+    folder = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+    return Mount(folder, kind, source, (*fields[5].split(","), *",".join(options).split(",")))
+
+
+def file_system_of(path: PathLike) -> str:
+    """The type of the file system that holds ``path``, as the kernel names it; "" if unknown."""
+    mount = mount_of(path)
+    return "" if mount is None else mount.kind
 
 
 class SpillFolder:

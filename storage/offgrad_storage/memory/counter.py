@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import getweakrefs, ref
 
-__all__ = ["DeathRef", "MemoryCounter"]
+__all__ = ["DeathRef", "MemoryCounter", "Observer"]
 
 
 class DeathRef(ref[Any]):
@@ -29,20 +29,24 @@ class DeathRef(ref[Any]):
     __hash__ = object.__hash__
 
 
+Observer: TypeAlias = Callable[[int, DeathRef, int], object]
+
+
 class MemoryCounter:
     """Counts the bytes of objects while they live. Thread-safe; a forked child goes on counting.
 
     Attributes:
         limit: upper bound of the count; ``math.inf`` for none.
         peak: the highest count since `reset_peak`.
-        observers: called with the count after each change, from any thread; a death is noticed when
-            the counter is next used. The keys are arbitrary.
+        observers: called after each change, from any thread, with the count, the weak reference to
+            the object, and its bytes, negative after its death; a death is noticed when the counter
+            is next used. The keys are arbitrary.
     """
 
     __slots__ = ("_count", "_dead", "_live", "_on_death", "limit", "observers", "peak")
 
     def __init__(self) -> None:
-        self.observers: dict[object, Callable[[int], object]] = {}
+        self.observers: dict[object, Observer] = {}
         self.limit = math.inf
         self.peak = 0
         self._count = 0  # objects in `_dead` included
@@ -76,15 +80,19 @@ class MemoryCounter:
                 break
             self.make_room(nbytes)
         if self.observers:
-            self._tell(count)
+            self._tell(count, reference, nbytes)
 
     def move(self, owner: object, successor: object) -> None:
         """Count the bytes of ``owner``, if it is counted, until ``successor`` dies instead."""
         live, reference = self._live, DeathRef(successor, self._on_death)
         for known in getweakrefs(owner):
             if known in live:  # no call follows
-                live[reference] = live[known]
+                nbytes = live[reference] = live[known]
                 del live[known]
+                if self.observers:
+                    self._tell(self._count, reference, nbytes)
+                    self._tell(self._count, known, -nbytes)
+                return
 
     def settle(self) -> None:
         """Subtract the bytes of objects that have died."""
@@ -95,10 +103,11 @@ class MemoryCounter:
             reference = dead[0]
             del dead[0]
             if reference in live:  # it is not if it was refused
-                count = self._count = self._count - live[reference]
+                nbytes = live[reference]
+                count = self._count = self._count - nbytes
                 del live[reference]
                 if self.observers:
-                    self._tell(count)
+                    self._tell(count, reference, -nbytes)
 
     def reset_peak(self) -> None:
         """Set the peak to the present count."""
@@ -116,6 +125,11 @@ class MemoryCounter:
             f"{self._count} allocated; drop arrays first, or raise the limit"
         )
 
-    def _tell(self, count: int) -> None:
+    def living(self) -> list[tuple[DeathRef, int]]:
+        """Return a reference to each counted object, and its bytes."""
+        self.settle()
+        return list(self._live.copy().items())
+
+    def _tell(self, count: int, reference: DeathRef, nbytes: int) -> None:
         for observer in self.observers.copy().values():
-            observer(count)
+            observer(count, reference, nbytes)

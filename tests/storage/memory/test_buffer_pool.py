@@ -149,14 +149,14 @@ def test_a_counter_is_exact() -> None:
 
 def test_observers_of_a_counter_get_each_change() -> None:
     counter = MemoryCounter()
-    seen: list[int] = []
-    counter.observers["test"] = seen.append
+    seen: list[tuple[int, int]] = []
+    counter.observers["test"] = lambda count, _, nbytes: seen.append((count, nbytes))
     pool = BufferPool(counter=counter)
     array = pool.empty((3, 5), np.int16)
     pool.empty((0,))
     del array
     counter.settle()
-    assert seen == [30, 0]
+    assert seen == [(30, 30), (0, -30)]
 
 
 def test_a_counter_may_refuse() -> None:
