@@ -27,9 +27,9 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"show_config: mode must be 'stdout' or 'dicts', got {mode!r}")
     config: dict[str, dict[str, Any]] = {
-        "Versions": {"python": platform.python_version()} | _versions(),
+        "Versions": {"python": platform.python_version()} | versions(),
         "CPU": {"name": cpu_name(), "SIMD extensions": sorted(_openblas.cpu_features())},
-        "BLAS": _blas_config(),
+        "BLAS": blas_config(),
         "Threads": {"kernels": kernels.get_num_threads(), "BLAS": _blas.blas_threads()},
         "Kernels": {"backend": kernels.backend()},
         "Stores": {"spill directory": str(offgrad_storage.spill_directory())},
@@ -43,7 +43,8 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
     return None
 
 
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
+    """Return the versions of offgrad and of the packages it stands on; None for a missing one."""
     from importlib import metadata  # takes 30 ms
 
     found: dict[str, str | None] = {}
@@ -66,7 +67,8 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _blas_config() -> dict[str, Any]:
+def blas_config() -> dict[str, Any]:
+    """Return what is known of NumPy's BLAS, with "remedy" if other kernels would be faster."""
     library = _openblas.library()
     if library is None:
         return {"library": "not an OpenBLAS that offgrad can inspect"}

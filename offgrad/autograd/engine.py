@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from offgrad_storage.interrupts import interruptible, masked
@@ -25,15 +25,33 @@ from offgrad.autograd.override_state import state as override_state
 from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.memory import Storage, announce_uses
+from offgrad.memory.meta import MetaArray
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-observers: list[Callable[[bool], None]] = []
-"""Called with True when a backward pass begins and with False when it ends."""
-
-
 Order = list[tuple[Node, bool]]
+
+
+class PassObserver(Protocol):
+    """Is told of each backward pass, in the thread that runs it."""
+
+    def begin_pass(self, order: Order) -> Callable[[Iterable[Any]], Iterable[Any]] | None:
+        """A pass begins.
+
+        Args:
+            order: its nodes in the order in which they will run, each with whether it is executed.
+
+        Returns:
+            A function that returns an iterable of what it gets, and so learns when each node
+            begins; or None.
+        """
+
+    def end_pass(self) -> None:
+        """The pass has ended, however it did."""
+
+
+observers: list[PassObserver] = []
 
 
 class _Pass:
@@ -92,9 +110,12 @@ def run(
             buffers.add(node, output_nr, grad)
     # Masked: Ctrl-C must not keep a pass from ending that has begun.
     with masked, ExitStack() as cleanup:
+        steps: Iterable[tuple[Node, bool]] = order
         for observer in observers:
-            observer(True)
-            cleanup.callback(observer, False)
+            watch = observer.begin_pass(order)
+            cleanup.callback(observer.end_pass)
+            if watch is not None:
+                steps = watch(steps)
         cleanup.callback(setattr, override_state, "enabled", override_state.enabled)
         override_state.enabled = False
         settings = _Settings()
@@ -109,7 +130,7 @@ def run(
         outputs: Gradients = ()
         pop, add = buffers.grads.pop, buffers.add
         with interruptible:
-            for node, execute in order:
+            for node, execute in steps:
                 inputs = pop(node, None)
                 if inputs is None and not (execute and node.runs_without_grad):
                     continue
@@ -351,6 +372,9 @@ def _broadcasts_to(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
         return False
 
 
+_DENSE = (np.ndarray, MetaArray)
+
+
 class _InputBuffers:
     """The gradients that nodes will run with: for each node, a partial sum for each output."""
 
@@ -370,7 +394,7 @@ class _InputBuffers:
         shape, dtype = metadata[output_nr]
         array = grad._array if isinstance(grad, TensorBase) else grad
         # Arithmetic of arrays without dimensions; tensors without an array are sparse.
-        if type(array) is not np.ndarray and array is grad:
+        if type(array) not in _DENSE and array is grad:
             array = grad = np.asarray(array)
         if array.shape != shape or array.dtype != dtype:
             (tensor,) = as_tensors([grad])
@@ -385,7 +409,7 @@ class _InputBuffers:
         sum_so_far = grads[output_nr]
         if sum_so_far is None:
             grads[output_nr] = grad
-        elif (node, output_nr) in self._owned and type(array) is np.ndarray:
+        elif (node, output_nr) in self._owned and type(array) in _DENSE:
             total = sum_so_far._array if isinstance(sum_so_far, TensorBase) else sum_so_far
             previous = ignore_float_errors()
             try:
@@ -395,7 +419,7 @@ class _InputBuffers:
         else:
             first, second = as_tensors((sum_so_far, grad))
             grads[output_nr] = first + second  # type: ignore[operator]
-            if not self._create_graph and type(array) is np.ndarray:
+            if not self._create_graph and type(array) in _DENSE:
                 self._owned.add((node, output_nr))
 
 

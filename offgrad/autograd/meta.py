@@ -1,16 +1,30 @@
 """Operations on meta tensors: forward runs as it stands, on arrays without memory."""
 
 from collections.abc import Mapping
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad.autograd.tensor_base import is_differentiable
-from offgrad.memory.meta import MetaArray, as_meta, shapes_only
+from offgrad.autograd.tensor_base import is_differentiable, metadata
+from offgrad.memory.meta import MetaArray, as_meta, meters, shapes_only
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.op import Op
+
+
+def metered_inputs(inputs: "tuple[Tensor | None, ...]") -> "tuple[Tensor | None, ...]":
+    """Return the inputs of an operation; if this thread has a meter, all on the meta device."""
+    meter = meters.get(get_ident())
+    if meter is None:
+        return inputs
+    return tuple(
+        [
+            each if each is None or type(metadata(each)) is MetaArray else meter.twin(each)
+            for each in inputs
+        ]
+    )
 
 
 def forward_of_shapes(
@@ -64,6 +78,8 @@ def forward_of_shapes(
     if node._saves:
         node._saves = {slot: converted(each) for slot, each in node._saves.items()}
     node._on_meta = True
-    # Backward runs on tensors: arrays have no rule where operations are nested.
-    node.backward_takes_arrays = False  # type: ignore[misc]
+    # Backward runs on tensors: arrays have no rule where operations are nested. With a meter all of
+    # the pass computes shapes only, and on arrays it takes less memory.
+    if not meters:
+        node.backward_takes_arrays = False  # type: ignore[misc]
     return results if several else results[0]

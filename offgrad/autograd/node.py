@@ -84,6 +84,8 @@ class Node:
     _tensor_hooks: dict[int, Hooks] | None = None
     _retaining: "dict[int, ReferenceType[Tensor]] | None" = None
     _metadata: dict[str, Any] | None = None
+    # What an observer of operations notes of the call that recorded the node.
+    _origin: Any = None
     # The fork after which the lock is known to have no holder that does not exist.
     _lock_checked_at = 0
 

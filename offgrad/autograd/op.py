@@ -1,16 +1,17 @@
 """Op: a differentiable operation; its instance is the node of the graph."""
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd import anomaly, grad_mode, saved_tensor
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
-from offgrad.autograd.meta import forward_of_shapes
+from offgrad.autograd.meta import forward_of_shapes, metered_inputs
 from offgrad.autograd.node import (
     Edge,
     Gradients,
@@ -31,7 +32,7 @@ from offgrad.autograd.views import (
     view_of,
 )
 from offgrad.memory import POOL_THRESHOLD, forks
-from offgrad.memory.meta import MetaArray, reserved, shapes_only
+from offgrad.memory.meta import MetaArray, meters, reserved, shapes_only
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -142,7 +143,7 @@ class Op(Node):
 
         For gradients that are operations of their own, in a `backward` that takes arrays.
         """
-        if type(inputs[0]) is not np.ndarray:
+        if not isinstance(inputs[0], np.ndarray):
             return cls.apply(*inputs, **parameters)
         node = _new(cls)
         node.needs_input_grad = (False,) * len(inputs)
@@ -150,6 +151,8 @@ class Op(Node):
 
     @classmethod
     def _apply(cls, inputs: "tuple[Tensor | None, ...]", parameters: dict[str, Any]) -> list[Any]:
+        if meters:
+            inputs = metered_inputs(inputs)
         recorded, grad_enabled = False, _modes.grad_enabled
         arrays: list[Array | None] = []
         needs = []
@@ -347,6 +350,45 @@ class Op(Node):
                     outputs = tuple([tensor if each is array else each for each in outputs])
                     break
         return outputs
+
+
+OpObserver: TypeAlias = Callable[..., list[Any]]
+"""Called as ``observer(apply, cls, inputs, parameters)`` for each operation; returns the result of
+``apply(cls, inputs, parameters)``.
+"""
+
+_plain_apply = Op.__dict__["_apply"]
+_observers: list[OpObserver] = []
+_observers_lock = MaskedLock(reentrant=True)
+
+
+def add_op_observer(observer: OpObserver) -> None:
+    """Run all operations through `observer`, around the observers before it."""
+    with _observers_lock:
+        _observers.append(observer)
+        _apply_observed()
+
+
+def remove_op_observer(observer: OpObserver) -> None:
+    """Undo one `add_op_observer`."""
+    with _observers_lock:
+        if observer in _observers:
+            _observers.remove(observer)
+        _apply_observed()
+
+
+def _apply_observed() -> None:
+    """Give `Op` the method that runs operations; without observers, the plain one."""
+    apply = _plain_apply.__func__
+    for observer in _observers:
+        apply = partial(observer, apply)
+    observed = apply
+
+    def _apply(cls: type[Op], inputs: Any, parameters: dict[str, Any]) -> list[Any]:
+        result: list[Any] = observed(cls, inputs, parameters)
+        return result
+
+    Op._apply = classmethod(_apply) if _observers else _plain_apply  # type: ignore[method-assign, assignment]
 
 
 def _separate_aliases(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:

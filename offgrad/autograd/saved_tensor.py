@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from offgrad.autograd import grad_mode
 from offgrad.autograd.tensor_base import TensorBase, describe, without_array, wrap
 from offgrad.memory import POOL_THRESHOLD, Storage, copy, track_saver
-from offgrad.memory.meta import MetaArray
+from offgrad.memory.meta import MetaArray, meters
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -358,7 +358,7 @@ class SavedTensor:
 
     def _pack(self, hooks: SaveHooks, tensor: "Tensor", is_own: bool = False) -> bool:
         """Have `hooks` pack the tensor; return False if they leave it to be kept."""
-        if type(tensor._array) is MetaArray and type(hooks) is not PairHooks:
+        if type(tensor._array) is MetaArray and type(hooks) is not PairHooks and not meters:
             return False  # no memory to save
         storage, detached = tensor._storage, None
         version = storage.version

@@ -161,6 +161,16 @@ class Kernel(Generic[P, R]):
         """Return the folder of the cache if the loop has run, None for a loop that has none."""
         return [] if self._compiled is None else [self._compiled.stats.cache_path]  # type: ignore[attr-defined]
 
+    def cache(self) -> tuple[str | None, bool]:
+        """Return the folder of the cache, None without one, and whether the loop is in it.
+
+        Numba knows whether what is there is of this version of the source.
+        """
+        cache: Any = self._compile()._cache  # type: ignore[attr-defined]
+        if cache.cache_path is None:
+            return None, False
+        return cache.cache_path, bool(cache._cache_file._load_index())
+
     def _compile(self) -> Callable[P, R]:
         with _lock, interruptible:
             if self._compiled is None:

@@ -153,14 +153,18 @@ class BinaryCrossEntropy(PairLoss):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropyWithLogits(PairLoss):
-    """The binary cross-entropy of sigmoid(x): log(1 + e^x) - target x."""
+    """The binary cross-entropy of sigmoid(x): log(1 + e^(-x)) + (1 - target) x.
+
+    An infinite logit on the wrong side of a target of 0 has an infinite loss, not NaN.
+    """
 
     def value(self, x: Array, target: Array, out: Array) -> None:
         other = scratch(1, x.size, x.dtype)
-        np.copyto(other, x)
+        np.negative(x, out=other)
         _softplus(other, out)
-        np.multiply(x, target, out=other)
-        np.subtract(out, other, out=out)
+        np.subtract(x.dtype.type(1), target, out=other)
+        np.multiply(other, x, out=other)
+        np.add(out, other, out=out)
 
     def slope(self, x: Array, target: Array, out: Array) -> None:
         one = x.dtype.type(1)
@@ -217,7 +221,7 @@ def binary_cross_entropy() -> PairLoss:
 
 
 def binary_cross_entropy_with_logits() -> PairLoss:
-    """log(1 + e^x) - target x."""
+    """log(1 + e^(-x)) + (1 - target) x."""
     return BinaryCrossEntropyWithLogits()
 
 

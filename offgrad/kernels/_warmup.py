@@ -5,6 +5,8 @@ A loop is compiled for the types of its arguments, so these calls pass the types
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -52,6 +54,30 @@ def compile_unit(name: str, dtype: str) -> Compilation:
     compiled, loaded = (now - then for now, then in zip(_counts(), before, strict=True))
     used = [folder for kernel in _jit.loops for folder in kernel.folders()]
     return Compilation(compiled, loaded, seconds, used[0] if used and None not in used else None)
+
+
+class Cache(NamedTuple):
+    """The compiled loops on disk.
+
+    Attributes:
+        cached: loops of which some types have been compiled, for this version of offgrad.
+        loops: all loops.
+        folder: of the cache; None if compiled loops cannot be cached.
+    """
+
+    cached: int
+    loops: int
+    folder: str | None
+
+
+def cache() -> Cache:
+    """Look at the cache, without compiling."""
+    for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
+        importlib.import_module(module.name)
+    found = [loop.cache() for loop in _jit.loops]
+    folders = [folder for folder, _ in found]
+    folder = None if None in folders else folders[0]
+    return Cache(sum(is_cached for _, is_cached in found), len(found), folder)
 
 
 def _counts() -> tuple[int, int]:

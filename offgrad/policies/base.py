@@ -19,6 +19,7 @@ from offgrad.policies.names import (
     is_lossless,
     store_and_codec,
 )
+from offgrad.policies.shown import Shown
 
 MAX_RECOMPUTE_OPS = 64
 """The maximum number of operations that recompute one tensor."""
@@ -62,7 +63,7 @@ class SaveContext:
     recompute_ops: int = 0
 
 
-class Policy(ABC):
+class Policy(Shown, ABC):
     """Decides where each saved tensor goes. A custom policy is one method, `place`."""
 
     is_by_module: ClassVar[bool] = False
@@ -109,7 +110,7 @@ def may_recompute(*policies: Any) -> bool:
     return any(getattr(each, "recomputes", True) for each in policies)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Keep(Policy):
     """Stay in memory: a placement, and the policy that gives it to every tensor."""
 
@@ -192,7 +193,7 @@ class Spill:
         return self.store.lossless
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recompute(Policy):
     """Recompute it in backward: a placement, and the policy that gives it where that is cheap.
 
@@ -229,7 +230,7 @@ class Recompute(Policy):
 Placement: TypeAlias = Store | Spill | Keep | Recompute
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Offload(Policy):
     """Send large tensors to a store.
 

@@ -18,7 +18,7 @@ from offgrad.policies.base import (
 from offgrad.policies.names import as_nbytes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Budget(Policy):
     """Bounds the memory held for backward; tensors with the furthest next use are evicted first.
 
@@ -75,7 +75,7 @@ class Budget(Policy):
         return f"{format_nbytes(int(self.nbytes))}, the rest to {Store(self.spill)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Last(Wrapper):
     """Keeps the last tensors in memory that another policy would send to a store.
 

@@ -25,7 +25,7 @@ class Rule(NamedTuple):
     policy: Policy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ByModule(Policy):
     """Decides as the policy of the innermost module that a pattern matches.
 
@@ -111,6 +111,11 @@ class ByModule(Policy):
 
     def _at(self, name: str) -> Policy | None:
         return next((policy for pattern, policy in self.rules if matches(pattern, name)), None)
+
+    def answers(self) -> list[tuple[str, str]]:
+        rules = [(pattern or "the model", str(policy)) for pattern, policy in self.rules]
+        outside = "not under this policy" if self.otherwise is None else str(self.otherwise)
+        return [*rules, ("others", outside)]
 
     def __str__(self) -> str:
         rules = [f"{pattern or 'the model'}: {policy}" for pattern, policy in self.rules]

@@ -27,7 +27,7 @@ _ROUNDED = {
 """By codec, the dtypes that it rounds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cast(Wrapper):
     """Stores floating-point numbers rounded, so that gradients are approximate.
 

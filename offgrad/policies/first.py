@@ -13,9 +13,10 @@ from offgrad.policies.base import (
     may_recompute,
     nested_policy,
 )
+from offgrad.policies.shown import answers_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class First(Policy):
     """Answers as the first of its policies that has an answer; has none if none of them does.
 
@@ -59,6 +60,9 @@ class First(Policy):
     @property
     def recomputes(self) -> bool:
         return may_recompute(*self.policies)
+
+    def answers(self) -> list[tuple[str, str]]:
+        return [pair for policy in self.policies for pair in answers_of(policy)]
 
     def __str__(self) -> str:
         return f"first of ({'; '.join(map(str, self.policies))})"

@@ -48,6 +48,11 @@ def parse_policy(text: str) -> Policy:
         return First([parse_policy(each.strip()) for each in alternatives])
     head, *rest = text.split(",")
     name, colon, argument = head.partition(":")
+    if name == "auto":
+        raise ValueError(
+            "auto is no policy as text: in a program write offload('auto', budget='512MiB'); "
+            "offgrad tune finds a text from a recorded step"
+        )
     if name not in _KINDS:
         raise unknown_name("policy", name, _KINDS)
     parse, keys = _KINDS[name]

@@ -32,7 +32,7 @@ _DTYPES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class When(Wrapper):
     """Applies another policy to tensors that match all conditions; has no answer for others.
 
@@ -136,7 +136,14 @@ class When(Wrapper):
         patterns = getattr(self, condition)
         return patterns is None or _MATCHERS[condition](patterns, getattr(context, condition))
 
+    def answers(self) -> list[tuple[str, str]]:
+        return [(self._conditions() or "all", str(self.then))]
+
     def __str__(self) -> str:
+        conditions = self._conditions()
+        return f"if {conditions}: {self.then}" if conditions else str(self.then)
+
+    def _conditions(self) -> str:
         conditions = [
             f"{words} {' or '.join(each or 'the model' for each in patterns)}"
             for words, patterns in (
@@ -156,7 +163,7 @@ class When(Wrapper):
             conditions.append("a parameter" if self.parameter else "no parameter")
         if self.output is not None:
             conditions.append("an output" if self.output else "no output")
-        return f"if {', '.join(conditions)}: {self.then}" if conditions else str(self.then)
+        return ", ".join(conditions)
 
 
 def _patterns(name: str, given: Any) -> tuple[str, ...] | None:

@@ -4,11 +4,22 @@ Internal: the modules in this folder.
 """
 
 from offgrad.autograd.profiler import record_function
+from offgrad.profiler.html import report
 from offgrad.profiler.memory_profile import (
     MemoryProfile,
     Phase,
     Timeline,
     profile_memory,
 )
+from offgrad.profiler.profiles import Profile, profile
 
-__all__ = ["MemoryProfile", "Phase", "Timeline", "profile_memory", "record_function"]
+__all__ = [
+    "MemoryProfile",
+    "Phase",
+    "Profile",
+    "Timeline",
+    "profile",
+    "profile_memory",
+    "record_function",
+    "report",
+]

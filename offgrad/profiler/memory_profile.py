@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from offgrad import memory
-from offgrad.autograd import engine
-from offgrad.nn.hooks.registry import track_calls, untrack_calls
-from offgrad.profiler import report
-from offgrad.profiler.recorder import Recorder, extremes
+from offgrad.memory import format_nbytes
+from offgrad.profiler import memory_table
+from offgrad.profiler.recording import Recording
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from rich.table import Table
+
+_MAX_POINTS = 8_000
 
 
 class Timeline(NamedTuple):
@@ -56,37 +57,33 @@ class Phase:
 class MemoryProfile:
     """The recording of `profile_memory`. It can be read inside the block, too."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
 
     @property
     def timeline(self) -> Timeline:
         """All changes of tensor memory, downsampled to extremes if there are very many."""
-        parts = [segment.points.arrays() for segment in self._recorder.segments]
-        seconds = np.concatenate([part[0] for part in parts]) - self._recorder.began
-        nbytes = np.concatenate([part[1] for part in parts])
-        order = np.argsort(seconds, kind="stable")
-        return Timeline(np.maximum(seconds[order], 0.0), nbytes[order])
+        return self._timeline(None)
+
+    def _timeline(self, max_points: int | None) -> Timeline:
+        table = self._recording.read().table(self._recording.now, max_points)
+        return Timeline(table[:, 0], table[:, 1:].sum(axis=1).astype(np.int64))
 
     @property
     def phases(self) -> list[Phase]:
-        """The backward passes and the phases before, between and after them, in order."""
-        segments = self._recorder.segments
+        """The backward passes and the phases before, between and after them, in order.
+
+        Of very many, the latest.
+        """
+        account = self._recording.read()
+        found = list(account.steps.phases(self._recording.now, account.total))
         phases = []
-        for index, segment in enumerate(segments):
-            seconds, nbytes = segment.points.arrays()
-            last = index == len(segments) - 1
-            name = "backward" if segment.is_backward else "after" if last and index else "forward"
-            phases.append(
-                Phase(
-                    name=name,
-                    start=max(0.0, float(seconds[0]) - self._recorder.began),
-                    end=float(seconds[-1]) - self._recorder.began,
-                    start_nbytes=int(nbytes[0]),
-                    peak_nbytes=int(nbytes.max()),
-                    end_nbytes=int(nbytes[-1]),
-                )
-            )
+        for index, each in enumerate(found):
+            name = each["name"]
+            if name != "backward":
+                name = "after" if index and index == len(found) - 1 else "forward"
+            figures = {key: each[key] for key in each if key not in ("name", "step")}
+            phases.append(Phase(name, **figures))
         return phases
 
     @property
@@ -102,7 +99,7 @@ class MemoryProfile:
     @property
     def peak_nbytes(self) -> int:
         """Maximum of the bytes allocated."""
-        return max(phase.peak_nbytes for phase in self.phases)
+        return self._recording.read().peak_nbytes
 
     def peak_in(self, name: str) -> int | None:
         """Return the maximum of the bytes allocated in phases called `name`; None without any."""
@@ -127,7 +124,7 @@ class MemoryProfile:
         They are counted when a backward pass begins; the pass with the maximum sum is reported.
         Names count from the outermost called module, whose own name is ``""``.
         """
-        return dict(self._recorder.saved_by_module)
+        return dict(self._recording.tape.saved_by_module)
 
     def as_dict(self, max_points: int | None = None) -> dict[str, Any]:
         """Return the whole profile as numbers, lists and dicts, ready for JSON.
@@ -135,10 +132,7 @@ class MemoryProfile:
         Args:
             max_points: downsample the timeline to about this number of points, extremes included.
         """
-        timeline = self.timeline
-        if max_points is not None:
-            indices = extremes(timeline.nbytes, max(1, max_points // 2))
-            timeline = Timeline(timeline.seconds[indices], timeline.nbytes[indices])
+        timeline = self._timeline(max_points)
         return {
             "start_nbytes": self.start_nbytes,
             "peak_nbytes": self.peak_nbytes,
@@ -154,17 +148,36 @@ class MemoryProfile:
 
     def table(self) -> "Table":
         """Return the figures as a table for a rich console."""
-        return report.table(self)
+        return memory_table.table(self)
 
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw memory over time, forward and backward marked, into a PNG, SVG or PDF file."""
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        title: str = "Tensor memory in forward and backward",
+        axes: "Axes | None" = None,
+    ) -> "Axes":
+        """Draw memory over time, forward and backward marked; return the Matplotlib axes.
+
+        Args:
+            path: a PNG, SVG or PDF file to save the figure in.
+            title: of the axes.
+            axes: to draw on; None for those of a new figure.
+        """
         # Here, because Matplotlib is slow to import.
-        from offgrad.profiler.plot import save_plot
+        from offgrad.profiler.plot import plot
 
-        save_plot(self, path)
+        return plot(self.as_dict(_MAX_POINTS), path, title=title, axes=axes)
 
     def __str__(self) -> str:
-        return report.text(self)
+        return memory_table.text(self)
+
+    def __repr__(self) -> str:
+        peak = format_nbytes(self.peak_nbytes)
+        return f"<MemoryProfile: peak of {peak} in {self.phases[-1].end:.3f} s>"
+
+    def _repr_html_(self) -> str:
+        return memory_table.html(self)
 
 
 @contextmanager
@@ -182,13 +195,13 @@ def profile_memory() -> Iterator[MemoryProfile]:
     Tensors of all threads count, and all backward passes of the process are marked. The time
     before the first pass and between two passes counts as forward, optimiser steps included.
     """
-    recorder = Recorder()
-    with memory.observe(recorder.on_memory_change):
-        engine.observers.append(recorder.on_backward)
-        track_calls()
+    recording = Recording(detailed=False)
+    try:
+        recording.open()
+        yield MemoryProfile(recording)
+    finally:
         try:
-            yield MemoryProfile(recorder)
-        finally:
-            untrack_calls()
-            engine.observers.remove(recorder.on_backward)
-            recorder.end()
+            recording.close()
+        except KeyboardInterrupt:  # perhaps before it began
+            recording.close()
+            raise

@@ -2,13 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from offgrad._display import Part, as_html, as_rich, as_text
 from offgrad.memory import format_nbytes
+from offgrad.session.ledger_table import PAGED, SAVED, Column, grids
 
-_MAX_LINES = 10
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @dataclass(slots=True)
@@ -34,6 +37,7 @@ class Figures:
         read_nbytes: bytes of these.
         recomputes: recomputed arrays.
         recomputed_nbytes: bytes of these.
+        unpacks: saved arrays given back.
         hits: unpacks that found the array in memory, or prefetched, even if the read was not done.
             Arrays that the program references anyway are neither kept nor written; their unpacks
             are hits.
@@ -55,6 +59,7 @@ class Figures:
     read_nbytes: int = 0
     recomputes: int = 0
     recomputed_nbytes: int = 0
+    unpacks: int = 0
     hits: int = 0
     write_waits: int = 0
     read_waits: int = 0
@@ -95,19 +100,34 @@ class LedgerRow(Figures):
         op: the name of the node that saved.
         slot: the name under which the node saved.
         module: the qualified name of the running module; ``""`` is the model itself.
+        store: the store to which the policy sends them, or several: ``"disk:lz4, pool"``; ``""``
+            if none.
     """
 
     op: str = ""
     slot: str = ""
     module: str = ""
+    store: str = ""
+
+    def add(self, other: Figures) -> None:
+        """Add the figures of `other` to these, and its stores."""
+        Figures.add(self, other)
+        if isinstance(other, LedgerRow):
+            self.add_stores(other.store)
+
+    def add_stores(self, stores: str) -> None:
+        """Name further stores."""
+        if stores != self.store:
+            names = {*self.store.split(", "), *stores.split(", ")} - {""}
+            self.store = ", ".join(sorted(names))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return op, slot, module and all figures by name."""
-        names = {"op": self.op, "slot": self.slot, "module": self.module}
+        """Return op, slot, module, store and all figures by name."""
+        names = {name: getattr(self, name) for name in ("op", "slot", "module", "store")}
         return names | Figures.as_dict(self)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Ledger(Figures):
     """The figures of a session so far: of each row, and their sums.
 
@@ -149,26 +169,45 @@ class Ledger(Figures):
         """Return `as_dict` as JSON."""
         return json.dumps(self.as_dict(), indent=indent)
 
-    def _by(self, key: Callable[[LedgerRow], Any]) -> dict[Any, Figures]:
-        sums: dict[Hashable, Figures] = {}
+    def _by(self, key: Callable[[LedgerRow], Any]) -> dict[Any, LedgerRow]:
+        sums: dict[Hashable, LedgerRow] = {}
         for row in self.rows:
-            sums.setdefault(key(row), Figures()).add(row)
+            sums.setdefault(key(row), LedgerRow()).add(row)
         return sums
 
     def __str__(self) -> str:
-        lines = self._summary()
+        return as_text(self.__rich__())
+
+    def __rich__(self) -> "RenderableType":
+        return as_rich(self._parts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._parts())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.summary}>"
+
+    def _parts(self) -> list[Part]:
+        """Return the sums, and tables by slot and by module."""
         slots = {f"{op}.{slot}": each for (op, slot), each in self._by(_slot).items()}
         modules = {name or "(the model itself)": each for name, each in self._by(_module).items()}
-        if slots:
-            lines += _table("op and slot", slots, self._columns)
-        if len(modules) > 1:
-            lines += ["", *_table("module", modules, self._columns)]
-        return "\n".join(lines)
+        groups = {"op and slot": slots} | ({"module": modules} if len(modules) > 1 else {})
+        return ["\n".join(self._sums()), *grids(groups, self._columns)]
 
-    def _summary(self) -> list[str]:
+    @property
+    def summary(self) -> str:
+        """One line for a session."""
+        return (
+            f"{_counted(self.saves, 'tensor')} saved, {format_nbytes(self.logical_nbytes)}; "
+            f"{format_nbytes(self.kept_nbytes)} kept, {format_nbytes(self.stored_nbytes)} stored, "
+            f"{format_nbytes(self.read_nbytes)} read, {self.stall_seconds:.3f} s waited"
+        )
+
+    def _sums(self) -> list[str]:
         return [
-            f"{self.saves} tensors saved for backward, {format_nbytes(self.logical_nbytes)}, of "
-            f"which {format_nbytes(self.unique_nbytes)} unique and "
+            f"{_counted(self.saves, 'tensor')} saved for backward, "
+            f"{format_nbytes(self.logical_nbytes)}, of which "
+            f"{format_nbytes(self.unique_nbytes)} unique and "
             f"{format_nbytes(self.kept_nbytes)} kept",
             f"{format_nbytes(self.encoded_nbytes)} encoded, {format_nbytes(self.stored_nbytes)} "
             f"stored, {format_nbytes(self.written_nbytes)} of them on disk; "
@@ -177,13 +216,10 @@ class Ledger(Figures):
             f"{self.stall_seconds:.3f} s waited",
         ]
 
-    _columns: ClassVar[tuple[str, ...]] = (
-        "saves", "saved", "unique", "kept", "writes", "encoded", "stored", "reads", "recomputes",
-        "hits", "waits", "stall",
-    )  # fmt: skip
+    _columns: ClassVar[Mapping[str, Column]] = SAVED
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class PageLedger(Ledger):
     """The figures of paged tensors, as those of saved ones.
 
@@ -192,16 +228,19 @@ class PageLedger(Ledger):
     memory or read ahead.
     """
 
-    def _summary(self) -> list[str]:
-        return [
-            f"{self.saves} pages, {format_nbytes(self.logical_nbytes)}; "
+    def _sums(self) -> list[str]:
+        return [self.summary]
+
+    @property
+    def summary(self) -> str:
+        """One line for a model."""
+        return (
+            f"{_counted(self.saves, 'page')}, {format_nbytes(self.logical_nbytes)}; "
             f"{format_nbytes(self.written_nbytes)} written, "
             f"{format_nbytes(self.read_nbytes)} read; {self.stall_seconds:.3f} s waited"
-        ]
+        )
 
-    _columns: ClassVar[tuple[str, ...]] = (
-        "pages", "size", "writes", "stored", "reads", "read", "hits", "stall",
-    )  # fmt: skip
+    _columns: ClassVar[Mapping[str, Column]] = PAGED
 
 
 def _slot(row: LedgerRow) -> tuple[str, str]:
@@ -212,38 +251,5 @@ def _module(row: LedgerRow) -> str:
     return row.module
 
 
-_COLUMNS: dict[str, Callable[[Figures], str]] = {
-    "saves": lambda each: str(each.saves),
-    "pages": lambda each: str(each.saves),
-    "size": lambda each: format_nbytes(each.logical_nbytes),
-    "saved": lambda each: format_nbytes(each.logical_nbytes),
-    "unique": lambda each: format_nbytes(each.unique_nbytes),
-    "kept": lambda each: format_nbytes(each.kept_nbytes),
-    "writes": lambda each: str(each.writes),
-    "encoded": lambda each: format_nbytes(each.encoded_nbytes),
-    "stored": lambda each: format_nbytes(each.stored_nbytes),
-    "reads": lambda each: str(each.reads),
-    "read": lambda each: format_nbytes(each.read_nbytes),
-    "recomputes": lambda each: str(each.recomputes),
-    "hits": lambda each: str(each.hits),
-    "waits": lambda each: str(each.waits),
-    "stall": lambda each: f"{each.stall_seconds:.3f} s",
-}
-
-
-def _table(title: str, groups: dict[str, Figures], columns: tuple[str, ...]) -> list[str]:
-    """Return lines, most bytes first; the smallest groups share the last line."""
-    ordered = sorted(groups.items(), key=lambda group: -group[1].logical_nbytes)
-    shown, rest = ordered[:_MAX_LINES], ordered[_MAX_LINES:]
-    if rest:
-        others = Figures()
-        for _, each in rest:
-            others.add(each)
-        shown.append((f"({len(rest)} more)", others))
-    cells = [[*columns, title]]
-    cells += [[*(_COLUMNS[key](each) for key in columns), name] for name, each in shown]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join([*(cell.rjust(n) for cell, n in zip(line, widths[:-1], strict=False)), line[-1]])
-        for line in cells
-    ]
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

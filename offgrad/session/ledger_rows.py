@@ -7,6 +7,7 @@ from weakref import ref
 
 import offgrad_storage
 
+from offgrad.policies import Placement, Spill, Store
 from offgrad.session.ledger import Ledger, LedgerRow
 
 if TYPE_CHECKING:
@@ -26,12 +27,22 @@ class RowCounter(LedgerRow):
     waiting for each write would undo write-behind.
     """
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_pending", "_placement")
 
     def __init__(self, op: str, slot: str, module: str) -> None:
         super().__init__(op=op, slot=slot, module=module)
         # By id, oldest first.
         self._pending: OrderedDict[int, ref[SavedArray]] = OrderedDict()
+        self._placement: Placement | None = None
+
+    def note_placement(self, placement: Placement) -> None:
+        """Note the store of a placement."""
+        if placement is not self._placement:  # policies tend to give the same object
+            store = placement.store if isinstance(placement, Spill) else placement
+            if isinstance(store, Store):
+                self.add_stores(str(store))
+                # A store object would live as long as the session.
+                self._placement = placement if isinstance(store.store, str) else None
 
     def add_pending(self, saved: "SavedArray") -> None:
         """Look up the size of `saved` in its store later."""
@@ -85,10 +96,11 @@ class LedgerCounter:
         unique_nbytes: int,
         is_kept: bool,
         new: "SavedArray | None",
+        placement: Placement,
         seconds: float,
     ) -> None:
         """Count one save: its bytes, those not saved before, the new saved array with its write, if
-        it has begun, and the time it spent in a store.
+        it has begun, where the policy sends it, and the time it spent in a store.
         """
         counter = self._row(row)
         counter.saves += 1
@@ -97,6 +109,7 @@ class LedgerCounter:
         counter.kept_nbytes += nbytes * is_kept
         if new is not None:
             new.is_counted = True
+            counter.note_placement(placement)
             if new.stored is not None:
                 self.wrote(new)
         self.waited_to_write(row, seconds)
@@ -122,12 +135,14 @@ class LedgerCounter:
     def found(self, saved: "SavedArray") -> None:
         """Count an unpack that found the array in memory."""
         counter = self._row(saved.row)
+        counter.unpacks += 1
         counter.hits += 1
         counter.count_first_written()
 
     def read(self, saved: "SavedArray", seconds: float, *, prefetched: bool) -> None:
         """Count a get, and the time it took."""
         counter = self._row(saved.row)
+        counter.unpacks += 1
         counter.reads += 1
         counter.read_nbytes += saved.nbytes
         counter.hits += prefetched
@@ -138,6 +153,7 @@ class LedgerCounter:
     def recomputed(self, saved: "SavedArray") -> None:
         """Count a recomputed array."""
         counter = self._row(saved.row)
+        counter.unpacks += 1
         counter.recomputes += 1
         counter.recomputed_nbytes += saved.nbytes
 

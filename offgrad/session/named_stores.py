@@ -5,14 +5,16 @@ They live as long as the process, so that each step reuses the space that the st
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import offgrad_storage
-from offgrad_storage import AbstractArrayStore, StoreError
+from offgrad_storage import AbstractArrayStore, ForkedStoreError, StoreError
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad import memory
+from offgrad.memory.registry import WeakRegistry
 from offgrad.policies.names import STORES, store_and_codec
 
 INFLIGHT_NBYTES = 32 << 20
@@ -72,6 +74,40 @@ _store_memory = _StoreMemory()
 memory.register_reclaimable(_store_memory)
 
 
+unnamed: WeakRegistry[AbstractArrayStore] = WeakRegistry()
+"""The stores that programs made and gave to sessions."""
+
+
+class Traffic(NamedTuple):
+    """What all stores of sessions, without those in memory, have done so far.
+
+    Stores that a program made itself count while they live.
+
+    Attributes:
+        written_nbytes: stored bytes written.
+        read_nbytes: bytes of arrays got back.
+        stall_seconds: time in which puts and gets waited.
+    """
+
+    written_nbytes: int = 0
+    read_nbytes: int = 0
+    stall_seconds: float = 0.0
+
+
+def traffic() -> Traffic:
+    """Return the traffic of this process, of all sessions together."""
+    stores = []
+    for each in (*_own_stores(), *unnamed):
+        if not isinstance(each, offgrad_storage.PoolStore):
+            with suppress(ForkedStoreError):  # of the parent
+                stores.append(each.stats())
+    return Traffic(
+        sum(each.written_nbytes for each in stores),
+        sum(each.read_nbytes for each in stores),
+        sum(each.put_stall_seconds + each.get_stall_seconds for each in stores),
+    )
+
+
 def max_pack_nbytes(bound: int | None) -> int:
     """Return the maximum size of a pack in the store of a budget of `bound` bytes, or of none.
 
@@ -108,13 +144,17 @@ def open_store(
     with _lock:
         found = _stores.get(key)
         if found is None:
-            found = _stores[key] = _open(name, codec, directory, max_pack_nbytes)
+            found = _stores[key] = new_store(name, codec, directory, max_pack_nbytes)
         return found
 
 
-def _open(
-    name: str, codec: str | None, directory: str | None, max_pack_nbytes: int
+def new_store(
+    name: str,
+    codec: str | None = None,
+    directory: str | None = None,
+    max_pack_nbytes: int = MAX_PACK_NBYTES,
 ) -> AbstractArrayStore:
+    """Return a new store, with the settings of those that sessions use."""
     make: Any = STORES[name].store()
     options: dict[str, Any] = {"allocate": memory.empty, "hold": memory.empty}
     if codec is not None:

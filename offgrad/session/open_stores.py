@@ -1,12 +1,14 @@
 """The stores of one session: each is opened when a placement needs it first."""
 
 import os
+from threading import get_ident
 
 from offgrad_storage import AbstractArrayStore
 
+from offgrad.memory.meta import meters
 from offgrad.memory.registry import WeakRegistry
 from offgrad.policies import Store
-from offgrad.session.named_stores import MAX_PACK_NBYTES, open_store
+from offgrad.session.named_stores import MAX_PACK_NBYTES, open_store, unnamed
 
 
 class OpenStores:
@@ -23,11 +25,14 @@ class OpenStores:
 
     def of(self, placement: Store, max_pack_nbytes: int = MAX_PACK_NBYTES) -> AbstractArrayStore:
         """Return the store of `placement`, with packs of at most `max_pack_nbytes`."""
+        if meters and (meter := meters.get(get_ident())) is not None:
+            return meter.store_of(placement, max_pack_nbytes)  # type: ignore[no-any-return]
         key = (placement, max_pack_nbytes, os.getpid())
         store = self._named.get(key)
         if store is None:
             if not isinstance(placement.store, str):
                 store = placement.store  # not cached: it would live as long as the session
+                unnamed.add(store)
             else:
                 named = (placement.store, self._directory, placement.codec, max_pack_nbytes)
                 self._named[key] = store = open_store(*named)

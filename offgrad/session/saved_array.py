@@ -10,6 +10,7 @@ from offgrad_storage import Handle
 
 from offgrad import memory
 from offgrad.memory import Storage
+from offgrad.memory.meta import MetaArray
 from offgrad.session.states import NEXT, Deferred, Evicting, InMemory, Recomputed, State, Stored
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Layout:
 
     def view(self, data: Array) -> Array:
         """Return the array as a view of `data`, a C-contiguous array of the same bytes."""
-        return np.ndarray(self.shape, self.dtype, data, self.offset, self.strides)
+        kind = MetaArray if type(data) is MetaArray else np.ndarray
+        return np.ndarray.__new__(kind, self.shape, self.dtype, data, self.offset, self.strides)
 
 
 def compact(array: Array) -> tuple[Array, Layout, bool]:
@@ -225,8 +227,7 @@ class SavedArray:
             reference, version, offset = self._copy
             storage = reference()
             if storage is not None and storage.version == version:
-                flat = storage.root.reshape(-1).view("u1")
-                return storage, flat[offset : offset + self.nbytes]
+                return storage, storage.root.reshape(-1).view("u1")[offset : offset + self.nbytes]
         return None
 
     def take_buffer(self) -> Array | None:

@@ -1,10 +1,11 @@
 """Scope: where a session applies, and with which policy."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.saved_tensor import pop_hooks, push_hooks
+from offgrad.autograd.saved_tensor import Save, SaveHooks, Unpacker, pop_hooks, push_hooks
 from offgrad.nn import Module
 from offgrad.nn.hooks.call_stack import Call
 from offgrad.policies import ByModule, Policy
@@ -14,23 +15,62 @@ if TYPE_CHECKING:
     from offgrad.session.session import OffloadSession
 
 
+class StandIn(SaveHooks, Protocol):
+    """Hooks that get what a session would get."""
+
+    session: "OffloadSession | None"
+    """The session; None for all of them."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the session gets nothing now."""
+
+
+stand_ins: list[StandIn] = []
+"""For sessions entered from now on; of several for one session the last one."""
+
+
 class SessionHooks:
     """The saved-tensor hooks of a session and one policy: inside a call, or until they are popped.
 
     Attributes:
-        pack: `OffloadSession.pack` with the policy.
-        unpacker: the session.
+        session: that they belong to.
+        pack: `OffloadSession.pack` with the policy, or that of a stand-in.
+        unpacker: the session, or that of a stand-in.
     """
 
     def __init__(self, session: "OffloadSession", policy: Policy) -> None:
-        self.policy = policy
-        self.needs_replay: bool = getattr(policy, "recomputes", True)
-        self.unpacker = session
-        self.pack = partial(session.pack, policy=policy, recomputes=self.needs_replay)
+        self.session, self.policy = session, policy
+        self._stand_in: StandIn | None = None
+        for each in stand_ins:
+            if each.session in (None, session):
+                self._stand_in = each
+        self.renew()
         # The call inside which they apply, None if they are popped by hand; and how many names
         # further out the rule matched.
         self.call: Call | None = None
         self._depth = 0
+
+    def renew(self) -> None:
+        """Follow the stand-in, if it runs, else what the policy is now."""
+        stand_in = self._stand_in
+        self.pack: Callable[[Save], Any]
+        self.unpacker: Unpacker
+        if stand_in is not None and stand_in.is_running:
+            self.needs_replay, self.unpacker = stand_in.needs_replay, stand_in.unpacker
+            self.pack = self._pack_by_stand_in
+        else:
+            self.needs_replay = getattr(self.policy, "recomputes", True)
+            self.unpacker = self.session
+            self.pack = partial(self.session.pack, policy=self.policy, recomputes=self.needs_replay)
+
+    def _pack_by_stand_in(self, save: Save) -> Any:
+        stand_in = self._stand_in
+        assert stand_in is not None
+        if stand_in.is_running:
+            return stand_in.pack(save)
+        self.renew()  # it has ended inside of the block
+        return self.pack(save)
 
     def enter(self, call: Call, depth: int) -> None:
         """Apply until `call` ends: innermost, but outside hooks of this call with less depth."""
@@ -51,7 +91,13 @@ class SessionHooks:
 def active_hooks(session: "OffloadSession") -> list[SessionHooks]:
     """Return the session's hooks in this thread, innermost first."""
     found = [each for each in saved_tensor.state.hooks if isinstance(each, SessionHooks)]
-    return [each for each in reversed(found) if each.unpacker is session]
+    return [each for each in reversed(found) if each.session is session]
+
+
+def share_hooks() -> None:
+    """Give the hooks of this thread to all threads that have pushed none, now and later."""
+    # An attribute of the class of a `threading.local` is the default of each thread.
+    type(saved_tensor.state).hooks = saved_tensor.state.hooks
 
 
 class ModuleScope:

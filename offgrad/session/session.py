@@ -6,7 +6,7 @@ writes or recomputes it, once for all tensors that share its bytes. When a backw
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from offgrad_storage import StoreError
 from offgrad_storage.interrupts import MaskedLock, interruptible, masked
 
 from offgrad import memory
-from offgrad.autograd.saved_tensor import KEEP, Save, SavedTensor
+from offgrad.autograd.saved_tensor import KEEP, Save
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import Storage
 from offgrad.memory.forks import forkables
@@ -35,14 +35,21 @@ from offgrad.session.pending_writes import PendingWrites
 from offgrad.session.placement import decide, save_context, store_attributes
 from offgrad.session.recompute import Recomputation, recomputation_for
 from offgrad.session.saved_array import Array, PackedTensor, SavedArray, StorageRange
+from offgrad.session.shown import ShownSession
 from offgrad.session.states import Deferred, InMemory, Recomputed, Stored
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
+    from offgrad.policies import Placement, SaveContext
 
 
-class OffloadSession:
-    """Applies a policy to every tensor saved for backward inside the ``with`` block.
+observers: "list[Callable[[OffloadSession], object]]" = []
+"""Called with each session that is entered."""
+
+
+class OffloadSession(ShownSession):
+    """Applies a policy to every tensor saved for backward inside the ``with`` block, or while the
+    decorated function runs.
 
     A session may be entered again, by one thread or several; each thread's innermost session
     applies. With `module`, or with a mapping of policies by module, it applies inside these modules
@@ -56,15 +63,14 @@ class OffloadSession:
     with NumPy (see `from_numpy`) are copied at once, because NumPy does not report changes; the
     array of ``tensor.numpy()`` must not be changed, as without a session.
 
-    Attributes:
-        policy: decides where each tensor goes.
-
     Example:
         >>> x = offgrad.randn(256, 256, requires_grad=True)
         >>> with offgrad.offload("disk") as session:
         ...     loss = x.sin().sum()
         >>> loss.backward()
     """
+
+    _open_stores: Callable[[str | None], OpenStores] = OpenStores
 
     def __init__(
         self,
@@ -74,20 +80,22 @@ class OffloadSession:
         model: Module | None = None,
         directory: str | None = None,
         prefetch_nbytes: int | str = 32 << 20,
+        budget: int | str | None = None,
     ) -> None:
         """Make a session.
 
         Args:
-            policy: text, such as ``"keep"``, ``"pool"``, ``"disk:lz4"``, ``"zarr,min=1MiB"``,
-                ``"cast:float16"`` (see `parse_policy`); a store; an object with a
-                method ``place(context)``; a list of these, of which the first with an answer
-                decides (see `First`); or a mapping of these by patterns of module names, such as
-                ``{"blocks.*.attn": "disk"}`` (see `ByModule`).
+            policy: text, such as ``"disk:lz4"`` or ``"zarr,min=1MiB"`` (see `parse_policy`); a
+                store; an object with a method ``place(context)``; a list of these, of which the
+                first with an answer decides (see `First`); or a mapping of these by patterns of
+                module names, as ``{"blocks.*.attn": "disk"}`` (see `ByModule`). ``"auto"`` chooses
+                one after two steps, within `budget`.
             module: apply the policy inside this module only.
             model: the root of qualified module names; needed for a mapping. By default the root is
                 the outermost module called inside the session.
             directory: where stores that the policy names write.
             prefetch_nbytes: the maximum read ahead of its use in backward; bytes or text.
+            budget: for ``"auto"``, the bound of the memory held for backward; bytes or text.
 
         Raises:
             ValueError: if a pattern matches no module of `model`, or no model is given for it.
@@ -98,7 +106,7 @@ class OffloadSession:
         self._blocks = Blocks(self.policy, module, model)
         # Held briefly: no store is called, and no memory allocated, with it held.
         self._lock = MaskedLock(reentrant=True)
-        self._stores = OpenStores(directory)
+        self._stores = self._open_stores(directory)
         self._ledger = LedgerCounter()
         self._dedup = DedupIndex()
         self._pending = PendingWrites()
@@ -113,6 +121,8 @@ class OffloadSession:
 
     def __enter__(self) -> "OffloadSession":
         self._blocks.check()
+        for observer in tuple(observers):
+            observer(self)
         entered = False
         try:
             with self._lock:
@@ -143,9 +153,6 @@ class OffloadSession:
         if self._rules is not None and kind is None and not self._blocks.are_running:
             self._rules.warn(stacklevel=3)
 
-    def __repr__(self) -> str:
-        return f"<OffloadSession {self.policy}>"
-
     @property
     def ledger(self) -> Ledger:
         """The figures so far."""
@@ -155,14 +162,7 @@ class OffloadSession:
     # Forward
 
     def pack(self, save: Save, policy: Policy, recomputes: bool = True) -> Any:
-        """Place a tensor by `policy`; return a `PackedTensor`, or `KEEP`.
-
-        Args:
-            save: the tensor, and the facts of its save.
-            policy: decides.
-            recomputes: whether the policy may answer with `Recompute`.
-        """
-        # Facts
+        """Place a tensor by `policy`, which may `Recompute`; return a `PackedTensor`, or `KEEP`."""
         part = StorageRange.of(save.array, save.storage)
         recomputation = recomputation_for(save.owner, part, self) if recomputes else None
         ops = 0 if recomputation is None else recomputation.ops
@@ -171,12 +171,17 @@ class OffloadSession:
         context = save_context(save, module, self._blocks.entered - 1, ops)
         if self._rules is not None:
             self._rules.note(context)
-
-        # Decision
         placement = decide(policy, context)
-        is_kept = isinstance(placement, Keep) or not part.data.nbytes
         recomputed = recomputation if isinstance(placement, Recompute) else None
-        is_lossless = placement.lossless if recomputed is None else recomputed.lossless
+        lossless = placement.lossless if recomputed is None else recomputed.lossless
+        return self.carry_out(placement, lossless, context, part, recomputed, save.is_data)
+
+    def carry_out(
+        self, placement: "Placement", is_lossless: bool, context: "SaveContext",
+        part: StorageRange, recomputed: Any, is_data: bool,
+    ) -> Any:  # fmt: skip
+        """Carry out a placement, which `recomputed` carries out if it is given: see `pack`."""
+        is_kept = isinstance(placement, Keep) or not part.data.nbytes
 
         with masked:  # stores' waits admit interrupts
             # Dedup
@@ -204,7 +209,7 @@ class OffloadSession:
                 if saved is None:
                     saved = new = SavedArray(part.data, row, self._ledger, is_lossless)
                     attributes = store_attributes(context)
-                    can_defer = save.is_data and is_lossless and not part.storage.external
+                    can_defer = is_data and is_lossless and not part.storage.external
                     if recomputed is not None:
                         if not self._recompute_later(saved, part, recomputed):
                             is_kept, new = True, None
@@ -228,7 +233,8 @@ class OffloadSession:
                 try:
                     if new is not None and isinstance(new.state, Stored):
                         self._pending.add(new.state.handle)
-                    self._ledger.saved(row, context.nbytes, unique_nbytes, is_kept, new, seconds)
+                    counts = context.nbytes, unique_nbytes, is_kept
+                    self._ledger.saved(row, *counts, new, placement, seconds)
                 finally:
                     self._lock.release()
 
@@ -282,9 +288,7 @@ class OffloadSession:
 
     def reclaim(self) -> bool:
         """Free memory: finish pending writes, drop prefetches, write deferred and budgeted arrays.
-
-        Returns:
-            Whether there was any, or another thread holds the lock.
+        Return whether there was any, or another thread holds the lock.
 
         Raises:
             StoreError, MemoryError: a store did not take an array; it stays in memory.
@@ -294,7 +298,7 @@ class OffloadSession:
                 return True
             failure: Exception | None = None
             try:
-                held_nbytes = self._held_nbytes()
+                held_nbytes = self._passes.prefetched_nbytes() + self._budgets.held_nbytes
                 self._passes.shrink()
             finally:
                 self._lock.release()
@@ -307,7 +311,7 @@ class OffloadSession:
                 failure = self._budgets.reclaim() or failure
                 pending = self._pending.handles()
                 is_freeing = (
-                    self._held_nbytes() < held_nbytes
+                    self._passes.prefetched_nbytes() + self._budgets.held_nbytes < held_nbytes
                     or self._budgets.are_evicting
                     or self._deferred_writes.is_putting
                 )
@@ -324,9 +328,6 @@ class OffloadSession:
         """Return the bytes held besides tensors, by purpose."""
         return {"prefetched for backward": self._passes.prefetched_nbytes()}
 
-    def _held_nbytes(self) -> int:
-        return self._passes.prefetched_nbytes() + self._budgets.held_nbytes
-
     # Backward
 
     def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
@@ -337,10 +338,6 @@ class OffloadSession:
             self._passes.cancel_prefetches()
             uses = [each.saved for each in packed]
             return self._passes.begin(uses, self._ledger.count_written)
-
-    def sources(self) -> Iterable[SavedTensor]:
-        """Return nothing: stores need no saved tensors."""
-        return ()
 
     def unpack(self, packed: PackedTensor) -> "Tensor":
         """Return the saved tensor: from memory if it is there, else recomputed or read."""

@@ -294,3 +294,22 @@ def test_classes_of_pixels_in_range(name: str) -> None:
     target = offgrad.full((1, 4, 4), 3, dtype=offgrad.int64)
     with pytest.raises(IndexError, match="0 to 2"):
         getattr(F, name)(offgrad.zeros(1, 3, 4, 4), target)
+
+
+@pytest.mark.parametrize("target", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("pos_weight", [None, 2.0])
+def test_infinite_logits_have_pytorchs_losses_and_gradients(
+    target: float, pos_weight: float | None
+) -> None:
+    torch = pytest.importorskip("torch")
+    found = []
+    for module in (offgrad, torch):
+        x = module.tensor([float("inf"), float("-inf"), 3e38], requires_grad=True)
+        weight = None if pos_weight is None else module.tensor([pos_weight])
+        losses = module.nn.functional.binary_cross_entropy_with_logits(
+            x, module.full((3,), target), pos_weight=weight, reduction="none"
+        )
+        losses.sum().backward()
+        found.append((losses.tolist(), x.grad.tolist()))
+    ours, theirs = found
+    np.testing.assert_array_equal(ours, theirs)

@@ -90,7 +90,7 @@ SPECS = [
            [((2, 3), (2, 3))],
            lambda a, b: (WEIGHT * (-b * np.log(a) - (1 - b) * np.log(1 - a))).mean(),
            domain=_probabilities, torch=False),
-    OpSpec("binary_cross_entropy_logits_weight", (pair_losses.BinaryCrossEntropyWithLogits,),
+    OpSpec("binary_cross_entropy_logits_weight", (),
            _weighted, [((2, 3), (2, 3))],
            lambda a, b: (WEIGHT * (WEIGHT * b * _softplus(-a) + (1 - b) * _softplus(a))).mean()),
     OpSpec("kl_div_batchmean", (), lambda m, a, b: call(m, "F.kl_div", a, b, reduction="batchmean"),

@@ -281,7 +281,11 @@ def test_printing() -> None:
         assert str(Store(store)) == "PoolStore"
         assert str(Offload(store)) == "PoolStore, from 64.0 KiB"
     assert repr(offgrad.offload("keep")) == "<OffloadSession keep>"
-    assert repr(Offload("disk")) == "Offload(store='disk', codec=None, min_nbytes=65536)"
+    assert repr(Offload("disk")) == "Offload('disk')"
+    assert (
+        repr(Offload("disk", "lz4", 3 << 20)) == "Offload('disk', codec='lz4', min_nbytes='3MiB')"
+    )
+    assert repr(Offload("pool", min_nbytes=1)) == "Offload('pool', min_nbytes=1)"
 
 
 def test_equality_and_hash() -> None:

@@ -3,12 +3,16 @@
 import os
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
 import offgrad
-from offgrad.profiler import profile_memory
-from offgrad.profiler.recorder import Points, Recorder
+from offgrad import memory
+from offgrad.profiler import profile, profile_memory
+from offgrad.profiler.recording import Recording
 from tests.forked import run_in_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -19,7 +23,10 @@ def _backward() -> None:
     (x * x).sum().backward()
 
 
-def test_a_child_records_on_while_other_threads_run_backward_passes() -> None:
+@pytest.mark.parametrize("record", [profile_memory, profile])
+def test_a_child_records_on_while_other_threads_run_backward_passes(
+    record: Callable[[], AbstractContextManager[Any]],
+) -> None:
     stopping = threading.Event()
 
     def repeat() -> None:
@@ -27,35 +34,60 @@ def test_a_child_records_on_while_other_threads_run_backward_passes() -> None:
             _backward()
 
     threads = [threading.Thread(target=repeat) for _ in range(3)]
-    with profile_memory() as profile:
+    with record() as prof:
+
+        def in_child() -> None:
+            _backward()
+            assert prof.peak_nbytes > 0
+
         for each in threads:
             each.start()
         try:
-            for _ in range(30):
+            for _ in range(20):
                 time.sleep(0.002)
-                run_in_child(_backward)
+                run_in_child(in_child)
         finally:
             stopping.set()
             for each in threads:
                 each.join()
-    assert any(each.name == "backward" for each in profile.phases)
+    figures = prof.to_dict() if record is profile else prof.as_dict()
+    assert any(each["name"] == "backward" for each in figures["phases"])
+
+
+def test_a_profile_ends_in_a_child() -> None:
+    def in_child() -> None:
+        with profile() as inner:
+            offgrad.zeros(1000)
+        assert inner.peak_nbytes >= 4000
+        recording.__exit__(None, None, None)
+        assert prof.to_dict()["timeline"]["nbytes"][-1] == memory.allocated()
+
+    recording = profile()
+    with recording as prof:
+        kept = offgrad.zeros(100)
+        run_in_child(in_child)
+        del kept
 
 
 def test_a_pass_of_another_thread_has_ended_in_the_child() -> None:
-    recorder = Recorder()
+    recording = Recording(detailed=False)
     running, end = threading.Event(), threading.Event()
 
     def run_pass() -> None:
-        recorder.on_backward(True)
+        recording.tape.begin_pass([])
         running.set()
         assert end.wait(60)
-        recorder.on_backward(False)
+        recording.tape.end_pass()
+
+    def names() -> list[str]:
+        account = recording.read()
+        return [each["name"] for each in account.steps.phases(recording.now, account.total)]
 
     def in_child() -> None:
-        assert [each.is_backward for each in recorder.segments] == [False, True, False]
-        recorder.on_backward(True)
-        recorder.on_backward(False)
-        assert [each.is_backward for each in recorder.segments] == [False, True, False, True, False]
+        assert names() == ["other", "backward", "other"]
+        recording.tape.begin_pass([])
+        recording.tape.end_pass()
+        assert names() == ["other", "backward", "other", "backward", "other"]
 
     thread = threading.Thread(target=run_pass)
     thread.start()
@@ -63,29 +95,3 @@ def test_a_pass_of_another_thread_has_ended_in_the_child() -> None:
     run_in_child(in_child)
     end.set()
     thread.join()
-
-
-def test_points_are_downsampled_in_a_child_of_a_fork_during_a_downsampling() -> None:
-    points = Points(max_points=1000)
-    stopping = threading.Event()
-
-    def fill() -> None:
-        while not stopping.is_set():
-            points.downsample(500)
-
-    def in_child() -> None:
-        for nbytes in range(3000):
-            points.add(nbytes)
-        assert len(points) <= 1000
-
-    for nbytes in range(999):
-        points.add(nbytes)
-    thread = threading.Thread(target=fill)
-    thread.start()
-    try:
-        for _ in range(50):
-            time.sleep(0.0005)
-            run_in_child(in_child)
-    finally:
-        stopping.set()
-        thread.join()

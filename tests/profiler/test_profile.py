@@ -141,6 +141,10 @@ def test_table_says_the_figures() -> None:
     assert "1 backward pass" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "3 backward passes" in str(_profile(steps=3))
+    html = profile._repr_html_()
+    assert html.count("<tr>") == len(text.splitlines()) - 6  # a title, a caption and four lines
+    assert ">peak in backward</td>" in html
+    assert repr(profile).startswith("<MemoryProfile: peak of ")
 
 
 def test_the_text_is_the_same_in_a_notebook(

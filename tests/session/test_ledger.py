@@ -404,18 +404,22 @@ def test_json_round_trips_to_the_dict(store: RecordingStore) -> None:
 
 
 def test_the_table_has_a_line_for_each_of_the_largest_rows_and_one_for_the_rest() -> None:
-    rows = [LedgerRow(op=f"Op{n}", slot="self", logical_nbytes=n, saves=1) for n in range(1, 15)]
-    lines = str(Ledger.of(rows)).splitlines()
-    columns = lines[2].split()
-    assert columns[0] == "saves"
-    assert columns.index("encoded") + 1 == columns.index("stored")
-    assert lines[3].split()[:3] == ["1", "14", "B"]
-    assert lines[3].endswith("  Op14.self")
-    assert lines[-1].split()[:3] == ["4", "10", "B"]
-    assert lines[-1].endswith("  (4 more)")
-    assert len(lines) == 2 + 1 + 10 + 1
-    assert len({len(line.rpartition("  ")[0]) for line in lines[2:]}) == 1
+    rows = [
+        LedgerRow(op=f"Op{n}", slot="self", logical_nbytes=n, saves=1, store="disk" * (n % 2))
+        for n in range(1, 15)
+    ]
+    summary, table, legend = str(Ledger.of(rows)).split("\n\n")
+    assert summary.startswith("14 tensors saved for backward, 105 B")
+    lines = table.splitlines()
+    assert lines[0].split() == ["op", "and", "slot", "store", "saves", "saved"]
+    assert lines[1].split() == ["Op14.self", "-", "1", "14", "B"]
+    assert lines[2].split() == ["Op13.self", "disk", "1", "13", "B"]
+    assert lines[-1].split() == ["(4", "more)", "disk", "4", "10", "B"]
+    assert len(lines) == 1 + 10 + 1
+    assert legend.startswith("store: where the policy sends them; saves: tensors saved")
+    assert "recomputed" not in legend
     assert str(Ledger()).startswith("0 tensors saved")
+    assert repr(Ledger()).startswith("<Ledger: 0 tensors saved")
 
 
 def test_threads_that_share_a_session_lose_no_count() -> None:

@@ -69,7 +69,7 @@ def product(a: Array, b: Array) -> Array:
 
 def times(a: Any, b: Any) -> Any:
     """Return ``a @ b`` of tensors or, in a `backward` that runs on arrays, of arrays."""
-    return product(a, b) if type(a) is np.ndarray else a @ b
+    return product(a, b) if isinstance(a, np.ndarray) else a @ b
 
 
 class _Product(Op):

@@ -31,6 +31,7 @@ from offgrad.ops._nn.pair_losses import (
     SmoothL1Loss,
     SoftMarginLoss,
 )
+from offgrad.ops._nn.smooth_activations import logsigmoid
 from offgrad.ops._shape.permuting import broadcast_tensors
 
 if TYPE_CHECKING:
@@ -232,9 +233,7 @@ def binary_cross_entropy_with_logits(
     if pos_weight is None:
         losses: Tensor = BinaryCrossEntropyWithLogits.apply(x, target, reduction=0)
     else:
-        # softplus(-x) is the loss for the target 1.
-        positive = BinaryCrossEntropyWithLogits.apply(x, target.new_ones(x.shape), reduction=0)
-        losses = (1 - target) * x + ((pos_weight - 1) * target + 1) * positive
+        losses = (1 - target) * x - ((pos_weight - 1) * target + 1) * logsigmoid(x)
     return reduce(losses if weight is None else losses * weight, reduction)
 
 
