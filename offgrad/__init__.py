@@ -113,6 +113,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     )
     from offgrad._config import show_config
     from offgrad.func import vmap
+    from offgrad.prediction import estimate
     from offgrad.serialization import load, save
     from offgrad.session import offload, offload_model
     from offgrad.utils.dlpack import to_dlpack
@@ -176,6 +177,7 @@ _NAMES = {
     **_rare.NAMES,
     "DisableTorchFunction": "_C",
     "DisableTorchFunctionSubclass": "_C",
+    "load_ipython_extension": "_ipython",
 }
 
 __getattr__ = _missing.missing("offgrad", _MODULES, _NAMES)
@@ -203,6 +205,7 @@ __all__ = [
     "dtype",
     "e",
     "enable_grad",
+    "estimate",
     "fft",
     "fill_",
     "float",

@@ -1,0 +1,172 @@
+"""offload("auto"): a session that records two steps, then chooses its policy."""
+
+from typing import TYPE_CHECKING, Any
+
+from offgrad import memory
+from offgrad.autograd.saved_tensor import Save
+from offgrad.policies import Budget, Placement, Policy, SaveContext
+from offgrad.prediction.choosing import choose
+from offgrad.prediction.machine import Machine, measured, parse_rate
+from offgrad.prediction.plan import Plan
+from offgrad.prediction.recorder import SaveRecorder
+from offgrad.session.scope import active_hooks
+from offgrad.session.session import OffloadSession
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from offgrad.nn import Module
+
+_STEPS = 2  # the first compiles and warms up
+_MAX_SEARCH_SECONDS = 10.0
+
+
+class AutoPolicy(Policy):
+    """The policy of `AutoSession`: a budget until the plan is chosen, then the plan.
+
+    Attributes:
+        nbytes: the bound of the memory held for backward.
+        plan: None until it is chosen.
+    """
+
+    def __init__(self, budget: int | str) -> None:
+        self.nbytes = memory.parse_nbytes(budget)
+        self.plan: Plan | None = None
+        self._safe = Budget(self.nbytes)
+
+    def place(self, context: SaveContext) -> Placement | None:
+        return (self._safe if self.plan is None else self.plan).place(context)
+
+    @property
+    def recomputes(self) -> bool:
+        return self.plan is not None and self.plan.recomputes
+
+    def __str__(self) -> str:
+        return f"auto, {self._safe}" if self.plan is None else str(self.plan)
+
+
+class AutoSession(OffloadSession):
+    """A session that records two steps, and then chooses for each class of saved tensors.
+
+    Up to the end of the second backward pass the recorder holds what is saved, within the bound;
+    what is above it goes to the disk. As the third step begins, in the same block or in another,
+    the plan is chosen, which takes some seconds; the drive is measured once for each device, and
+    remembered. All results have the same bits as without a session.
+
+    Args:
+        policy: ``"auto"``.
+        budget: the bound of the memory held for backward.
+        module, model, directory, prefetch_nbytes: see `OffloadSession`.
+        bandwidth: of the drive, instead of measuring it; bytes per second, or text as ``"1GB/s"``.
+
+    Raises:
+        ValueError: if there is no budget, or a size or rate is none.
+    """
+
+    def __init__(
+        self,
+        policy: Any = "auto",
+        *,
+        budget: int | str | None = None,
+        module: "Module | None" = None,
+        model: "Module | None" = None,
+        directory: str | None = None,
+        prefetch_nbytes: int | str = 32 << 20,
+        bandwidth: float | str | None = None,
+    ) -> None:
+        if budget is None:
+            raise ValueError(
+                "auto needs the bound of the memory held for backward, as in "
+                "offload('auto', budget='512MiB')"
+            )
+        self._auto = AutoPolicy(budget)
+        self._rate = None if bandwidth is None else parse_rate(bandwidth)
+        self._directory = directory
+        super().__init__(
+            self._auto,
+            module=module,
+            model=model,
+            directory=directory,
+            prefetch_nbytes=prefetch_nbytes,
+        )
+        self._recorder: SaveRecorder | None = None
+        self._recorded = 0
+        self._is_choosing = False
+
+    @property
+    def chosen(self) -> Plan | None:
+        """The plan; None until it is chosen."""
+        return self._auto.plan
+
+    def explain(self) -> str:
+        """Return what was chosen, and why, as lines of text."""
+        if self.chosen is None:
+            return f"nothing chosen yet: {self._recorded} of {_STEPS} steps are recorded"
+        return self.chosen.explain()
+
+    def __enter__(self) -> "AutoSession":
+        if self.chosen is None and not self._blocks.are_running:
+            self._begin_step()
+        super().__enter__()
+        return self
+
+    def pack(self, save: Save, policy: Policy, recomputes: bool = True) -> Any:
+        # A block around several steps: the recorder has ended inside it.
+        if self._recorded >= _STEPS and self.chosen is None and not self._is_choosing:
+            self._choose()
+            for hooks in active_hooks(self):
+                hooks.renew()
+        return super().pack(save, policy, recomputes)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: "TracebackType | None",
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        recorder = self._recorder
+        if recorder is not None and (kind is not None or not recorder.has_saves):
+            recorder.stop()
+
+    def _begin_step(self) -> None:
+        """Record the step that begins, or choose the plan."""
+        if self._recorder is not None:
+            self._recorder.stop()  # of a step without a backward pass
+        if self._recorded < _STEPS:
+            if self._recorder is None:
+                self._recorder = SaveRecorder(self._auto.nbytes, self._model, session=self)
+                self._recorder.on_pass_end = self._on_pass_end
+            self._recorder.start()
+        else:
+            self._choose()
+
+    def _choose(self) -> None:
+        """Choose the plan for the step recorded last. Until it is chosen the bound holds."""
+        recorder = self._recorder
+        if recorder is None or self._is_choosing:
+            return
+        self._is_choosing = True
+        try:
+            machine = Machine() if self._rate is not None else measured(self._directory)
+            if self._rate is not None:
+                machine = machine.with_bandwidth(self._rate)
+            self._auto.plan = choose(
+                recorder.recording,
+                self._auto.nbytes,
+                machine=machine,
+                max_seconds=_MAX_SEARCH_SECONDS,
+            )
+            self._recorder = None
+        finally:
+            self._is_choosing = False
+
+    def _on_pass_end(self) -> None:
+        recorder = self._recorder
+        if recorder is None or not recorder.is_running:
+            return
+        self._recorded += recorder.has_saves
+        recorder.step()
+        # A block may have more steps: the next one begins.
+        if self._recorded >= _STEPS or not self._blocks.are_running:
+            recorder.stop()

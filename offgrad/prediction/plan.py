@@ -1,0 +1,93 @@
+"""Plan: a policy that was chosen for a recorded step, and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from offgrad.memory import format_nbytes
+from offgrad.policies import Placement, Policy, SaveContext, parse_policy
+from offgrad.policies.base import Wrapper
+from offgrad.prediction.simulation import Replay
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a plan does with one class of saved tensors.
+
+    Attributes:
+        op, slot: that save.
+        module: the name of their modules, with ``*`` for numbers.
+        action: ``"keep"``, ``"recompute"``, ``"store"`` or ``"encode"``.
+        tensors, nbytes: of the class.
+        chosen: the part of the tensors for which the action is chosen; the others are kept.
+        reason: in words.
+    """
+
+    op: str
+    slot: str
+    module: str
+    action: str
+    tensors: int
+    nbytes: int
+    chosen: int
+    reason: str
+
+    def __str__(self) -> str:
+        count = str(self.tensors)
+        if self.chosen != self.tensors and self.action != "keep":
+            count = f"{self.chosen} of {self.tensors}"
+        where = f" in {self.module}" if self.module else ""
+        return (
+            f"{self.action:>9}  {count:>9}  {format_nbytes(self.nbytes):>9}  "
+            f"{self.op}.{self.slot}{where}: {self.reason}"
+        )
+
+
+class Plan(Wrapper):
+    """A policy for the classes of tensors that a step saves.
+
+    ``str(plan)`` is text that `parse_policy` makes into an equal policy.
+
+    Attributes:
+        text: of the policy.
+        then: the policy.
+        nbytes: the bound of the memory held for backward.
+        predicted: what a step takes with it.
+        others: what it takes under policies that were compared with it.
+        choices: for each class, the largest first.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        nbytes: int,
+        predicted: Replay,
+        others: Sequence[Replay] = (),
+        choices: Sequence[Choice] = (),
+    ) -> None:
+        self.text, self.nbytes, self.predicted = text, nbytes, predicted
+        self.then: Policy = parse_policy(text)
+        self.others, self.choices = tuple(others), tuple(choices)
+
+    def place(self, context: SaveContext) -> Placement | None:
+        return self.then.place(context)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.text!r}>"
+
+    def explain(self) -> str:
+        """Return what was chosen, and why, as lines of text."""
+        lines = [
+            f"Held for backward: at most {format_nbytes(self.nbytes)}. Predicted for a step: "
+            f"{self.predicted.seconds:.3f} s, a peak of {format_nbytes(self.predicted.peak_nbytes)}"
+        ]
+        for other in self.others:
+            lines.append(
+                f"  instead of {other.seconds:.3f} s, {format_nbytes(other.peak_nbytes)}: "
+                f"{other.policy}"
+            )
+        lines += map(str, self.choices)
+        lines.append(f"As text: {self.text}")
+        return "\n".join(lines)

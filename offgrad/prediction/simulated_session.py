@@ -1,0 +1,102 @@
+"""What a replay runs: a session on simulated stores, with simulated memory."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from offgrad_storage import MemoryCounter
+
+from offgrad.memory import POOL_THRESHOLD
+from offgrad.memory.meta import counters
+from offgrad.policies import Store
+from offgrad.policies.names import STORES
+from offgrad.prediction.drive import Drive
+from offgrad.prediction.simulated_store import SimulatedPool, SimulatedStore
+from offgrad.session.named_stores import MAX_PACK_NBYTES
+from offgrad.session.open_stores import OpenStores
+from offgrad.session.session import OffloadSession
+
+Array = np.ndarray[Any, Any]
+
+
+class SimulatedMemory:
+    """Counts the meta arrays of a replay, and notes the peak with the program's own memory."""
+
+    def __init__(self) -> None:
+        self._counter = MemoryCounter()
+        self._counter.observers[self] = lambda count, *_: self._note(count)
+        self.rest_nbytes = self.peak_nbytes = 0
+        self._is_moving = False
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what this thread allocates."""
+        thread = threading.get_ident()
+        counters[thread] = self._count
+        try:
+            yield
+        finally:
+            del counters[thread]
+
+    def own(self, owner: Any, nbytes: int) -> None:
+        """Count `nbytes` until `owner` dies. `set_rest` follows, without these."""
+        if nbytes:
+            self._is_moving = True
+            self._counter.add(owner, nbytes)
+
+    def set_rest(self, nbytes: int) -> None:
+        """Set the program's own memory."""
+        self.rest_nbytes, self._is_moving = nbytes, False
+        self._note(self._counter.allocated)
+
+    def reset_peak(self) -> None:
+        """Forget the peak."""
+        self.peak_nbytes = 0
+        self._note(self._counter.allocated)
+
+    def _count(self, array: Array) -> None:
+        if array.nbytes >= POOL_THRESHOLD:
+            self._counter.add(array, array.nbytes)
+
+    def _note(self, nbytes: int) -> None:
+        if not self._is_moving:
+            self.peak_nbytes = max(self.peak_nbytes, self.rest_nbytes + nbytes)
+
+
+class SimulatedStores(OpenStores):
+    """Simulated stores, one for each that a session would open."""
+
+    def __init__(self, drive: Drive, ratios: Callable[[str, Mapping[str, object]], float]) -> None:
+        super().__init__(None)
+        self._drive, self._ratios = drive, ratios
+        self._simulated: dict[tuple[str, str | None, int], SimulatedStore] = {}
+
+    def of(self, placement: Store, max_pack_nbytes: int = MAX_PACK_NBYTES) -> SimulatedStore:
+        store = placement.store
+        name = store if isinstance(store, str) else type(store).__name__
+        is_pool = STORES[name].is_in_memory if name in STORES else name == "PoolStore"
+        key = (name, placement.codec, 0 if is_pool else max_pack_nbytes)
+        if key not in self._simulated:
+            codec, ratio = placement.codec, None
+            if codec is not None:
+
+                def ratio(attributes: Mapping[str, object]) -> float:
+                    return self._ratios(codec, attributes)
+
+            kind = SimulatedPool if is_pool else SimulatedStore
+            self._simulated[key] = kind(self._drive, key[2], ratio, name in ("zarr", "ZarrStore"))
+        return self._simulated[key]
+
+    @property
+    def are_writing(self) -> bool:
+        return False
+
+
+class SimulatedSession(OffloadSession):
+    """A session whose stores are simulated."""
+
+    def __init__(self, stores: SimulatedStores, prefetch_nbytes: int) -> None:
+        self._open_stores = lambda _: stores
+        super().__init__("keep", prefetch_nbytes=prefetch_nbytes)
