@@ -13,9 +13,11 @@ import pytest
 import offgrad
 
 LAZY = {
+    "offgrad._display",
     "offgrad._checkpoint.reader",
     "offgrad._checkpoint.unpickler",
     "offgrad._checkpoint.writer",
+    "offgrad.cli.compare.curve",
     "offgrad.cli.compare.plot",
     "offgrad.kernels._meta",
     "offgrad.policies",

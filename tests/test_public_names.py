@@ -58,6 +58,7 @@ FACES = (
     "offgrad.optim",
     "offgrad.overrides",
     "offgrad.policies",
+    "offgrad.prediction",
     "offgrad.profiler",
     "offgrad.random",
     "offgrad.return_types",

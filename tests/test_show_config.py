@@ -8,7 +8,7 @@ import pytest
 
 import offgrad
 from offgrad import kernels
-from offgrad.cli.compare.environment import describe_machine
+from offgrad.cli.machine import describe_machine
 
 
 def test_printed_and_as_dictionaries(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,17 +4,19 @@ Internal, but for the command itself.
 """
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from typing import NoReturn
 
 import click
 
 import offgrad
-from offgrad.cli.compare.command import compare as _compare
-from offgrad.cli.warmup.command import warmup as _warmup
+from offgrad.cli.errors import BadValue
+from offgrad.cli.terminal import any_encoding
 
 __all__ = ["main"]
 
@@ -27,14 +29,38 @@ class _Stopped(BaseException):
         self.signum = signum
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Imports a command when it is needed first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*_COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            near = get_close_matches(cmd_name, _COMMANDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_COMMANDS)}"
+            raise BadValue(f"there is no command {cmd_name!r}; {hint}")
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+_COMMANDS = {
+    "bench-storage": "offgrad.cli.bench_storage.command:bench_storage",
+    "compare": "offgrad.cli.compare.command:compare",
+    "doctor": "offgrad.cli.doctor.command:doctor",
+    "profile": "offgrad.cli.profile.command:profile",
+    "replay": "offgrad.cli.replay.command:replay",
+    "run": "offgrad.cli.run.command:run",
+    "tune": "offgrad.cli.tune.command:tune",
+    "warmup": "offgrad.cli.warmup.command:warmup",
+}
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(offgrad.__version__, prog_name="offgrad")
 def _commands() -> None:
     """Train models whose saved tensors can live in RAM, on disk or in Zarr."""
-
-
-_commands.add_command(_compare)
-_commands.add_command(_warmup)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -43,13 +69,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     The exit status is 0 for success, 1 for failures and wrong results, 2 for bad values, 130 after
     Ctrl-C and 143 after SIGTERM. Options may also be set by environment variables, such as
     OFFGRAD_COMPARE_STEPS for --steps of compare.
+
+    A command that runs a program of the user returns a function that does so. It is called outside
+    of click and of the handlers of signals, so that the program's exceptions pass, as in Python.
     """
-    sys.exit(_run(arguments))
+    outcome = _run(arguments)
+    sys.exit(outcome() if callable(outcome) else outcome)
 
 
-def _run(arguments: list[str] | None) -> int:
+def _run(arguments: list[str] | None) -> int | Callable[[], int]:
     try:
-        with _signals():
+        with _signals(), any_encoding():
             status = _commands.main(
                 arguments,
                 prog_name="offgrad",
@@ -57,7 +87,7 @@ def _run(arguments: list[str] | None) -> int:
                 auto_envvar_prefix="OFFGRAD",
             )
             sys.stdout.flush()
-        return status if isinstance(status, int) else 0
+        return status if isinstance(status, int) or callable(status) else 0
     except _Stopped as stopped:
         click.echo(f"offgrad: {_SIGNALS[signal.Signals(stopped.signum)]}", err=True)
         return 128 + stopped.signum

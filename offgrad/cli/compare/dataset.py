@@ -1,7 +1,6 @@
-"""The text to train on: Python's standard library, which each machine has, or the user's files."""
+"""The text to train on: the bundled one, or the user's files."""
 
 import os
-import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,30 +8,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offgrad.cli.compare.text import generate
+
 Bytes = NDArray[np.uint8]
 
 MAX_NBYTES = 64 << 20
 """Reading stops here: short trainings do not reach more."""
 
-_NOT_SOURCE = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
-
 
 def load_text(path: Path | None) -> Bytes:
-    """Return the bytes of a file, of all files of a folder, or of Python's standard library.
+    """Return the bytes of a file, of all files of a folder, or of the bundled text.
 
     Args:
         path: a file; a folder, whose files are taken in sorted order, without hidden ones; or None
-            for the source of the running interpreter's standard library, without its tests.
+            for the bundled text, the same on every machine (`offgrad.cli.compare.text`).
 
     Raises:
         ValueError: if the text is empty or cannot be read.
     """
     if path is None:
-        root = Path(sysconfig.get_path("stdlib"))
-        text = _concatenate(_sources(root))
-        if not text.size:
-            raise ValueError(f"no standard library source in {root}; pass --text PATH")
-        return text
+        return generate()
     try:
         if not path.exists():
             raise ValueError(f"{path} does not exist")
@@ -55,28 +50,20 @@ def batch(text: Bytes, step: int, batch: int, context: int, seed: int) -> tuple[
     return np.ascontiguousarray(windows[:, :-1]), np.ascontiguousarray(windows[:, 1:])
 
 
-def _sources(root: Path) -> Iterator[Path]:
-    for path in _walk(root, _NOT_SOURCE):
-        if path.suffix == ".py":
-            yield path
-
-
 def _files(root: Path) -> Iterator[Path]:
-    for path in _walk(root, set()):
+    for path in _walk(root):
         if not path.name.startswith(".") and path.is_file():
             yield path
 
 
-def _walk(root: Path, skip: set[str]) -> Iterator[Path]:
+def _walk(root: Path) -> Iterator[Path]:
     """Yield the files below `root` in sorted order."""
 
     def fail(error: OSError) -> None:
         raise error
 
     for folder, folders, names in os.walk(root, onerror=fail):
-        folders[:] = sorted(
-            name for name in folders if name not in skip and not name.startswith(".")
-        )
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             yield Path(folder, name)
 

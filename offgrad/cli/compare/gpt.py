@@ -107,3 +107,9 @@ class GPT(nn.Module):
     def loss(self, tokens: Any, targets: Any) -> Any:
         """Return the mean cross-entropy of the logits with `targets`, the next bytes [B, T]."""
         return F.cross_entropy(self(tokens).view(-1, VOCABULARY), targets.reshape(-1))
+
+
+def build(sizes: dict[str, Any]) -> GPT:
+    """Return the model of these sizes."""
+    names = "layers", "width", "heads", "context", "dropout"
+    return GPT(GPTConfig(*(sizes[name] for name in names)))

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
@@ -28,10 +28,13 @@ def check_output(folder: Path, names: tuple[str, ...]) -> None:
         raise ValueError(f"--output {folder} cannot be written to: {error.strerror}") from None
 
 
-def write_output(folder: Path, writers: dict[str, Callable[[Path], object]]) -> list[Path]:
+def write_output(
+    folder: Path, writers: dict[str, Callable[[Path], object]], names: Iterable[str] = ()
+) -> list[Path]:
     """Call each writer with a temporary path; then rename all files.
 
-    After a failure no file is left, and no folder that did not exist before.
+    Files of other `names` are of an earlier run: they are removed. After a failure no file is left,
+    and no folder that did not exist before.
 
     Returns:
         The paths of the files.
@@ -44,6 +47,8 @@ def write_output(folder: Path, writers: dict[str, Callable[[Path], object]]) -> 
             write(temporary[name])
         for name, path in temporary.items():
             os.replace(path, folder / name)
+        for name in set(names) - writers.keys():
+            (folder / name).unlink(missing_ok=True)
     except BaseException:
         for path in temporary.values():
             path.unlink(missing_ok=True)
@@ -52,3 +57,8 @@ def write_output(folder: Path, writers: dict[str, Callable[[Path], object]]) -> 
                 each.rmdir()
         raise
     return [folder / name for name in writers]
+
+
+def names_of(files: list[Path]) -> str:
+    """Return the folder of some files, and their names, as text."""
+    return f"{files[0].parent}: {', '.join(path.name for path in files)}"

@@ -20,10 +20,10 @@ _LABELS = {"forward": "forward", "backward": "backward", "after": "update"}
 _MIB = 1024**2
 
 
-def save_comparison(runs: list[Run], limit: int | None, path: Path) -> None:
+def save_comparison(runs: list[Run], limits: list[int], path: Path) -> None:
     """Draw a step of median time, or the failed one, of each run into a PNG file.
 
-    `limit` bytes are a dashed line.
+    Each of `limits`, in bytes, is a dashed line.
     """
     shown = [(run, profile) for run in runs if (profile := run.profile) is not None]
     figure = Figure(figsize=(10, 5 + 0.28 * len(shown)), layout="constrained")
@@ -35,7 +35,7 @@ def save_comparison(runs: list[Run], limit: int | None, path: Path) -> None:
         style = _STYLES[index % len(_STYLES)]
         _line(axes, run, profile, colour, style)
         _strip(strips, profile, len(shown) - 1 - index)
-    if limit is not None:
+    for limit in limits:
         axes.axhline(limit / _MIB, color="#444444", linestyle=(0, (6, 4)), linewidth=1.2)
         axes.annotate(
             f"limit {format_nbytes(limit)}",
@@ -51,7 +51,8 @@ def save_comparison(runs: list[Run], limit: int | None, path: Path) -> None:
     axes.set_title(
         "Tensor memory within a training step (of each policy, one of median time)", loc="left"
     )
-    axes.legend(frameon=False, fontsize=9, loc="upper right")
+    if shown:
+        axes.legend(frameon=False, fontsize=9, loc="upper right")
     strips.set_yticks(range(len(shown)), [run.name for run, _ in reversed(shown)], fontsize=9)
     strips.set_ylim(-0.6, len(shown) - 0.4)
     strips.set_xlabel("seconds since the step began")

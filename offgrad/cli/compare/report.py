@@ -1,6 +1,8 @@
 """The results of a comparison: tables for the terminal, and figures for JSON."""
 
+import os
 import time
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -10,29 +12,26 @@ from rich.table import Table
 from rich.text import Text
 
 import offgrad
-from offgrad.cli.compare.config import Config
-from offgrad.cli.compare.environment import describe_machine
-from offgrad.cli.compare.results import (
-    CRASHED,
-    FINISHED,
-    OUT_OF_MEMORY,
-    Quartiles,
-    Run,
-)
+from offgrad.cli.compare.comparison import Comparison
+from offgrad.cli.compare.results import CRASHED, OUT_OF_MEMORY, Quartiles, Run
+from offgrad.cli.machine import describe_machine
+from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes
 
 NOT_AVAILABLE = "-"
 
+Groups = Sequence[list[Run]]
+"""Runs by batch size and limit; the first of each group is the reference of the others."""
 
-def print_tables(console: Console, runs: list[Run], reference: Run) -> None:
+
+def print_tables(console: Console, groups: Groups) -> None:
     """Print tables of training, time and memory, each within 80 columns; then warnings and
     failures.
     """
-    tables = _training(runs, reference), _time(runs, reference), _memory(runs, reference)
-    for table in tables:
+    for table in (_training(groups), _time(groups), _memory(groups)):
         console.print()
-        console.print(table, highlight=False)
-    for run in runs:
+        print_table(console, table)
+    for run in (run for group in groups for run in group):
         for warning in run.warnings:
             console.print(f"{run.name}: warning: {warning}\n", markup=False, highlight=False)
         if run.status == OUT_OF_MEMORY:
@@ -41,6 +40,13 @@ def print_tables(console: Console, runs: list[Run], reference: Run) -> None:
         elif run.status == CRASHED:
             text = f"{run.name}: the worker crashed ({run.error}):\n{run.message}\n"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def rows(groups: Groups) -> Iterator[tuple[Run, Run]]:
+    """Yield each run with its reference."""
+    for group in groups:
+        for run in group:
+            yield run, group[0]
 
 
 def _table(title: str, *headings: str) -> Table:
@@ -57,39 +63,38 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def _training(runs: list[Run], reference: Run) -> Table:
+def _training(groups: Groups) -> Table:
     table = _table("Training", "\nresult", "final\nloss", "gradients\nvs keep")
-    for run in runs:
+    for run, reference in rows(groups):
         table.add_row(
-            Text(run.name),
-            run.status,
-            number(run.final_loss, "{:.5f}"),
-            _equal(run, reference),
+            Text(run.name), run.status, number(run.final_loss, "{:.5f}"), equality(run, reference)
         )
     return table
 
 
-def _time(runs: list[Run], reference: Run) -> Table:
-    table = _table(
-        "Time: medians, and in brackets quartiles",
-        "seconds\nper step",
-        "times\nkeep",
-        "difference\nfrom keep",
-        "stall\nper step",
-    )
-    for run in runs:
+def _time(groups: Groups) -> Table:
+    torch = {id(group[0]): each for group in groups for each in group if each.library == "torch"}
+    headings = "seconds\nper step", "times\nkeep", "difference\nfrom keep", "stall\nper step"
+    title = "Time: medians, and in brackets quartiles"
+    table = _table(title, *headings, *(["times\ntorch"] if torch else []))
+    for run, reference in rows(groups):
         is_reference = run is reference
-        table.add_row(
+        cells: list[Any] = [
             Text(run.name),
             seconds(run.seconds),
             "1" if is_reference else spread(run.times(reference), 2),
             "reference" if is_reference else run.difference(reference) or NOT_AVAILABLE,
             number(run.per_step("stall_seconds"), "{:.3f} s"),
-        )
+        ]
+        if torch:
+            other = torch.get(id(reference))
+            times = None if other is None else run.times(other)
+            cells.append(number(None if times is None else times.median, "{:.2f}"))
+        table.add_row(*cells)
     return table
 
 
-def _memory(runs: list[Run], reference: Run) -> Table:
+def _memory(groups: Groups) -> Table:
     table = _table(
         "Memory",
         "peak\ntensors",
@@ -99,13 +104,11 @@ def _memory(runs: list[Run], reference: Run) -> Table:
         "stored\nper step",
         "to disk\nper step",
     )
-    for run in runs:
-        # After an OutOfMemoryError the peak is lower than the memory that the run needs.
-        comparable = run.peak_nbytes if run.status == FINISHED else None
+    for run, reference in rows(groups):
         table.add_row(
             Text(run.name),
             nbytes(run.peak_nbytes),
-            number(ratio(comparable, reference.peak_nbytes), "{:.3f}"),
+            number(peak_ratio(run, reference), "{:.3f}"),
             nbytes(run.peak_rss_nbytes),
             nbytes(run.per_step("logical_nbytes")),
             nbytes(run.per_step("stored_nbytes")),
@@ -114,9 +117,18 @@ def _memory(runs: list[Run], reference: Run) -> Table:
     return table
 
 
-def _equal(run: Run, reference: Run) -> str:
+def peak_ratio(run: Run, reference: Run) -> float | None:
+    """Return the peak of tensors over the reference's; None unless both trained."""
+    # After an OutOfMemoryError the peak is lower than the memory that the run needs.
+    return ratio(run.peak_nbytes if run.is_timed else None, reference.peak_nbytes)
+
+
+def equality(run: Run, reference: Run) -> str:
+    """Return how the gradients compare with the reference's, as text."""
     if run is reference:
         return "reference"
+    if run.library != "offgrad":
+        return "other library"
     other = "DIFFER" if run.lossless else "rounded"
     return {None: "n.a.", True: "identical", False: other}[run.equal]
 
@@ -150,16 +162,29 @@ def nbytes(value: float | None) -> str:
     return NOT_AVAILABLE if value is None else format_nbytes(value)
 
 
-def as_json(config: Config, source: str, runs: list[Run], reference: Run) -> dict[str, Any]:
-    """Return all figures, with a description of the machine. Names of sizes end in ``nbytes``."""
+def as_json(
+    comparison: Comparison, directory: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Return all figures, with a description of the machine. Names of sizes end in ``nbytes``.
+
+    `compare.schema.json` describes them. `directory` is where stores wrote, None for the default.
+    """
+    plan = comparison.plan
+    first = comparison.groups[0][0] if comparison.groups else None
     return {
+        "version": 2,
         "offgrad": offgrad.__version__,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": describe_machine(),
-        "config": config.as_dict(),
-        "text": source,
-        "reference": reference.name,
-        "runs": [_run(run, reference) for run in runs],
+        "complete": comparison.is_complete,
+        "machine": describe_machine(directory),
+        "config": next(plan.configs()).as_dict(),
+        "policies": plan.policies,
+        "batches": [config.batch for config in plan.configs()][:: len(plan.limits)],
+        "memory_limits": list(plan.limits),
+        "repeats": plan.repeats,
+        "text": comparison.source,
+        "reference": None if first is None else first.name,
+        "runs": [_run(run, reference) for run, reference in rows(comparison.groups)],
     }
 
 
@@ -169,11 +194,14 @@ def _finite(value: float | None) -> float | None:
 
 
 def _run(run: Run, reference: Run) -> dict[str, Any]:
-    comparable = run.peak_nbytes if run.status == FINISHED else None
     times = run.times(reference)
     return {
         "name": run.name,
         "policy": run.policy,
+        "library": run.library,
+        "reference": reference.name,
+        "batch": run.batch,
+        "memory_limit": run.memory_limit,
         "limited": run.limited,
         "lossless": run.lossless,
         "status": run.status,
@@ -184,10 +212,12 @@ def _run(run: Run, reference: Run) -> dict[str, Any]:
         "final_loss": _finite(run.final_loss),
         "identical_to_reference": run.equal,
         "peak_tensor_nbytes": run.peak_nbytes,
-        "peak_tensor_ratio": ratio(comparable, reference.peak_nbytes),
+        "peak_tensor_ratio": peak_ratio(run, reference),
         "peak_rss_nbytes": run.peak_rss_nbytes,
+        "peak_over_base_nbytes": run.peak_over_base_nbytes,
         "address_space_nbytes": run.address_space_nbytes,
         "parameter_nbytes": run.parameter_nbytes,
+        "model_nbytes": run.model_nbytes,
         "step_seconds": None if run.seconds is None else run.seconds._asdict(),
         "step_ratio": None if times is None else times._asdict(),
         "step_difference": run.difference(reference),
@@ -196,6 +226,7 @@ def _run(run: Run, reference: Run) -> dict[str, Any]:
         "written_nbytes_per_step": run.per_step("written_nbytes"),
         "stall_seconds_per_step": run.per_step("stall_seconds"),
         "ledger": run.ledger,
+        "repeats": run.repeats,
         "steps": [{**step, "loss": _finite(step["loss"])} for step in run.steps],
         "profile_step": run.shown_step,
         "profile": run.profile,

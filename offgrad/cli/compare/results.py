@@ -3,12 +3,14 @@
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 FINISHED, OUT_OF_MEMORY, CRASHED = "finished", "out of memory", "crashed"
+STOPPED = "stopped"
+"""Ctrl-C came before its last step."""
 
 MIN_ROUNDS = 4
 """Quartiles of fewer values say nothing about the spread."""
@@ -39,15 +41,22 @@ class Run:
         limited: whether it runs under the memory limit.
         lossless: whether loss and gradients must equal the reference's bit for bit.
         is_extra: whether it only serves as the reference, and nobody asked for its row.
-        status: `FINISHED`, `OUT_OF_MEMORY` or `CRASHED`.
-        steps: for each finished step its loss, seconds, peak bytes and digest of gradients.
+        library: ``"offgrad"`` or ``"torch"``.
+        batch: samples per step; None if it is not known.
+        memory_limit: bytes; None if it runs without the limit.
+        status: `FINISHED`, `OUT_OF_MEMORY`, `CRASHED` or `STOPPED`.
+        steps: for each finished step its loss, seconds, peak bytes and digest of gradients; of all
+            repeats, one after the other.
+        repeats: where the steps of each repeat begin.
         ledger: the session's figures over all steps.
         peak_rss_nbytes: of the worker; None if it crashed before its last report.
+        base_rss_nbytes: before it made the model, with all libraries loaded.
         failed_step: the step that ran out of memory, counted from 0.
         failed_peak_nbytes: the peak of that step.
         error: the exception's name, or the exit status or signal of the worker.
         message: the exception's text, or the worker's standard error.
         parameter_nbytes: bytes of the model's parameters.
+        model_nbytes: bytes of parameters, gradients and the optimizer's state.
         address_space_nbytes: allowed by the hard limit; None without one.
         equal: whether loss and gradients of all steps equal the reference's bit for bit; None if
             one of the two did not finish.
@@ -59,15 +68,21 @@ class Run:
     limited: bool
     lossless: bool = True
     is_extra: bool = False
+    library: str = "offgrad"
+    batch: int | None = None
+    memory_limit: int | None = None
     status: str = CRASHED
     steps: list[dict[str, Any]] = field(default_factory=list)
+    repeats: list[int] = field(default_factory=lambda: [0])
     ledger: dict[str, Any] = field(default_factory=dict)
     peak_rss_nbytes: int | None = None
+    base_rss_nbytes: int | None = None
     failed_step: int | None = None
     failed_peak_nbytes: int = 0
     error: str = ""
     message: str = ""
     parameter_nbytes: int = 0
+    model_nbytes: int = 0
     address_space_nbytes: int | None = None
     equal: bool | None = None
     warnings: list[str] = field(default_factory=list)
@@ -90,28 +105,46 @@ class Run:
         return max(peaks) or None
 
     @property
-    def timed_steps(self) -> range:
-        """The steps whose times count: all but the first, which warms up."""
-        return range(min(1, len(self.steps) - 1), len(self.steps))
+    def has_begun(self) -> bool:
+        """Whether there is anything to report."""
+        return bool(self.steps) or (self.status in (OUT_OF_MEMORY, CRASHED) and bool(self.error))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its times mean something: it finished, or would have."""
+        return self.status in (FINISHED, STOPPED) and bool(self.steps)
+
+    @property
+    def timed_steps(self) -> list[int]:
+        """The steps whose times count: all but the first of each repeat, which warms up."""
+        warm = [each for each in range(len(self.steps)) if each not in self.repeats]
+        return warm or list(range(len(self.steps)))
 
     @property
     def seconds(self) -> Quartiles | None:
-        """The time of a step; None if the training did not finish."""
-        if self.status != FINISHED:
+        """The time of a step; None if the training failed."""
+        if not self.is_timed:
             return None
         return quartiles([self.steps[each]["seconds"] for each in self.timed_steps])
+
+    @property
+    def peak_over_base_nbytes(self) -> int | None:
+        """Peak of resident memory above that with all libraries loaded."""
+        if self.peak_rss_nbytes is None or self.base_rss_nbytes is None:
+            return None
+        return self.peak_rss_nbytes - self.base_rss_nbytes
 
     @property
     def shown_step(self) -> int | None:
         """The step to show: the failed one, else one of median time; None without a profile."""
         if self.failed_step is not None:
-            shown = self.failed_step
-        elif self.steps:
-            by_time = sorted(self.timed_steps, key=lambda each: self.steps[each]["seconds"])
-            shown = by_time[(len(by_time) - 1) // 2]
-        else:
+            return self.failed_step if self.failed_step in self._profiles else None
+        known = [each for each in self.timed_steps if each in self._profiles]
+        if not known:
             return None
-        return shown if shown in self._profiles else None
+        times = {each: self.steps[each]["seconds"] for each in known}
+        median = quartiles([self.steps[each]["seconds"] for each in self.timed_steps]).median
+        return min(known, key=lambda each: (abs(times[each] - median), times[each]))
 
     @property
     def profile(self) -> dict[str, Any] | None:
@@ -134,33 +167,35 @@ class Run:
         return self.equal is False and self.lossless
 
     def compare(self, reference: "Run") -> None:
-        """Set `equal` by comparing losses and gradients of all steps with the reference's."""
-        if self.status != FINISHED or reference.status != FINISHED:
+        """Set `equal` by comparing losses and gradients of all steps with the reference's.
+
+        If one was stopped, of the steps that both did.
+        """
+        if not self.is_timed or not reference.is_timed:
             self.equal = None
         else:
-            self.equal = [_comparable(step) for step in self.steps] == [
-                _comparable(step) for step in reference.steps
-            ]
+            pairs = zip(self.steps, reference.steps, strict=False)
+            self.equal = all(_comparable(own) == _comparable(its) for own, its in pairs)
 
     def times(self, reference: "Run") -> Quartiles | None:
         """Return the time of a step over that of the reference's step in the same round.
 
         Both ran one after the other, so other load on the machine slowed both alike. None if one of
-        the two did not finish.
+        the two failed.
         """
-        if self.status != FINISHED or reference.status != FINISHED:
+        if not self.is_timed or not reference.is_timed:
+            return None
+        common = [each for each in self.timed_steps if each < len(reference.steps)]
+        if not common:
             return None
         return quartiles(
-            [
-                self.steps[each]["seconds"] / reference.steps[each]["seconds"]
-                for each in self.timed_steps
-            ]
+            [self.steps[each]["seconds"] / reference.steps[each]["seconds"] for each in common]
         )
 
     def difference(self, reference: "Run") -> str | None:
         """Return whether it is faster or slower than the reference, or the spread hides that.
 
-        None if one of the two did not finish.
+        None if one of the two failed.
         """
         times = self.times(reference)
         if times is None:
@@ -170,6 +205,49 @@ class Run:
         if times.low <= 1 <= times.high:
             return WITHIN_SPREAD
         return SLOWER if times.median > 1 else FASTER
+
+    @classmethod
+    def of_repeats(cls, runs: "Sequence[Run]") -> "Run":
+        """Return one run with the steps of all repeats of it; of the first that failed, if any."""
+        failed = [run for run in runs if run.status not in (FINISHED, STOPPED)]
+        if failed or len(runs) == 1:
+            return (failed or runs)[0]
+        first = runs[0]
+        repeats = np.cumsum([0] + [len(run.steps) for run in runs[:-1]]).tolist()
+        merged = replace(
+            first,
+            status=STOPPED if any(run.status == STOPPED for run in runs) else FINISHED,
+            steps=[step for run in runs for step in run.steps],
+            repeats=repeats,
+            ledger={
+                key: sum(run.ledger.get(key, 0) for run in runs)
+                for key, value in first.ledger.items()
+                if isinstance(value, int | float)
+            },
+            peak_rss_nbytes=max(run.peak_rss_nbytes or 0 for run in runs) or None,
+            warnings=list(dict.fromkeys(text for run in runs for text in run.warnings)),
+        )
+        merged._profiles = {
+            begin + step: profile
+            for begin, run in zip(repeats, runs, strict=True)
+            for step, profile in run._profiles.items()
+        }
+        return merged
+
+    def as_kept(self) -> dict[str, Any]:
+        """Return all that `from_kept` needs, ready for JSON; of the profiles the one shown."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        del values["_profiles"]
+        return {**values, "shown_step": self.shown_step, "profile": self.profile}
+
+    @classmethod
+    def from_kept(cls, values: dict[str, Any]) -> "Run":
+        """Return the run from its `as_kept`."""
+        shown, profile = values.pop("shown_step"), values.pop("profile")
+        run = cls(**values)
+        if shown is not None:
+            run.add_profile(shown, profile)
+        return run
 
 
 def _comparable(step: dict[str, Any]) -> tuple[str, str]:

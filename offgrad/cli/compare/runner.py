@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from random import Random
@@ -19,7 +20,7 @@ from offgrad_storage.files.spill_directory import spill_directory, sweep
 from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.dataset import Bytes
 from offgrad.cli.compare.progress import Display
-from offgrad.cli.compare.results import CRASHED, FINISHED, OUT_OF_MEMORY, Run
+from offgrad.cli.compare.results import CRASHED, FINISHED, OUT_OF_MEMORY, STOPPED, Run
 
 _GRACE_SECONDS = 8.0
 _WORKER_CODE = (
@@ -27,27 +28,67 @@ _WORKER_CODE = (
 )
 
 
-def run_workers(runs: Sequence[Run], config: Config, text: Bytes, display: Display) -> None:
+class Refused(Exception):
+    """What is asked for cannot be trained; the message is one line."""
+
+
+class LimitTooLow(Exception):
+    """The memory limit is below the bytes of the model itself.
+
+    Attributes:
+        model_nbytes: of parameters, gradients and the optimizer's state.
+    """
+
+    def __init__(self, model_nbytes: int) -> None:
+        self.model_nbytes = model_nbytes
+
+
+def run_workers(
+    runs: Sequence[Run],
+    config: Config,
+    text: Bytes,
+    display: Display,
+    lowest_limit: int | None = None,
+    max_seconds: float | None = None,
+) -> None:
     """Fill in `runs`, each by its own worker process.
 
     In the first round each worker starts; in each further one it does a step. The order of a round
     is random, so that none always follows the same one. All workers have ended when this returns or
-    raises.
+    raises; runs that a signal stops have the steps they made. No run goes on if the model itself
+    takes more than `lowest_limit`. After `max_seconds` the workers are killed.
+
+    Raises:
+        Refused: a worker cannot train at all.
+        LimitTooLow: no policy can train within the limit.
     """
-    workers = [_Worker(run) for run in runs]
+    workers = [_Worker(run, config) for run in runs]
     training = list(workers)
+    timer = threading.Timer(max_seconds or 0, _kill, [workers])
+    timer.daemon = True
+    if max_seconds is not None:
+        timer.start()
     try:
         for worker in workers:
             display.begin(worker.run)
-            worker.start(config, text)
+            worker.start(text)
             _finish_turn(worker, training, display)
+            _check_limit(worker.run, lowest_limit)
         random = Random(config.seed)
         while training:
             for worker in random.sample(training, len(training)):
                 worker.begin_turn()
                 _finish_turn(worker, training, display)
+                _check_limit(worker.run, lowest_limit)
     finally:
+        timer.cancel()
         _stop(workers)
+
+
+def _check_limit(run: Run, lowest_limit: int | None) -> None:
+    """Compare the limit with what the model needs, known from a run without one."""
+    if not run.limited and lowest_limit is not None and lowest_limit < run.model_nbytes:
+        raise LimitTooLow(run.model_nbytes)
 
 
 def _finish_turn(worker: "_Worker", training: "list[_Worker]", display: Display) -> None:
@@ -60,13 +101,14 @@ def _finish_turn(worker: "_Worker", training: "list[_Worker]", display: Display)
 class _Worker:
     """A worker process. Its standard input closes, and so it ends, when this object dies."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, config: Config) -> None:
+        self.run, self._config = run, config
         self.process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
 
-    def start(self, config: Config, text: Bytes) -> None:
+    def start(self, text: Bytes) -> None:
         """Start the process; this is its first turn."""
+        self.run.status = STOPPED  # until it ends in another way
         self.process = subprocess.Popen(
             [sys.executable, "-c", _WORKER_CODE, *sys.path],
             stdin=subprocess.PIPE,
@@ -76,8 +118,9 @@ class _Worker:
             start_new_session=True,
         )
         job = {
-            "config": config.as_dict(),
+            "config": self._config.as_dict(),
             "policy": self.run.policy,
+            "library": self.run.library,
             "limited": self.run.limited,
             "text_nbytes": text.nbytes,
         }
@@ -127,8 +170,11 @@ class _Worker:
 
 
 def _store_report(run: Run, event: str, report: dict[str, Any]) -> None:
-    if event == "ready":
+    if event in ("ready", "model"):
         run.parameter_nbytes = report["parameter_nbytes"]
+        run.model_nbytes = report["model_nbytes"]
+    elif event == "refused":
+        raise Refused(report["message"])
     elif event == "hard limit":
         run.address_space_nbytes = report["nbytes"]
     elif event == "profile":
@@ -145,6 +191,13 @@ def _store_report(run: Run, event: str, report: dict[str, Any]) -> None:
         if run.status != OUT_OF_MEMORY:
             run.status = FINISHED
         run.ledger, run.peak_rss_nbytes = report["ledger"], report["peak_rss_nbytes"]
+        run.base_rss_nbytes = report["base_rss_nbytes"]
+
+
+def _kill(workers: "Sequence[_Worker]") -> None:
+    for worker in workers:
+        if worker.process is not None:
+            worker.process.kill()
 
 
 def _stop(workers: Sequence[_Worker]) -> None:

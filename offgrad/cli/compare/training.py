@@ -1,18 +1,19 @@
-"""The training that each policy runs, with the figures of each step."""
+"""The training of a built-in model that each policy runs, with the figures of each step."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import xxhash
 
-import offgrad
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.dataset import Bytes, batch
-from offgrad.cli.compare.gpt import GPT, GPTConfig
-from offgrad.optim import AdamW
+from offgrad.cli.compare.models import MODELS, load
 from offgrad.profiler import MemoryProfile, profile_memory
 from offgrad.session import OffloadSession
 
@@ -22,70 +23,115 @@ class Step:
     """The figures of one step.
 
     Attributes:
-        loss: of its batch, before the update.
+        loss: of its batch, before the update; None if it is not known.
         seconds: of forward, backward and update.
-        peak_nbytes: maximum bytes of tensors.
-        gradients: digest of the bytes of all gradients.
+        peak_nbytes: maximum bytes of tensors; 0 if they are not counted.
+        gradients: digest of the bytes of all gradients; empty if they are not compared.
     """
 
-    loss: float
+    loss: float | None
     seconds: float
     peak_nbytes: int
     gradients: str
 
 
 class Training:
-    """Trains a GPT on batches of a text by AdamW, with the forward pass in a session.
+    """Trains a built-in model by AdamW, with the forward pass in a session.
 
-    Weights, batches and dropout depend only on `config`.
+    Weights, batches and dropout depend only on `config`. On PyTorch the weights are the same ones,
+    and neither tensors nor gradients are compared.
 
     Attributes:
-        profile: the memory of the latest step, a failed one included.
+        profile: the memory of the latest step, a failed one included; None on PyTorch.
         parameter_nbytes: bytes of all parameters.
+        model_nbytes: bytes of parameters, gradients and the optimizer's state.
     """
 
-    def __init__(self, config: Config, text: Bytes, session: OffloadSession) -> None:
+    def __init__(
+        self, config: Config, text: Bytes, session: OffloadSession | None, library: str = "offgrad"
+    ) -> None:
         self._config, self._text, self._session = config, text, session
-        offgrad.manual_seed(config.seed)
-        sizes = GPTConfig(config.layers, config.width, config.heads, config.context, config.dropout)
-        self._model = GPT(sizes)
+        self._lib: Any = import_module(library)
+        self._source = load(config.target, library)
+        self._model = self._build(library)
         self._parameters = list(self._model.parameters())
-        self._optimizer = AdamW(self._parameters, lr=config.lr)
+        self._optimizer = self._lib.optim.AdamW(self._parameters, lr=config.lr)
         self.parameter_nbytes = sum(each.nbytes for each in self._parameters)
+        self.model_nbytes = 4 * self.parameter_nbytes
         self.profile: MemoryProfile | None = None
+
+    def train(self, turn: Callable[[], None], done: Callable[[Step], None]) -> None:
+        """Train all steps; call `turn` before, and `done` after each."""
+        for step in range(self._config.steps):
+            turn()
+            done(self.step(step))
+        turn()
 
     def step(self, step: int) -> Step:
         """Train on the batch number `step`."""
-        tokens, targets = batch(
-            self._text, step, self._config.batch, self._config.context, self._config.seed
-        )
+        inputs, targets = map(self._lib.from_numpy, self._batch(step))
+        if self._session is None:
+            return self._step(inputs, targets)
         memory.reset_peak()
         with profile_memory() as self.profile:
-            return self._step(tokens, targets)
+            return self._step(inputs, targets)
 
-    def _step(self, tokens: Any, targets: Any) -> Step:
+    def _build(self, library: str) -> Any:
+        # Also for PyTorch, since generators of random numbers differ.
+        offgrad: Any = import_module("offgrad")
+        offgrad.manual_seed(self._config.seed)
+        model = load(self._config.target, "offgrad").build(self._config.sizes)
+        if library == "offgrad":
+            return model
+        self._lib.manual_seed(self._config.seed)
+        self._lib.set_num_threads(kernels.get_num_threads())
+        twin = self._source.build(self._config.sizes)
+        state = {name: np.array(value.detach()) for name, value in model.state_dict().items()}
+        twin.load_state_dict({name: self._lib.tensor(value) for name, value in state.items()})
+        return twin
+
+    def _batch(self, step: int) -> tuple[Any, Any]:
+        sizes, seed = self._config.sizes, self._config.seed
+        if self._config.target == "gpt":
+            return batch(self._text, step, sizes["batch"], sizes["context"], seed)
+        random = np.random.default_rng([seed, step])
+        found: tuple[Any, Any] = self._source.batch(random, sizes)
+        return found
+
+    def _step(self, inputs: Any, targets: Any) -> Step:
         start = time.perf_counter()
-        with self._session:
-            loss = self._model.loss(offgrad.from_numpy(tokens), offgrad.from_numpy(targets))
+        with nullcontext() if self._session is None else self._session:
+            loss = self._model.loss(inputs, targets)
         loss.backward()
         backward_end = time.perf_counter()
-        gradients = self._digest()
+        gradients = "" if self._session is None else digest(self._parameters)
         digest_end = time.perf_counter()
         self._optimizer.step()
         self._optimizer.zero_grad()
         seconds = time.perf_counter() - digest_end + backward_end - start
-        return Step(loss.item(), seconds, memory.max_allocated(), gradients)
-
-    def _digest(self) -> str:
-        digest = xxhash.xxh3_128()
-        for parameter in self._parameters:
-            assert parameter.grad is not None
-            digest.update(np.ascontiguousarray(parameter.grad.numpy()).data)
-        return digest.hexdigest()
+        peak = 0 if self._session is None else memory.max_allocated()
+        return Step(loss.item(), seconds, peak, gradients)
 
 
-def warm_up(policy: Any) -> None:
-    """Run one tiny step, so that kernels are compiled and threads started."""
-    config = Config(layers=1, width=64, heads=1, context=128, batch=8, steps=1, dropout=0.1)
+def digest(parameters: list[Any]) -> str:
+    """Return a digest of the bytes of all gradients."""
+    found = xxhash.xxh3_128()
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            found.update(b"none")
+            continue
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        found.update(np.ascontiguousarray(gradient.numpy()).data)
+    return found.hexdigest()
+
+
+def warm_up(policy: Any, config: Config, library: str) -> None:
+    """Run one step of a tiny model, so that kernels are compiled and threads started."""
+    tiny = replace(
+        config, **MODELS[config.target].tiny, steps=1, memory_limit=None, hard_limit=False
+    )
     text = np.arange(1000, dtype=np.uint8)
-    Training(config, text, OffloadSession(policy)).step(0)
+    session = OffloadSession(policy) if library == "offgrad" else None
+    Training(tiny, text, session, library).step(0)

@@ -19,12 +19,14 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import numpy as np
+import psutil
 
 from offgrad import memory
 from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.dataset import Bytes
 from offgrad.cli.compare.process_memory import is_out_of_memory, limit_address_space, peak_rss
-from offgrad.cli.compare.training import Training, warm_up
+from offgrad.cli.compare.programs import NotTrainable, Script, StepFunction
+from offgrad.cli.compare.training import Step, Training, warm_up
 from offgrad.session import offload
 
 _GRACE_SECONDS = 10.0
@@ -39,8 +41,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     job = json.loads(sys.stdin.buffer.readline())
     text = np.frombuffer(sys.stdin.buffer.read(job["text_nbytes"]), np.uint8)
+    orders = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a script may read from it
     turns: SimpleQueue[None] = SimpleQueue()
-    threading.Thread(target=_watch_parent, args=(turns,), name="watch-parent", daemon=True).start()
+    threading.Thread(
+        target=_watch_parent, args=(orders, turns), name="watch-parent", daemon=True
+    ).start()
 
     def report(event: str, **values: Any) -> None:
         reports.write(json.dumps({"event": event, **values}) + "\n")
@@ -59,46 +65,86 @@ def main() -> None:
 def _work(
     job: dict[str, Any], text: Bytes, report: Callable[..., None], turns: "SimpleQueue[None]"
 ) -> None:
-    config = Config.from_dict(job["config"])
+    config, library = Config.from_dict(job["config"]), job["library"]
     limit = config.memory_limit if job["limited"] else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tiny model may lack modules that rules name
-        warm_up(job["policy"])
+    if config.is_model:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the tiny model may lack modules that rules name
+            warm_up(job["policy"], config, library)
     warnings.showwarning = lambda message, *_: report("warning", message=str(message))
     if config.hard_limit and limit is not None:
         allowed = limit_address_space(limit)
         report("hard limit", nbytes=allowed)
-    session = offload(job["policy"])
-    training = None
-    step = 0
+    worker = _Worker(config, report, psutil.Process().memory_info().rss)
+    session = offload(job["policy"]) if library == "offgrad" else None
     try:
         with nullcontext() if limit is None else memory.limit(limit):
-            training = Training(config, text, session)
-            report("ready", parameter_nbytes=training.parameter_nbytes)
-            for step in range(config.steps):
-                turns.get()
-                result = training.step(step)
-                report("profile", step=step, **_figures(training))
-                report("step", **dataclasses.asdict(result))
-        turns.get()
+            worker.make(text, session, library)
+            report("ready", **worker.sizes())
+            worker.train(turns.get)
+    except NotTrainable as error:
+        report("refused", message=str(error))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        report(
+        worker.report_failure(error)
+    ledger = {} if session is None else session.ledger.as_dict()
+    report("end", ledger=ledger, peak_rss_nbytes=peak_rss(), base_rss_nbytes=worker.base_rss_nbytes)
+
+
+class _Worker:
+    """Reports each step of what it trains."""
+
+    def __init__(self, config: Config, report: Callable[..., None], base_rss_nbytes: int) -> None:
+        self._config, self._report = config, report
+        self.base_rss_nbytes = base_rss_nbytes
+        self._trained: Training | Script | StepFunction | None = None
+        self._num_steps = 0
+
+    def make(self, text: Bytes, session: Any, library: str) -> None:
+        """Make what is trained."""
+        if self._config.is_model:
+            self._trained = Training(self._config, text, session, library)
+        else:
+            kind = Script if self._config.is_script else StepFunction
+            self._trained = kind(self._config, session)
+
+    def sizes(self) -> dict[str, int]:
+        """Return bytes of the parameters and of all that belongs to the model; 0 if not known."""
+        assert self._trained is not None
+        return {
+            "parameter_nbytes": self._trained.parameter_nbytes,
+            "model_nbytes": self._trained.model_nbytes,
+        }
+
+    def train(self, turn: Callable[[], None]) -> None:
+        """Train all steps."""
+        assert self._trained is not None
+        self._trained.train(turn, self._done)
+
+    def report_failure(self, error: Exception) -> None:
+        """Report that memory ran out."""
+        self._report(
             "out of memory",
-            step=step,
+            step=self._num_steps,
             error=type(error).__name__,
             message=str(error),
             peak_nbytes=memory.max_allocated(),
         )
-        if training is not None and training.profile is not None:
-            report("profile", step=step, **_figures(training))
-    report("end", ledger=session.ledger.as_dict(), peak_rss_nbytes=peak_rss())
+        self._report_profile()
 
+    def _done(self, step: Step) -> None:
+        if self._num_steps < 2 and not self._config.is_model:  # twice, for a second optimizer
+            self._report("model", **self.sizes())
+        self._report_profile()
+        self._report("step", **dataclasses.asdict(step))
+        self._num_steps += 1
 
-def _figures(training: Training) -> dict[str, Any]:
-    assert training.profile is not None
-    return training.profile.as_dict(max_points=_MAX_TIMELINE_POINTS)
+    def _report_profile(self) -> None:
+        profile = None if self._trained is None else self._trained.profile
+        if profile is not None:
+            figures = profile.as_dict(max_points=_MAX_TIMELINE_POINTS)
+            self._report("profile", step=self._num_steps, **figures)
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:
@@ -107,11 +153,11 @@ def _interrupt(signum: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _watch_parent(turns: "SimpleQueue[None]") -> None:
+def _watch_parent(orders: int, turns: "SimpleQueue[None]") -> None:
     """Pass on the turns that the parent gives. End this process when the parent has died, with
     clean-up if that succeeds in time.
     """
-    while os.read(0, 1):
+    while os.read(orders, 1):
         turns.put(None)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_SECONDS)

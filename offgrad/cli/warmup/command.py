@@ -8,7 +8,13 @@ from contextlib import closing
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from offgrad import kernels
 from offgrad.cli.errors import BadValue
@@ -22,7 +28,10 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-@click.command(context_settings={"show_default": True, "max_content_width": 100})
+@click.command(
+    short_help="Compile all kernels ahead of training.",
+    context_settings={"show_default": True, "max_content_width": 100},
+)
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
@@ -80,7 +89,10 @@ def _check_backend() -> None:
 def _shown(console: Console, outcomes: Iterable[Outcome], total: int) -> Iterator[Outcome]:
     """Show progress: a bar on a terminal, elsewhere a line for each unit."""
     is_live = console.is_terminal and not console.is_dumb_terminal
-    columns = BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}")
+    columns = (
+        *(BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn()),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=console, disable=not is_live) as progress:
         task = progress.add_task("compiling", total=total)
         for outcome in outcomes:

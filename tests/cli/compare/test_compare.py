@@ -42,8 +42,12 @@ def test_all_policies_give_the_same_gradients(run: Run, tmp_path: Path) -> None:
     for text in ("keep: step 3/3", "zarr: step 3/3", "Training", "Memory", "identical"):
         assert text in done.stdout
     folder = tmp_path / "offgrad-compare"
-    assert sorted(path.name for path in folder.iterdir()) == ["compare.json", "compare.png"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("compare.csv", "compare.html", "compare.json", "compare.md", "compare.png"),
+    ]
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "compare.html").read_text()
+    assert re.findall(r'{"name":"(\w+)","profile":', page) == ["keep", "pool", "disk", "zarr"]
     assert list((tmp_path / "spill").iterdir()) == []
 
     figures = _figures(folder)

@@ -2,13 +2,16 @@
 
 import io
 import itertools
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from offgrad.cli.compare.comparison import Comparison
 from offgrad.cli.compare.config import Config
+from offgrad.cli.compare.groups import Plan
 from offgrad.cli.compare.output import check_output, write_output
 from offgrad.cli.compare.plot import save_comparison
 from offgrad.cli.compare.report import as_json, print_tables
@@ -65,9 +68,14 @@ def _timed(name: str, *seconds: float) -> Run:
     return run
 
 
+def _comparison(*groups: list[Run]) -> Comparison:
+    plan = Plan(Config(), {"keep": "keep"}, (16,), (None,))
+    return Comparison(plan, "text", list(groups), is_complete=True)
+
+
 def _printed(runs: list[Run]) -> str:
     stream = io.StringIO()
-    print_tables(Console(file=stream, width=80), runs, runs[0])
+    print_tables(Console(file=stream, width=80), [runs])
     return stream.getvalue()
 
 
@@ -148,7 +156,7 @@ def test_a_difference_within_the_spread_is_called_one() -> None:
     ]
     for name, difference in (("keep", "reference"), ("zarr", FASTER)):
         assert any(row[:1] == [name] and difference in row for row in rows)
-    figures = as_json(Config(), "text", [keep, noisy, quick], keep)["runs"][1]
+    figures = as_json(_comparison([keep, noisy, quick]))["runs"][1]
     assert figures["step_ratio"] == {"low": 0.5, "median": 0.5, "high": 1.2}
     assert figures["step_seconds"] == {"low": 0.5, "median": 0.5, "high": 1.2}
     assert figures["step_difference"] == WITHIN_SPREAD
@@ -191,8 +199,25 @@ def test_the_plot_shows_the_failed_step() -> None:
 
 def test_the_plot_has_a_line_for_each_run(tmp_path: Path) -> None:
     runs = [_run("keep"), _run("disk", OUT_OF_MEMORY), Run("zarr", "zarr", limited=True)]
-    save_comparison(runs, 3 << 20, tmp_path / "picture")
+    save_comparison(runs, [3 << 20], tmp_path / "picture")
     assert (tmp_path / "picture").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_plot_of_runs_that_all_crashed_warns_of_nothing(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_comparison([Run("disk", "disk", limited=True)], [], tmp_path / "picture")
+    assert (tmp_path / "picture").read_bytes().startswith(b"\x89PNG")
+
+
+def test_files_of_an_earlier_run_do_not_stay_beside_those_of_another(tmp_path: Path) -> None:
+    def writer(path: Path) -> None:
+        path.write_text("x")
+
+    write_output(tmp_path, {"x": writer, "y": writer})
+    (tmp_path / "theirs").write_text("x")
+    write_output(tmp_path, {"x": writer}, ["x", "y", "z"])
+    assert {each.name for each in tmp_path.iterdir()} == {"x", "theirs"}
 
 
 def test_output_is_all_or_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stopped in any way, ``offgrad compare`` leaves no process, no spilled data and no output."""
+"""Stopped in any way, ``offgrad compare`` leaves no process, no spilled data, and what it did."""
 
 import json
 import os
@@ -66,8 +66,12 @@ def test_signals(
     assert process.returncode == status
     assert errors == message
     _wait_gone(workers)
-    assert [path.name for path in tmp_path.iterdir()] == ["spill"]
     assert list((tmp_path / "spill").iterdir()) == []
+    figures = json.loads((tmp_path / "offgrad-compare" / "compare.json").read_text())
+    assert figures["complete"] is False
+    (keep,) = figures["runs"]
+    assert keep["status"] == "stopped"
+    assert len(keep["steps"]) >= 2
 
 
 @pytest.mark.slow
@@ -92,7 +96,7 @@ def test_spilled_data_is_removed_with_the_worker(
     while list(spill.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert list(spill.iterdir()) == []
-    assert not (tmp_path / "offgrad-compare").exists()
+    assert (tmp_path / "offgrad-compare").exists() is (signum == signal.SIGINT)
 
 
 def _workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
@@ -150,4 +154,5 @@ def test_a_closed_pipe_ends_it_quietly(start: Offgrad, tmp_path: Path) -> None:
         errors = process.stderr.read()
     assert process.wait(timeout=60) != 0
     assert errors == ""
-    assert not (tmp_path / "offgrad-compare").exists()
+    written = tmp_path / "offgrad-compare" / "compare.json"  # of the steps that were done, if any
+    assert not written.exists() or not json.loads(written.read_text())["complete"]

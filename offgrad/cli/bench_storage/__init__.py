@@ -1,0 +1,1 @@
+"""`offgrad bench-storage`: what a drive gives, bare and through each store and codec."""

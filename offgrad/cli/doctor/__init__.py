@@ -1,0 +1,1 @@
+"""`offgrad doctor`: what this machine offers, what is wrong, and the remedy."""

@@ -1,0 +1,217 @@
+"""``offgrad profile``: record what a script keeps in memory, without a change to it."""
+
+import atexit
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from offgrad.cli.errors import BadValue
+from offgrad.cli.folders import use_spill_directory
+from offgrad.cli.run.live import show
+from offgrad.cli.saves import StepSaves
+from offgrad.cli.script import Script
+from offgrad.optim.hooks import register_optimizer_step_post_hook
+from offgrad.prediction import Recording
+from offgrad.profiler import Profile
+from offgrad.profiler import profile as record
+
+
+@click.command(
+    short_help="Record what a script keeps in memory, and why.",
+    context_settings={"max_content_width": 100, "allow_interspersed_args": False},
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    default="offgrad-profile",
+    show_default=True,
+    help="Where the profile is written; made if it does not exist.",
+)
+@click.option(
+    "--saves",
+    metavar="FILE",
+    help="Record what a step saves, too, for offgrad replay and offgrad tune.",
+)
+@click.option("--directory", metavar="FOLDER", help="Where stores write their files.")
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
+@click.argument("script", metavar="SCRIPT")
+@click.argument("arguments", metavar="[ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
+def profile(
+    output: str,
+    saves: str | None,
+    directory: str | None,
+    is_module: bool,
+    script: str,
+    arguments: tuple[str, ...],
+) -> Callable[[], int]:
+    """Record what any script that uses offgrad keeps in memory, and why.
+
+    The options of offgrad stand before the script, and what follows the script is the script's own.
+    Each step of an optimizer ends a step of the profile. When the script has ended, however it did,
+    tables on standard error say what was alive at the peak, by which line, and what each module
+    did. The folder gets
+
+    \b
+      profile.json  all figures, as of Profile.to_dict; with --saves, for offgrad replay and tune
+      trace.json    threads, operations and I/O over time: open it in https://ui.perfetto.dev
+      memory.png    memory over time, by category
+      report.html   all of it on one page
+
+    --saves writes the step that saved most for backward into one more file. Sessions of the script
+    do not apply their policies then: what they save stays in memory.
+
+    \b
+    Examples:
+      offgrad profile train.py --epochs 1
+      offgrad profile --saves run.offgrad train.py --epochs 1
+      offgrad profile -o small -m package.train --batch 8
+
+    Exit status: that of the script; 2 for bad values.
+    """
+    program = Script(script, arguments, is_module)
+    try:
+        use_spill_directory(directory)
+    except ValueError as error:
+        raise BadValue(str(error)) from None
+    folder = _made(output)
+    file = None if saves is None else _writable(saves)
+
+    def start() -> int:
+        try:
+            _record(program, folder, file)
+        except BadValue as error:
+            show(f"offgrad: {error.format_message()}")
+            return error.exit_code
+        return 0
+
+    return start
+
+
+def _made(output: str) -> Path:
+    """Return the folder of the results, absolute, since the script may change its own."""
+    try:
+        folder = Path(output).absolute()
+        if folder.is_file():
+            raise BadValue(f"--output {output} cannot be written to: it is no folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        reason = f"{error.strerror or error}: {error.filename or output}"
+        raise BadValue(f"--output {output} cannot be written to: {reason}") from None
+
+
+def _writable(saves: str) -> Path:
+    """Return the file of the saves, absolute; what is in it stays until the script has ended."""
+    path = Path(saves).absolute()
+    try:
+        existed = path.exists()
+        with path.open("ab"):
+            pass
+        if not existed:
+            path.unlink()
+        return path
+    except OSError as error:
+        raise BadValue(f"--saves {saves} cannot be written: {error.strerror or error}") from None
+
+
+def _record(program: Script, folder: Path, saves: Path | None) -> None:
+    """Run the program. The profile ends when the process exits, after the program's own exits."""
+    ending = _Ending(folder, saves)
+    atexit.register(ending.finish)
+    try:
+        program.run()
+    except BadValue:
+        atexit.unregister(ending.finish)
+        ending.close()
+        raise
+    except KeyboardInterrupt:
+        ending.is_interrupted = True
+        raise
+
+
+class _Ending:
+    """Records from its making to `finish`.
+
+    Attributes:
+        is_interrupted: whether Ctrl-C ended the program.
+    """
+
+    def __init__(self, folder: Path, file: Path | None) -> None:
+        self.is_interrupted = False
+        self._folder, self._file = folder, file
+        self._pid = os.getpid()
+        self._recording = record()
+        self._profile = self._recording.__enter__()
+        prof = self._profile
+        self._handle = register_optimizer_step_post_hook(lambda *_: prof.step())
+        self._saves = None if file is None else StepSaves().__enter__()
+
+    def close(self) -> None:
+        """End the recording."""
+        if self._saves is not None:
+            self._saves.__exit__(None, None, None)
+        self._handle.remove()
+        self._recording.__exit__(None, None, None)
+
+    def finish(self) -> None:
+        """End it, write the results and print the tables; in a forked child nothing."""
+        if os.getpid() != self._pid:
+            return
+        self.close()
+        if not self._profile.peak_nbytes:
+            show(
+                "offgrad profile: nothing to write: the script made no tensor; does it train with "
+                "offgrad?"
+            )
+            with suppress(OSError):  # not empty: of an earlier run
+                self._folder.rmdir()
+            return
+        show(str(self._profile))
+        written, failures = write(self._profile, self._folder)
+        show(f"offgrad profile: wrote {', '.join(written) or 'nothing'} to {self._folder}")
+        for each in failures:
+            show(f"offgrad profile: {each}")
+        if self._saves is not None:
+            show(f"offgrad profile: {self._write_saves(self._saves.recording)}")
+        if self.is_interrupted:
+            # Python ends by SIGINT if text that it ran last has raised this; Matplotlib runs other.
+            with suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
+
+    def _write_saves(self, recording: Recording | None) -> str:
+        """Write the recording; return what was done, as text."""
+        assert self._file is not None
+        if recording is None:
+            return f"{self._file.name}: nothing was saved for backward"
+        try:
+            recording.save(self._file)
+        except OSError as error:
+            return f"{self._file.name}: {error.strerror or error}"
+        return f"wrote a step for offgrad replay to {self._file}"
+
+
+def write(prof: Profile, folder: Path) -> tuple[list[str], list[str]]:
+    """Write all outputs; return the names of the files, and a line for each that failed."""
+    outputs: dict[str, Callable[[Path], Any]] = {
+        "profile.json": prof.save,
+        "trace.json": prof.save_trace,
+        "memory.png": lambda path: prof.plot(path),
+    }
+    report = getattr(prof, "report", None)
+    if report is not None:
+        outputs["report.html"] = report
+    written, failures = [], []
+    for name, output in outputs.items():
+        try:
+            output(folder / name)
+            written.append(name)
+        except OSError as error:  # a full drive
+            failures.append(f"{name}: {error.strerror or error}")
+    return written, failures

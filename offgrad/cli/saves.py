@@ -1,0 +1,51 @@
+"""What the steps of a script save for backward, recorded without a change to it."""
+
+from types import TracebackType
+from typing import Self
+
+from offgrad.optim.hooks import register_optimizer_step_post_hook
+from offgrad.prediction import Recording, SaveRecorder
+from offgrad.session.scope import share_hooks
+
+
+class StepSaves:
+    """Records all threads inside the block. Each step of an optimizer ends a step.
+
+    Args:
+        max_nbytes: how much memory that only backward needs may stay, the rest goes to the disk;
+            None for no bound.
+        max_steps: after so many steps the optimizer raises SystemExit; None for no bound.
+    """
+
+    def __init__(self, max_nbytes: int | None = None, max_steps: int | None = None) -> None:
+        self._recorder = SaveRecorder(max_nbytes)
+        self._max_steps, self._steps = max_steps, 0
+
+    @property
+    def recording(self) -> Recording | None:
+        """Of the step that saved most; None without any."""
+        return self._recorder.recording if self._recorder.has_recording else None
+
+    def __enter__(self) -> Self:
+        self._recorder.start()
+        share_hooks()
+        self._handle = register_optimizer_step_post_hook(lambda *_: self._step())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._handle.remove()
+        self._recorder.step()  # of a script without an optimizer
+        self._recorder.stop()
+        share_hooks()
+
+    def _step(self) -> None:
+        if self._recorder.has_saves:  # else a step of another optimizer, just now
+            self._recorder.step()
+            self._steps += 1
+            if self._max_steps is not None and self._steps >= self._max_steps:
+                raise SystemExit  # a thread ends by it without a traceback

@@ -1,0 +1,105 @@
+"""`offgrad profile`: a program is recorded without a change to it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from offgrad.prediction import Recording
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+TRAINING = """
+import sys
+import offgrad as torch
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(int(sys.argv[1])):
+    model(torch.randn(4096, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("trained", *sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_it_records_a_script_unchanged(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING + "raise SystemExit(7)")
+    result = run("profile", "-o", "made/out", "train.py", "3", "-o", "x")
+    assert (result.returncode, result.stdout) == (7, "trained 3 -o x\n")
+    folder = tmp_path / "made" / "out"
+    figures = json.loads((folder / "profile.json").read_text())
+    assert [each["index"] for each in figures["steps"]] == [0, 1, 2]
+    assert "train.py:8 in <module>" in {
+        Path(each["line"]).name for each in figures["peak"]["contents"]
+    }
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert {"X", "C", "M"} == {each["ph"] for each in events}
+    assert matplotlib.image.imread(folder / "memory.png").std() > 0.01
+    assert "Alive at the peak" in result.stderr
+    assert "train.py:8" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("offgrad profile: wrote profile.json")
+
+
+@pytest.mark.slow
+def test_the_figures_of_a_profile_are_no_recording(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    assert run("profile", "train.py", "2").returncode == 0
+    with pytest.raises(ValueError, match="offgrad profile --saves FILE"):
+        Recording.load(tmp_path / "offgrad-profile" / "profile.json")
+
+
+@pytest.mark.slow
+def test_an_error_of_the_script_is_as_under_python(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import offgrad\noffgrad.zeros(1000)\n1 / 0")
+    result = run("profile", "train.py")
+    expected = subprocess.run(
+        [sys.executable, "-c", "1 / 0"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == expected.returncode == 1
+    assert "ZeroDivisionError: division by zero" in result.stderr
+    assert "offgrad/cli" not in result.stderr
+    assert (tmp_path / "offgrad-profile" / "profile.json").exists()
+
+
+@pytest.mark.slow
+def test_a_script_without_tensors_leaves_no_files(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import offgrad\nraise SystemExit(2)")
+    result = run("profile", "train.py")
+    assert result.returncode == 2
+    assert result.stderr.startswith("offgrad profile: nothing to write")
+    assert not (tmp_path / "offgrad-profile").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_script_as_under_python(run: Run, tmp_path: Path) -> None:
+    text = "import offgrad, signal\noffgrad.zeros(1000)\nsignal.raise_signal(signal.SIGINT)"
+    (tmp_path / "train.py").write_text(text)
+    result = run("profile", "train.py")
+    expected = run("run", "train.py")
+    assert result.returncode == expected.returncode != 1
+    assert (tmp_path / "offgrad-profile" / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.py",), "there is no script missing.py"),
+        (("-o", "train.py", "train.py"), "--output train.py cannot be written to"),
+        (("-m", "no such", "train.py"), "-m takes a module"),
+    ],
+)
+def test_wrong_arguments(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    result = run("profile", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,142 @@
+"""offgrad replay and offgrad tune, in this process."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import offgrad
+from offgrad.cli.replay.command import replay
+from offgrad.cli.saves import StepSaves
+from offgrad.cli.tune.command import tune
+from offgrad.policies import parse_policy
+from offgrad.prediction import Recording, SaveRecorder
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recordings") / "run.offgrad"
+    x = offgrad.randn(256, 256, requires_grad=True)
+    with SaveRecorder() as recorder:
+        x.sin().exp().cos().sum().backward()
+    recorder.recording.save(path)
+    return path
+
+
+def _run(command: object, *arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))  # type: ignore[arg-type]
+
+
+def test_replay_prints_a_row_for_each_policy(file: Path) -> None:
+    result = _run(replay, file, "--policy", "budget:256KiB", "--policy", "disk",
+                  "--bandwidth", "1GB/s")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    for word in ("budget:256KiB", "disk", "peak", "stall", "1 GB/s"):
+        assert word in result.output
+
+
+def test_tune_ends_with_the_policy(file: Path) -> None:
+    result = _run(tune, file, "--budget", "300KiB", "--bandwidth", "100MB/s", "--seconds", 0.5)
+    assert result.exit_code == 0, result.output
+    assert parse_policy(result.output.splitlines()[-1]).lossless
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (replay, ["none.offgrad"], "No such file"),
+        (replay, [__file__], "is no recording"),
+        (tune, ["--budget", "1MiB", "none"], "No such file"),
+        (replay, ["FILE", "--policy", "dsik"], "did you mean disk"),
+        (replay, ["FILE", "--policy", "disk,op=Gleu"], "Gelu"),
+        (replay, ["FILE", "--bandwidth", "fast"], "a bandwidth is text such as"),
+        (tune, ["FILE", "--budget", "much"], "a size is a number"),
+        (tune, ["FILE", "--budget", "1MiB", "--seconds", "-1"], "positive"),
+        (tune, ["FILE"], "--budget"),
+        (tune, ["FILE", "more", "--budget", "1MiB"], "'more' is neither an option"),
+        (tune, ["FILE", "--budget", "1MiB", "--steps", "0"], "not in the range"),
+        (tune, ["none.py", "--budget", "1MiB"], "no script none.py"),
+        (tune, [__file__, "--budget", "1MiB", "3"], "put offgrad's before the script"),
+        (replay, ["FILE", "--directory", __file__], "it is no folder"),
+        (tune, ["FILE", "--budget", "1MiB", "--directory", "/proc/none"], "does not exist"),
+    ],
+)
+def test_wrong_arguments(command: object, arguments: list[str], message: str, file: Path) -> None:
+    result = _run(command, *(file if each == "FILE" else each for each in arguments))
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+TRAINING = """
+import sys
+import threading
+import offgrad as torch
+
+layer = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+
+def train(step):
+    layer(torch.randn(512 if step == 1 else 64, 64)).tanh().sum().backward()
+    optimizer.step()
+    print("step", step)
+
+
+for step in range(int(sys.argv[1])):
+    thread = threading.Thread(target=train, args=(step,))
+    thread.start()
+    thread.join()
+layer(torch.randn(4096, 64)).tanh()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_is_recorded_for_replay(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    result = run("profile", "--saves", "run.offgrad", "train.py", "3")
+    assert "wrote a step for offgrad replay to" in result.stderr.splitlines()[-1]
+    recording = Recording.load(tmp_path / "run.offgrad")
+    assert [each.shape for each in recording.saves if not each.is_parameter] == [(512, 64)] * 2
+    assert len(recording.passes) == 1
+    result = run("profile", "--saves", "missing/run", "train.py", "3")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--saves missing/run cannot be written" in result.stderr
+
+
+@pytest.mark.slow
+def test_tune_records_a_script(
+    run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    result = run("tune", "train.py", "9", "--budget", "64KiB", "--bandwidth", "1GB/s",
+                 "--seconds", "0.5", "--steps", "2")  # fmt: skip
+    lines = result.stdout.splitlines()
+    assert (result.returncode, lines[0]) == (0, "step 0")
+    assert "step 1" not in lines
+    assert "Traceback" not in result.stderr
+    assert parse_policy(lines[-1]).lossless
+    (tmp_path / "train.py").write_text("import offgrad; offgrad.zeros(3)")
+    result = run("tune", "--budget", "1MiB", "--bandwidth", "1GB/s", "train.py")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "train.py saved nothing for backward" in result.stderr
+
+
+def test_the_largest_step_is_kept_and_evaluation_is_no_step() -> None:
+    x = offgrad.zeros(4, 64, requires_grad=True)
+    optimizer = offgrad.optim.SGD([x], lr=0.1)
+    with StepSaves(max_steps=3) as saves:
+        x.sin().exp().sum().backward()
+        optimizer.step()
+        x.sin().sum().backward()
+        optimizer.step()
+        optimizer.step()  # no step of training
+        offgrad.zeros(64, 64, requires_grad=True).sin()
+        with pytest.raises(SystemExit):
+            optimizer.step()
+    assert saves.recording is not None
+    assert len(saves.recording.saves) == 2
+    assert len(saves.recording.passes) == 1

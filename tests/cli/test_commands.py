@@ -1,0 +1,125 @@
+"""What all commands of `offgrad` have in common."""
+
+from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from offgrad.cli import _COMMANDS, main
+from offgrad.cli.terminal import any_encoding, print_table
+
+SPILLING = sorted(_COMMANDS.keys() - {"warmup"})
+"""The commands that write spill files."""
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as exit_:
+        main([*arguments])
+    return exit_.value.code, *capsys.readouterr()
+
+
+def test_the_list_of_commands_cuts_nothing_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, text, _ = output(capsys, "--help")
+    listed = text.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == sorted(_COMMANDS)
+    assert not [line for line in listed if "..." in line]
+
+
+@pytest.mark.parametrize("command", sorted(_COMMANDS))
+def test_help_is_one_screen_with_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text, _ = output(capsys, command, "--help")
+    assert status == 0
+    assert f"offgrad {command}" in text.partition("Example")[2]
+    assert "Exit status: " in text
+    assert text.count("\n") <= 50
+    if command in SPILLING:
+        assert "--directory" in text
+
+
+@pytest.mark.parametrize("command", sorted(_COMMANDS))
+def test_an_unknown_option_is_refused_in_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text, errors = output(capsys, command, "--no-such-option")
+    assert (status, text) == (2, "")
+    assert errors.startswith("offgrad: ")
+    assert errors.count("\n") == 1
+
+
+def test_a_table_keeps_its_figures_on_a_narrow_terminal() -> None:
+    table = Table("policy", *("figure",) * 6)
+    table.add_row("a policy", *(f"{each}234.5" for each in range(6)))
+    file = StringIO()
+    console = Console(file=file, width=30)
+    print_table(console, table)
+    text = file.getvalue()
+    assert "a policy" in text
+    assert "5234.5" in text
+    assert console.width == 30
+
+
+def test_what_an_encoding_lacks_does_not_stop_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = BytesIO()
+    stream = TextIOWrapper(written, "ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    with any_encoding():
+        print("→ remedy", flush=True)
+    assert written.getvalue() == b"? remedy\n"
+    assert stream.errors == "strict"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["profil"], "did you mean profile?"),
+        (["estimate"], "there are bench-storage, compare, doctor,"),
+        (["compare", "train.py", "--epochs", "1"], "offgrad compare train.py -- --epochs"),
+    ],
+)
+def test_a_hint_follows_what_does_not_exist(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, errors = output(capsys, *arguments)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert hint in errors
+
+
+@pytest.mark.parametrize("command", ["bench-storage", "doctor"])
+def test_a_folder_to_look_at_is_not_made(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "none"
+    status, _, errors = output(capsys, command, "--directory", str(folder))
+    assert (status, errors) == (
+        2,
+        f"offgrad: --directory {folder} cannot be written to: it does not exist\n",
+    )
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("command", ["bench-storage", "compare", "doctor", "profile", "run"])
+def test_a_file_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [__file__] if command in ("profile", "run") else []
+    status, _, errors = output(capsys, command, "--directory", __file__, *arguments)
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "it is no folder" in errors
+
+
+@pytest.mark.parametrize("command", SPILLING)
+def test_an_impossible_folder_is_refused_in_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"run": [__file__], "replay": [__file__], "tune": [__file__]}
+    status, text, errors = output(
+        capsys, command, "--directory", "/proc/nothing", *arguments.get(command, [])
+    )
+    assert (status, text) == (2, "")
+    assert errors.startswith("offgrad: ")
+    assert errors.count("\n") == 1
