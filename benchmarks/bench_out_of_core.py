@@ -31,9 +31,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._lib.bare_file import BareFile
 from benchmarks._lib.json_worker import JsonWorker
-from benchmarks._lib.store_loops import MB
+from offgrad.cli.bench_storage.bare_file import BareFile
+from offgrad.cli.bench_storage.loops import MB
 
 _WORKER = "benchmarks._lib.out_of_core_worker"
 _MIB, _GIB = 1 << 20, 1 << 30

@@ -21,7 +21,7 @@ own process. Medians are printed with quartiles; no time is asserted. The varian
 - OFFGRAD_BENCH_ONLY="offgrad disk; torch disk": these variants, and the two that keep everything
 - OFFGRAD_BENCH_ROUNDS: the number of rounds, without the warm-up round
 - OFFGRAD_BENCH_BATCHES_GPT, OFFGRAD_BENCH_BATCHES_RESNET: the batch sizes of the curve
-- OFFGRAD_BENCH_PLOT: a PNG file for the curve; `benchmarks.curve` also plots a file of figures
+- OFFGRAD_BENCH_PLOT: a PNG file for the curve; `offgrad compare --curve` draws one, too
 - OFFGRAD_BENCH_LIMIT: the memory limit of the largest batch
 - OFFGRAD_BENCH_JSON: a file that receives all figures; figures of other parts stay in it
 - OFFGRAD_BENCH_SESSIONS=quick: tiny models, few rounds, and mostly one process per framework, as a
@@ -51,10 +51,13 @@ from benchmarks._lib.session_steps import (
 )
 from benchmarks._lib.session_variants import KEEP, TORCH_KEEP, budget_of, has_torch, variants
 from benchmarks._lib.training_turns import Figures, quartiles
-from benchmarks.curve import save_curves
+from offgrad.cli.compare.curve import save_curves
 from offgrad.memory import parse_nbytes
 
 pytestmark = pytest.mark.timeout(3600)  # the set-up of one test runs all rounds
+
+LEFT_OUT = {"pool", "zarr", "disk, lz4", "bfloat16", "disk, bfloat16", "checkpoint, disk"}
+"""Not in the plot: their lines coincide with those of `keep`, `disk` and `checkpoint`."""
 
 
 @pytest.fixture(scope="module", params=models(), ids=lambda model: model.name)
@@ -259,7 +262,7 @@ def test_curve(processes: Processes, record: dict[str, Any]) -> None:
             print(line)
         processes.stop()
     if path := os.environ.get("OFFGRAD_BENCH_PLOT"):
-        save_curves(record, path)
+        save_curves(record, path, LEFT_OUT)
 
 
 def test_largest_batch(processes: Processes, record: dict[str, Any]) -> None:

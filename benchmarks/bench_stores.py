@@ -30,20 +30,9 @@ from offgrad_storage import (
     spill_directory,
 )
 
-from benchmarks._lib.bare_file import BareFile
-from benchmarks._lib.store_loops import (
-    KB,
-    MB,
-    QUICK,
-    SIZES,
-    TOTAL,
-    Variants,
-    label,
-    normal_arrays,
-    report,
-    store_variants,
-    take_turns,
-)
+from benchmarks._lib.store_loops import QUICK, SIZES, TOTAL, report, take_turns
+from offgrad.cli.bench_storage.bare_file import BareFile
+from offgrad.cli.bench_storage.loops import KB, MB, Variants, label, normal_arrays, store_variants
 
 # Arrays of 64 KB are numerous: a round of fewer bytes is long enough.
 SMALL_TOTAL = TOTAL // 4

@@ -29,18 +29,14 @@ from offgrad_storage import (
 )
 from threadpoolctl import threadpool_limits
 
-from benchmarks._lib.bare_file import BareFile
-from benchmarks._lib.store_loops import (
-    GB,
+from benchmarks._lib.store_loops import GB, QUICK, ROUNDS, WARMUP_ROUNDS, quartiles
+from offgrad.cli.bench_storage.bare_file import BareFile
+from offgrad.cli.bench_storage.loops import (
     KB,
     MB,
-    QUICK,
-    ROUNDS,
-    WARMUP_ROUNDS,
     Array,
     label,
     normal_arrays,
-    quartiles,
     read_back,
     wait_written,
 )

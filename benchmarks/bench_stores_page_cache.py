@@ -29,15 +29,8 @@ from offgrad_storage import (
     spill_directory,
 )
 
-from benchmarks._lib.store_loops import (
-    MB,
-    TOTAL,
-    Array,
-    label,
-    normal_arrays,
-    read_back,
-    wait_written,
-)
+from benchmarks._lib.store_loops import TOTAL
+from offgrad.cli.bench_storage.loops import MB, Array, label, normal_arrays, read_back, wait_written
 
 ROUNDS = 3
 FDS = Path("/proc/self/fd")

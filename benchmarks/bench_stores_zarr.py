@@ -25,18 +25,15 @@ from offgrad_storage import (
     spill_directory,
 )
 
-from benchmarks._lib.store_loops import (
+from benchmarks._lib.store_loops import QUICK, TOTAL, report, take_turns
+from offgrad.cli.bench_storage.loops import (
     KB,
     MB,
-    QUICK,
-    TOTAL,
     Array,
     Variants,
     label,
     normal_arrays,
-    report,
     store_variants,
-    take_turns,
 )
 
 THREADS = 2

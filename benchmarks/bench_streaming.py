@@ -29,10 +29,10 @@ import pytest
 from offgrad_storage import DiskStore
 
 import offgrad
-from benchmarks._lib.bare_file import BareFile
-from benchmarks._lib.store_loops import Variants
 from benchmarks._lib.training_turns import quartiles
 from offgrad import memory
+from offgrad.cli.bench_storage.bare_file import BareFile
+from offgrad.cli.bench_storage.loops import Variants
 from offgrad.nn import functional as F
 
 _MIB = 1 << 20

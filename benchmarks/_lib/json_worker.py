@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from threading import Timer
 from typing import Any, Self
 
 _START = (
@@ -41,20 +42,30 @@ class JsonWorker:
             env=environment,
         )
 
-    def ask(self, **request: Any) -> Reply:
+    def ask(self, *, max_seconds: float | None = None, **request: Any) -> Reply:
         """Send a request and return the reply.
+
+        Args:
+            max_seconds: after that the process is killed; None for no limit.
+            request: the arguments of the worker's function.
 
         Raises:
             WorkerError: if the process has died; its standard error shows the reason.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        timer = None if max_seconds is None else Timer(max_seconds, self._process.kill)
+        if timer is not None:
+            timer.start()
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            if timer is not None:
+                timer.cancel()
         if not line:
             raise WorkerError(f"the worker exited with {self._process.wait()} at request {request}")
         reply: Reply = json.loads(line)

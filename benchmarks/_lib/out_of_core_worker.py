@@ -10,6 +10,7 @@ import psutil
 
 import offgrad
 from benchmarks._lib.json_worker import serve
+from benchmarks._lib.variants import checkpoint_blocks
 from offgrad import memory
 from offgrad.cli.compare.gpt import GPT, GPTConfig
 from offgrad.cli.compare.process_memory import is_out_of_memory, peak_rss
@@ -28,6 +29,7 @@ class Training:
         window: bytes of memory for pages, or text.
         in_backward: whether backward updates the parameters.
         activations: the policy of tensors saved for backward; None for none.
+        checkpoint: whether each block is a checkpoint.
         max_nbytes: the limit of the process's memory (Linux's RLIMIT_DATA); None for none.
         directory: where stores write.
     """
@@ -41,10 +43,11 @@ class Training:
         window: str = "256MiB",
         in_backward: bool = False,
         activations: str | None = None,
+        checkpoint: bool = False,
         max_nbytes: int | None = None,
         directory: str | None = None,
     ) -> None:
-        self._activations = activations
+        self._activations, self._checkpoint = activations, checkpoint
         self._directory = directory
         self._in_backward = in_backward
         self._batch, self._context = batch, sizes[-1]
@@ -72,6 +75,8 @@ class Training:
             )
         with paging:
             self._model = GPT(GPTConfig(*sizes))
+        if self._checkpoint:
+            checkpoint_blocks(offgrad, self._model)
         self._optimizer = offgrad.optim.AdamW(self._model.parameters(), lr=3e-4)
         if self._in_backward:
             offgrad.optim.step_in_backward(self._optimizer)

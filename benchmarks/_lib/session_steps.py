@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks._lib.bare_file import BareFile
 from benchmarks._lib.session_variants import variants
 from benchmarks._lib.training_turns import Figures, Worker
+from offgrad.cli.bench_storage.bare_file import BareFile
 
 QUICK = os.environ.get("OFFGRAD_BENCH_SESSIONS") == "quick"
 MIB = 1 << 20

@@ -1,8 +1,7 @@
-"""Loops over a store's arrays, interleaved turns and their figures, for the benchmarks of stores.
+"""Interleaved turns of loops over stores, and their figures, for the benchmarks of stores.
 
-Array sizes are powers of two: "1 MB" is 2**20 bytes. Rates are in GB/s of 10**9 bytes. CPU seconds
-cover all threads of this process, in user code and in the kernel, and the background work after a
-loop; the next loop begins when that work is done.
+Rates are in GB/s of 10**9 bytes. CPU seconds cover all threads of this process, in user code and in
+the kernel, and the background work after a loop; the next loop begins when that work is done.
 
 OFFGRAD_BENCH_STORES=quick in the environment shortens every run to a check that it works; its
 figures mean little.
@@ -11,16 +10,15 @@ figures mean little.
 import os
 import statistics
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from offgrad_storage import AbstractArrayStore, BufferPool, Handle
 
-KB, MB, GB = 1 << 10, 1 << 20, 1e9
+from offgrad.cli.bench_storage.loops import KB, MB, Variants
+
+GB = 1e9
 QUICK = os.environ.get("OFFGRAD_BENCH_STORES") == "quick"
 WARMUP_ROUNDS, ROUNDS = (1, 3) if QUICK else (2, 11)
 TOTAL = 64 * MB if QUICK else 512 * MB
@@ -28,76 +26,6 @@ TOTAL = 64 * MB if QUICK else 512 * MB
 SIZES = [64 * KB, MB, 16 * MB] if QUICK else [each * KB for each in (64, 256, KB, 4 * KB)]
 if not QUICK:
     SIZES += [16 * MB, 64 * MB]
-AHEAD = 64 * MB
-"""Bytes that reads run ahead of their use, as in an offgrad session."""
-
-Array = NDArray[Any]
-Variants = dict[str, Callable[[], int]]
-
-
-def label(nbytes: int) -> str:
-    """Return the size as text."""
-    return f"{nbytes // MB} MB" if nbytes >= MB else f"{nbytes // KB} KB"
-
-
-def normal_arrays(nbytes: int, total: int) -> list[Array]:
-    """Return float32 arrays of `nbytes` each, from a BufferPool, touched, `total` in all."""
-    pattern = np.random.default_rng(0).standard_normal(min(nbytes, 16 * MB) // 4, np.float32)
-    pool = BufferPool()
-    arrays = [pool.empty(nbytes // 4, np.float32) for _ in range(max(1, total // nbytes))]
-    for index, array in enumerate(arrays):
-        array.reshape(-1, pattern.size)[:] = np.roll(pattern, index)
-    return arrays
-
-
-# ---- loops over a store
-
-
-def store_variants(name: str, store: AbstractArrayStore, arrays: Sequence[Array]) -> Variants:
-    """Return a loop that puts all arrays, and one that gets them and drops their handles."""
-    handles: list[Handle] = []
-
-    def put() -> int:
-        handles.extend(store.put(array) for array in arrays)
-        wait_written(store, handles)
-        return sum(array.nbytes for array in arrays)
-
-    return {f"{name} put": put, f"{name} get": lambda: read_back(last_first(handles))}
-
-
-def wait_written(store: AbstractArrayStore, handles: Iterable[Handle]) -> None:
-    """Wait until the store has written the arrays, not only buffered them."""
-    for handle in handles:
-        handle.wait_captured()
-    limit = time.monotonic() + 30
-    while store.stats().inflight_nbytes:
-        if time.monotonic() > limit:
-            raise TimeoutError(f"{store} has not written {store.stats().inflight_nbytes} bytes")
-        time.sleep(1e-4)
-
-
-def last_first(handles: list[Handle]) -> Iterator[Handle]:
-    """Yield the handles in the order of backward, removing each from the list."""
-    while handles:
-        yield handles.pop()
-
-
-def read_back(handles: Iterable[Handle]) -> int:
-    """Get all into new arrays, dropped at once, while reads run ahead; return the bytes."""
-    ahead: deque[Handle] = deque()
-    begun = got = 0
-    for handle in handles:
-        handle.prefetch()
-        ahead.append(handle)
-        begun += handle.nbytes
-        while begun - got > AHEAD:
-            got += ahead.popleft().get().nbytes
-    while ahead:
-        got += ahead.popleft().get().nbytes
-    return got
-
-
-# ---- turns and figures
 
 
 @dataclass(frozen=True)

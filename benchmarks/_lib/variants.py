@@ -17,6 +17,13 @@ from importlib import import_module
 from typing import Any
 
 
+def checkpoint_blocks(lib: Any, model: Any) -> None:
+    """Make each block of a model of `lib` a checkpoint: backward recomputes it."""
+    checkpoint = import_module(f"{lib.__name__}.utils.checkpoint").checkpoint
+    for block in model.blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
 class Variants:
     """The variants of one framework, for one model.
 
@@ -90,9 +97,7 @@ class Variants:
 
     @contextmanager
     def _checkpoint(self, policy: str | None) -> Iterator[None]:
-        checkpoint = import_module(f"{self._lib.__name__}.utils.checkpoint").checkpoint
-        for block in self._model.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        checkpoint_blocks(self._lib, self._model)
         try:
             with nullcontext() if policy is None else self._session(policy):
                 yield

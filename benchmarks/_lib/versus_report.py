@@ -11,7 +11,7 @@ from rich.table import Table
 
 from benchmarks._lib.versus_measure import BASE
 from benchmarks._lib.versus_rows import TENTH
-from offgrad.cli.compare.environment import describe_machine
+from offgrad.cli.machine import describe_machine
 
 _FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "sve")
 _VARIABLES = ("OPENBLAS_", "OMP_", "MKL_", "OFFGRAD_", "NUMBA_", "GOTO_")

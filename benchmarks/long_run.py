@@ -1,0 +1,62 @@
+"""Does memory grow while a paged GPT trains for a thousand steps?
+
+    python -m benchmarks.long_run [--steps 1000]
+
+It prints resident memory, tensor memory, open files and the bytes of pages after every tenth of the
+steps. All of the model is on disk, activations as well.
+"""
+
+import gc
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import psutil
+
+import offgrad
+from offgrad import memory
+from offgrad.cli.compare.gpt import GPT, GPTConfig
+from offgrad.optim import AdamW
+
+
+@click.command()
+@click.option("--steps", default=1000, show_default=True)
+@click.option("--layers", default=2, show_default=True)
+@click.option("--width", default=192, show_default=True)
+@click.option("--window", default="2MiB", show_default=True, help="Memory for pages.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where stores write.")
+def main(steps: int, layers: int, width: int, window: str, directory: Path | None) -> None:
+    """Train and print."""
+    if steps < 10:
+        raise click.UsageError("--steps is at least 10")
+    offgrad.manual_seed(0)
+    with TemporaryDirectory(dir=directory) as folder:
+        with offgrad.offload_model("disk", window=window, directory=folder) as offload:
+            model = GPT(GPTConfig(layers, width, width // 64, 64))
+        optimizer = AdamW(model.parameters(), lr=1e-3)
+        needed = 4 * sum(each.nbytes for each in model.parameters())
+        click.echo(f"parameters, gradients and state: {memory.format_nbytes(needed)}")
+        with offgrad.offload("disk", directory=folder) as session:
+            pass
+        for step in range(1, steps + 1):
+            tokens = offgrad.randint(0, 256, (2, 65))
+            with session:
+                loss = model.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % (steps // 10) == 0:
+                gc.collect()
+                resident = memory.format_nbytes(psutil.Process().memory_info().rss)
+                tensors = memory.format_nbytes(memory.allocated())
+                pages = memory.format_nbytes(offload.resident_nbytes)
+                files = len(os.listdir("/proc/self/fd"))
+                click.echo(
+                    f"step {step}: loss {loss.item():.4f}, resident {resident}, tensors {tensors}, "
+                    f"pages {pages}, {files} open files"
+                )
+
+
+if __name__ == "__main__":
+    main()
