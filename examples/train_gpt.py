@@ -10,7 +10,7 @@ from offgrad.optim import AdamW
 
 STEPS = 4
 
-text = load_text(None)  # the source of Python's standard library
+text = load_text(None)  # the bundled text
 
 
 def train(policy: str) -> list[float]:

@@ -2,7 +2,8 @@
 
     python examples/train_larger_than_memory.py [--limit 192MiB] [--layers 12] [--check]
 
-``--check`` trains the same model in memory afterwards: the losses are the same, bit for bit.
+First it shows that the model does not train under the limit without paging. ``--check`` trains it
+without the limit afterwards, in memory: the losses are the same, bit for bit.
 """
 
 import argparse
@@ -13,11 +14,12 @@ import offgrad
 from offgrad import memory
 from offgrad.cli.compare.dataset import batch, load_text
 from offgrad.cli.compare.gpt import GPT, GPTConfig
+from offgrad.cli.compare.process_memory import peak_rss
 from offgrad.optim import AdamW
 
 SAMPLES, CONTEXT = 4, 256
 
-text = load_text(None)  # the source of Python's standard library
+text = load_text(None)  # the bundled text
 
 
 def train(config: GPTConfig, steps: int, paged: bool) -> list[float]:
@@ -29,12 +31,13 @@ def train(config: GPTConfig, steps: int, paged: bool) -> list[float]:
             model = GPT(config)
     else:
         model = GPT(config)
-    optimizer = AdamW(model.parameters(), lr=1e-3)  # its state follows the parameters
+    optimizer = AdamW(model.parameters(), lr=2e-5)  # its state follows the parameters
     needed = 4 * sum(each.nbytes for each in model.parameters())
     print(f"parameters, gradients and AdamW's state: {memory.format_nbytes(needed)}")
     losses = []
+    # One batch again and again, so that a few steps show the loss fall.
+    tokens, targets = map(offgrad.from_numpy, batch(text, 0, SAMPLES, CONTEXT, seed=0))
     for step in range(steps):
-        tokens, targets = map(offgrad.from_numpy, batch(text, step, SAMPLES, CONTEXT, seed=0))
         with offgrad.offload("disk" if paged else "keep"):  # tensors saved for backward
             loss = model.loss(tokens, targets)
         loss.backward()
@@ -53,10 +56,19 @@ def main(arguments: Any) -> int:
     config = GPTConfig(arguments.layers, arguments.width, arguments.width // 64, CONTEXT)
     print(f"limit of tensor memory: {arguments.limit}")
     with memory.limit(arguments.limit):
+        print("\nwithout paging:")
+        try:
+            train(config, arguments.steps, paged=False)
+        except memory.OutOfMemoryError as error:
+            print(f"OutOfMemoryError: {error}")
+        memory.reset_peak()
+        print("\nwith paging:")
         losses = train(config, arguments.steps, paged=True)
+    resident = memory.format_nbytes(peak_rss())
+    print(f"peak of resident memory, by the operating system, libraries included: {resident}")
     if not arguments.check:
         return 0
-    print("\nthe same in memory:")
+    print("\nin memory, without the limit:")
     memory.reset_peak()
     expected = train(config, arguments.steps, paged=False)
     print("the same losses" if losses == expected else "other losses")

@@ -59,7 +59,10 @@ def initialise(model: Any, seed: int = 0) -> Any:
 
 def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return scikit-learn's 1,797 handwritten digits [N, 1, 8, 8] from 0 to 1, and labels [N]."""
-    from sklearn.datasets import load_digits
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError:
+        raise SystemExit("the digits come with scikit-learn: pip install scikit-learn") from None
 
     data = load_digits()
     images = data.images.astype(np.float32)[:, None] / 16
