@@ -124,6 +124,7 @@ def open_store(
     directory: str | None = None,
     codec: str | None = None,
     max_pack_nbytes: int = MAX_PACK_NBYTES,
+    inflight_nbytes: int = INFLIGHT_NBYTES,
 ) -> AbstractArrayStore:
     """Return the store of that name, the same one each time; a store object as it is.
 
@@ -133,6 +134,7 @@ def open_store(
         directory: where ``"disk"`` and ``"zarr"`` write; None for the store's default.
         codec: the name of its codec; None for the store's default.
         max_pack_nbytes: the maximum size of a pack; 0 for no packs.
+        inflight_nbytes: the maximum of bytes whose write is pending.
     """
     if not isinstance(store, str):
         return store
@@ -140,11 +142,14 @@ def open_store(
     kind = name if codec is None else f"{name}:{codec}"
     if max_pack_nbytes != MAX_PACK_NBYTES and not STORES[name].is_in_memory:
         kind += f", packs of {max_pack_nbytes}"
+    if inflight_nbytes != INFLIGHT_NBYTES and not STORES[name].is_in_memory:
+        kind += f", {inflight_nbytes} in flight"
     key = (kind, directory, os.getpid())
     with _lock:
         found = _stores.get(key)
         if found is None:
-            found = _stores[key] = new_store(name, codec, directory, max_pack_nbytes)
+            options = name, codec, directory, max_pack_nbytes, inflight_nbytes
+            found = _stores[key] = new_store(*options)
         return found
 
 
@@ -153,6 +158,7 @@ def new_store(
     codec: str | None = None,
     directory: str | None = None,
     max_pack_nbytes: int = MAX_PACK_NBYTES,
+    inflight_nbytes: int = INFLIGHT_NBYTES,
 ) -> AbstractArrayStore:
     """Return a new store, with the settings of those that sessions use."""
     make: Any = STORES[name].store()
@@ -161,6 +167,6 @@ def new_store(
         options["codec"] = codec
     if STORES[name].is_in_memory:
         return make(**options)  # type: ignore[no-any-return]
-    options |= {"inflight_nbytes": INFLIGHT_NBYTES, "threads": THREADS}
+    options |= {"inflight_nbytes": inflight_nbytes, "threads": THREADS}
     options["max_pack_nbytes"] = max_pack_nbytes
     return make(None if directory is None else Path(directory), **options)  # type: ignore[no-any-return]

@@ -361,3 +361,15 @@ def test_names_in_the_ledger() -> None:
     names = {(row.module, row.slot) for row in offload._rows.values()}
     assert names == {("0.0", "weight"), ("0.2", "weight"), ("1.0", "weight")}
     assert model is not None
+
+
+def test_a_window_of_writes_is_in_flight_before_a_put_waits() -> None:
+    with paging("disk", window="64MiB") as offload:
+        mlp(1)
+    with paging("budget:128MiB,spill=disk") as budget:
+        mlp(1)
+    bounds = [
+        each.open_store()._executor._table.max_inflight_nbytes  # type: ignore[attr-defined]
+        for each in (*offload._caches.values(), *budget._caches.values())
+    ]
+    assert bounds == [64 << 20, 128 << 20]

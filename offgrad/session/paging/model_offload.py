@@ -24,6 +24,7 @@ from offgrad.nn.modules.module import (
 from offgrad.nn.parameter import is_lazy
 from offgrad.policies import Keep, Spill, Store
 from offgrad.session.ledger import LedgerRow, PageLedger
+from offgrad.session.named_stores import INFLIGHT_NBYTES
 from offgrad.session.open_stores import OpenStores
 from offgrad.session.paging.page import Page, PageName, measure_references
 from offgrad.session.paging.page_cache import PageCache
@@ -257,14 +258,15 @@ class ModelOffload:
             if isinstance(placement, Spill):
                 store = placement.store
                 bound = bound if placement.nbytes is None else placement.nbytes
-            opened = partial(self._open, store)
+            opened = partial(self._open, store, bound)
             is_strict = isinstance(placement, Spill)
             cache = PageCache(self, self._order, self.lock, opened, bound, is_strict)
             self._caches[placement] = cache
         return cache
 
-    def _open(self, placement: Store) -> AbstractArrayStore:
-        return self._stores.of(placement)
+    def _open(self, placement: Store, bound_nbytes: int) -> AbstractArrayStore:
+        # The cache bounds the memory of pending writes: a put that waits would stop computing.
+        return self._stores.of(placement, inflight_nbytes=max(INFLIGHT_NBYTES, bound_nbytes))
 
     def bring_back(self, model: Module) -> None:
         """Return the parameters of a model to memory, their gradients and optimizer state as well.

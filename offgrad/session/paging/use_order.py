@@ -61,7 +61,7 @@ class UseOrder:
         self._last = key
         if self._skip_to(key):
             self._pop()
-            self._reach *= 2
+            self._reach = min(2 * self._reach, _MAX_LEARNED)
         else:
             self._plan.clear()
             self._numbers.clear()
