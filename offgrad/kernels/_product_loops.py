@@ -29,10 +29,13 @@ BLOCK_DEPTH = 384
 """Rows of a block of the second matrix."""
 
 _BLOCK_COLUMNS = 24
-"""Columns of a block, in vectors: together 590 KB of 64-byte vectors."""
+"""Columns of a block, in vectors: together 590 KB of 64-byte vectors. More if it is not deep."""
 
 _BLOCK_ROWS = 64
 """Rows of the first matrix that meet each panel while they are in the cache."""
+
+_MIN_TURNED = 6
+"""Columns, in vectors, for which it pays to copy a transposed first matrix."""
 
 MIN_ROWS = 96
 """Rows for which it pays to copy the second matrix."""
@@ -91,11 +94,12 @@ class _Scratch(threading.local):
         self._memory: Array | None = None
 
     def memory(self) -> Array:
-        """Return room for a block and a tile, which the calling thread keeps."""
+        """Return room for a block of each matrix and a tile, which the calling thread keeps."""
         if self._memory is None:
             nbytes, rows = vector_shape()
             vectors = BLOCK_DEPTH * _BLOCK_COLUMNS + rows * VECTORS + 1
-            self._memory = np.empty(vectors * nbytes, np.uint8)
+            turned = _BLOCK_ROWS * BLOCK_DEPTH * np.dtype(np.float64).itemsize
+            self._memory = np.empty(vectors * nbytes + turned, np.uint8)
         return self._memory
 
 
@@ -232,8 +236,13 @@ def product_loop(
     a, b, bias, c = addresses
     step = _BLOCK_COLUMNS * lanes
     tile = memory + BLOCK_DEPTH * step * size
+    turned = tile + most * VECTORS * lanes * size
+    step *= max(1, BLOCK_DEPTH // depth)
     for left in range(0, columns, step):
         right = min(left + step, columns)
+        # The rows of a transposed matrix are columns in memory, far apart from one another: the
+        # cache would hold few of their numbers until the next panel needs them.
+        turns = a_row == 1 and right - left >= _MIN_TURNED * lanes
         for top in range(0, depth, BLOCK_DEPTH):
             count = min(BLOCK_DEPTH, depth - top)
             at, column = memory, left
@@ -248,14 +257,24 @@ def product_loop(
                 at += count * width * size
                 column += width
             for first in range(0, rows, _BLOCK_ROWS):
+                below = min(first + _BLOCK_ROWS, rows)
+                block, block_row, block_depth = a + top * a_depth * size, a_row, a_depth
+                block += first * a_row * size
+                if turns:
+                    line = (count + lanes - 1) // lanes
+                    copy_panel(
+                        block, a_row, a_depth, below - first, count, line, lanes, size, turned,
+                        zero,
+                    )  # fmt: skip
+                    block, block_row, block_depth = turned, line * lanes, 1
                 at, column = memory, left
                 while column < right:
                     vectors = panel_vectors(right - column, lanes)
                     width = vectors * lanes
                     used = min(width, right - column)
-                    row, below = first, min(first + _BLOCK_ROWS, rows)
+                    row = first
                     while row < below:
-                        of_a = a + (row * a_row + top * a_depth) * size
+                        of_a = block + (row - first) * block_row * size
                         to = c + (row * c_stride + column) * size
                         start, stride = to, c_stride
                         if top == 0:
@@ -269,8 +288,8 @@ def product_loop(
                             copy_tile(start, stride, tile, width, valid, used, size, zero)
                             start, stride, target, target_stride = tile, width, tile, width
                         multiply(
-                            vectors, tiles, valid, count, of_a, a_row, a_depth, at, start, stride,
-                            target, target_stride, zero,
+                            vectors, tiles, valid, count, of_a, block_row, block_depth, at, start,
+                            stride, target, target_stride, zero,
                         )  # fmt: skip
                         if not is_whole:
                             copy_tile(tile, width, to, c_stride, valid, used, size, zero)

@@ -240,8 +240,6 @@ def _emit_tiles(
         value = e.spread(builder.add(address, offset))
         for at, factor in enumerate(factors):
             new.append(e.fma(value, factor, sums[row * vectors + at]))
-    # Of a transposed matrix, the rows of the next tile.
-    e.prefetch(e.beyond(builder.add(lines[0], offset), 64))
     following = builder.add(k, e.const(1))
     k.add_incoming(following, body)
     offset.add_incoming(builder.add(offset, step), body)
@@ -275,6 +273,8 @@ def _emit_turned(
     half = lanes // 2
     places = [[i // 2 + lanes * (i % 2) + start for i in range(lanes)] for start in (0, half)]
     rows = [e.load(e.at(source, stride, row)) for row in range(lanes)]
+    for row in range(2 * lanes, 3 * lanes):  # too far apart for the CPU to foresee
+        e.prefetch(e.at(source, stride, row))
     # To interleave the first half of all rows with the second, log2(lanes) times, transposes.
     for _ in range(lanes.bit_length() - 1):
         rows = [
