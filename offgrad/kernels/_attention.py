@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from offgrad import memory
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._attention_heads import backward, forward, head_cost
 from offgrad.kernels._attention_heads import usable as heads_usable
@@ -74,7 +75,7 @@ def attention(
         return
 
     def run_heads(start: int, stop: int) -> None:
-        scratch = np.empty(min(TILE, rows) * keys, dtype=dtype)
+        scratch = memory.empty(min(TILE, rows) * keys, dtype)
         inverse = np.empty(min(TILE, rows), dtype=dtype)
         for item in range(start, stop):
             at = divmod(item, heads)
@@ -128,8 +129,8 @@ def attention_backward(
         return
 
     def run_heads(start: int, stop: int) -> None:
-        scratch = np.empty((2, min(TILE, rows) * keys), dtype=dtype)
-        dk_, dv_ = np.empty(k.shape[2:], dtype=dtype), np.empty(v.shape[2:], dtype=dtype)
+        scratch = memory.empty((2, min(TILE, rows) * keys), dtype)
+        dk_, dv_ = memory.empty(k.shape[2:], dtype), memory.empty(v.shape[2:], dtype)
         for item in range(start, stop):
             at = divmod(item, heads)
             k_, v_ = (np.ascontiguousarray(array[at], dtype=dtype) for array in (k, v))

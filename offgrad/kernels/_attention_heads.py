@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from offgrad import memory
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._attention_loops import attention_backward_loop, attention_loop, register
 from offgrad.kernels._attention_tiles import Dropout
@@ -67,7 +68,7 @@ def forward(
     flat = lse.reshape(-1)
 
     def run(start: int, stop: int) -> None:
-        memory = _room(count, sizes, number)
+        space = _room(count, sizes, number)
         loop(
             sizes,
             *_addresses(q, k, v, target),
@@ -78,7 +79,7 @@ def forward(
             *_rule(dropout, number),
             added,
             strides,
-            memory.ctypes.data,
+            space.ctypes.data,
             start,
             stop,
         )
@@ -122,7 +123,7 @@ def backward(
     flat = np.array(lse).reshape(-1)  # writable: loops are compiled for one type
 
     def run(start: int, stop: int) -> None:
-        memory = _room(count, sizes, number)
+        space = _room(count, sizes, number)
         loop(
             sizes,
             *_addresses(*inputs, *targets),
@@ -133,7 +134,7 @@ def backward(
             *_rule(dropout, number),
             added,
             strides,
-            memory.ctypes.data,
+            space.ctypes.data,
             start,
             stop,
         )
@@ -165,7 +166,7 @@ def _lines(sizes: tuple[int, ...]) -> tuple[int, int, int]:
 def _room(count: int, sizes: tuple[int, ...], number: Any) -> Array:
     """Return memory for `count` elements, for a row of zeros, and what the last tile overruns."""
     _, _, _, _, _, _, most, lanes, _ = sizes
-    return np.empty(count + 3 * lanes * (most + 1), number)
+    return memory.empty(count + 3 * lanes * (most + 1), number)
 
 
 def _readable(array: Array) -> Array:
@@ -173,7 +174,7 @@ def _readable(array: Array) -> Array:
     size = array.itemsize
     if array.strides[3] == size and all(each >= 0 == each % size for each in array.strides):
         return array
-    return np.ascontiguousarray(array)
+    return memory.contiguous(array)
 
 
 def _writable(array: Array) -> Array:
