@@ -6,8 +6,10 @@ from math import prod
 
 import numpy as np
 
+from offgrad.kernels import _ranks
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import in_chunks
+from offgrad.kernels._jit import uses_numba
 
 _KEYED = (np.dtype(np.float32), np.dtype(np.int32))
 _MIN_LENGTH = 16
@@ -30,7 +32,12 @@ def sorted_indices(x: Array, descending: bool, first: int = 0, last: int | None 
     last = length if last is None else last
     rows = x.reshape(prod(x.shape[:-1]), length)
     out = np.empty((rows.shape[0], last - first), np.int64)
-    if first == 0 and last <= _FEW and length >= _MIN_LENGTH * _FEW and x.dtype.kind == "f":
+    is_compiled = x.dtype == np.float32 and uses_numba(x) and length < 2**32
+    if is_compiled and first == 0 and 0 < 8 * last <= length:
+        find = _by_heap
+    elif is_compiled and last - first == 1 and not descending:
+        find = _by_rank
+    elif first == 0 and last <= _FEW and length >= _MIN_LENGTH * _FEW and x.dtype.kind == "f":
         find = _by_extremes
     elif x.dtype in _KEYED and length >= _MIN_LENGTH:
         find = _by_keys
@@ -43,6 +50,14 @@ def sorted_indices(x: Array, descending: bool, first: int = 0, last: int | None 
     # A sort costs some twenty passes.
     in_chunks(sort, len(rows), 4 * length)
     return out.reshape(*x.shape[:-1], last - first)
+
+
+def _by_heap(x: Array, descending: bool, first: int, last: int) -> Array:
+    return _ranks.first_indices(x, descending, last)
+
+
+def _by_rank(x: Array, descending: bool, first: int, last: int) -> Array:
+    return _ranks.index_at(x, first)
 
 
 def _by_argsort(x: Array, descending: bool, first: int, last: int) -> Array:

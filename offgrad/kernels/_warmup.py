@@ -434,6 +434,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     ),
     "ELU backward": _elementwise(kernels.elu_backward, 2, 1, 1, 1),
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
+    "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),
+    "elements of a rank": lambda x: kernels.sorted_indices(_large(x), False, 4, 5),
     "erf": _large_elementwise(kernels.erf, 1),
     "erfc": _large_elementwise(kernels.erfc, 1),
     "erfinv": _large_elementwise(kernels.erfinv, 1),

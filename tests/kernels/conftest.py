@@ -163,7 +163,8 @@ def all_calls() -> Calls:
         sums = [np.empty_like(x) for _ in range(4)]
         for number, out in enumerate(sums):
             kernels.cumsum(x, out, number % 2, number > 1)
-        return [*sums, kernels.sorted_indices(x, False), kernels.sorted_indices(x, True, 0, 9)]
+        ranks = (False,), (True, 0, 9), (False, 7, 8)
+        return [*sums, *(kernels.sorted_indices(x, *each) for each in ranks)]
 
     def reductions() -> list[Array]:
         highest, lse, slopes = np.empty(513, np.float32), new(700), np.empty_like(x)
