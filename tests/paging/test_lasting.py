@@ -369,7 +369,7 @@ def test_a_window_of_writes_is_in_flight_before_a_put_waits() -> None:
     with paging("budget:128MiB,spill=disk") as budget:
         mlp(1)
     bounds = [
-        each.open_store()._executor._table.max_inflight_nbytes  # type: ignore[attr-defined]
+        each.open_store()._executor._table.max_inflight_nbytes
         for each in (*offload._caches.values(), *budget._caches.values())
     ]
     assert bounds == [64 << 20, 128 << 20]
