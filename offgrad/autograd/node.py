@@ -15,11 +15,12 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.garbage import NODES, collector
 from offgrad.autograd.handles import RemovableHandle, add_hook
+from offgrad.autograd.out_of_memory import name_backward
 from offgrad.autograd.ownership import is_sole_owner
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, metadata, wrap
 from offgrad.autograd.views import is_stale, refresh
-from offgrad.memory import forks
+from offgrad.memory import OutOfMemoryError, forks
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -272,7 +273,11 @@ class AccumulateGrad(Node):
         if grads[0] is None or not leaf._requires_grad:
             return ()
         with self.lock:
-            self._accumulate(leaf, grads)
+            try:
+                self._accumulate(leaf, grads)
+            except OutOfMemoryError as error:
+                name_backward(error, self)
+                raise
         for hook in list((leaf._post_accumulate_hooks or {}).values()):
             result = hook(leaf)
             if result is not None:

@@ -20,6 +20,7 @@ from offgrad.autograd.node import (
     accumulator,
     as_tensors,
 )
+from offgrad.autograd.out_of_memory import name_backward, name_forward
 from offgrad.autograd.replay import replay_of
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, is_differentiable, wrap
@@ -31,7 +32,7 @@ from offgrad.autograd.views import (
     view_chain,
     view_of,
 )
-from offgrad.memory import POOL_THRESHOLD, forks
+from offgrad.memory import POOL_THRESHOLD, OutOfMemoryError, forks
 from offgrad.memory.meta import MetaArray, meters, reserved, shapes_only
 
 if TYPE_CHECKING:
@@ -177,6 +178,9 @@ class Op(Node):
                 result = forward_of_shapes(node, inputs, arrays, parameters)
             else:
                 result = node.forward(*arrays, **parameters)
+        except OutOfMemoryError as error:
+            name_forward(error, node, inputs)
+            raise
         finally:
             restore_float_errors(previous)
         outputs: list[Any]
@@ -318,6 +322,9 @@ class Op(Node):
             outer, self._on_arrays = self._on_arrays, False
             try:
                 result = self.backward(*grads)
+            except OutOfMemoryError as error:
+                name_backward(error, self)
+                raise
             finally:
                 self._on_arrays = outer
         return result if type(result) is tuple else (result,)
@@ -337,6 +344,9 @@ class Op(Node):
             outer, self._on_arrays = self._on_arrays, True
             try:
                 result = self.backward(*arrays)
+            except OutOfMemoryError as error:
+                name_backward(error, self)
+                raise
             finally:
                 self._on_arrays = outer
                 restore_float_errors(previous)

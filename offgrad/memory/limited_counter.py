@@ -30,6 +30,10 @@ _PATIENCE = 8  # rounds, since threads of stores release their arrays a moment a
 class OutOfMemoryError(MemoryError):
     """Tensor memory would exceed its limit, or the system has no memory left."""
 
+    def begin_with(self, purpose: str) -> None:
+        """Begin the message with what needed the memory."""
+        self.args = (f"{purpose}: {self}",)
+
 
 class Reclaimable(Protocol):
     """An owner of tensor memory outside any tensor, such as a cache, that can free some of it."""

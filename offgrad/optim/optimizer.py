@@ -13,7 +13,9 @@ from offgrad import ops
 from offgrad._tensor.tensor import Tensor
 from offgrad.autograd import grad_mode
 from offgrad.autograd.gradients import clear_grad
+from offgrad.autograd.out_of_memory import title
 from offgrad.autograd.tensor_base import TensorBase, describe, metadata
+from offgrad.memory import OutOfMemoryError
 from offgrad.optim.hooks import (
     OptimizerHooks,
     register_optimizer_step_post_hook,
@@ -273,7 +275,11 @@ class Optimizer(OptimizerHooks):
         Of a complex parameter, real and imaginary parts are `value`.
         """
         spec = metadata(param)
-        tensor = ops.zeros(spec.shape, dtype=spec.dtype)
+        try:
+            tensor = ops.zeros(spec.shape, dtype=spec.dtype)
+        except OutOfMemoryError as error:
+            error.begin_with(f"new optimizer state of {title(param)}")
+            raise
         tensor._storage.role = "optimizer state"
         if value:
             as_real(tensor._array)[...] = value

@@ -3,9 +3,12 @@
 import gc
 from typing import Any
 
+import pytest
+
 import offgrad
 from offgrad import memory, nn, optim
 from offgrad.memory import OutOfMemoryError
+from offgrad.memory.allocator import counter
 from tests.paging.models import WIDTH, mlp, paging
 from tests.session.backends import MemoryBackend, memory_store
 
@@ -92,3 +95,48 @@ def test_pages_are_counted_by_role_and_way() -> None:
     backend.gate.set()
     offload.reclaim()
     assert "pages being written" not in memory.memory_by_holder()
+
+
+def test_an_activation_that_does_not_fit_names_its_operation_and_parameters() -> None:
+    with paging("disk", window=2 * PAGE):
+        model = mlp(2)
+    rows = offgrad.ones(4 * WIDTH, WIDTH)
+    with pytest.raises(OutOfMemoryError) as caught, memory.limit(left(0.5)):
+        rows * 2
+    assert str(caught.value).startswith("forward of MulBackward0 on [512, 128], []: tensor memory")
+    with pytest.raises(OutOfMemoryError) as caught, memory.limit(left(2.5)):
+        model(rows)
+    message = str(caught.value)
+    assert message.startswith("forward of AddmmBackward0 on 0.bias of [128], [512, 128], ")
+    assert "0.weight of [128, 128]: tensor memory is limited" in message
+    assert "Held: " in message
+
+
+def test_a_gradient_that_does_not_fit_names_its_parameter() -> None:
+    with paging("disk", window=PAGE):
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False))
+    total = model(offgrad.ones(4, WIDTH)).sum()
+    with pytest.raises(OutOfMemoryError) as caught, memory.limit(left(0.5)):
+        total.backward()
+    message = str(caught.value)
+    assert message.startswith("backward of ")
+    assert " for the gradient of 0.weight of [128, 128]: " in message.partition("tensor mem")[0]
+
+
+def test_optimizer_state_that_does_not_fit_names_its_parameter() -> None:
+    with paging("disk", window=PAGE, state="keep"):
+        model = mlp(1)
+    optimizer = optim.AdamW(model.parameters())
+    model(offgrad.ones(4, WIDTH)).sum().backward()
+    with pytest.raises(OutOfMemoryError) as caught, memory.limit(left(1.5)):
+        optimizer.step()
+    message = str(caught.value)
+    assert message.startswith("new optimizer state of 0.weight of [128, 128]: tensor memory")
+
+
+def left(pages: float) -> int:
+    """Have all memory freed that can be; return the limit that leaves room for some pages."""
+    gc.collect()
+    while counter.reclaim()[0]:  # pages become packs, which are written next
+        pass
+    return memory.allocated() + int(pages * PAGE)

@@ -46,6 +46,11 @@ class Placer(NamedTuple):
     def __call__(self, tensor: Any, role: str) -> None:
         self.owner.place_alike(self.number, tensor, role)
 
+    @property
+    def title(self) -> str:
+        """The parameter's name, for messages."""
+        return self.owner.name_of(self.number)
+
 
 class ModelOffload:
     """Pages parameters, and with each its gradient and the optimizer's state of it.
@@ -144,6 +149,12 @@ class ModelOffload:
         for (number, _), row in self._rows.items():
             if self._names.is_known(number):
                 row.module, row.slot = self._names.name(number)
+
+    def name_of(self, number: int) -> str:
+        """Return the name that a parameter has now."""
+        with self.lock:
+            self._names.qualify()
+            return ".".join(filter(None, self._names.name(number)))
 
     # Paging
 
@@ -337,8 +348,7 @@ class ModelOffload:
             needed[page.name.parameter] -= page.nbytes * (page.name.role == "gradients")
         number, at_once = needed.most_common(1)[0]
         largest = next(each for each in pages if each.name.parameter == number)
-        module, slot = self._names.name(number)
-        name = f"{module}.{slot}" if module else slot
+        name = ".".join(filter(None, self._names.name(number)))
         text = (
             f"Paged tensors in use hold {memory.format_nbytes(resident)}; operations take them in "
             f"batches of half of window={memory.format_nbytes(window)!r}. The largest parameter, "

@@ -89,7 +89,8 @@ def test_keep_runs_out_of_memory_where_disk_does_not(run: Run, tmp_path: Path) -
         *("--output", "results/here"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "keep: OutOfMemoryError in step 1: tensor memory is limited to 8.0 MiB" in done.stdout
+    assert "keep: OutOfMemoryError in step 1: forward of " in done.stdout
+    assert ": tensor memory is limited to 8.0 MiB" in done.stdout
     assert "saved for" in done.stdout
     figures = _figures(tmp_path / "results" / "here")
     reference, keep, pool, disk = figures["runs"]
