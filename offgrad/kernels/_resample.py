@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offgrad import memory
 from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
@@ -132,7 +133,7 @@ def resample(x: Array, taps: tuple[Taps | None, ...], out: Array) -> None:
         for axis, each in zip(axes, chosen, strict=True):
             sizes[axis] = sizes[axis] if each is None else each.outputs
         if number < len(steps) - 1:
-            target = np.empty((*shape, *sizes), as_float(x[:0]).dtype)
+            target = memory.empty((*shape, *sizes), as_float(x[:0]).dtype)
         _along_two(x, axes, chosen, target, x.ndim - ndim)
         x = target
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from offgrad import memory
 from offgrad.kernels._arrays import Array, as_float, same_shape
 from offgrad.kernels._fastmath import exp, log_share
 from offgrad.kernels._jit import Kernel, jit, uses_numba
@@ -31,7 +32,7 @@ def softmax_planes(x: Array, out: Array, is_log: bool) -> None:
     if not uses_numba(x, out):
         _softmax_numpy(x, out, is_log)
         return
-    highest, total, part = np.empty((3, x.shape[0], x.shape[2]), x.dtype)
+    highest, total, part = memory.empty((3, x.shape[0], x.shape[2]), x.dtype)
     _over_tiles(_softmax_loop, x, x, out, highest, total, part, is_log)
 
 
@@ -41,7 +42,7 @@ def softmax_planes_backward(grad: Array, result: Array, out: Array, is_log: bool
     if not uses_numba(grad, result, out):
         _softmax_backward_numpy(grad, result, out, is_log)
         return
-    total, part = np.empty((2, result.shape[0], result.shape[2]), result.dtype)
+    total, part = memory.empty((2, result.shape[0], result.shape[2]), result.dtype)
     _over_tiles(_softmax_backward_loop, result, grad, result, out, total, part, is_log)
 
 
@@ -50,7 +51,7 @@ def log_sum_exp_planes(x: Array, lse: Array) -> None:
     if not uses_numba(x, lse):
         _log_sum_exp_numpy(x, lse)
         return
-    highest, part = np.empty((2, *lse.shape), x.dtype)
+    highest, part = memory.empty((2, *lse.shape), x.dtype)
     _over_tiles(_log_sum_exp_loop, x, x, lse, highest, part)
 
 
