@@ -8,6 +8,11 @@ exhaustive trial over the largest classes; and the best of the fixed policies. T
 within 5% of the best answer, and within 2% of the fixed ones. In brackets is what the program
 itself expects, without a queue, budgets and waits for single arrays. No step is timed: all four are
 predictions from one recording and one model of the drive. The exit status is 1 if a plan misses.
+
+    python -m benchmarks.bench_auto --real [--rounds 9]
+
+trains: `offload("auto")`, and the fixed policies at the same bound, taking turns on this machine's
+drive. Times are minima over the rounds.
 """
 
 import itertools
@@ -21,7 +26,9 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from benchmarks._lib.recorded_models import SMALL
-from offgrad.memory import format_nbytes
+from offgrad import offload
+from offgrad.memory import format_nbytes, parse_nbytes
+from offgrad.memory.units import size_text
 from offgrad.policies import Placement, Policy, Recompute, SaveContext, Spill, Store
 from offgrad.prediction import Machine, Recording, choose, replay
 from offgrad.prediction.choosing import (
@@ -31,6 +38,7 @@ from offgrad.prediction.choosing import (
     fixed_policies,
     text_of,
 )
+from offgrad.prediction.known_machines import measured
 from offgrad.prediction.recording import Kind, Recipe
 
 _TRIED = 4  # classes of the exhaustive trial
@@ -165,6 +173,32 @@ def check(recording: Recording, nbytes: int, machine: Machine) -> tuple[str, boo
     return f"{figures}  {chosen / best - 1:+7.1%}  {'' if good else 'misses'}", good
 
 
+def real(name: str, part: float, rounds: int) -> tuple[str, bool]:
+    """Train under the plan and the fixed policies; return lines, and whether it is as good."""
+    training = SMALL[name]()
+    recording = training.record()
+    nbytes = parse_nbytes(size_text(int(recording.saved_nbytes * part)))
+    auto = offload("auto", budget=nbytes)
+    for _ in range(3):
+        training.step(auto)
+    sessions = {"auto": auto} | {each: offload(each) for each in fixed_policies(nbytes)}
+    times: dict[str, list[float]] = {each: [] for each in sessions}
+    for _ in range(rounds + 1):
+        for each, session in sessions.items():
+            training.step(session)
+            times[each].append(training.step(session)[0])
+    seconds = {each: min(found[1:]) for each, found in times.items()}
+    machine = measured()
+    lines = [f"{name}, {format_nbytes(nbytes)}: {auto.policy}"]
+    for each, took in seconds.items():
+        policy = str(auto.policy) if each == "auto" else each
+        expected = replay(recording, policy, machine=machine).seconds
+        lines.append(f"  {each:34} {took:7.3f} s   predicted {expected:7.3f} s")
+    best = min(took for each, took in seconds.items() if each != "auto")
+    lines.append(f"  {'to the best fixed policy':34} {seconds['auto'] / best - 1:+7.1%}")
+    return "\n".join(lines), seconds["auto"] <= best * (1 + _MAX_OFF_FIXED)
+
+
 def _recorded(name: str) -> Recording:
     return SMALL[name]().record()
 
@@ -173,9 +207,17 @@ def _recorded(name: str) -> Recording:
 @click.option("--models", default=",".join(SMALL), show_default=True)
 @click.option("--parts", default="0.25,0.5", show_default=True, help="Bounds, of what is saved.")
 @click.option("--rates", default="4,1,0.2", show_default=True, help="Of the drive, in GB/s.")
-def main(models: str, parts: str, rates: str) -> None:
+@click.option("--real", "is_real", is_flag=True, help="Time steps instead of predicting them.")
+@click.option("--rounds", default=9, show_default=True, help="With --real.")
+def main(models: str, parts: str, rates: str, is_real: bool, rounds: int) -> None:
     """Print a table, times as ratios to keep."""
     is_good = True
+    if is_real:
+        for name, part in itertools.product(models.split(","), map(float, parts.split(","))):
+            line, good = real(name, part, rounds)
+            is_good = is_good and good
+            click.echo(line)
+        sys.exit(not is_good)
     click.echo(
         f"{'':34} {'chosen':>9} {'milp':>9} {'(alone)':>9} {'trial':>9} {'fixed':>9}  to best"
     )

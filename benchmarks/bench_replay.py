@@ -19,7 +19,8 @@ from benchmarks._lib.recorded_models import MODELS, SMALL, Training
 from benchmarks._lib.throttled_drive import throttled
 from offgrad.prediction import Machine, Recording, Replay
 from offgrad.prediction import replay as replay_policy
-from offgrad.prediction.machine import measure, parse_rate
+from offgrad.prediction.machine import parse_rate
+from offgrad.prediction.measurements import measure
 from offgrad.prediction.recording import Recipe
 
 _MIB = 1 << 20

@@ -26,9 +26,6 @@ shape_only: dict[int, int] = {}
 reserved: list[Array] = []
 """The reserved bytes, once there is a meta array; empty before."""
 
-counters: dict[int, Callable[[Array], object]] = {}
-"""By thread, a function that is called with each new meta array; empty as a rule."""
-
 
 class Meter(Protocol):
     """Counts the memory that the meta arrays of a thread would take: see `offgrad.memory.meter`."""
@@ -226,10 +223,7 @@ def meta_empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> M
     room, offset = _addresses.take(nbytes)
     if meters and threading.get_ident() in meters:
         room, offset = np.asarray(MetaMemory(room, offset, nbytes)), 0
-    array = np.ndarray.__new__(MetaArray, sizes, kind, room, offset)
-    if counters and (count := counters.get(threading.get_ident())) is not None:
-        count(array)
-    return array
+    return np.ndarray.__new__(MetaArray, sizes, kind, room, offset)
 
 
 def meta_strided(

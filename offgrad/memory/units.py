@@ -40,6 +40,20 @@ def parse_nbytes(size: int | str) -> int:
     return nbytes
 
 
+def size_text(nbytes: int) -> str:
+    """Return text that `parse_nbytes` reads: ``"512MiB"``, ``"57.3MiB"``.
+
+    It is exact where four digits are enough, else rounded down: a bound stays a bound.
+    """
+    for power, letter in zip(range(4, 0, -1), "TGMK", strict=True):
+        unit = 1024**power
+        if nbytes >= 10 * unit or (nbytes >= unit and not nbytes * 10 % unit):
+            tenths = nbytes * 10 // unit
+            whole, rest = divmod(tenths, 10)
+            return f"{whole}.{rest}{letter}iB" if rest else f"{whole}{letter}iB"
+    return f"{nbytes}B"
+
+
 def format_nbytes(nbytes: float) -> str:
     """Return `nbytes` as text: ``"0 B"``, ``"1.5 KiB"``, ``"200.0 MiB"``."""
     if abs(nbytes) < 1024:

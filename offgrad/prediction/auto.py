@@ -6,7 +6,8 @@ from offgrad import memory
 from offgrad.autograd.saved_tensor import Save
 from offgrad.policies import Budget, Placement, Policy, SaveContext
 from offgrad.prediction.choosing import choose
-from offgrad.prediction.machine import Machine, measured, parse_rate
+from offgrad.prediction.known_machines import measured
+from offgrad.prediction.machine import Machine, parse_rate
 from offgrad.prediction.plan import Plan
 from offgrad.prediction.recorder import SaveRecorder
 from offgrad.session.scope import active_hooks
@@ -52,6 +53,10 @@ class AutoSession(OffloadSession):
     what is above it goes to the disk. As the third step begins, in the same block or in another,
     the plan is chosen, which takes some seconds; the drive is measured once for each device, and
     remembered. All results have the same bits as without a session.
+
+    The bound is of all memory held for backward, whether it is kept, being written, or read ahead.
+    Not counted are parameters, tensors that the program or the operation under way holds, and what
+    is computed again for an operation.
 
     Args:
         policy: ``"auto"``.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from offgrad import memory
+from offgrad.memory.units import size_text
 from offgrad.prediction.machine import Machine
 from offgrad.prediction.plan import Choice, Plan
 from offgrad.prediction.recording import Recipe, Recording, SavedTensorRecord
@@ -117,8 +118,8 @@ def text_of(decisions: Decisions, nbytes: int) -> str:
             rules.append(f"recompute,ops={max(each.max_ops, 1)},{where}")
         else:
             spill = f"disk:{each.codec}" if action == "encode" else "disk"
-            rules.append(f"budget:{passing}B,spill={spill},{where}")
-    return ";".join([*rules, f"budget:{room}B"])
+            rules.append(f"budget:{size_text(passing)},spill={spill},{where}")
+    return ";".join([*rules, f"budget:{size_text(room)}"])
 
 
 def choose(
@@ -145,7 +146,7 @@ def choose(
 
 def fixed_policies(nbytes: int) -> list[str]:
     """Return the policies without rules for classes that hold the bound."""
-    bound = f"budget:{nbytes}B"
+    bound = f"budget:{size_text(nbytes)}"
     return [bound, f"recompute;{bound}", f"recompute,ops=1;{bound}", f"recompute,ops=64;{bound}"]
 
 

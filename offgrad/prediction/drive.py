@@ -14,17 +14,28 @@ class Job:
 
     Attributes:
         seconds: that it takes.
+        latency: more, if nothing else was under way.
+        factor: how many times as long it takes beside computing.
+        load: seconds that computing beside it takes longer.
         begin: called when it begins; returns False if nothing is left to do.
         end: called when it has ended.
         is_done: whether it has ended, or was cancelled.
     """
 
-    __slots__ = ("begin", "end", "is_done", "seconds")
+    __slots__ = ("begin", "end", "factor", "is_done", "latency", "load", "seconds")
 
     def __init__(
-        self, seconds: float, end: Callable[[], None], begin: Callable[[], bool] | None = None
+        self,
+        seconds: float,
+        end: Callable[[], None],
+        begin: Callable[[], bool] | None = None,
+        *,
+        latency: float = 0.0,
+        factor: float = 1.0,
+        load: float = 0.0,
     ) -> None:
         self.seconds, self.begin, self.end = seconds, begin, end
+        self.latency, self.factor, self.load = latency, factor, load
         self.is_done = False
 
 
@@ -34,42 +45,33 @@ class Drive:
     Attributes:
         now: seconds since the beginning.
         stall_seconds: how long the program has waited.
-        written_nbytes, read_nbytes: so far.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.now = self.stall_seconds = 0.0
-        self.written_nbytes = self.read_nbytes = 0
         self._reads: OrderedDict[Job, None] = OrderedDict()
         self._writes: OrderedDict[Job, None] = OrderedDict()
         self._running: Job | None = None
         self._ends = 0.0
-        self._is_writing_first = False
+        self._is_writing_first = self._was_busy = False
 
     def compute(self, seconds: float) -> None:
         """Let the program compute, while the drive goes on."""
-        slowdown = self.machine.slowdown
-        left = seconds
-        while left > 0:
-            if self._running is None:
-                self._advance_to(self.now + left)
-                return
-            # Until the running job ends, computing takes longer.
-            factor = 1.0 + slowdown
-            step = min(left * factor, max(self._ends - self.now, 0.0))
-            self._advance_to(self.now + step)
-            left -= step / factor
-            if step == 0.0:
-                self._advance_to(self.now)
-                if self._running is not None and self._ends <= self.now:
-                    return
+        end = self.now + seconds
+        while (job := self._running) is not None:
+            left = (self._ends - self.now) * job.factor
+            if self.now + left > end:
+                self._ends = end + left / job.factor - (end - self.now) / job.factor
+                break
+            self._ends = self.now + left
+            end += job.load
+            self._advance_to(self._ends)
+        self._advance_to(end)
 
     def read_now(self, nbytes: int) -> None:
         """Let the program wait for a read of its own, before all that is queued."""
-        self.read_nbytes += nbytes
-        job = Job(self.read_time(nbytes), _nothing)
-        self._reads[job] = None
+        job = self._read(nbytes, _nothing)
         self._reads.move_to_end(job, last=False)
         self._start()
         self.wait_for(lambda: job.is_done)
@@ -90,9 +92,7 @@ class Drive:
 
     def read(self, nbytes: int, end: Callable[[], None]) -> Job:
         """Queue a read."""
-        self.read_nbytes += nbytes
-        job = Job(self.read_time(nbytes), end)
-        self._reads[job] = None
+        job = self._read(nbytes, end)
         self._start()
         return job
 
@@ -105,21 +105,30 @@ class Drive:
 
     def write(self, nbytes: int, begin: Callable[[], bool], end: Callable[[], None]) -> Job:
         """Queue a write of so many bytes."""
-        seconds = self.machine.write_seconds + nbytes / self.machine.write_rate
-
-        def begin_and_count() -> bool:
-            is_wanted = begin()
-            self.written_nbytes += nbytes * is_wanted
-            return is_wanted
-
-        job = Job(seconds, end, begin_and_count)
+        machine = self.machine
+        job = Job(
+            machine.write_seconds + nbytes / machine.write_rate,
+            end,
+            begin,
+            latency=machine.write_latency,
+            factor=machine.write_factor,
+            load=nbytes * machine.write_load,
+        )
         self._writes[job] = None
         self._start()
         return job
 
-    def read_time(self, nbytes: int) -> float:
-        """Return the seconds of one read."""
-        return self.machine.read_seconds + nbytes / self.machine.read_rate
+    def _read(self, nbytes: int, end: Callable[[], None]) -> Job:
+        machine = self.machine
+        job = Job(
+            machine.read_seconds + nbytes / machine.read_rate,
+            end,
+            latency=machine.read_latency,
+            factor=machine.read_factor,
+            load=nbytes * machine.read_load,
+        )
+        self._reads[job] = None
+        return job
 
     def cancel(self, job: Job) -> bool:
         """Take a read out of the queue; return False if it has begun."""
@@ -156,7 +165,9 @@ class Drive:
             job, self.now = self._running, max(self.now, self._ends)
             self._running, job.is_done = None, True
             job.end()
+            self._was_busy = True
             self._start()
+            self._was_busy = False
         self.now = max(self.now, when)
 
     def _start(self) -> None:
@@ -168,7 +179,9 @@ class Drive:
             if job.begin is not None and not job.begin():
                 job.is_done = True
                 continue
-            self._running, self._ends = job, self.now + job.seconds
+            # The threads of a store overlap jobs that follow each other.
+            latency = 0.0 if self._was_busy else job.latency
+            self._running, self._ends = job, self.now + job.seconds + latency
 
 
 def _nothing() -> None:

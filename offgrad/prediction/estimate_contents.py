@@ -6,6 +6,7 @@ from typing import Any
 from offgrad.memory.meta import MetaMemory, memory_of
 from offgrad.memory.meter import ArrayMeter
 from offgrad.memory.storage import Storage, savers
+from offgrad.prediction.estimate_pages import EstimatedPages
 from offgrad.prediction.estimate_pool import IN_FLIGHT, PREFETCHED, SAVED
 
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
@@ -23,11 +24,14 @@ _BY_ROLE = {
 }
 
 
-def contents(meter: ArrayMeter, session: Any) -> tuple[dict[str, int], Counter[str]]:
+def contents(
+    meter: ArrayMeter, pages: EstimatedPages, session: Any
+) -> tuple[dict[str, int], Counter[str]]:
     """Return the counted bytes by category; and those saved for backward by what saved them.
 
     Args:
         meter: that counts.
+        pages: what is counted apart.
         session: whose budgets hold memory, or None.
     """
     storages: dict[int, Storage] = {}
@@ -46,6 +50,8 @@ def contents(meter: ArrayMeter, session: Any) -> tuple[dict[str, int], Counter[s
         if category == SAVED:
             uid = -1 if holding is None else holding.uid
             origins[saved_by.get(uid, "copies in memory")] += nbytes
+    for role, nbytes in pages.by_role().items():
+        sums[_BY_ROLE.get(role, TEMPORARY)] += nbytes
     return sums, origins
 
 

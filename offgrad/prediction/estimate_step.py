@@ -5,6 +5,7 @@ real session and policy, with stores that only count.
 """
 
 import copy
+import inspect
 import linecache
 import math
 import os
@@ -28,11 +29,13 @@ from offgrad.nn import Module
 from offgrad.ops._core.device import META
 from offgrad.prediction.estimate_clock import Clock
 from offgrad.prediction.estimate_contents import INPUTS, TEMPORARY, contents
+from offgrad.prediction.estimate_pages import EstimatedPages
 from offgrad.prediction.estimate_queue import free_bandwidth
 from offgrad.prediction.estimate_result import Estimate, StoreBytes
 from offgrad.prediction.estimate_stores import CountingStores
 from offgrad.prediction.estimate_work import Work, rates
-from offgrad.prediction.machine import parse_rate, remembered
+from offgrad.prediction.known_machines import remembered
+from offgrad.prediction.machine import parse_rate
 from offgrad.session.session import OffloadSession
 
 if TYPE_CHECKING:
@@ -43,7 +46,10 @@ _STEPS = 3
 third is reported."""
 
 _TYPICAL_RATE = 1e9  # of a drive that was never measured
-_PAGES = "paged parameters, gradients and optimizer state count as if they stayed in memory"
+_PAGES = (
+    "paged parameters, gradients and optimizer state count as much as their window holds; bytes "
+    "and times of their reads and writes are not counted"
+)
 _MISSES_VALUES = re.compile("meta (device type )?tensor")
 _PACKAGES = tuple(
     os.path.dirname(os.path.abspath(str(each))) + os.sep
@@ -85,7 +91,7 @@ def estimate(
     Raises:
         NotImplementedError: the step needs values, as shapes that depend on data and ``item()`` do,
             or an operation that gives no shapes. It names the line.
-        TypeError: `model` is no module.
+        TypeError: `model` is no module, or its forward does not take `inputs`.
 
     Example:
         >>> model = offgrad.nn.Linear(1000, 1000)
@@ -103,6 +109,7 @@ def estimate(
             "estimate takes a policy that has decided, and 'auto' decides after two steps; pass "
             "'budget:SIZE', or the plan: session.chosen, or the text that offgrad tune prints"
         )
+    _check_inputs(model, inputs, kwargs or {})
     rate, source = _rate(bandwidth)
     run = _Run(policy, rate, prefetch_nbytes)
     # Copies are on the meta device, too: their memory is made in this block.
@@ -121,6 +128,22 @@ def estimate(
             run.forget()
         named = str(run.session.policy) if run.session is not None else "no session"
         return replace(run.result(named), bandwidth_source=source)
+
+
+def _check_inputs(model: Module, inputs: Any, kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError where the model's forward does not take these inputs."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # of a function in C
+        return
+    try:
+        signature.bind(*inputs, **kwargs)
+    except TypeError as error:
+        name = type(model).__name__
+        raise TypeError(
+            f"estimate(model, *inputs) calls {name}.forward{signature} with these inputs: {error}; "
+            "pass tensors of the shapes that training has, as in estimate(model, x)"
+        ) from None
 
 
 def _rate(bandwidth: float | str | None) -> tuple[float, str]:
@@ -157,11 +180,12 @@ class _Run:
         self.phase = ""
         self.phases: dict[str, int] = {}
         self._bandwidth = bandwidth
-        self._peak = self._seen = 0
+        self._peak = self._counted = self._seen = 0
         self._found: Any = None
         self.meter.on_compute, self.meter.make_twin = self._computed, self._twin
         # The copies of tensors by their ids, and these tensors, so that no others have their ids.
         self.meter.open_store = self.stores.of
+        self.pages = EstimatedPages(self.meter)
         self.has_pages = False
         self._memo: dict[int, Any] = {}
         self._originals: list[Any] = []
@@ -174,7 +198,10 @@ class _Run:
         state = [*optimizer.state.values()] if is_made else []
         for each in (*_tensors((given, state)), *model.parameters(), *model.buffers()):
             if each._storage.is_paged:  # a copy would be paged, too
-                memo[id(each)] = _twin(each, is_counted=True)
+                twin = memo[id(each)] = _twin(each, is_counted=True)
+                twin._storage.role = each._storage.role
+                take = self.pages.take if each._storage.placer is None else self.pages.take_alike
+                take(twin._storage, each._storage.page.cache)
                 self.has_pages = True
             elif each._storage.external or each._grad_fn is not None:
                 memo[id(each)] = _twin(each)
@@ -216,7 +243,7 @@ class _Run:
         drive.transfers, self.transfers = [], drive.transfers  # of the step before
         self.work = Work(rates())
         self.phases = {}
-        self._known, self._seen = self._peak, 0
+        self._known, self._counted, self._seen = self._counted, 0, 0
         with ExitStack() as cleanup:
             if is_last:
                 counter.observers[self] = self._observe
@@ -243,8 +270,10 @@ class _Run:
     def _phase(self, name: str) -> "Iterator[None]":
         self.phase = name
         self.meter.counter.reset_peak()
+        self.pages.reset_peak()
         yield
-        self.phases[name] = self.meter.counter.peak
+        self._counted = max(self._counted, self.meter.counter.peak)
+        self.phases[name] = self.pages.peak_nbytes
 
     def _twin(self, tensor: Any) -> Any:
         """Return the copy of a tensor that the program reaches in another way."""
@@ -261,7 +290,7 @@ class _Run:
         """Note the contents where memory is fuller than before: at the peak, or 1% below it."""
         if nbytes > 1.01 * self._seen or self._seen < nbytes >= self._known:
             self._seen = nbytes
-            self._found = (*contents(self.meter, self.session), self.phase)
+            self._found = (*contents(self.meter, self.pages, self.session), self.phase)
 
     def result(self, policy: str) -> Estimate:
         """Return the figures of the last step."""

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from offgrad import kernels, ops
-from offgrad.autograd import grad_mode, saved_tensor
 from offgrad.memory.meta import Array, MetaArray
 from offgrad.nn import functional
-from offgrad.ops._core.device import CPU
+from offgrad.prediction.measurements import isolated
 
 _CALLS = 8
 """How many kernels and functions the small step of `_small_step` runs."""
@@ -47,12 +46,8 @@ def rates() -> Rates:
     products = _trials(lambda: kernels.matmul(a, b, out), 2 * 768**3)
     source, target = np.ones(1 << 22, np.float32), np.ones(1 << 22, np.float32)
     copies = _trials(lambda: np.copyto(target, source), source.nbytes + target.nbytes)
-    hooks, saved_tensor.state.hooks = saved_tensor.state.hooks, ()
-    try:
-        with grad_mode.enable_grad(), CPU:
-            calls = _trials(_small_step(), _CALLS)
-    finally:
-        saved_tensor.state.hooks = hooks
+    with isolated():
+        calls = _trials(_small_step(), _CALLS)
     return Rates(products[-1], products[0], copies[-1], copies[0], calls[-1], calls[0])
 
 

@@ -1,44 +1,33 @@
 """What a replay runs: a session on simulated stores, with simulated memory."""
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from offgrad_storage import MemoryCounter
-
-from offgrad.memory import POOL_THRESHOLD
-from offgrad.memory.meta import counters
+from offgrad.memory.meter import ArrayMeter
 from offgrad.policies import Store
 from offgrad.policies.names import STORES
 from offgrad.prediction.drive import Drive
 from offgrad.prediction.simulated_store import SimulatedPool, SimulatedStore
-from offgrad.session.named_stores import MAX_PACK_NBYTES
+from offgrad.session.named_stores import INFLIGHT_NBYTES, MAX_PACK_NBYTES
 from offgrad.session.open_stores import OpenStores
 from offgrad.session.session import OffloadSession
 
-Array = np.ndarray[Any, Any]
-
 
 class SimulatedMemory:
-    """Counts the meta arrays of a replay, and notes the peak with the program's own memory."""
+    """Counts the memory of a replay's session, and notes the peak with the program's own.
+
+    Attributes:
+        meter: counts what the session holds.
+        rest_nbytes: the program's own memory.
+        peak_nbytes: of both.
+    """
 
     def __init__(self) -> None:
-        self._counter = MemoryCounter()
+        self.meter = ArrayMeter()
+        self._counter = self.meter.counter
         self._counter.observers[self] = lambda count, *_: self._note(count)
         self.rest_nbytes = self.peak_nbytes = 0
         self._is_moving = False
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count what this thread allocates."""
-        thread = threading.get_ident()
-        counters[thread] = self._count
-        try:
-            yield
-        finally:
-            del counters[thread]
 
     def own(self, owner: Any, nbytes: int) -> None:
         """Count `nbytes` until `owner` dies. `set_rest` follows, without these."""
@@ -56,10 +45,6 @@ class SimulatedMemory:
         self.peak_nbytes = 0
         self._note(self._counter.allocated)
 
-    def _count(self, array: Array) -> None:
-        if array.nbytes >= POOL_THRESHOLD:
-            self._counter.add(array, array.nbytes)
-
     def _note(self, nbytes: int) -> None:
         if not self._is_moving:
             self.peak_nbytes = max(self.peak_nbytes, self.rest_nbytes + nbytes)
@@ -73,7 +58,12 @@ class SimulatedStores(OpenStores):
         self._drive, self._ratios = drive, ratios
         self._simulated: dict[tuple[str, str | None, int], SimulatedStore] = {}
 
-    def of(self, placement: Store, max_pack_nbytes: int = MAX_PACK_NBYTES) -> SimulatedStore:
+    def of(
+        self,
+        placement: Store,
+        max_pack_nbytes: int = MAX_PACK_NBYTES,
+        inflight_nbytes: int = INFLIGHT_NBYTES,
+    ) -> SimulatedStore:
         store = placement.store
         name = store if isinstance(store, str) else type(store).__name__
         is_pool = STORES[name].is_in_memory if name in STORES else name == "PoolStore"
@@ -88,6 +78,21 @@ class SimulatedStores(OpenStores):
             kind = SimulatedPool if is_pool else SimulatedStore
             self._simulated[key] = kind(self._drive, key[2], ratio, name in ("zarr", "ZarrStore"))
         return self._simulated[key]
+
+    def moved_nbytes(self) -> tuple[int, int]:
+        """Return the bytes written to drives, and read from them, so far: see `StoreStats`."""
+        figures = [
+            each.stats() for each in self._simulated.values() if not isinstance(each, SimulatedPool)
+        ]
+        return (
+            sum(each.written_nbytes for each in figures),
+            sum(each.read_nbytes for each in figures),
+        )
+
+    @property
+    def puts(self) -> int:
+        """The arrays that drives got so far."""
+        return sum(each.puts for each in self._simulated.values())
 
     @property
     def are_writing(self) -> bool:

@@ -67,6 +67,9 @@ class _Pack:
 class SimulatedStore(AbstractArrayStore):
     """A store on a simulated drive.
 
+    Attributes:
+        puts: so far.
+
     Args:
         drive: shared by all stores on it.
         max_pack_nbytes: as for a real store; 0 for no packs.
@@ -84,7 +87,8 @@ class SimulatedStore(AbstractArrayStore):
         self._drive = drive
         self._max_pack_nbytes = max_pack_nbytes
         self._ratio, self._by_shape = ratio, by_shape
-        self._inflight_nbytes = 0
+        self.puts = 0
+        self._inflight_nbytes = self._written_nbytes = self._read_nbytes = 0
         self._packs: dict[Hashable, _Pack] = {}
         self._next_nbytes: dict[Hashable, int] = {}
         self._loaded: OrderedDict[_Pack, None] = OrderedDict()
@@ -97,6 +101,7 @@ class SimulatedStore(AbstractArrayStore):
         if self._ratio is not None:
             nbytes = max(1, int(nbytes * self._ratio(attributes or {})))
         entry = _Entry(array, nbytes)
+        self.puts += 1
         handle = Handle(self, entry)  # type: ignore[arg-type]
         if nbytes < min(_PACKS_BELOW, self._max_pack_nbytes):
             self._put_in_pack(handle, entry, array)
@@ -108,6 +113,7 @@ class SimulatedStore(AbstractArrayStore):
     def get(self, handle: Handle, out: Array | None = None) -> Array:
         self._forget_dead()
         entry: Any = handle._entry
+        self._read_nbytes += entry.nbytes
         holder: Any = handle  # of the prefetch: both die together
         fetch, holder._fetch = holder._fetch, None
         target = out if out is not None else memory.empty(entry.shape, entry.dtype)
@@ -175,7 +181,11 @@ class SimulatedStore(AbstractArrayStore):
         pass
 
     def stats(self) -> StoreStats:
-        return StoreStats(inflight_nbytes=self._inflight_nbytes)
+        return StoreStats(
+            written_nbytes=self._written_nbytes,
+            read_nbytes=self._read_nbytes,
+            inflight_nbytes=self._inflight_nbytes,
+        )
 
     def _check_open(self) -> None:
         pass
@@ -202,6 +212,7 @@ class SimulatedStore(AbstractArrayStore):
                 entry.job = None
                 return False
             entry.source, alive._source = alive._source, None
+            self._written_nbytes += round_up(entry.payload_nbytes)
             return True
 
         def end() -> None:
@@ -246,6 +257,7 @@ class SimulatedStore(AbstractArrayStore):
         pack.used += round_up(nbytes, 64)
         pack.members.append(ref(handle))
         self._copy(nbytes)
+        self._written_nbytes += nbytes
         entry.pack, entry.captured = pack, True
 
     def _open_nbytes(self) -> int:

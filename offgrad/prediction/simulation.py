@@ -5,9 +5,8 @@ budgets, deferred writes, prefetches and recomputation are the real ones. Memory
 plus what the program had besides.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -18,8 +17,9 @@ from offgrad_storage import StoreError
 from offgrad import memory
 from offgrad.autograd.saved_tensor import KEEP
 from offgrad.memory import POOL_THRESHOLD, Storage
-from offgrad.memory.meta import MetaArray, counters, meta_empty, shapes_only
-from offgrad.policies import Policy, Recompute, SaveContext, as_policy
+from offgrad.memory.meta import MetaArray, meta_empty
+from offgrad.memory.meter import metered
+from offgrad.policies import Policy, Recompute, SaveContext, Spill, as_policy
 from offgrad.policies.base import MAX_RECOMPUTE_OPS, may_recompute
 from offgrad.prediction.drive import Drive
 from offgrad.prediction.machine import Machine, parse_rate
@@ -45,7 +45,8 @@ class Replay:
         seconds: of the step.
         stall_seconds: of these, waits for stores.
         recompute_seconds: of these, recomputation.
-        written_nbytes, read_nbytes: by stores, other than pools.
+        written_nbytes, read_nbytes: by stores, other than pools, as a session's ledger counts them:
+            small arrays count once they are in a pack, which is written when it is full.
         kept_nbytes: of saves that the policy keeps.
     """
 
@@ -88,7 +89,7 @@ def replay(
         machine = machine.with_bandwidth(parse_rate(bandwidth))
     run = _Run(recording, as_policy(policy), machine, memory.parse_nbytes(prefetch_nbytes))
     result: Replay | None = None
-    with run.memory.counting(), shapes_only():
+    with metered(run.memory.meter):
         for _ in range(max(rounds, 1)):
             result = run.step()
     assert result is not None
@@ -170,7 +171,8 @@ class _Run:
         self._storages: dict[int, Storage] = {}
         self._ends: list[Callable[[], None]] = []
         self._recompute_seconds, self._kept_nbytes = 0.0, 0
-        drive.stall_seconds, drive.written_nbytes, drive.read_nbytes = 0.0, 0, 0
+        drive.stall_seconds = 0.0
+        written, read = self._stores.moved_nbytes()
         began, last = drive.now, 0.0
         self.memory.set_rest(next(self._values(Kind.MEMORY), 0))
         self.memory.reset_peak()
@@ -182,14 +184,15 @@ class _Run:
         drive.compute(max(0.0, recording.seconds - last))
         self._end_all()
         self._step += 1
+        written_now, read_now = self._stores.moved_nbytes()
         return Replay(
             policy=str(self._policy),
             peak_nbytes=self.memory.peak_nbytes,
             seconds=drive.now - began,
             stall_seconds=drive.stall_seconds,
             recompute_seconds=self._recompute_seconds,
-            written_nbytes=drive.written_nbytes,
-            read_nbytes=drive.read_nbytes,
+            written_nbytes=written_now - written,
+            read_nbytes=read_now - read,
             kept_nbytes=self._kept_nbytes,
         )
 
@@ -243,9 +246,13 @@ class _Run:
         placement = decide(self._policy, context)
         recomputed = recomputation if isinstance(placement, Recompute) else None
         lossless = placement.lossless if recomputed is None else recomputed.lossless
+        puts = self._stores.puts
         packed = self._session.carry_out(
             placement, lossless, context, part, recomputed, save.is_data
         )
+        if isinstance(placement, Spill):
+            evicted = self._stores.puts - puts
+            self._drive.compute(evicted * self._drive.machine.evict_seconds)
         if packed is KEEP:
             if not save.is_parameter:
                 self._kept[number] = storage
@@ -259,9 +266,9 @@ class _Run:
         storage = self._storages.get(number)
         if storage is None:
             facts = self._recording.memories[number]
-            with _uncounted():
-                root = meta_empty((facts.nbytes,), np.uint8)
-            storage = self._storages[number] = Storage.of_nothing(root)
+            root = meta_empty((facts.nbytes,), np.uint8)
+            # As external it is not counted: the recording counts it among the program's own.
+            storage = self._storages[number] = Storage(root, external=True)
             storage.external = facts.is_external
         return storage
 
@@ -329,17 +336,6 @@ class _Run:
         Kind.USE: _on_use, Kind.DROP: _on_drop, Kind.END: _on_end, Kind.CHANGE: _on_change,
         Kind.DONE: _on_done,
     }  # fmt: skip
-
-
-@contextmanager
-def _uncounted() -> Iterator[None]:
-    """Allocate memory that the recording counts as the program's."""
-    thread = threading.get_ident()
-    count = counters.pop(thread)
-    try:
-        yield
-    finally:
-        counters[thread] = count
 
 
 def _ops(recipe: Recipe) -> int:

@@ -9,10 +9,12 @@ import pytest
 import offgrad
 from offgrad import memory, nn
 from offgrad.cli.compare.gpt import GPT, VOCABULARY, GPTConfig
+from offgrad.memory.units import size_text
 from offgrad.policies import Recompute, SaveContext, Spill, parse_policy
 from offgrad.prediction import AutoSession, Machine, Recording, SaveRecorder, choose, replay
 from offgrad.prediction.choosing import classes_of, family_of, fixed_policies, text_of
-from offgrad.prediction.machine import cache_file, measured, parse_rate
+from offgrad.prediction.known_machines import cache_file, measured
+from offgrad.prediction.machine import parse_rate
 
 SLOW = Machine(write_rate=2e7, read_rate=2e7)
 
@@ -237,10 +239,22 @@ def test_wrong_rates(text: Any) -> None:
 
 def test_a_drive_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("offgrad.prediction.machine._NBYTES", 8 << 20)
+    monkeypatch.setattr("offgrad.prediction.measurements._NBYTES", 8 << 20)
     machine = measured(tmp_path)
     assert machine.write_rate > 0
     assert machine.read_rate > 0
     assert measured(tmp_path) == machine
     cache_file().write_text("garbage")
     assert measured(tmp_path).copy_rate > 0
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (1, "1B"), (1500, "1500B"), (64 << 10, "64KiB"), (15 << 20, "15MiB"),
+        (60_200_000, "57.4MiB"), (3 << 19, "1.5MiB"), (1_100_000, "1074.2KiB"), (1 << 40, "1TiB"),
+    ],
+)  # fmt: skip
+def test_sizes_are_short_and_hold_the_bound(nbytes: int, text: str) -> None:
+    assert size_text(nbytes) == text
+    assert 0.99 * nbytes <= memory.parse_nbytes(text) <= nbytes

@@ -23,7 +23,7 @@ from offgrad.memory.meta import meters, shape_only
 from offgrad.nn import functional as F
 from offgrad.policies import Offload
 from offgrad.prediction import Estimate, Machine, estimate
-from offgrad.prediction.machine import measured
+from offgrad.prediction.known_machines import measured
 from offgrad.utils.checkpoint import checkpoint
 
 FOLDER = Path(__file__).parents[2] / "examples" / "models"
@@ -364,6 +364,10 @@ def test_wrong_arguments_are_refused() -> None:
     x = offgrad.ones(2, 2)
     with pytest.raises(TypeError, match="takes a module"):
         estimate(lambda x: x, x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Linear.forward.*missing a required argument: 'input'"):
+        estimate(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'mask'.*estimate\(model, x"):
+        estimate(nn.Linear(2, 2), x, kwargs={"mask": x})
     with pytest.raises(ValueError, match="bandwidth"):
         estimate(nn.Linear(2, 2), x, bandwidth=0)
     with pytest.raises(ValueError, match="a policy that has decided"):
@@ -411,7 +415,29 @@ def test_paged_parameters_are_not_read(tmp_path: Path) -> None:
         result = estimate(model, images(4, 300), optimizer=optimizer)
         assert result.categories["parameters"] == 4 * 300 * 301
         assert pages.ledger.reads == before
-    assert "as if they stayed in memory" in str(result)
+    assert "as much as their window holds" in str(result)
+
+
+@pytest.mark.parametrize("window", ["3MiB", "64MiB"])
+def test_pages_count_as_much_as_their_window_holds(window: str, tmp_path: Path) -> None:
+    def make() -> Any:
+        return nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
+
+    x = images(32, 512)
+    before = memory.allocated()
+    model = make()
+    optimizer = optim.Adam(model.parameters())
+    with offgrad.offload_model(model, "disk", directory=str(tmp_path), window=window):
+        for step in range(3):
+            memory.reset_peak()
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            if not step:
+                result = estimate(model, x, optimizer=optimizer)
+        found = memory.max_allocated() - before
+        assert result.peak_nbytes == pytest.approx(found, rel=0.05)
+        assert sum(result.categories.values()) == result.peak_nbytes
 
 
 def test_two_threads_estimate_at_once() -> None:
@@ -461,7 +487,8 @@ def test_the_rate_of_the_drive_is_the_remembered_one(monkeypatch: pytest.MonkeyP
     assert (unknown.bandwidth, unknown.bandwidth_source) == (1e9, "supposed")
     assert "at 1 GB/s (supposed" in str(unknown)
     monkeypatch.setattr(
-        "offgrad.prediction.machine.measure", lambda _: Machine(write_rate=3e8, read_rate=2e8)
+        "offgrad.prediction.known_machines.measure",
+        lambda _: Machine(write_rate=3e8, read_rate=2e8),
     )
     measured()
     known = estimate(model, x, policy="disk")

@@ -78,6 +78,32 @@ def test_bytes_of_a_replay(recording: Recording) -> None:
     assert stored.peak_nbytes < kept.peak_nbytes
 
 
+@pytest.mark.parametrize(
+    "policy", ["disk", "disk,min=0", "recompute,op=Gelu;disk,min=0", "budget:1MiB"]
+)
+@pytest.mark.parametrize("rows", [60, 1100])
+def test_bytes_are_those_of_the_ledger(policy: str, rows: int, trained: Trained) -> None:
+    x = trained.x[:rows].clone()
+
+    def step(policy: Any) -> Any:
+        with offgrad.offload(policy) as session:
+            loss = trained.model(x).square().mean()
+        loss.backward()
+        trained.model.zero_grad()
+        return session.ledger
+
+    with SaveRecorder() as recorder:
+        step("keep")
+    predicted = replay(recorder.recording, policy, machine=FAST, rounds=1)
+    real = step(policy)
+    if policy != "budget:1MiB":  # what a budget evicts, depends on when writes end
+        assert predicted.read_nbytes == real.read_nbytes
+        # The ledger misses large arrays that were freed before it looked at their writes.
+        assert real.written_nbytes <= predicted.written_nbytes <= predicted.read_nbytes
+        assert rows > 60 or real.written_nbytes == predicted.written_nbytes
+    assert (predicted.written_nbytes > 0) == (real.written_nbytes > 0)
+
+
 def test_a_slow_drive_costs_time(recording: Recording) -> None:
     results = [replay(recording, "budget:4MiB", bandwidth=rate) for rate in (1e8, 1e9, 1e11)]
     times = [each.seconds for each in results]
@@ -131,12 +157,36 @@ def test_a_drive_works_while_the_program_computes() -> None:
     drive.finish()
     assert ended == ["first", "read", "second"]
     assert drive.stall_seconds == 0.5
-    assert (drive.written_nbytes, drive.read_nbytes) == (200, 50)
 
 
 def test_computing_is_slower_beside_a_busy_drive() -> None:
-    machine = Machine(write_rate=100.0, write_seconds=0.0, slowdown=0.25)
+    machine = Machine(write_rate=100.0, write_seconds=0.0, write_load=2e-3)
     drive = Drive(machine)
     drive.write(100, lambda: True, lambda: None)
     drive.compute(2.0)
-    assert drive.now == pytest.approx(2.2)  # busy for 1 s, in which 0.8 s were computed
+    assert drive.now == pytest.approx(2.2)
+    drive.write(100, lambda: True, lambda: None)
+    drive.wait_for(lambda: not drive.is_writing, for_write=True)
+    assert drive.now == pytest.approx(3.2)  # nothing was computed beside the second
+
+
+def test_a_drive_is_slower_beside_computing() -> None:
+    drive = Drive(Machine(write_rate=100.0, write_seconds=0.0, write_factor=2.0))
+    job = drive.write(100, lambda: True, lambda: None)
+    drive.compute(0.5)
+    drive.compute(0.5)
+    assert not job.is_done
+    drive.wait_for(lambda: job.is_done)
+    assert (drive.now, drive.stall_seconds) == (1.5, 0.5)
+    drive.write(100, lambda: True, lambda: None)
+    drive.compute(2.0)
+    assert not drive.is_writing
+    assert drive.now == 3.5
+
+
+def test_an_array_alone_takes_longer_than_one_after_another() -> None:
+    drive = Drive(Machine(write_rate=100.0, write_seconds=0.0, write_latency=1.0))
+    for _ in range(3):
+        drive.write(100, lambda: True, lambda: None)
+    drive.finish()
+    assert drive.now == pytest.approx(2.0 + 1.0 + 1.0)

@@ -16,7 +16,8 @@ from offgrad.policies import parse_policy
 from offgrad.policies.rule_matches import check_ops
 from offgrad.prediction import Machine, Recording, Replay
 from offgrad.prediction import replay as replay_policy
-from offgrad.prediction.machine import measured, parse_rate
+from offgrad.prediction.known_machines import measured
+from offgrad.prediction.machine import parse_rate
 
 _DEFAULTS = ("keep", "pool", "disk", "recompute")
 
