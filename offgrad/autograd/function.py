@@ -12,6 +12,7 @@ from offgrad.autograd.node import gradient_edge, tensor_from_edge
 from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe, is_differentiable, wrap
 from offgrad.autograd.views import CUSTOM, requires_grad, view_chain, view_of
+from offgrad.memory.storage import saver_observers
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -248,6 +249,9 @@ def _save(
         saved[str(index)] = SavedTensor(tensor, node, str(index), edge, is_output)
         raw.append(saved[str(index)])
     node._saved, node._raw_saved_tensors = saved, tuple(raw)
+    for observer in tuple(saver_observers):
+        for each in saved.values():
+            observer(each)
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

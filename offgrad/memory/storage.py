@@ -60,7 +60,7 @@ class PendingCopy:
 _lock = MaskedLock(reentrant=True)
 savers: WeakRegistry[Saver] = WeakRegistry()
 saver_observers: list[Callable[[Saver], object]] = []
-"""Called with each of `savers`, from any thread, before it is added."""
+"""Called with what nodes save that are no operations, as they save it, from any thread."""
 _MIN_TO_PRUNE = 16
 
 
@@ -271,6 +271,4 @@ def remove_role_observer(observer: RoleObserver) -> None:
 
 def track_saver(saver: Saver) -> None:
     """Make an `OutOfMemoryError` name `saver`, which keeps at least `POOL_THRESHOLD` bytes."""
-    for observer in tuple(saver_observers):
-        observer(saver)
     savers.add(saver)

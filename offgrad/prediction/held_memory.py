@@ -10,6 +10,7 @@ from offgrad_storage import Handle
 from offgrad import memory
 from offgrad.autograd.saved_tensor import Save
 from offgrad.memory import Storage
+from offgrad.profiler.owners import HoldsMemory
 from offgrad.session.named_stores import open_store
 from offgrad.session.saved_array import Array, address
 
@@ -106,7 +107,7 @@ class HeldMemory:
         return storage if storage is not None and storage.version == self.version else None
 
 
-class Packed:
+class Packed(HoldsMemory):
     """What the recorder gives autograd for a saved tensor."""
 
     __slots__ = ("__weakref__", "array", "begin", "dtype", "held", "number", "shape", "step",
@@ -119,6 +120,10 @@ class Packed:
         self.begin = address(array) - address(root)
         # The bytes of other memory have gaps, and it is never spilled.
         self.array = None if root.flags.c_contiguous else array
+
+    def held_memory(self) -> tuple[Array | None, Storage | None]:
+        """Return the array over the memory and its storage; see `HoldsMemory`."""
+        return self.held.root, self.held.storage()
 
     def view(self, root: Array) -> Array:
         """Return the array that was saved, in the array over its memory."""

@@ -25,8 +25,6 @@ from offgrad.profiler.categories import (
 from offgrad.profiler.events import (
     ADD,
     DIE,
-    ENTER,
-    EXIT,
     FLY,
     IO,
     LAND,
@@ -34,10 +32,8 @@ from offgrad.profiler.events import (
     NODE,
     OP,
     PHASE,
-    RELEASE,
     ROLE,
     SAVE,
-    SHAPE,
     STEP,
     TOTAL,
     USE,
@@ -87,6 +83,7 @@ class Account:
         self._by_owner: dict[int, Record] = {}
         self._alive: dict[int, Record] = {}
         self._savers: dict[int, tuple[ref[Any], Record, int]] = {}  # by the id of the reference
+        self._saved: dict[int, Record] = {}  # by the id of the saved tensor
         self._now = began  # of the first pass
         self._phase = "other"  # of the first pass
         self._flying: dict[int, Record] = {}  # by the id of the store's entry
@@ -122,10 +119,20 @@ class Account:
                     record = self._flying.pop(event[2], None)
                 else:
                     record = self._by_owner.get(event[2])
-                if record is not None:
+                if record is not None and not record.is_dead:
                     self._learn(record, event, batch)
             else:
-                if kind == PHASE:
+                if kind == OP:
+                    for owner, shape, dtype in event[6]:
+                        record = self._by_owner.get(owner)
+                        if record is not None and record.shape is None:
+                            record.shape, record.dtype = shape, dtype
+                    if event[3] is None:
+                        continue
+                elif kind == NODE:
+                    for key in event[5]:
+                        self._release(key, batch)
+                elif kind == PHASE:
                     self._phase = event[2]
                 batch.append(event)
         self._sum_up(batch, index_of_peak if highest > self.peak_nbytes else -1)
@@ -133,20 +140,20 @@ class Account:
     # First pass
 
     def _add(self, event: Event, batch: list[Any]) -> int:
-        _, now, reference, nbytes, owner, op, node, call, purpose, site = event
+        _, now, reference, nbytes, owner, op, node, place, purpose, site = event
         if reference in self._by_reference:  # it existed when the recording began, and was noted
             return 0
         category, row, shape, dtype = purpose
         if category < 0:
-            is_input = op is node is call is None and site is not None
+            is_input = op is node is place is None and site is not None
             category = INPUT if is_input and self._phase in ("other", "forward") else TEMPORARY
         record = Record(nbytes, owner, category)
-        record.site = site
         origin = None if node is None else node[1]
         if origin is not None:
-            call, record.site = origin[0], origin[1] or site
-        if call is not None:
-            record.module = call.name(None)
+            place, site = origin[0], origin[1] or site
+        record.site = site
+        if place is not None:
+            record.module = place.name
         if node is not None:
             record.op = node[0]
         elif op is not None:
@@ -171,32 +178,25 @@ class Account:
 
     def _learn(self, record: Record, event: Event, batch: list[Any]) -> None:
         kind, was_plain = event[0], record.is_plain
-        if record.is_dead:
-            return
-        if kind == SHAPE:
-            if record.shape is None:
-                record.shape, record.dtype = event[3], event[4]
-            return
         if kind == ROLE:
+            self._learn_form(record, event)
             role = ROLES.get(event[3])
             if role is not None:
                 was_plain = was_plain or record.base == INPUT
                 record.base = role
         elif kind == SAVE:
-            _, _, _, key, op, slot, module, death = event
+            self._learn_form(record, event)
+            _, _, _, key, op, slot, module, death, _, _ = event
             self._savers[id(death)] = death, record, key
+            self._saved[key] = record
             if record.saves is None:
                 record.saves = set()
             if not record.saves and not record.slot:
-                record.op, record.slot = op, slot
-                name = module if isinstance(module, str) else ""
-                record.module = module.name(None) if hasattr(module, "name") else name
+                record.op, record.slot, record.module = op, slot, module
             record.saves.add(key)
-        elif kind == RELEASE:
-            if record.saves:
-                record.saves.discard(event[3])
         elif kind == NAME:
-            _, _, _, record.op, record.slot, record.module = event
+            self._learn_form(record, event)
+            record.op, record.slot, record.module = event[3:6]
         elif kind == FLY:
             record.flights += 1
             self._flying[event[3]] = record
@@ -205,71 +205,109 @@ class Account:
             record.flights -= 1
         elif kind == USE and record.base == PREFETCHED:
             record.base = SAVED
+        self._categorize(record, was_plain, batch)
+
+    def _learn_form(self, record: Record, event: Event) -> None:
+        if record.shape is None:
+            record.shape, record.dtype = event[-2:]
+
+    def _categorize(self, record: Record, was_plain: bool, batch: list[Any]) -> None:
         category = record.find_category()
         if category == record.category:
             return
         if record.birth is not None and was_plain and record.birth[3] == record.category:
             record.birth[3] = category
         else:
-            batch.append([CHANGE, event[1], record.category, category, record])
+            batch.append([CHANGE, self._now, record.category, category, record])
             record.birth = None  # what follows does not hold from the allocation on
         record.category = category
 
     def _forget_saver(self, death: "ref[Any]", batch: list[Any]) -> None:
         """Account for a saved tensor that no backward pass has released."""
         _, record, key = self._savers.pop(id(death), (None, None, 0))
-        if record is not None:
-            self._learn(record, (RELEASE, self._now, record.owner, key), batch)
+        if record is not None and self._saved.get(key) is record:
+            self._release(key, batch)
+
+    def _release(self, key: int, batch: list[Any]) -> None:
+        record = self._saved.pop(key, None)
+        if record is not None and not record.is_dead and record.saves:
+            record.saves.discard(key)
+            self._categorize(record, False, batch)
 
     def close(self) -> None:
         """Notice no more deaths."""
         self._savers.clear()
+        self._saved.clear()
 
     # Second pass
 
     def _sum_up(self, batch: list[Any], index_of_peak: int) -> None:
-        totals, alive = self.totals, self._alive
+        alive, modules = self._alive, self.modules
+        changes: list[tuple[float, int, int, int]] = []
+        total = highest = self.total  # the highest since modules and steps were last told
         for index, item in enumerate(batch):
             kind, now = item[0], item[1]
             if kind == CHANGE:
-                before, after, record = item[2], item[3], item[4]
+                _, _, before, after, record = item
                 nbytes = record.nbytes
                 if before < 0:
-                    self.total += nbytes
+                    total += nbytes
+                    if total > highest:
+                        highest = total
                     alive[id(record)] = record
                     record.birth = None
-                    self.modules.note(self.total)
-                    self.steps.note(self.total)
-                else:
-                    totals[before] -= nbytes
-                if after < 0:
-                    self.total -= nbytes
+                elif after < 0:
+                    total -= nbytes
                     alive.pop(id(record), None)
-                else:
-                    totals[after] += nbytes
                 record.shown = after
                 if after == SAVED:
                     record.keeper = record.module
-                    self.modules.note_saved(record.keeper, nbytes)
+                    modules.note_saved(record.keeper, nbytes)
                 elif before == SAVED:
-                    self.modules.note_saved(record.keeper, -nbytes)
-                self._add_row(now)
+                    modules.note_saved(record.keeper, -nbytes)
+                changes.append((now, before, after, nbytes))
                 if index == index_of_peak:
-                    self._note_peak(now)
-            elif kind in (ENTER, EXIT, NODE):
-                self.modules.read(item, self.total)
-            elif kind == TOTAL:
-                self._set_total(now, item[2])
+                    self.peak_nbytes, self.peak_seconds = total, now
+                    self.at_peak = [(each, each.shown) for each in alive.values()]
             elif kind == OP:
-                _, end, start, thread, cls, nbytes = item
+                _, end, start, thread, cls, nbytes, _ = item
                 self.spans.append((cls.__name__, "op", thread.name, start, end, nbytes))
             elif kind == IO:
                 _, end, start, thread, action, nbytes = item
                 self.spans.append((action, "io", thread, start, end, nbytes))
-            elif kind in (PHASE, STEP):
-                self.steps.read(item, self.total)
+            elif kind == TOTAL:
+                self._set_total(now, item[2])
+                total = highest = self.total
+            else:
+                modules.note(highest)
+                self.steps.note(highest)
+                highest = total
+                if kind in (PHASE, STEP):
+                    self.steps.read(item, total)
+                else:
+                    modules.read(item, total)
+        modules.note(highest)
+        self.steps.note(highest)
+        self.total = total
+        self._add_rows(changes)
         if len(self.rows) > MAX_ROWS * _WIDTH:
             self._downsample()
+
+    def _add_rows(self, changes: list[tuple[float, int, int, int]]) -> None:
+        """Add a row for each change: its time, the categories before and after, and the bytes."""
+        if not changes:
+            return
+        numbers = np.arange(len(changes))
+        seconds, before, after, nbytes = np.array(changes).T
+        steps = np.zeros((len(changes), _WIDTH))  # the last column is for no category: -1
+        steps[numbers, before.astype(int)] -= nbytes
+        steps[numbers, after.astype(int)] += nbytes
+        table = np.empty((len(changes), _WIDTH))
+        table[:, 0] = seconds
+        np.cumsum(steps[:, :-1], axis=0, out=table[:, 1:])
+        table[:, 1:] += self.totals
+        self.totals = [int(each) for each in table[-1, 1:]]
+        self.rows.frombytes(table.tobytes())
 
     def _set_total(self, now: float, nbytes: int) -> None:
         self.totals[TEMPORARY] = self.total = nbytes
@@ -281,10 +319,6 @@ class Account:
     def _add_row(self, now: float) -> None:
         self.rows.append(now)
         self.rows.extend(self.totals)
-
-    def _note_peak(self, now: float) -> None:
-        self.peak_nbytes, self.peak_seconds = self.total, now
-        self.at_peak = [(each, each.shown) for each in self._alive.values()]
 
     def _downsample(self) -> None:
         table = np.frombuffer(self.rows.tobytes(), np.float64).reshape(-1, _WIDTH)

@@ -7,7 +7,8 @@ A byte belongs to one category at a time, the first of these that applies:
 - in flight: handed to a store, which has not yet captured it, and the memory of packs that stores
   fill or read.
 - prefetched: read ahead for a backward pass, and not used yet.
-- input: made outside of modules by no operation on tensors: data, targets.
+- input: made outside of modules by no operation on tensors: data, targets. Of what was made before
+  the recording, tensors without a graph that an operation takes.
 - saved for backward: kept in memory for backward, in a pool store as well.
 - temporary: all else.
 """
@@ -30,6 +31,7 @@ ROLES = {
     "buffers": PARAMETER,
     "gradients": GRADIENT,
     "optimizer state": STATE,
+    "input": INPUT,  # no role: see `Tape`
 }
 """Categories by `Storage.role`."""
 

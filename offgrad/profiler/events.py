@@ -3,13 +3,15 @@
 from threading import current_thread, get_ident, local
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from offgrad.nn.hooks.call_stack import Call
+
 if TYPE_CHECKING:
     from offgrad.autograd.op import Op
 
 (
-    ADD, DIE, LAND, SHAPE, ROLE, SAVE, RELEASE, USE, NAME, FLY, OP, ENTER, EXIT, NODE, PHASE, STEP,
-    IO, TOTAL,
-) = range(18)  # fmt: skip
+    ADD, DIE, LAND, SHAPE, ROLE, SAVE, USE, NAME, FLY, OP, ENTER, EXIT, NODE, PHASE, STEP, IO,
+    TOTAL,
+) = range(17)  # fmt: skip
 """The kinds of events, the first item of each; the second is the time."""
 
 Event = tuple[Any, ...]
@@ -24,14 +26,50 @@ class Thread(NamedTuple):
     name: str
 
 
-class Running(local):
-    """A thread, and what it is doing: the class of the running operation, or the node of a pass.
+class Place(NamedTuple):
+    """A call of a module. Events hold it instead of the module, which may die.
 
-    Of the node there are name and origin: events must not keep what a node has saved.
+    Attributes:
+        name: the qualified name.
+        type_name: the name of the class.
+        caller: the call around it; None for the outermost.
     """
 
-    op: "type[Op] | None" = None
-    node: tuple[str, Any] | None = None
+    name: str
+    type_name: str
+    caller: "Place | None"
+
+
+def place_of(call: Call | None) -> Place | None:
+    """Return the place of a call; the same one each time."""
+    if call is None or call.noted is not None:
+        return None if call is None else call.noted
+    place = Place(call.name(None), type(call.module).__name__, place_of(call.caller))
+    call.noted = place
+    return place
+
+
+class Running:
+    """What a thread is doing.
+
+    Attributes:
+        thread: itself.
+        op: the class of the running operation.
+        found: what `find_site` has found for it; None if nobody has asked.
+        node: name and origin of the running node of a pass: events must not keep what it has saved.
+    """
+
+    __slots__ = ("found", "node", "op", "thread")
 
     def __init__(self) -> None:
         self.thread = Thread(get_ident(), current_thread().name)
+        self.op: type[Op] | None = None
+        self.found: Any = None
+        self.node: tuple[str, Any] | None = None
+
+
+class Threads(local):
+    """What each thread is doing."""
+
+    def __init__(self) -> None:
+        self.running = Running()

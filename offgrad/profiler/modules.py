@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from offgrad.profiler.events import ENTER, EXIT, Event, Thread
+from offgrad.profiler.events import ENTER, EXIT, Event, Place, Thread
 from offgrad.session.ledger import Ledger
 
 Spans = deque[tuple[str, str, str, float, float, int]]
@@ -35,10 +35,10 @@ class ModuleFigures:
 class _Running:
     """A call, or the node of a pass: since when, its module, and the peak so far."""
 
-    __slots__ = ("began", "call", "name", "peak_nbytes")
+    __slots__ = ("began", "name", "peak_nbytes", "place")
 
-    def __init__(self, call: Any, name: str, began: float, nbytes: int) -> None:
-        self.call = call
+    def __init__(self, place: Place | None, name: str, began: float, nbytes: int) -> None:
+        self.place = place
         self.name = name
         self.began = began
         self.peak_nbytes = nbytes
@@ -88,24 +88,23 @@ class Modules:
         """Account for the begin or end of a call, or the begin of a node."""
         kind, now, thread = event[:3]
         if kind == ENTER:
-            call = event[3]
-            running = _Running(call, call.name(None), now, nbytes)
+            place = event[3]
+            running = _Running(place, place.name, now, nbytes)
             self._calls.setdefault(thread, []).append(running)
         elif kind == EXIT:
             self._end_call(now, thread, event[3])
         else:
             self._begin_node(now, thread, event[3], event[4], nbytes)
 
-    def _end_call(self, now: float, thread: Thread, call: Any) -> None:
+    def _end_call(self, now: float, thread: Thread, place: Place) -> None:
         calls = self._calls.get(thread, [])
-        if not any(each.call is call for each in calls):
+        if not any(each.place is place for each in calls):
             return
         ended = calls.pop()
-        while ended.call is not call:
+        while ended.place is not place:
             calls[-1].peak_nbytes = max(calls[-1].peak_nbytes, ended.peak_nbytes)
             ended = calls.pop()
-        type_name = type(call.module).__name__
-        figures = self.figures(ended.name, type_name)
+        figures = self.figures(ended.name, place.type_name)
         figures.calls += 1
         figures.forward_seconds += now - ended.began
         figures.forward_peak_nbytes = max(figures.forward_peak_nbytes, ended.peak_nbytes)
@@ -113,32 +112,32 @@ class Modules:
             calls[-1].peak_nbytes = max(calls[-1].peak_nbytes, ended.peak_nbytes)
         else:
             del self._calls[thread]
-        name = ended.name or type_name
+        name = ended.name or place.type_name
         self._spans.append((name, "module", thread.name, ended.began, now, ended.peak_nbytes))
 
     def _begin_node(self, now: float, thread: Thread, op: str, origin: Any, nbytes: int) -> None:
         ended = self._nodes.pop(thread, None)
         if ended is not None:
             self._end_node(ended, now, thread)
-        call = None if origin is None else origin[0]
-        module = "" if call is None else call.name(None) or type(call.module).__name__
+        place: Place | None = None if origin is None else origin[0]
+        module = "" if place is None else place.name or place.type_name
         part = self._parts.get(thread)
         if part is not None and (part[0] != module or not op):
             self._spans.append((f"{part[0]} backward", "module", thread.name, part[1], now, 0))
             del self._parts[thread]
         if op:
-            self._nodes[thread] = _Running(call, op, now, nbytes)
+            self._nodes[thread] = _Running(place, op, now, nbytes)
             if module:
                 self._parts.setdefault(thread, (module, now))
 
     def _end_node(self, node: _Running, now: float, thread: Thread) -> None:
         self._spans.append((node.name, "op", thread.name, node.began, now, node.peak_nbytes))
-        call = node.call
-        while call is not None:
-            figures = self.figures(call.name(None), type(call.module).__name__)
+        place = node.place
+        while place is not None:
+            figures = self.figures(place.name, place.type_name)
             figures.backward_seconds += now - node.began
             figures.backward_peak_nbytes = max(figures.backward_peak_nbytes, node.peak_nbytes)
-            call = call.caller
+            place = place.caller
 
 
 def module_rows(modules: Modules, ledger: Ledger) -> list[dict[str, Any]]:

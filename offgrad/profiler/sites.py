@@ -16,6 +16,7 @@ from offgrad.profiler.categories import (
     STATE,
     TEMPORARY,
 )
+from offgrad.profiler.events import Running
 
 _PACKAGES = tuple(
     os.path.join(os.path.dirname(path), "")
@@ -41,6 +42,8 @@ class Purpose(NamedTuple):
 
 UNKNOWN = Purpose(-1)
 _OUTSIDE = Purpose(-2)
+_OPERATION = Purpose(-3)
+_PASS = Purpose(-4)
 
 
 def _prefetched(variables: dict[str, Any]) -> Purpose:
@@ -65,6 +68,8 @@ _PACK = Purpose(IN_FLIGHT, ("Pack", "", ""))  # of many arrays, whichever it is 
 _PAGES = {"Parameter": PARAMETER, "Gradient": GRADIENT, "State": STATE}
 
 _PURPOSES: dict[tuple[str, str], Purpose | Callable[[dict[str, Any]], Purpose]] = {
+    ("profiler/tape.py", "_on_op"): _OPERATION,
+    ("autograd/engine.py", "run"): _PASS,
     ("session/passes.py", "_read"): _prefetched,
     ("session/saved_array.py", "read"): _read,
     ("session/recompute.py", "data"): Purpose(SAVED),
@@ -95,18 +100,21 @@ class Line(NamedTuple):
         return f"{self.path}:{self.number} in {self.function}"
 
 
+Found = tuple[Purpose, tuple[CodeType, int] | None]
+"""A purpose; and code and number of the line, None in threads of offgrad's own."""
+
 _MAX_KNOWN = 20_000
 _known: dict[CodeType, Purpose | Callable[[dict[str, Any]], Purpose]] = {}
 
 
-def find_site(frame: FrameType | None) -> tuple[Purpose, tuple[CodeType, int] | None]:
+def find_site(frame: FrameType | None, running: Running) -> Found:
     """Return what the memory is for, and the innermost line outside of offgrad.
+
+    The line of a running operation is looked up once, and that of a node is its origin's.
 
     Args:
         frame: to begin with.
-
-    Returns:
-        The purpose; and code and number of the line, None in threads of offgrad's own.
+        running: what the thread is doing.
     """
     purpose = UNKNOWN
     while frame is not None:
@@ -116,17 +124,42 @@ def find_site(frame: FrameType | None) -> tuple[Purpose, tuple[CodeType, int] | 
             if len(_known) >= _MAX_KNOWN:
                 _known.clear()
             known = _known[code] = _purpose_of(code)
-        if known is _OUTSIDE:
-            return purpose, (code, frame.f_lineno)
-        if known is not UNKNOWN and purpose.row is None:
-            if not isinstance(known, Purpose):
-                # The innermost page tells best, even if its store allocates: to read a page,
-                # another one may be written.
-                purpose = known(frame.f_locals)
-            elif purpose is UNKNOWN:
-                purpose = known
+        if known is not UNKNOWN:
+            if known is _OUTSIDE:
+                return purpose, (code, frame.f_lineno)
+            if known is _OPERATION:
+                if running.op is not None:
+                    outer, site = site_of_op(frame.f_back, running)
+                    is_better = purpose is UNKNOWN or outer.row is not None
+                    return (outer if is_better and purpose.row is None else purpose), site
+            elif known is _PASS:
+                origin = None if running.node is None else running.node[1]
+                if origin is not None and origin[1] is not None:
+                    return purpose, origin[1]
+            elif purpose.row is None:
+                if not isinstance(known, Purpose):
+                    # The innermost page tells best, even if its store allocates: to read a page,
+                    # another one may be written.
+                    purpose = known(frame.f_locals)
+                elif purpose is UNKNOWN:
+                    purpose = known
         frame = frame.f_back
     return purpose, None
+
+
+def site_of_op(frame: FrameType | None, running: Running) -> Found:
+    """Return what `find_site` finds around the running operation.
+
+    Args:
+        frame: the caller of `Tape._on_op`.
+        running: what the thread is doing.
+    """
+    found: Found | None = running.found
+    if found is None:
+        op, running.op = running.op, None  # one around it has a line of its own
+        found = running.found = find_site(frame, running)
+        running.op = op
+    return found
 
 
 def line_of(site: tuple[CodeType, int] | None) -> Line | None:

@@ -8,14 +8,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from threading import get_ident
 from time import monotonic, perf_counter
 from typing import Any
 from weakref import ref
 
 from offgrad_storage.executor.jobs import Job
 from offgrad_storage.executor.observers import observers as store_observers
-from offgrad_storage.interrupts import MaskedLock, masked
+from offgrad_storage.interrupts import masked
 from offgrad_storage.memory.buffer_pool import lease_of
 
 from offgrad import memory
@@ -27,6 +26,7 @@ from offgrad.memory import Storage
 from offgrad.memory.allocator import counter
 from offgrad.memory.forks import forkables
 from offgrad.memory.storage import (
+    OTHER_TENSORS,
     Saver,
     add_role_observer,
     large_storages,
@@ -42,10 +42,11 @@ from offgrad.optim.hooks import (
     register_optimizer_step_pre_hook,
 )
 from offgrad.profiler import events
-from offgrad.profiler.events import MAX_EVENTS, Event, Running
+from offgrad.profiler.events import MAX_EVENTS, Event, Place, Threads, place_of
 from offgrad.profiler.names import Names
 from offgrad.profiler.owners import kept_owner, owner_of
-from offgrad.profiler.sites import UNKNOWN, find_site
+from offgrad.profiler.phases import Phases
+from offgrad.profiler.sites import UNKNOWN, find_site, site_of_op
 from offgrad.session.saved_array import PackedTensor
 
 
@@ -70,14 +71,12 @@ class Tape:
         self._on_saver_death = self.events.append  # in C, see `offgrad_storage.memory.counter`
         self.began = perf_counter()
         self._is_full = is_full
-        self._running = Running()
+        self._threads = Threads()
+        self._unknown: set[int] = set()  # storages from before without a role, by uid
         self._first = Node().sequence_nr
         self._names = Names()
-        self._phase_lock = MaskedLock()
-        self._passes: list[int] = []  # the threads that run one
-        self._updates: list[int] = []  # the threads in which an optimizer steps
-        self._in_forward = False
-        self._phase = "other"
+        self._phases = Phases(self.events)
+        self.step = self._phases.step
         self._open = ExitStack()
         forkables.add(self)
 
@@ -124,10 +123,7 @@ class Tape:
 
     def forget_other_threads(self) -> None:
         """In a forked child: their passes do not run."""
-        thread = get_ident()
-        self._passes = [each for each in self._passes if each == thread]
-        self._updates = [each for each in self._updates if each == thread]
-        self._note_phase()
+        self._phases.forget_other_threads()
 
     # Memory
 
@@ -151,10 +147,11 @@ class Tape:
     def _note_storage(self, storage: Storage) -> None:
         owner = owner_of(storage)
         if owner is not None:
+            if storage.role == OTHER_TENSORS:
+                self._unknown.add(storage.uid)
             array = None if storage.is_paged else storage.root
-            if array is not None:
-                self.events.append((events.SHAPE, self.began, owner, array.shape, array.dtype))
-            self.events.append((events.ROLE, self.began, owner, storage.role))
+            form = (None, None) if array is None else (array.shape, array.dtype)
+            self.events.append((events.ROLE, self.began, owner, storage.role, *form))
 
     def _on_total(self, count: int, reference: Any, nbytes: int) -> None:
         self.events.append((events.TOTAL, perf_counter(), count))
@@ -166,35 +163,53 @@ class Tape:
         if nbytes < 0:
             self.events.append((events.DIE, now, reference))
             return
-        running = self._running
-        purpose, site = find_site(sys._getframe(1))
-        owner = id(reference())
-        made = (running.op, running.node, calls.innermost, purpose, site)
-        self.events.append((events.ADD, now, reference, nbytes, owner, *made))
+        running = self._threads.running
+        purpose, site = find_site(sys._getframe(1), running)
+        op, node, place = running.op, running.node, place_of(calls.innermost)
+        self.events.append(
+            (events.ADD, now, reference, nbytes, id(reference()), op, node, place, purpose, site)
+        )
         if len(self.events) > MAX_EVENTS:
             self._is_full()
 
     def _on_role(self, storage: Storage, role: str) -> None:
         owner = owner_of(storage)
         if owner is not None:
-            self.events.append((events.ROLE, perf_counter(), owner, role))
+            self.events.append((events.ROLE, perf_counter(), owner, role, None, None))
 
     # Operations and modules
 
-    def _on_op(self, apply: Callable[..., list[Any]], cls: type[Op], *args: Any) -> list[Any]:
-        running = self._running
-        outer, running.op = running.op, cls
+    def _on_op(
+        self,
+        apply: Callable[..., list[Any]],
+        cls: type[Op],
+        inputs: tuple[Any, ...],
+        parameters: dict[str, Any],
+    ) -> list[Any]:
+        running = self._threads.running
+        outer, running.op, running.found = (running.op, running.found), cls, None
         call = calls.innermost
-        if self._phase == "other" and call is not None:
-            self._begin_forward()
+        if call is not None and self._phases.now == "other":
+            self._phases.begin_forward()
         began = perf_counter()
         try:
-            outputs = apply(cls, *args)
+            outputs = apply(cls, inputs, parameters)
+            first = outputs[0]
+            node = None if first is None else first._grad_fn
+            if type(node) is cls:
+                origin = node._origin
+                if origin is None:
+                    site = site_of_op(sys._getframe(1), running)[1]
+                    origin = node._origin = place_of(call), site
+                if node._saved:
+                    self._note_saves(node._saved.values(), cls.__name__, origin[0])
+                if self._phases.now == "other":
+                    self._phases.begin_forward()
         finally:
-            running.op = outer
+            running.op, running.found = outer
         now = perf_counter()
         nbytes = 0
-        note = self.events.append
+        made: list[Any] = []
         if not cls.is_view:
             for each in outputs:
                 if each is not None:
@@ -202,57 +217,66 @@ class Tape:
                     nbytes += array.nbytes
                     owner = owner_of(each._storage)
                     if owner is not None:
-                        note((events.SHAPE, now, owner, array.shape, array.dtype))
-        if outer is None:
-            note((events.OP, now, began, running.thread, cls, nbytes))
-        first = outputs[0]
-        node = None if first is None else first._grad_fn
-        if type(node) is cls:
-            if node._origin is None:
-                node._origin = call, find_site(sys._getframe(1))[1]
-            for saved in node._saved.values():
-                self._note_saved(saved, cls.__name__, call, now)
-            if self._phase == "other":
-                self._begin_forward()
+                        made.append((owner, array.shape, array.dtype))
+        thread = running.thread if outer[0] is None else None
+        self.events.append((events.OP, now, began, thread, cls, nbytes, made))
+        if self._unknown:
+            self._note_inputs(inputs, now)
         return outputs
+
+    def _note_inputs(self, inputs: Iterable[Any], now: float) -> None:
+        """An operation takes what was there before the recording."""
+        for each in inputs:
+            if each is not None and each._grad_fn is None:
+                storage = each._storage
+                if storage.uid in self._unknown:
+                    self._unknown.discard(storage.uid)
+                    owner = owner_of(storage)
+                    if owner is not None and storage.role == OTHER_TENSORS:
+                        self.events.append((events.ROLE, now, owner, "input", None, None))
 
     def _note_names(self, names: Iterable[tuple[Storage, str, str, str]]) -> None:
         now = perf_counter()
         for storage, op, slot, module in names:
             owner = owner_of(storage)
             if owner is not None:
-                self.events.append((events.NAME, now, owner, op, slot, module))
-                if not storage.is_paged:
-                    array = storage.root
-                    self.events.append((events.SHAPE, now, owner, array.shape, array.dtype))
+                array = None if storage.is_paged else storage.root
+                form = (None, None) if array is None else (array.shape, array.dtype)
+                self.events.append((events.NAME, now, owner, op, slot, module, *form))
 
-    def _note_saved(self, saved: SavedTensor, op: str, module: Any, now: float) -> None:
+    def _note_saves(self, saves: Iterable[SavedTensor], op: str, place: Place | None) -> None:
+        now, module = perf_counter(), "" if place is None else place.name
+        for saved in saves:
+            self._note_saved(saved, op, module, now)
+
+    def _note_saved(self, saved: SavedTensor, op: str, module: str, now: float) -> None:
         owner = kept_owner(saved)
         if owner is not None:
-            tensor = saved._tensor
-            if tensor is not None and tensor._spec is None:
-                array = tensor._array
-                self.events.append((events.SHAPE, now, owner, array.shape, array.dtype))
-            death = ref(saved, self._on_saver_death)
-            self.events.append((events.SAVE, now, owner, id(saved), op, saved._slot, module, death))
+            tensor: Any = saved._tensor
+            is_known = tensor is not None and tensor._spec is None
+            form = (tensor._array.shape, tensor._array.dtype) if is_known else (None, None)
+            row = id(saved), op, saved._slot, module, ref(saved, self._on_saver_death)
+            self.events.append((events.SAVE, now, owner, *row, *form))
 
     def _on_saver(self, saver: Saver) -> None:
         """What a custom Function or a checkpoint saves; `_on_op` notes what operations save."""
-        if isinstance(saver, SavedTensor):
-            node = saver._node()
-            if node is not None and not isinstance(node, Op):
-                self._note_saved(saver, node.name(), calls.innermost, perf_counter())
+        if isinstance(saver, SavedTensor) and (node := saver._node()) is not None:
+            if node._origin is None:
+                running = self._threads.running
+                site = find_site(sys._getframe(1), running)[1]
+                node._origin = place_of(calls.innermost), site
+            self._note_saves((saver,), node.name(), node._origin[0])
 
     def _on_call(self, call: Call) -> Callable[[], None]:
-        thread = self._running.thread
+        thread, place = self._threads.running.thread, place_of(call)
         if call.caller is None:
             self._names.add_root(call.module)
-        self.events.append((events.ENTER, perf_counter(), thread, call))
-        if self._phase == "other":
-            self._begin_forward()
+        self.events.append((events.ENTER, perf_counter(), thread, place))
+        if self._phases.now == "other":
+            self._phases.begin_forward()
 
         def end() -> None:
-            self.events.append((events.EXIT, perf_counter(), thread, call))
+            self.events.append((events.EXIT, perf_counter(), thread, place))
 
         return end
 
@@ -281,67 +305,44 @@ class Tape:
         if not self._is_detailed:
             self._begin_plain_pass()
             return None
-        now = perf_counter()
         for node, _ in order:
-            # Other nodes' saves were noted as they happened; of these, small ones were not.
-            if not isinstance(node, Op) or node.sequence_nr < self._first:
-                for saved in node.saves():
-                    self._note_saved(saved, node.name(), None, now)
-        with self._phase_lock:
-            self._passes.append(get_ident())
-            self._note_phase()
+            # Of the saves before the recording, small ones were not noted.
+            if node.sequence_nr < self._first:
+                self._note_saves(node.saves(), node.name(), None)
+        self._phases.begin_pass()
         return self._watch
 
     def _begin_plain_pass(self) -> None:
         saved = memory.saved_by_module()
-        with self._phase_lock:
-            if sum(saved.values()) > sum(self.saved_by_module.values()):
-                self.saved_by_module = saved
-            self._passes.append(get_ident())
-            self._note_phase()
+        if sum(saved.values()) > sum(self.saved_by_module.values()):
+            self.saved_by_module = saved
+        self._phases.begin_pass()
 
     def end_pass(self) -> None:
         """The pass has ended."""
-        thread = get_ident()
-        with self._phase_lock:
-            # One that began before the recording is seen only to end.
-            if thread in self._passes:
-                self._passes.remove(thread)
-            self._in_forward = False
-            self._note_phase()
+        self._phases.end_pass()
         self._note_names(self._names.gradients())
 
     def _watch(self, order: Iterable[tuple[Node, bool]]) -> Iterator[tuple[Node, bool]]:
-        running, note = self._running, self.events.append
+        running, note = self._threads.running, self.events.append
         thread, outer = running.thread, running.node
-        kept: list[tuple[SavedTensor, int]] = []
+        saves: list[SavedTensor] = []
         try:
             for step in order:
                 node = step[0]
                 now = perf_counter()
                 name, origin = node.name(), node._origin
-                note((events.NODE, now, thread, name, origin))
-                self._note_released(kept, now)
-                kept = []
-                for saved in node.saves():
-                    owner = kept_owner(saved)
-                    if owner is not None:
-                        kept.append((saved, owner))
-                    elif isinstance(saved._packed, PackedTensor):
+                note((events.NODE, now, thread, name, origin, _released(saves)))
+                saves = list(node.saves())
+                for saved in saves:
+                    if type(saved._packed) is PackedTensor:
                         self._note_use(saved._packed, now)
                 running.node = name, origin
                 yield step
         finally:
-            now = perf_counter()
             running.node = outer
-            self._note_released(kept, now)
-            note((events.NODE, now, thread, "", None))
+            note((events.NODE, perf_counter(), thread, "", None, _released(saves)))
             self._note_names(self._names.parameters())
-
-    def _note_released(self, kept: list[tuple[SavedTensor, int]], now: float) -> None:
-        for saved, owner in kept:
-            if saved._released:
-                self.events.append((events.RELEASE, now, owner, id(saved)))
 
     def _note_use(self, packed: PackedTensor, now: float) -> None:
         """What was read ahead for a tensor is about to be used."""
@@ -352,46 +353,16 @@ class Tape:
             self.events.append((events.USE, now, id(lease)))
 
     def _on_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with self._phase_lock:
-            # An error may have ended an earlier one of this thread.
-            self._updates = [each for each in self._updates if each != get_ident()]
-            self._updates.append(get_ident())
-            self._in_forward = False
-            self._note_phase()
+        self._phases.begin_update()
 
     def _on_updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        thread = get_ident()
-        with self._phase_lock:
-            if thread in self._updates:
-                self._updates.remove(thread)
-            self._note_phase()
+        self._phases.end_update()
         self._note_names(self._names.states(optimizer))
 
-    def _begin_forward(self) -> None:
-        with self._phase_lock:
-            self._in_forward = True
-            self._note_phase()
 
-    def step(self) -> None:
-        """A step has ended."""
-        with self._phase_lock:
-            self._in_forward = False
-            self._updates.clear()  # an error may have ended them
-            memory.allocated()
-            self.events.append((events.STEP, perf_counter()))
-            self._note_phase()
-
-    def _note_phase(self) -> None:
-        if self._passes:
-            phase = "backward"
-        elif self._updates:
-            phase = "optimizer"
-        else:
-            phase = "forward" if self._in_forward else "other"
-        if phase != self._phase:
-            memory.allocated()  # deaths before the phase count before it
-            self._phase = phase
-            self.events.append((events.PHASE, perf_counter(), phase))
+def _released(saves: list[SavedTensor]) -> list[int]:
+    """Return the ids of those that a backward pass has released."""
+    return [id(each) for each in saves if each._released]
 
 
 def _remove(items: list[Any], item: Any) -> None:

@@ -1,10 +1,12 @@
 """profile: figures against bytes counted by hand."""
 
 import copy
+import gc
 import json
 import pickle
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -13,8 +15,8 @@ from offgrad import memory, nn
 from offgrad.autograd import engine
 from offgrad.autograd.op import Op
 from offgrad.nn.hooks import call_stack
-from offgrad.profiler import Profile, profile
-from offgrad.profiler.categories import CATEGORIES
+from offgrad.profiler import Profile, events, profile
+from offgrad.profiler.categories import CATEGORIES, PARAMETER
 
 ROWS, WIDTH = 64, 256
 NBYTES = ROWS * WIDTH * 4  # of an activation
@@ -294,6 +296,67 @@ def test_what_custom_functions_save_is_saved_for_backward() -> None:
         assert _categories(prof)["saved for backward"][-1] == 0
 
 
+def test_small_saves_of_custom_functions_count() -> None:
+    x = offgrad.randn(64, requires_grad=True)
+    with profile(interval=None) as prof:
+        total = _Triple.apply(x)
+        assert _categories(prof)["saved for backward"][-1] == x.nbytes
+        del total
+        assert _categories(prof)["saved for backward"][-1] == 0
+
+
+def test_what_a_recorder_of_saves_holds_is_saved_for_backward() -> None:
+    with profile(interval=None, saves=True) as prof:
+        y = offgrad.randn(ROWS, WIDTH, requires_grad=True) * 3
+        z = y.sin()
+        del y
+        assert _categories(prof)["saved for backward"][-1] == NBYTES
+        z.sum().backward()
+        assert _categories(prof)["saved for backward"][-1] == 0
+
+
+def test_tensors_that_a_pack_hook_returns_are_saved_for_backward() -> None:
+    x = offgrad.randn(ROWS, WIDTH, requires_grad=True)
+    hooks = offgrad.autograd.graph.saved_tensors_hooks(lambda each: each.clone(), lambda each: each)
+    with profile(interval=None) as prof, hooks:
+        y = (x * 3).sin()
+        assert _categories(prof)["saved for backward"][-1] == NBYTES
+        del y
+        assert _categories(prof)["saved for backward"][-1] == 0
+
+
+def test_data_from_before_the_recording_is_input_once_it_is_used() -> None:
+    model = _model()
+    x, unused = offgrad.randn(ROWS, WIDTH), offgrad.randn(ROWS, WIDTH)
+    output = model(x)
+    with profile(interval=None) as prof:
+        assert _categories(prof)["input"][-1] == 0
+        loss = (model(x) + output).sum()
+        assert _categories(prof)["input"][-1] == NBYTES
+    (row,) = [row for row in prof.to_dict()["peak"]["contents"] if row["category"] == "input"]
+    assert (row["shape"], row["nbytes"]) == ([ROWS, WIDTH], NBYTES)
+    del unused, output, loss
+
+
+def test_a_profile_keeps_no_module_in_memory() -> None:
+    x = offgrad.randn(ROWS, WIDTH)
+    with profile(interval=None) as prof:
+        model = _model()
+        loss = model(x).sum()
+        reference = ref(model)
+        before = gc.isenabled()
+        gc.disable()
+        try:
+            del model
+            assert reference() is None
+        finally:
+            if before:
+                gc.enable()
+        loss.backward()
+    modules = {each["name"]: each for each in prof.to_dict()["modules"]}
+    assert modules["1"]["backward_seconds"] > 0
+
+
 def test_what_a_forgotten_graph_saved_is_saved_no_longer() -> None:
     x = offgrad.randn(ROWS, WIDTH, requires_grad=True)
     with profile(interval=None) as prof:
@@ -321,15 +384,19 @@ def test_a_profile_keeps_no_graph_in_memory() -> None:
 
 
 def test_a_pack_is_no_page_of_those_in_it() -> None:
-    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(6)])
-    total = _nbytes(model)
-    pages = offgrad.offload_model(model, "disk", window=f"{total // 2}B")
+    model = nn.Sequential(*[nn.Linear(320, 320) for _ in range(6)])
+    sizes = {each.nbytes for each in model.parameters()}  # no pack has such a size
+    pages = offgrad.offload_model(model, "disk", window=f"{_nbytes(model) // 2}B")
     with profile(interval=None) as prof:
         for _ in range(2):
             model.zero_grad()
-            model(offgrad.randn(4, WIDTH)).sum().backward()
+            model(offgrad.randn(4, 320)).sum().backward()
+        noted = prof._recording.tape.events.copy()
+    made = [each for each in noted if isinstance(each, tuple) and each[0] == events.ADD]
+    purposes = [(each[3], each[8]) for each in made]  # bytes, and what they are for
     assert prof.pages.reads > 0
-    assert max(_categories(prof)["parameter"]) <= total
+    assert {nbytes for nbytes, purpose in purposes if purpose.category == PARAMETER} <= sizes
+    assert [nbytes for nbytes, purpose in purposes if purpose.row == ("Pack", "", "")]
     del pages
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from offgrad_storage.interrupts import masked
@@ -34,6 +34,8 @@ class Call:
     # Class attributes as defaults save time: most calls have no name and no actions.
     exit_actions: Sequence[Callable[[], None]] = ()
     _cached_name: "tuple[Module | None, _QualifiedName] | None" = None
+    # What an observer of calls notes of this one.
+    noted: Any = None
 
     def __init__(self, module: "Module", caller: "Call | None") -> None:
         self.module = module

@@ -16,6 +16,7 @@ from offgrad.autograd.saved_tensor import (
     push_hooks,
 )
 from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.memory.storage import saver_observers
 from offgrad.ops._random import replay as draws
 from offgrad.utils.checkpoint.save_log import (
     CheckpointError,
@@ -129,6 +130,8 @@ class Checkpoint(Node):
     def _save(self, tensor: "Tensor") -> _Placeholder:
         slot = str(len(self._saved))
         saved = self._saved[slot] = SavedTensor(tensor, self, slot, (None, 0))
+        for observer in tuple(saver_observers):
+            observer(saved)
         placeholder = _Placeholder(slot, tensor)
         if self.options.content and saved.packed is not None:
             placeholder.digest = digest(tensor._array)
