@@ -176,9 +176,12 @@ def _compare(
     console = Console()
     _announce(console, plan, source, folder, text)
     try:
+        kept = Kept(output, {**settings_of(plan, text), "largest batch": largest_batch})
+        if fresh:
+            kept.clear()
         if largest_batch:
-            return compare_largest(console, plan, text, output)
-        return _run(console, Comparison(plan, source), text, output, fresh, curve)
+            return compare_largest(console, plan, text, output, kept)
+        return _run(console, Comparison(plan, source), text, output, kept, curve)
     except Refused as error:
         raise BadValue(str(error)) from None
     except LimitTooLow as error:
@@ -264,11 +267,8 @@ def _announce(console: Console, plan: Plan, source: str | None, folder: Path, te
 
 
 def _run(
-    console: Console, comparison: Comparison, text: Bytes, output: Path, fresh: bool, curve: bool
+    console: Console, comparison: Comparison, text: Bytes, output: Path, kept: Kept, curve: bool
 ) -> int:
-    kept = Kept(output, settings_of(comparison.plan, text))
-    if fresh:
-        kept.clear()
     try:
         comparison.run(console, text, kept)
     except Exception:
@@ -296,7 +296,7 @@ def _leave_results(console: Console, comparison: Comparison, output: Path, curve
         files = write_files(comparison, output, curve)
         text = (
             f"Stopped. Written so far to {names_of(files)}\n"
-            "The same command goes on with the groups that are left; --fresh starts over."
+            "The same command goes on with what is left; --fresh starts over."
         )
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 

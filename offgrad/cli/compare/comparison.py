@@ -1,6 +1,7 @@
 """A comparison from its plan to its results, with what an earlier, stopped one has finished."""
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
@@ -9,7 +10,7 @@ from offgrad.cli.compare.dataset import Bytes
 from offgrad.cli.compare.groups import Plan
 from offgrad.cli.compare.kept import Kept
 from offgrad.cli.compare.progress import Remaining, progress_display
-from offgrad.cli.compare.results import Run
+from offgrad.cli.compare.results import MIN_KEPT_ROUNDS, STOPPED, Run, finished_rounds
 from offgrad.cli.compare.runner import run_workers
 
 
@@ -36,7 +37,10 @@ class Comparison:
         return [run for group in self.groups for run in group]
 
     def run(self, console: Console, text: Bytes, kept: Kept) -> None:
-        """Run all groups that are not kept; what a signal leaves is in `groups`, too."""
+        """Run all that is not kept; what a signal leaves is in `groups`, too.
+
+        Of a group that was stopped, the rounds that are left are trained from the first step on.
+        """
         plan = self.plan
         jobs = [(config, repeat) for repeat in range(plan.repeats) for config in plan.configs()]
         remaining = Remaining(len(jobs))
@@ -44,18 +48,26 @@ class Comparison:
         try:
             for number, (config, repeat) in enumerate(jobs):
                 title = plan.title(config, repeat)
-                runs = kept.load(number)
-                if title:
-                    note = ": kept from before" if runs else ""
-                    console.print(f"\n{title}{note}", highlight=False, markup=False)
-                if runs is None:
-                    runs = plan.runs(config)
-                    done.setdefault(config, []).append(runs)
-                    self._run_group(console, runs, config, text, remaining)
+                parts = kept.load(number)
+                done.setdefault(config, []).extend(parts)
+                steps = _steps_left(parts, config.steps)
+                if title or parts:
+                    note = _note(config.steps - steps + 1, config.steps) if parts else ""
+                    line = ": ".join(filter(None, (title, note)))
+                    console.print(f"\n{line}", highlight=False, markup=False)
+                if steps:
+                    parts.append(plan.runs(config))
+                    done[config].append(parts[-1])
+                    left = replace(config, steps=steps)
+                    try:
+                        self._run_group(console, parts[-1], left, text, remaining)
+                    except Exception:
+                        raise
+                    except BaseException:
+                        _keep_rounds(kept, number, parts)
+                        raise
                     if len(jobs) > 1:
-                        kept.save(number, runs)
-                else:
-                    done.setdefault(config, []).append(runs)
+                        kept.save(number, parts)
                 remaining.end_group()
             self.is_complete = True
         finally:
@@ -77,3 +89,29 @@ class Comparison:
             for run in group:
                 run.compare(group[0])
             self.groups.append(group)
+
+
+def _steps_left(parts: list[list[Run]], steps: int) -> int:
+    """Return how many steps a group has left: as many as were not timed, and one to warm up."""
+    if not parts:
+        return steps
+    if all(run.status != STOPPED for run in parts[-1]):
+        return 0
+    return steps - sum(finished_rounds(part) - 1 for part in parts)
+
+
+def _note(rounds: int, steps: int) -> str:
+    if rounds > steps:
+        return "kept from before"
+    return f"{rounds} of {steps} rounds kept from before"
+
+
+def _keep_rounds(kept: Kept, group: int, parts: list[list[Run]]) -> None:
+    """Keep the rounds that all workers have finished."""
+    rounds = finished_rounds(parts[-1])
+    if rounds < MIN_KEPT_ROUNDS:
+        return
+    for run in parts[-1]:
+        run.end_after(rounds)
+    with suppress(OSError):
+        kept.save(group, parts)

@@ -1,4 +1,4 @@
-"""The finished groups of a comparison that was stopped, kept in its folder until it is complete."""
+"""What a comparison has done before a signal, kept in its folder until it is complete."""
 
 import contextlib
 import hashlib
@@ -25,17 +25,19 @@ class Kept:
         self._key = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._folder = output / FOLDER
 
-    def load(self, group: int) -> list[Run] | None:
-        """Return the runs of a group; None if there are none with these settings."""
+    def load(self, group: int) -> list[list[Run]]:
+        """Return the parts of a group, one for each time that it was stopped, and perhaps a last
+        one; none if there are none with these settings.
+        """
         try:
-            values = json.loads(self._path(group).read_bytes())
-            return [Run.from_kept(each) for each in values]
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
+            parts = json.loads(self._path(group).read_bytes())
+            return [[Run.from_kept(each) for each in part] for part in parts]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return []
 
-    def save(self, group: int, runs: list[Run]) -> None:
-        """Keep the runs of a finished group."""
-        text = json.dumps([run.as_kept() for run in runs])
+    def save(self, group: int, parts: list[list[Run]]) -> None:
+        """Keep the parts of a group."""
+        text = json.dumps([[run.as_kept() for run in part] for part in parts])
         write_output(self._folder, {self._path(group).name: lambda path: path.write_text(text)})
 
     def clear(self) -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ import offgrad
 from offgrad.cli.compare.config import REFERENCE, Config
 from offgrad.cli.compare.dataset import Bytes
 from offgrad.cli.compare.groups import Plan
+from offgrad.cli.compare.kept import Kept
 from offgrad.cli.compare.output import names_of, write_output
 from offgrad.cli.compare.progress import SilentDisplay
 from offgrad.cli.compare.results import CRASHED, FINISHED, Run
@@ -46,14 +48,16 @@ class Largest(NamedTuple):
     fails: int
 
 
-def compare_largest(console: Console, plan: Plan, text: Bytes, output: Path) -> int:
+def compare_largest(console: Console, plan: Plan, text: Bytes, output: Path, kept: Kept) -> int:
     """Search the largest batch of each policy and limit, print and write them.
+
+    Trials that an earlier command made before a signal are not made again.
 
     Raises:
         Refused: the target cannot be trained, or not be told its batch.
         LimitTooLow: the model itself needs more than the lowest limit.
     """
-    trials = _Trials(console, plan, text)
+    trials = _Trials(console, plan, text, kept)
     trials.check_limit()
     rows: list[dict[str, Any]] = []
     for limit in plan.limits:
@@ -78,6 +82,7 @@ def compare_largest(console: Console, plan: Plan, text: Bytes, output: Path) -> 
         files = write_output(output, writers)
     except OSError as error:
         raise click.ClickException(f"the results could not be written: {error}") from error
+    kept.clear()
     console.print(f"Written to {names_of(files)}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
@@ -85,8 +90,9 @@ def compare_largest(console: Console, plan: Plan, text: Bytes, output: Path) -> 
 class _Trials:
     """Trains with one policy, limit and batch at a time."""
 
-    def __init__(self, console: Console, plan: Plan, text: Bytes) -> None:
-        self._console, self._plan, self._text = console, plan, text
+    def __init__(self, console: Console, plan: Plan, text: Bytes, kept: Kept) -> None:
+        self._console, self._plan, self._text, self._kept = console, plan, text, kept
+        self._count = 0  # of trials, whose outcomes decide which one is next
         self._seconds = 0.0  # that one sample without a limit takes
 
     def check_limit(self) -> None:
@@ -123,16 +129,21 @@ class _Trials:
 
     def _peak(self, name: str, policy: str, limit: int, batch: int) -> int | None:
         config = replace(self._config(batch), memory_limit=limit, hard_limit=self._plan.hard_limit)
-        run = Run(policy, policy, limited=True)
-        # A step that waits for memory all the time does not fit either.
-        most = _MIN_SECONDS + self._seconds * (_PATIENCE + batch)
-        run_workers([run], config, self._text, SilentDisplay(), max_seconds=most)
+        parts = self._kept.load(self._count)
+        run = parts[0][0] if parts else Run(policy, policy, limited=True)
+        if not parts:
+            # A step that waits for memory all the time does not fit either.
+            most = _MIN_SECONDS + self._seconds * (_PATIENCE + batch)
+            run_workers([run], config, self._text, SilentDisplay(), max_seconds=most)
+            with suppress(OSError):
+                self._kept.save(self._count, [[run]])
+        self._count += 1
         trains = run.status == FINISHED
         outcome = "trains" if trains else "does not fit"
         if run.status == CRASHED:
             outcome = f"does not train ({run.error})"
         within = f" within {format_nbytes(limit)}"
-        line = f"{name}: batch {batch} {outcome}{within}"
+        line = f"{name}: batch {batch} {outcome}{within}" + (", kept from before" if parts else "")
         self._console.print(line, markup=False, highlight=False)
         return (run.peak_nbytes or 0) if trains else None
 

@@ -12,6 +12,9 @@ FINISHED, OUT_OF_MEMORY, CRASHED = "finished", "out of memory", "crashed"
 STOPPED = "stopped"
 """Ctrl-C came before its last step."""
 
+MIN_KEPT_ROUNDS = 2
+"""Of one round alone no time counts."""
+
 MIN_ROUNDS = 4
 """Quartiles of fewer values say nothing about the spread."""
 
@@ -48,7 +51,8 @@ class Run:
         steps: for each finished step its loss, seconds, peak bytes and digest of gradients; of all
             repeats, one after the other.
         repeats: where the steps of each repeat begin.
-        ledger: the session's figures over all steps.
+        ledger: the session's figures over `ledger_steps` steps.
+        ledger_steps: all but those of workers that a signal stopped; 0 for all.
         peak_rss_nbytes: of the worker; None if it crashed before its last report.
         base_rss_nbytes: before it made the model, with all libraries loaded.
         failed_step: the step that ran out of memory, counted from 0.
@@ -75,6 +79,7 @@ class Run:
     steps: list[dict[str, Any]] = field(default_factory=list)
     repeats: list[int] = field(default_factory=lambda: [0])
     ledger: dict[str, Any] = field(default_factory=dict)
+    ledger_steps: int = 0
     peak_rss_nbytes: int | None = None
     base_rss_nbytes: int | None = None
     failed_step: int | None = None
@@ -158,7 +163,7 @@ class Run:
         """Return a figure of the ledger per step; None if the training did not finish."""
         if self.status != FINISHED or figure not in self.ledger:
             return None
-        value: float = self.ledger[figure] / len(self.steps)
+        value: float = self.ledger[figure] / (self.ledger_steps or len(self.steps))
         return value
 
     @property
@@ -212,18 +217,19 @@ class Run:
         failed = [run for run in runs if run.status not in (FINISHED, STOPPED)]
         if failed or len(runs) == 1:
             return (failed or runs)[0]
-        first = runs[0]
+        reported = [run for run in runs if run.ledger] or runs
         repeats = np.cumsum([0] + [len(run.steps) for run in runs[:-1]]).tolist()
         merged = replace(
-            first,
-            status=STOPPED if any(run.status == STOPPED for run in runs) else FINISHED,
+            reported[0],
+            status=runs[-1].status,
             steps=[step for run in runs for step in run.steps],
             repeats=repeats,
             ledger={
-                key: sum(run.ledger.get(key, 0) for run in runs)
-                for key, value in first.ledger.items()
+                key: sum(run.ledger.get(key, 0) for run in reported)
+                for key, value in reported[0].ledger.items()
                 if isinstance(value, int | float)
             },
+            ledger_steps=sum(len(run.steps) for run in reported),
             peak_rss_nbytes=max(run.peak_rss_nbytes or 0 for run in runs) or None,
             warnings=list(dict.fromkeys(text for run in runs for text in run.warnings)),
         )
@@ -233,6 +239,12 @@ class Run:
             for step, profile in run._profiles.items()
         }
         return merged
+
+    def end_after(self, rounds: int) -> None:
+        """Drop the steps that not all workers have made, unless it failed."""
+        if self.status in (FINISHED, STOPPED):
+            self.status, self.ledger = STOPPED, {}
+            del self.steps[rounds:]
 
     def as_kept(self) -> dict[str, Any]:
         """Return all that `from_kept` needs, ready for JSON; of the profiles the one shown."""
@@ -248,6 +260,11 @@ class Run:
         if shown is not None:
             run.add_profile(shown, profile)
         return run
+
+
+def finished_rounds(runs: Sequence[Run]) -> int:
+    """Return how many steps all runs have made that did not fail."""
+    return min((len(run.steps) for run in runs if run.status in (FINISHED, STOPPED)), default=0)
 
 
 def _comparable(step: dict[str, Any]) -> tuple[str, str]:

@@ -16,7 +16,14 @@ from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.files import write_files
 from offgrad.cli.compare.groups import Plan
 from offgrad.cli.compare.kept import Kept
-from offgrad.cli.compare.results import CRASHED, FINISHED, OUT_OF_MEMORY, STOPPED, Run
+from offgrad.cli.compare.results import (
+    CRASHED,
+    FINISHED,
+    OUT_OF_MEMORY,
+    STOPPED,
+    Run,
+    finished_rounds,
+)
 
 PNG = b"\x89PNG"
 
@@ -155,6 +162,36 @@ def test_repeats_become_one_run_whose_first_steps_do_not_count() -> None:
     assert Run.of_repeats(runs) is runs[1]
 
 
+def test_rounds_before_a_signal_and_after_it_become_one_run() -> None:
+    parts = [[Run(name, name, limited=False) for name in ("keep", "disk")] for _ in range(2)]
+    for run in (*parts[0], *parts[1]):
+        _finish(run, 0)
+    parts[0][0].status = STOPPED
+    del parts[0][1].steps[2:]
+    parts[0][1].status, parts[0][1].ledger = STOPPED, {}
+    rounds = finished_rounds(parts[0])
+    assert rounds == 2
+    for run in parts[0]:
+        run.end_after(rounds)
+    keep, disk = (Run.of_repeats(runs) for runs in zip(*parts, strict=True))
+    assert (keep.status, disk.status) == (FINISHED, FINISHED)
+    assert keep.timed_steps == disk.timed_steps == [1, 3, 4, 5]
+    assert disk.ledger["written_nbytes"] == 8 << 20
+    assert disk.per_step("written_nbytes") == 2 << 20
+    disk.compare(keep)
+    assert disk.equal is True
+
+
+def test_a_failed_run_stops_no_rounds() -> None:
+    keep, disk = (Run(name, name, limited=False) for name in ("keep", "disk"))
+    _finish(keep, 0)
+    _finish(disk, 2)
+    del disk.steps[1:]
+    assert finished_rounds([keep, disk]) == 4
+    disk.end_after(3)
+    assert disk.status == OUT_OF_MEMORY
+
+
 def test_a_stopped_run_is_compared_as_far_as_it_came() -> None:
     keep, disk = (Run(name, name, limited=False) for name in ("keep", "disk"))
     for run in (keep, disk):
@@ -171,16 +208,18 @@ def test_a_stopped_run_is_compared_as_far_as_it_came() -> None:
     assert disk.equal is False
 
 
-def test_finished_groups_are_kept_for_the_same_settings(tmp_path: Path) -> None:
+def test_parts_of_groups_are_kept_for_the_same_settings(tmp_path: Path) -> None:
     (group, *_) = _comparison().groups
-    Kept(tmp_path, {"steps": 3}).save(0, group)
+    Kept(tmp_path, {"steps": 3}).save(0, [group, group])
     loaded = Kept(tmp_path, {"steps": 3}).load(0)
-    assert loaded is not None
-    assert [run.as_kept() for run in loaded] == [run.as_kept() for run in group]
-    assert Kept(tmp_path, {"steps": 3}).load(1) is None
-    assert Kept(tmp_path, {"steps": 4}).load(0) is None
+    assert len(loaded) == 2
+    for part in loaded:
+        assert [run.as_kept() for run in part] == [run.as_kept() for run in group]
+    assert Kept(tmp_path, {"steps": 3}).load(1) == []
+    assert Kept(tmp_path, {"steps": 4}).load(0) == []
     (path,) = tmp_path.glob("unfinished/*.json")
-    path.write_text("[{")
-    assert Kept(tmp_path, {"steps": 3}).load(0) is None, "half a file"
+    for broken in ("[{", "[[1]]", "1"):
+        path.write_text(broken)
+        assert Kept(tmp_path, {"steps": 3}).load(0) == [], "half a file"
     Kept(tmp_path, {"steps": 4}).clear()
     assert list(tmp_path.iterdir()) == []

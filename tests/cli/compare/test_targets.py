@@ -1,6 +1,7 @@
 """``offgrad compare`` on scripts, functions and the built-in models."""
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -147,12 +148,14 @@ def test_a_limit_below_the_model_is_refused(run: Finished, tmp_path: Path) -> No
 def test_it_goes_on_where_it_was_stopped(start: Offgrad, run: Finished, tmp_path: Path) -> None:
     arguments = (
         *("compare", "mlp", "--layers", "2", "--width", "64", "--batch", "64"),
-        *("--policies", "keep", "--repeats", "2", "--steps", "60"),
+        *("--policies", "keep", "--repeats", "2", "--steps", "300"),
     )
     process = start(*arguments)
     assert process.stdout is not None
+    is_second = False
     for line in process.stdout:
-        if "repeat 2 of 2" in line:
+        is_second = is_second or "repeat 2 of 2" in line
+        if is_second and "step 9/" in line:
             process.send_signal(signal.SIGINT)
             break
     process.communicate(timeout=60)
@@ -163,10 +166,13 @@ def test_it_goes_on_where_it_was_stopped(start: Offgrad, run: Finished, tmp_path
     done = run(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "repeat 1 of 2: kept from before" in done.stdout
+    kept = int(re.findall(r"repeat 2 of 2: (\d+) of 300 rounds kept", done.stdout)[0])
     figures = json.loads((folder / "compare.json").read_text())
     assert figures["complete"] is True
-    assert figures["runs"][0]["steps"][:60] == first["runs"][0]["steps"][:60]
-    assert len(figures["runs"][0]["steps"]) == 120
+    assert figures["runs"][0]["steps"][:300] == first["runs"][0]["steps"][:300]
+    # Where it goes on, a step warms up.
+    assert len(figures["runs"][0]["steps"]) == 601
+    assert figures["runs"][0]["steps"][: 300 + kept] == first["runs"][0]["steps"][: 300 + kept]
     assert not (folder / "unfinished").exists()
 
 
