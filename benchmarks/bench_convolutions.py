@@ -24,6 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._lib.options import checked
 from benchmarks._lib.training_turns import quartiles
 from offgrad import kernels
 from offgrad.kernels import _conv
@@ -169,11 +170,11 @@ def _row(figures: dict[str, Any]) -> list[str]:
 
 
 @click.command()
-@click.option("--only", default="", help="Regular expression of layers' names.")
+@click.option("--only", type=checked(re.compile), default="", help="A regular expression.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=15, show_default=True)
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the figures there.")
-def main(only: str, threads: int, rounds: int, path: Path | None) -> None:
+def main(only: re.Pattern[str], threads: int, rounds: int, path: Path | None) -> None:
     """Compare convolutions with torch's."""
     import torch
 
@@ -182,7 +183,7 @@ def main(only: str, threads: int, rounds: int, path: Path | None) -> None:
     table = Table("layer", "algorithm", "y: best, median", "error", "dx", "error", "dw", "error")
     results = []
     for layer in LAYERS:
-        if re.search(only, layer.name):
+        if only.search(layer.name):
             results.append(measure(layer, torch, rounds))
             table.add_row(*_row(results[-1]))
     Console(width=140).print(table)

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._lib.json_worker import JsonWorker, WorkerError
+from benchmarks._lib.options import checked
 from offgrad import memory
 
 _WORKER = "benchmarks._lib.largest_model_worker"
@@ -191,16 +192,19 @@ def _shown(figures: dict[str, Any]) -> list[str]:
     ]
 
 
+_NBYTES = checked(memory.parse_nbytes)
+
+
 @click.command()
-@click.option("--limit", default="1GiB", show_default=True, help="Memory of the process.")
-@click.option("--files", default="20GB", show_default=True, help="Most bytes of a model's files.")
+@click.option("--limit", type=_NBYTES, default="1GiB", show_default=True, help="Memory it has.")
+@click.option("--files", type=_NBYTES, default="20GB", show_default=True, help="Most for files.")
 @click.option("--seconds", default=900.0, show_default=True, help="Most seconds of a trial.")
 @click.option("--only", multiple=True, help="Rows of these names.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where libraries write.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="File for all figures.")
 def main(
-    limit: str,
-    files: str,
+    limit: int,
+    files: int,
     seconds: float,
     only: tuple[str, ...],
     directory: Path | None,
@@ -209,7 +213,7 @@ def main(
     """Search, and print a table."""
     if unknown := {*only} - {row.name for row in ROWS}:
         raise click.UsageError(f"no row {unknown}: --only takes {[row.name for row in ROWS]}")
-    max_nbytes, files_nbytes = memory.parse_nbytes(limit), memory.parse_nbytes(files)
+    max_nbytes, files_nbytes = limit, files
     known = json.loads(path.read_text())["rows"] if path is not None and path.exists() else []
     table = Table("row", "largest", "layers", "resident", "step", "why")
     for row in ROWS:

@@ -25,6 +25,7 @@ from rich.table import Table
 
 import offgrad
 from benchmarks._lib.large_samples import TooSmall, names, sample_of
+from benchmarks._lib.options import checked
 from benchmarks._lib.training_turns import quartiles
 from offgrad import kernels
 from tests.ops.opspec import Array, is_floating, outputs_of
@@ -155,14 +156,24 @@ def _save(file: Path, threads: int, elements: int, rows: list[Figures]) -> None:
 
 
 @click.command()
-@click.option("--only", default="", help="A regular expression that names must contain.")
+@click.option(
+    "--only",
+    type=checked(re.compile),
+    default="",
+    help="A regular expression.",
+)
 @click.option("--elements", default=2_000_000, show_default=True)
 @click.option("--seconds", default=1.0, show_default=True, help="Time to spend on an operation.")
 @click.option("--threads", default=2, show_default=True)
 @click.option("--worst", default=20, show_default=True, help="The length of the table.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="A file for all figures.")
 def main(
-    only: str, elements: int, seconds: float, threads: int, worst: int, file: Path | None
+    only: re.Pattern[str],
+    elements: int,
+    seconds: float,
+    threads: int,
+    worst: int,
+    file: Path | None,
 ) -> None:
     """Compare each operation with torch's at millions of elements."""
     import torch
@@ -172,7 +183,7 @@ def main(
     console = Console()
     rows: list[Figures] = []
     for name in names(SPECS):
-        if re.search(only, name):
+        if only.search(name):
             rows.append(measure(name, torch, elements, seconds))
             if file is not None:
                 _save(file, threads, elements, rows)

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from benchmarks._lib.options import numbers
 from benchmarks._lib.training_turns import quartiles
 
 ROOT = Path(__file__).parents[1]
@@ -84,14 +85,20 @@ class Worker:
 @click.command()
 @click.argument("other", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--policy", "policies", multiple=True, default=POLICIES, show_default=True)
-@click.option("--sizes", default="6 512 8 512 0.1", show_default=True, help="Of the GPT.")
+@click.option(
+    "--sizes",
+    type=numbers(float, " "),
+    default="6 512 8 512 0.1",
+    show_default=True,
+    help="Of the GPT.",
+)
 @click.option("--batch", default=4, show_default=True)
 @click.option("--rounds", default=15, show_default=True)
-def main(other: Path, policies: Sequence[str], sizes: str, batch: int, rounds: int) -> None:
+def main(other: Path, policies: Sequence[str], sizes: list[float], batch: int, rounds: int) -> None:
     """Print how many times the OTHER checkout's step a step of this one takes."""
     for policy in policies:
         with tempfile.TemporaryDirectory() as folder:
-            job = (policy, folder, [float(each) for each in sizes.split()], batch)
+            job = (policy, folder, sizes, batch)
             workers = [Worker(checkout.resolve(), job) for checkout in (ROOT, other)]
             steps = [[worker.step() for worker in workers] for _ in range(rounds + 2)]
             for worker in workers:

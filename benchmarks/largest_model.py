@@ -74,5 +74,8 @@ def _finish(axes: Any, title: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        print("largest_model takes a file of figures and one for the picture", file=sys.stderr)
+        sys.exit(2)
     source, target = sys.argv[1:]
     save_bars(json.loads(Path(source).read_bytes()), target)

@@ -19,6 +19,7 @@ import click
 import psutil
 
 import offgrad
+from benchmarks._lib.options import checked
 from offgrad import memory
 from offgrad.cli.compare.gpt import GPT, GPTConfig
 from offgrad.optim import AdamW
@@ -28,9 +29,9 @@ from offgrad.optim import AdamW
 @click.option("--steps", default=1000, show_default=True)
 @click.option("--layers", default=2, show_default=True)
 @click.option("--width", default=192, show_default=True)
-@click.option("--window", default="2MiB", show_default=True, help="Memory for pages.")
+@click.option("--window", type=checked(memory.parse_nbytes), default="2MiB", show_default=True)
 @click.option("--directory", type=click.Path(path_type=Path), help="Where stores write.")
-def main(steps: int, layers: int, width: int, window: str, directory: Path | None) -> None:
+def main(steps: int, layers: int, width: int, window: int, directory: Path | None) -> None:
     """Train and print."""
     if steps < 10:
         raise click.UsageError("--steps is at least 10")

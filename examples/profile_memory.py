@@ -28,4 +28,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    if not folder.is_dir():
+        print(f"{sys.argv[0]}: {folder} is no folder", file=sys.stderr)
+        sys.exit(2)
+    main(folder)

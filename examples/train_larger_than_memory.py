@@ -51,6 +51,29 @@ def train(config: GPTConfig, steps: int, paged: bool) -> list[float]:
     return losses
 
 
+def size(value: str) -> str:
+    """Check a size of memory."""
+    try:
+        memory.parse_nbytes(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return value
+
+
+def positive(value: str) -> int:
+    """Return a number of at least 1."""
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 1, got {value}")
+    return int(value)
+
+
+def width(value: str) -> int:
+    """Return a width of whole heads."""
+    if positive(value) % 64:
+        raise argparse.ArgumentTypeError(f"must be a multiple of 64, a head's width, got {value}")
+    return int(value)
+
+
 def main(arguments: Any) -> int:
     """Train under a limit; return the exit status."""
     config = GPTConfig(arguments.layers, arguments.width, arguments.width // 64, CONTEXT)
@@ -63,7 +86,11 @@ def main(arguments: Any) -> int:
             print(f"OutOfMemoryError: {error}")
         memory.reset_peak()
         print("\nwith paging:")
-        losses = train(config, arguments.steps, paged=True)
+        try:
+            losses = train(config, arguments.steps, paged=True)
+        except memory.OutOfMemoryError as error:
+            print(f"--limit {arguments.limit} is too low for paging, too: {error}", file=sys.stderr)
+            return 2
     resident = memory.format_nbytes(peak_rss())
     print(f"peak of resident memory, by the operating system, libraries included: {resident}")
     if not arguments.check:
@@ -77,9 +104,11 @@ def main(arguments: Any) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--limit", default="192MiB", help="of tensor memory (%(default)s)")
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument(
+        "--limit", type=size, default="192MiB", help="of tensor memory (%(default)s)"
+    )
+    parser.add_argument("--layers", type=positive, default=12)
+    parser.add_argument("--width", type=width, default=512, help="a multiple of 64 (%(default)s)")
+    parser.add_argument("--steps", type=positive, default=3)
     parser.add_argument("--check", action="store_true", help="train in memory as well, and compare")
     sys.exit(main(parser.parse_args()))

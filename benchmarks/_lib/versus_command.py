@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from benchmarks._lib.options import numbers
 from benchmarks._lib.versus_measure import Measurement, contenders
 from benchmarks._lib.versus_rows import Row
 
@@ -19,14 +20,14 @@ def command(rows: Sequence[Row]) -> click.Command:
     @click.command()
     @click.option("--rounds", "count", default=15, show_default=True, help="Rounds that count.")
     @click.option("--only", multiple=True, metavar="ROW", help="Rows whose names contain ROW.")
-    @click.option("--threads", default="", metavar="LIST", help="Numbers of threads, as 1,2.")
+    @click.option("--threads", type=numbers(int), default="", help="Numbers of threads, as 1,2.")
     @click.option("--policy", multiple=True, help="Also steps under this policy, such as disk.")
     @click.option("--compile/--no-compile", "compiles", default=True, help="Measure torch.compile.")
     @click.option("--json", "path", type=click.Path(path_type=Path), help="File for all figures.")
     def main(
         count: int,
         only: tuple[str, ...],
-        threads: str,
+        threads: list[int],
         policy: tuple[str, ...],
         compiles: bool,
         path: Path | None,
@@ -38,7 +39,7 @@ def command(rows: Sequence[Row]) -> click.Command:
         if not chosen or count < 1:
             names = ", ".join(repr(row.name) for row in rows)
             raise click.UsageError(f"--rounds must be at least 1, and --only name one of {names}")
-        counts = [int(each) for each in threads.split(",") if each] or _usual_threads()
+        counts = threads or _usual_threads()
         _measure(chosen, count, counts, policy, compiles, path)
 
     return main

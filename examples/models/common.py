@@ -16,23 +16,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 ON_TORCH = "--torch" in sys.argv
-torch: Any = importlib.import_module("torch" if ON_TORCH else "offgrad")
+try:
+    torch: Any = importlib.import_module("torch" if ON_TORCH else "offgrad")
+except ModuleNotFoundError as error:
+    print(f"{sys.argv[0]}: {error}; pip install {error.name}", file=sys.stderr)
+    sys.exit(2)
 nn, F = torch.nn, torch.nn.functional
 
 
 def arguments(description: str | None, steps: int, batch: int) -> argparse.Namespace:
     """Return the command line's arguments: steps, batch, offload."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--steps", type=int, default=steps, help="training steps")
-    parser.add_argument("--batch", type=int, default=batch, help="samples of a step")
+    parser.add_argument("--steps", type=_positive, default=steps, help="training steps")
+    parser.add_argument("--batch", type=_positive, default=batch, help="samples of a step")
     parser.add_argument(
         "--offload",
+        type=_policy,
         default="keep",
         metavar="POLICY",
         help="where tensors saved for backward go: keep, disk, zarr, recompute, budget:64MiB ...",
     )
     parser.add_argument("--torch", action="store_true", help="run on PyTorch, which must be there")
     return parser.parse_args()
+
+
+def _positive(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 1, got {value}")
+    return int(value)
+
+
+def _policy(text: str) -> str:
+    if not ON_TORCH:
+        try:
+            torch.policies.parse_policy(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def offload(policy: str) -> AbstractContextManager[Any]:
