@@ -1,6 +1,7 @@
 """Models of `benchmarks.bench_models`, in code that also runs with ``import torch``.
 
-Each is a module; `MODELS` gives it, its loss, and NumPy data for a batch.
+Each is a module; `MODELS` gives it, its loss, and NumPy data for a batch. ResNet and LSTM are those
+of `offgrad compare`.
 """
 
 from collections.abc import Callable
@@ -13,78 +14,6 @@ from offgrad import nn
 from offgrad.nn import functional as F
 
 CLASSES = 10
-
-
-class Block(nn.Module):
-    """Two convolutions added to their input: [B, C, H, W] to [B, O, H / stride, W / stride]."""
-
-    def __init__(self, channels: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.convolution_1 = nn.Conv2d(channels, outputs, 3, stride, 1, bias=False)
-        self.norm_1 = nn.BatchNorm2d(outputs)
-        self.convolution_2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm_2 = nn.BatchNorm2d(outputs)
-        projected = stride != 1 or channels != outputs
-        self.shortcut = (
-            nn.Sequential(
-                nn.Conv2d(channels, outputs, 1, stride, 0, bias=False),
-                nn.BatchNorm2d(outputs),
-            )
-            if projected
-            else nn.Identity()
-        )
-
-    def forward(self, x: Any) -> Any:
-        """Return the block's output."""
-        inner = F.relu(self.norm_1(self.convolution_1(x)))
-        inner = self.norm_2(self.convolution_2(inner))
-        return F.relu(inner + self.shortcut(x))
-
-
-class ResNet18(nn.Module):
-    """Images [B, 3, H, W] to logits [B, 10].
-
-    Args:
-        width: channels of the first of four stages; each stage doubles them.
-    """
-
-    def __init__(self, width: int = 64) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(3, width, 3, 1, 1, bias=False)
-        self.norm = nn.BatchNorm2d(width)
-        blocks: list[Any] = []
-        channels = width
-        for stage in range(4):
-            outputs = width << stage
-            blocks.append(Block(channels, outputs, 1 if stage == 0 else 2))
-            blocks.append(Block(outputs, outputs, 1))
-            channels = outputs
-        self.blocks = nn.ModuleList(blocks)
-        self.head = nn.Linear(channels, CLASSES)
-
-    def forward(self, images: Any) -> Any:
-        """Return the logits."""
-        x = F.relu(self.norm(self.convolution(images)))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(torch.mean(x, (2, 3)))
-
-    def loss(self, images: Any, labels: Any) -> Any:
-        """Return the mean cross-entropy of the logits with `labels` [B]."""
-        return F.cross_entropy(self(images), labels)
-
-
-class LSTMModel(nn.Module):
-    """Vectors [B, T, width] through layers of LSTM, and a linear layer: [B, T, width]."""
-
-    def __init__(self, width: int, layers: int) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(width, width, layers, batch_first=True)
-        self.head = nn.Linear(width, width)
-
-    def forward(self, x: Any) -> Any:
-        """Return the prediction for each step."""
-        return self.head(self.lstm(x)[0])
 
 
 class ViT(nn.Module):
@@ -162,11 +91,14 @@ def _sequences(sizes: dict[str, Any]) -> tuple[Any, Any]:
     return tuple(random.standard_normal(shape, np.float32))
 
 
-Make = Callable[[dict[str, Any]], Any]
-MODELS: dict[str, tuple[Make, Callable[[Any, Any], Any], Make]] = {
-    "resnet18": (lambda sizes: ResNet18(), F.cross_entropy, _images),
-    "vit": (lambda sizes: ViT(sizes["image"]), F.cross_entropy, _images),
-    "unet": (lambda sizes: UNet(sizes["width"]), F.binary_cross_entropy_with_logits, _masks),
-    "lstm": (lambda sizes: LSTMModel(sizes["width"], sizes["layers"]), F.mse_loss, _sequences),
+Load = Callable[[str], Any]
+"""Imports a module of `offgrad compare` for the library."""
+
+Data = Callable[[dict[str, Any]], Any]
+MODELS: dict[str, tuple[Callable[[dict[str, Any], Load], Any], Callable[[Any, Any], Any], Data]] = {
+    "resnet18": (lambda sizes, load: load("resnet").ResNet18(), F.cross_entropy, _images),
+    "vit": (lambda sizes, load: ViT(sizes["image"]), F.cross_entropy, _images),
+    "unet": (lambda sizes, load: UNet(sizes["width"]), F.binary_cross_entropy_with_logits, _masks),
+    "lstm": (lambda sizes, load: load("lstm").build(sizes), F.mse_loss, _sequences),
 }
 """For each name: the model, its loss of output and target, and inputs and targets."""

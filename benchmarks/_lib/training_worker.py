@@ -30,7 +30,7 @@ class Trainer:
 
     Args:
         framework: ``"offgrad"`` or ``"torch"``.
-        model: ``"gpt"`` (`offgrad.cli.compare.gpt`) or ``"resnet"`` (`benchmarks._lib.models`).
+        model: ``"gpt"`` (`offgrad.cli.compare.gpt`) or ``"resnet"`` (`offgrad.cli.compare.models`).
         sizes: layers, width, heads, context and dropout of a GPT; the width of a ResNet.
         folder: where stores and hooks write.
         max_nbytes: bytes of memory for the model and its training; the operating system refuses
@@ -67,7 +67,7 @@ class Trainer:
             self._model = gpt.GPT(gpt.GPTConfig(*map(int, numbers), dropout))
             self._shape: tuple[int, ...] = (int(numbers[-1]) + 1,)
         else:
-            models = import_for(lib, "benchmarks._lib.models")
+            models = import_for(lib, "offgrad.cli.compare.models.resnet")
             self._model = models.ResNet18(int(sizes[0]))
             self._shape = (3, 32, 32)
         self._optimizer = lib.optim.AdamW(self._model.parameters(), lr=1e-3)

@@ -137,7 +137,9 @@ class ModelSteps(_Steps):
     def _make(self, sizes: dict[str, Any]) -> tuple[Any, Any, Sequence[Any]]:
         models = import_for(self._lib, "benchmarks._lib.models").MODELS
         make, measure, data = models[sizes["model"]]
-        model = make(sizes)
+        model = make(
+            sizes, lambda name: import_for(self._lib, f"offgrad.cli.compare.models.{name}")
+        )
 
         def loss(x: Any, target: Any) -> Any:
             return measure(model(x), target)
