@@ -134,8 +134,8 @@ def _check(
     if wrong.any():
         row = int(wrong.argmax())
         raise IndexError(
-            f"cross_entropy's target in row {row} is {int(target[row])}: with {classes} classes it "
-            f"is 0 to {classes - 1}, or ignore_index ({ignore_index})"
+            f"cross_entropy: Target {int(target[row])} is out of bounds in row {row}: with "
+            f"{classes} classes it is 0 to {classes - 1}, or ignore_index ({ignore_index})"
         )
 
 

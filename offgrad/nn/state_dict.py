@@ -224,8 +224,8 @@ class StateMethods(HookMethods):
                 value = value[0]
             if not is_lazy(tensor) and (is_lazy(value) or value.shape != tensor.shape):
                 error_msgs.append(
-                    f"size mismatch for {prefix}{name}: the checkpoint has "
-                    f"{_size(value)}, the model "
+                    f"size mismatch for {prefix}{name}: copying a param with shape "
+                    f"{_size(value)} from checkpoint, the shape in current model is "
                     f"{_size(tensor)}."
                 )
             elif is_lazy(value):  # and so is the tensor

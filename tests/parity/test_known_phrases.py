@@ -94,10 +94,47 @@ PHRASES: dict[str, Callable[[Any], Any]] = {
         lambda x, y: x, (leaf(lib, 1), leaf(lib, 1)), strict=True
     ),
     "v can only be None if": lambda lib: lib.autograd.functional.vjp(lambda x: x, leaf(lib, 1, 2)),
+    "mat1 and mat2 shapes cannot be multiplied (4x3 and 5x2)": lambda lib: lib.nn.Linear(5, 2)(
+        lib.ones(4, 3)
+    ),
+    "mat1 and mat2 shapes cannot be multiplied (8x3 and 5x2)": lambda lib: lib.nn.Linear(5, 2)(
+        lib.ones(2, 4, 3)
+    ),
+    "mat1 and mat2 shapes cannot be multiplied (4x3 and 4x2)": lambda lib: (
+        lib.ones(4, 3) @ lib.ones(4, 2)
+    ),
+    "The size of tensor a (3) must match the size of tensor b (5) at non-singleton dimension 1": (
+        lambda lib: lib.ones(4, 3) + lib.ones(5)
+    ),
+    "The size of tensor a (4) must match the size of tensor b (2) at non-singleton dimension 0": (
+        lambda lib: lib.ones(4, 3) * lib.ones(2, 1)
+    ),
+    "Dimension out of range": lambda lib: lib.ones(2).sum(5),
+    "shape '[5, 2]' is invalid for input of size 12": lambda lib: lib.ones(4, 3).view(5, 2),
+    "size mismatch for weight: copying a param with shape torch.Size([2, 4]) from checkpoint, "
+    "the shape in current model is torch.Size([2, 3]).": lambda lib: lib.nn.Linear(
+        3, 2
+    ).load_state_dict(lib.nn.Linear(4, 2).state_dict()),
+    "index out of range in self": lambda lib: lib.nn.Embedding(3, 2)(lib.tensor([3])),
+    "Target 3 is out of bounds": lambda lib: lib.nn.functional.cross_entropy(
+        lib.ones(2, 3), lib.tensor([0, 3])
+    ),
+    "Target 7 is out of bounds": lambda lib: lib.nn.functional.nll_loss(
+        lib.ones(2, 3), lib.tensor([7, 0])
+    ),
+    "Expected input batch_size (4) to match target batch_size (2)": (
+        lambda lib: lib.nn.functional.cross_entropy(lib.ones(4, 3), lib.tensor([0, 1]))
+    ),
+    "stack expects each tensor to be equal size": lambda lib: lib.stack([lib.ones(2), lib.ones(3)]),
+    "Sizes of tensors must match except in dimension 0": lambda lib: lib.cat(
+        [lib.ones(4, 3), lib.ones(4, 4)]
+    ),
+    "too many dimensions 'str'": lambda lib: lib.tensor(["a"]),
+    "have the same dtype": lambda lib: lib.ones(2, 2) @ lib.ones(2, 2, dtype=lib.float64),
 }
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
 def test_phrases(lib: Any, phrase: str) -> None:
-    with pytest.raises((RuntimeError, TypeError, ValueError), match=re.escape(phrase)):
+    with pytest.raises((RuntimeError, TypeError, ValueError, IndexError), match=re.escape(phrase)):
         PHRASES[phrase](lib)

@@ -79,6 +79,16 @@ CASES: dict[str, Case] = {
     "dims=": lambda m: (
         m.arange(6).view(2, 3).flip(dims=(0, 1)), m.flip(m.arange(3), dims=[0]),
         m.permute(m.ones(2, 3), dims=(1, 0)).shape, m.ones(2, 3).permute(dims=(1, 0)).shape,
+        m.ones(2, 3).tile(dims=(2, 1)).shape,
+    ),
+    "size=, shape= and repeats=": lambda m: (
+        m.arange(6).reshape(shape=(2, 3)), m.reshape(input=m.arange(6), shape=(3, -1)),
+        m.arange(6).view(size=(2, 3)), m.ones(1, 3).expand(size=(2, -1)),
+        m.ones(2, 3).repeat(repeats=(2, 1)).shape, m.broadcast_to(m.ones(3), size=(2, 3)),
+    ),
+    "split_size=": lambda m: (
+        m.arange(3).split(split_size=2), m.arange(3).split(split_size=[1, 2], dim=0),
+        m.split(m.arange(3), split_size_or_sections=2),
     ),
     "nuclear norm": lambda m: (
         m.norm(m.diag(m.tensor([3.0, 4.0])), "nuc"), m.eye(3).repeat(2, 1, 1).norm("nuc", (1, 2)),

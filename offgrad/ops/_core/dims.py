@@ -86,8 +86,8 @@ def normalize_dim(dim: int, ndim: int, where: str) -> int:
         dim = integer(dim, where, "dim")
     if not -bound <= dim < bound:
         raise IndexError(
-            f"{where}: dim must be from {-bound} to {bound - 1} for a tensor of {ndim} dimensions, "
-            f"got {dim}"
+            f"{where}: Dimension out of range: dim must be from {-bound} to {bound - 1} for a "
+            f"tensor of {ndim} dimensions, got {dim}"
         )
     return dim % bound
 
@@ -105,14 +105,16 @@ def normalize_dims(dim: Dim, ndim: int, where: str) -> tuple[int, ...]:
     return dims if dims and ndim else tuple(range(ndim))
 
 
-def given_once(one_by_one: tuple[Any, ...], dims: Any, where: str) -> tuple[Any, ...]:
-    """Return dimensions that were given by position or as ``dims=``.
+def given_once(
+    one_by_one: tuple[Any, ...], named: Any, where: str, name: str = "dims"
+) -> tuple[Any, ...]:
+    """Return dimensions or sizes that were given by position or by name.
 
     Raises:
         TypeError: if they were given both ways.
     """
-    if dims is None:
+    if named is None:
         return one_by_one
     if one_by_one:
-        raise TypeError(f"{where}: dims are given twice, as {one_by_one} and as dims={dims}")
-    return (dims,)
+        raise TypeError(f"{where}: {name} is given twice, as {one_by_one} and as {name}={named}")
+    return (named,)

@@ -324,6 +324,15 @@ def check_broadcastable(where: str, *tensors: TensorBase) -> None:
 def not_broadcastable(where: str, *tensors: TensorBase) -> RuntimeError:
     """Return the error for shapes that do not broadcast."""
     rule = "shapes must be equal, or 1 where they differ, counted from the last dimension"
+    if len(tensors) == 2:
+        a, b = (each._array.shape for each in tensors)
+        for back, (m, n) in enumerate(zip(reversed(a), reversed(b), strict=False), 1):
+            if m != n and 1 not in (m, n):
+                rule += (
+                    f". The size of tensor a ({m}) must match the size of tensor b ({n}) at "
+                    f"non-singleton dimension {max(len(a), len(b)) - back}"
+                )
+                break
     return shape_error(where, rule, *tensors)
 
 

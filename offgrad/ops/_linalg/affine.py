@@ -18,6 +18,7 @@ from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 from offgrad.ops._linalg.products import (
     check_factors,
     for_blas,
+    inner_sizes_error,
     outer,
     product,
     times,
@@ -250,7 +251,7 @@ def linear(input: "Tensor", weight: "Tensor", bias: "Tensor | None" = None) -> "
     if not input._array.ndim or weight._array.ndim != 2:
         raise shape_error("linear", "input [..., n] and weight [m, n] are needed", input, weight)
     if input._array.shape[-1] != weight._array.shape[1]:
-        raise shape_error("linear", "the last sizes must be equal", input, weight)
+        raise inner_sizes_error("linear", input, weight, transposed=True)
     check_factors("linear", input, weight, *([] if bias is None else [bias]))
     if bias is None:
         return LinearWithoutBias.apply(input, weight)
@@ -279,7 +280,7 @@ def _add_product(
         raise shape_error(where, f"factors of {ndims[0]} and {ndims[1]} dimensions", a, b)
     expected = shape(a._array.shape, b._array.shape)
     if expected is None:
-        raise shape_error(where, "the inner sizes must be equal", a, b)
+        raise inner_sizes_error(where, a, b)
     try:
         fits = np.broadcast_shapes(input._array.shape, expected) == expected
     except ValueError:

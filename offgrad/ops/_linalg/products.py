@@ -162,6 +162,19 @@ class Vdot(Op):
         )
 
 
+def inner_sizes_error(
+    where: str, a: "Tensor", b: "Tensor", transposed: bool = False
+) -> RuntimeError:
+    """Return the error for factors whose inner sizes differ; `transposed` is about `b`."""
+    rule = "the inner sizes must be equal"
+    if b._array.ndim == 2 and a._array.ndim and (transposed or a._array.ndim <= 2):
+        *batch, columns = a._array.shape
+        rows = prod(batch)
+        n, m = reversed(b._array.shape) if transposed else b._array.shape
+        rule += f": mat1 and mat2 shapes cannot be multiplied ({rows}x{columns} and {n}x{m})"
+    return shape_error(where, rule, a, b)
+
+
 def check_factors(where: str, *tensors: "Tensor") -> None:
     """Raise unless tensors can be multiplied as matrices.
 
@@ -172,7 +185,7 @@ def check_factors(where: str, *tensors: "Tensor") -> None:
     first = check_tensor(tensors[0], where)._array.dtype
     for each in tensors[1:]:
         if check_tensor(each, where)._array.dtype != first:
-            raise shape_error(where, "dtypes must be equal", tensors[0], each)
+            raise shape_error(where, "factors must have the same dtype", tensors[0], each)
     if first == np.bool_:
         raise NotImplementedError(f"{where} is not defined for bools; convert to a number")
 
@@ -196,7 +209,7 @@ def _product(a: "Tensor", b: "Tensor", where: str) -> "Tensor":
         raise shape_error(where, "both need at least one dimension", a, b)
     row, column = a._array.ndim == 1, b._array.ndim == 1
     if a._array.shape[-1] != b._array.shape[0 if column else -2]:
-        raise shape_error(where, "the inner sizes must be equal", a, b)
+        raise inner_sizes_error(where, a, b)
     if a._array.ndim == b._array.ndim == 2:
         return Mm.apply(a, b)
     if row and column:

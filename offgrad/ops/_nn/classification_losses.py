@@ -229,6 +229,11 @@ def check_classes(
     if target._array.shape != expected:
         # As in PyTorch, the class of the error depends on the dimension that differs.
         batch = target._array.shape[:1] != expected[:1]
+        if batch and len(shape) > 1 and target._array.ndim:
+            where += (
+                f": Expected input batch_size ({shape[0]}) to match target batch_size "
+                f"({len(target._array)})"
+            )
         raise (ValueError if batch else RuntimeError)(
             f"{where}: classes must have shape {list(expected)}, the input's without its "
             f"dimension of classes, got a {describe(target)} for a {describe(input)}"

@@ -111,8 +111,8 @@ def _check(weight: "Tensor", indices: "Tensor", name: str) -> None:
     rows = weight._array.shape[0]
     if not kernels.are_within(index, 0, rows):
         raise IndexError(
-            f"{name}: index out of range: indices must be from 0 to {rows - 1}, the rows of "
-            f"weight, got {index.min()} to {index.max()}"
+            f"{name}: index out of range in self: indices must be from 0 to {rows - 1}, the rows "
+            f"of weight, got {index.min()} to {index.max()}"
         )
 
 

@@ -142,9 +142,10 @@ def nll_loss(
     if not classes.is_meta:
         class_indices = classes._array[classes._array != ignore_index]
     if class_indices.size and not (class_indices.min() >= 0 and class_indices.max() < count):
+        outside = class_indices[(class_indices < 0) | (class_indices >= count)]
         raise IndexError(
-            f"nll_loss: targets must be from 0 to {count - 1}, or ignore_index ({ignore_index}), "
-            f"got {class_indices.min()} to {class_indices.max()}"
+            f"nll_loss: Target {outside[0]} is out of bounds: targets must be "
+            f"from 0 to {count - 1}, or ignore_index ({ignore_index})"
         )
     loss: Tensor = named(NllLoss, x).apply(
         x, classes, factors, ignore_index=ignore_index, reduction=number

@@ -143,8 +143,8 @@ def _cat(tensors: "Sequence[Tensor]", dim: int, where: str) -> "Tensor":
             m != n for at, (m, n) in enumerate(zip(shape, first, strict=True)) if at != axis
         ):
             raise RuntimeError(
-                f"{where}: sizes must be equal except along dim {axis}, but tensor {index} is a "
-                f"{describe(each)} and tensor 0 a {describe(tensors[0])}"
+                f"{where}: Sizes of tensors must match except in dimension {axis}, but tensor "
+                f"{index} is a {describe(each)} and tensor 0 a {describe(tensors[0])}"
             )
     return Cat.apply(*(each.to(dtype) for each in tensors), dim=axis)
 
@@ -168,7 +168,7 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
     for index, each in enumerate(tensors):
         if each._array.shape != tensors[0]._array.shape:
             raise RuntimeError(
-                f"stack expects each tensor to be of one shape, but tensor {index} is a "
+                f"stack expects each tensor to be equal size, but tensor {index} is a "
                 f"{describe(each)} and tensor 0 a {describe(tensors[0])}"
             )
     axis = normalize_dim(dim, tensors[0]._array.ndim + 1, "stack")

@@ -162,9 +162,9 @@ def t(input: "Tensor") -> "Tensor":
     return T.apply(input)
 
 
-def expand(input: "Tensor", *shape: Any) -> "Tensor":
+def expand(input: "Tensor", *shape: Any, size: Any = None) -> "Tensor":
     """Return a view that repeats dimensions of size 1; -1 keeps a size."""
-    return expand_to(input, sizes(shape, "expand"), "expand")
+    return expand_to(input, sizes(given_once(shape, size, "expand", "size"), "expand"), "expand")
 
 
 def expand_to(input: "Tensor", requested: Sequence[int], where: str) -> "Tensor":
@@ -189,9 +189,9 @@ def expand_to(input: "Tensor", requested: Sequence[int], where: str) -> "Tensor"
     return Expand.apply(input, shape=tuple(target))
 
 
-def broadcast_to(input: "Tensor", shape: Sequence[int]) -> "Tensor":
-    """Return a view broadcast to `shape`."""
-    return expand_to(input, sizes((shape,), "broadcast_to"), "broadcast_to")
+def broadcast_to(input: "Tensor", size: Sequence[int]) -> "Tensor":
+    """Return a view broadcast to the shape `size`."""
+    return expand_to(input, sizes((size,), "broadcast_to"), "broadcast_to")
 
 
 def broadcast_shapes(*shapes: int | Sequence[int]) -> Size:

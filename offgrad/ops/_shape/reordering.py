@@ -168,13 +168,14 @@ def rot90(input: "Tensor", k: int = 1, dims: Sequence[int] = (0, 1)) -> "Tensor"
     return Rot90.apply(input, k=turns, dims=axes)
 
 
-def repeat(input: "Tensor", *repeats: Any) -> "Tensor":
+def repeat(input: "Tensor", *one_by_one: Any, repeats: Any = None) -> "Tensor":
     """Return copies of `input` side by side: `repeats` along each dimension, new ones first.
 
     Raises:
         RuntimeError: if there are fewer numbers than dimensions, or a negative one.
     """
-    return _repeat(input, sizes(repeats, "repeat", "repeats"), "repeat")
+    given = given_once(one_by_one, repeats, "repeat", "repeats")
+    return _repeat(input, sizes(given, "repeat", "repeats"), "repeat")
 
 
 def _repeat(input: "Tensor", counts: tuple[int, ...], where: str) -> "Tensor":
@@ -186,9 +187,9 @@ def _repeat(input: "Tensor", counts: tuple[int, ...], where: str) -> "Tensor":
     return Repeat.apply(input, repeats=counts)
 
 
-def tile(input: "Tensor", *dims: Any) -> "Tensor":
+def tile(input: "Tensor", *one_by_one: Any, dims: Any = None) -> "Tensor":
     """Return copies of `input` side by side, as `repeat`; missing numbers in front are 1."""
-    counts = sizes(dims, "tile", "dims")
+    counts = sizes(given_once(one_by_one, dims, "tile"), "tile", "dims")
     ndim = check_tensor(input, "tile")._array.ndim
     return _repeat(input, (1,) * (ndim - len(counts)) + counts, "tile")
 

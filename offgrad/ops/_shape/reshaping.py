@@ -10,7 +10,14 @@ from offgrad import memory
 from offgrad._layout import contiguous_format
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, alias, describe, metadata
-from offgrad.ops._core.dims import integers, is_integer, normalize_dim, normalize_dims, sizes
+from offgrad.ops._core.dims import (
+    given_once,
+    integers,
+    is_integer,
+    normalize_dim,
+    normalize_dims,
+    sizes,
+)
 from offgrad.ops._core.dtypes import check_tensor
 from offgrad.ops._core.memory_formats import empty_in_order, is_in_order, order_of
 
@@ -128,21 +135,23 @@ def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, 
             shape = tuple(size // known if each == -1 else each for each in shape)
     if min(shape, default=0) < 0 or prod(shape) != size:
         raise RuntimeError(
-            f"{where}: the shape must hold exactly the tensor's {size} elements (one size may be "
-            f"-1), got shape {list(shape)} for a {describe(input)}"
+            f"{where}: shape '{list(shape)}' is invalid for input of size {size}: it must hold "
+            f"exactly the elements of the {describe(input)}; one size may be -1"
         )
     return shape
 
 
-def view(input: "Tensor", *shape: Any) -> "Tensor":
-    """Return a view of another shape; one size may be -1.
+def view(input: "Tensor", *shape: Any, size: Any = None) -> "Tensor":
+    """Return a view of another shape, given one by one or as `size`; one size may be -1.
 
     Raises:
         RuntimeError: if the elements do not fit, or the memory layout needs a copy (use `reshape`).
     """
     if len(shape) == 1 and isinstance(shape[0], np.dtype | type):
         raise NotImplementedError("view(dtype) is not supported; use to(dtype), which converts")
-    target = _resolve(sizes(shape, "view"), check_tensor(input, "view"), "view")
+    target = _resolve(
+        sizes(given_once(shape, size, "view", "size"), "view"), check_tensor(input, "view"), "view"
+    )
     result = _try_view(input, target)
     if result is None:
         raise RuntimeError(
@@ -161,9 +170,10 @@ def _try_view(input: "Tensor", shape: tuple[int, ...]) -> "Tensor | None":
     return View.apply(input, shape=shape)
 
 
-def reshape(input: "Tensor", *shape: Any) -> "Tensor":
+def reshape(input: "Tensor", *one_by_one: Any, shape: Any = None) -> "Tensor":
     """Return the elements in another shape: a view where possible, else a copy."""
-    return reshape_to(input, sizes(shape, "reshape"), "reshape")
+    given = given_once(one_by_one, shape, "reshape", "shape")
+    return reshape_to(input, sizes(given, "reshape"), "reshape")
 
 
 def reshape_to(input: "Tensor", shape: tuple[int, ...], where: str) -> "Tensor":

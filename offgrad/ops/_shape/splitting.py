@@ -154,11 +154,19 @@ def _checked_sizes(
 
 
 def split(
-    tensor: "Tensor", split_size_or_sections: int | Sequence[int], dim: int = 0
+    tensor: "Tensor",
+    split_size_or_sections: int | Sequence[int] | None = None,
+    dim: int = 0,
+    *,
+    split_size: int | Sequence[int] | None = None,
 ) -> "tuple[Tensor, ...]":
     """Return views of consecutive pieces along `dim`, of one size (the last may be smaller) or of
-    the sizes in a list.
+    the sizes in a list; the method's name of that argument is `split_size`.
     """
+    if split_size_or_sections is None:
+        split_size_or_sections = split_size
+    elif split_size is not None:
+        raise TypeError("split: split_size and split_size_or_sections are the same argument")
     if not is_integer(split_size_or_sections):
         return split_with_sizes(tensor, split_size_or_sections, dim)  # type: ignore[arg-type]
     axis = _axis(tensor, dim, "split")
