@@ -60,6 +60,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._ctc import states as ctc_states
     from offgrad.kernels._cumsum import cumsum
     from offgrad.kernels._dropout import dropout, dropout_mask
+    from offgrad.kernels._elementary import elementary, rsqrt
     from offgrad.kernels._embedding import embedding_backward
     from offgrad.kernels._gelu import gelu, gelu_backward
     from offgrad.kernels._gradients import scale_all, sum_of_squares
@@ -199,6 +200,7 @@ __all__ = [
     "cumsum",
     "dropout",
     "dropout_mask",
+    "elementary",
     "elementwise",
     "elementwise_flat",
     "elu",
@@ -267,6 +269,7 @@ __all__ = [
     "rnn_backward",
     "rms_norm",
     "rms_norm_backward",
+    "rsqrt",
     "running_extreme",
     "scale_all",
     "scaled_softmax_planes",

@@ -130,7 +130,8 @@ def attention_backward(
 
     def run_heads(start: int, stop: int) -> None:
         scratch = memory.empty((2, min(TILE, rows) * keys), dtype)
-        dk_, dv_ = memory.empty(k.shape[2:], dtype), memory.empty(v.shape[2:], dtype)
+        dk_: Any = memory.empty(k.shape[2:], dtype)
+        dv_: Any = memory.empty(v.shape[2:], dtype)
         for item in range(start, stop):
             at = divmod(item, heads)
             k_, v_ = (np.ascontiguousarray(array[at], dtype=dtype) for array in (k, v))

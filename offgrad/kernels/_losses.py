@@ -1,7 +1,7 @@
 """Losses of pairs of elements, summed or one by one, and their derivatives.
 
 A loss is a `PairLoss`. Squared, Huber's and similar losses are one family with a compiled loop;
-the cross-entropies are NumPy's vectorised logarithms over pieces that stay in a core's cache.
+the cross-entropies are elementary functions over pieces that stay in a core's cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import SUM_BLOCK, Array
-from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
+from offgrad.kernels._chunks import CHUNK, by_loop, elementwise, in_chunks, scratch
+from offgrad.kernels._elementary import elementary
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
 from offgrad.memory.meta import MetaArray
@@ -114,14 +115,23 @@ class HuberFamily(PairLoss):
         parallel_for(add, a.size)
         return float(sums.sum())
 
+    def values(self, x: Array, target: Array, out: Array) -> None:
+        if x.size <= BLOCK or not uses_numba(x, target, out):
+            super().values(x, target, out)
+        else:
+            by_loop(_values_loop, out, x, target, numbers=self._numbers(x))
+
     def slopes(self, x: Array, target: Array, scale: Any, out: Array) -> None:
-        if x.size <= BLOCK or np.ndim(scale) or not uses_numba(x, target, out):
+        if x.size <= BLOCK or not uses_numba(x, target, out):
             super().slopes(x, target, scale, out)
             return
         a, t, o = (each.reshape(-1) for each in (x, target, out))
-        number = x.dtype.type
-        numbers = number(self.bound), number(2 * self.square), number(self.line), number(scale)
+        number, is_array = x.dtype.type, np.ndim(scale) > 0
+        factor = number(1 if is_array else scale)
+        numbers = number(self.bound), number(2 * self.square), number(self.line), factor
         parallel_for(lambda start, stop: _slopes_loop(a, t, o, *numbers, start, stop), a.size)
+        if is_array:
+            elementwise(np.multiply, out, out, scale)
 
 
 @dataclass(frozen=True)
@@ -131,12 +141,12 @@ class BinaryCrossEntropy(PairLoss):
     def value(self, x: Array, target: Array, out: Array) -> None:
         low, one = x.dtype.type(-100), x.dtype.type(1)
         other, weight = scratch(1, x.size, x.dtype), scratch(2, x.size, x.dtype)
-        np.negative(x, out=other)
-        np.log1p(other, out=other)
+        np.negative(x, out=out)
+        elementary(np.log1p, out, out=other)
         np.maximum(other, low, out=other)
         np.subtract(target, one, out=weight)
         np.multiply(other, weight, out=other)
-        np.log(x, out=out)
+        elementary(np.log, x, out=out)
         np.maximum(out, low, out=out)
         np.multiply(out, target, out=out)
         np.subtract(other, out, out=out)
@@ -167,9 +177,9 @@ class BinaryCrossEntropyWithLogits(PairLoss):
         np.add(out, other, out=out)
 
     def slope(self, x: Array, target: Array, out: Array) -> None:
-        one = x.dtype.type(1)
-        np.negative(x, out=out)
-        np.exp(out, out=out)
+        one, other = x.dtype.type(1), scratch(1, x.size, x.dtype)
+        np.negative(x, out=other)
+        elementary(np.exp, other, out=out)
         np.add(out, one, out=out)
         np.divide(one, out, out=out)
         np.subtract(out, target, out=out)
@@ -186,9 +196,9 @@ class SoftMargin(PairLoss):
         _softplus(other, out)
 
     def slope(self, x: Array, target: Array, out: Array) -> None:
-        one = x.dtype.type(1)
-        np.multiply(x, target, out=out)
-        np.exp(out, out=out)
+        one, other = x.dtype.type(1), scratch(1, x.size, x.dtype)
+        np.multiply(x, target, out=other)
+        elementary(np.exp, other, out=out)
         np.add(out, one, out=out)
         np.divide(target, out, out=out)
         np.negative(out, out=out)
@@ -196,12 +206,14 @@ class SoftMargin(PairLoss):
 
 def _softplus(x: Array, out: Array) -> None:
     """Write log(1 + e^x) into `out`, without overflow; `x` is used up."""
-    np.abs(x, out=out)
-    np.negative(out, out=out)
-    np.exp(out, out=out)
-    np.log1p(out, out=out)
+    other = scratch(2, x.size, x.dtype)
+    np.abs(x, out=other)
+    np.negative(other, out=other)
+    # Loops do not vectorise in place.
+    elementary(np.exp, other, out=out)
+    elementary(np.log1p, out, out=other)
     np.maximum(x, x.dtype.type(0), out=x)
-    np.add(out, x, out=out)
+    np.add(other, x, out=out)
 
 
 def are_probabilities(x: Array) -> bool:
@@ -261,6 +273,16 @@ def _total_loop(
             part += near if distance < bound else (distance - shift) * line
         total += part
     return total
+
+
+@jit
+def _values_loop(
+    x: Any, target: Any, out: Any, bound: Any, square: Any, line: Any, shift: Any
+) -> None:
+    for i in range(x.size):
+        distance = abs(x[i] - target[i])
+        near = distance * distance * square
+        out[i] = near if distance < bound else (distance - shift) * line
 
 
 @jit

@@ -105,14 +105,14 @@ def _find_loop(x: Any, values: Any, rank: int, found: Any) -> None:
     for i in range(x.shape[0]):
         row, value = x[i], values[i]
         is_nan = value != value
-        before = 0
+        before: Any = 0
         for j in range(row.size):
             a = row[j]
             before += np.int64(a == a) if is_nan else np.int64(a < value)
         left = rank - before  # so many elements equal to it come first
         for first in range(0, row.size, _BLOCK):
             block = row[first : first + _BLOCK]
-            equal = 0
+            equal: Any = 0
             for j in range(block.size):
                 a = block[j]
                 equal += np.int64((a == value) | (is_nan & (a != a)))

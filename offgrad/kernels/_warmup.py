@@ -16,6 +16,7 @@ import numpy as np
 from offgrad import kernels
 from offgrad.kernels import _jit
 from offgrad.kernels._arrays import Array
+from offgrad.kernels._elementary import LOOPS
 
 DTYPES = ("float32", "float64")
 
@@ -136,6 +137,7 @@ def _copy_turned_rows(x: Array) -> None:
 def _difference_loss(x: Array) -> None:
     values = _large(x)
     kernels.mse().total(values, values)
+    kernels.mse().values(values, values, values.copy())
 
 
 def _difference_loss_backward(x: Array) -> None:
@@ -336,6 +338,10 @@ def _large_elementwise(
     return lambda x: kernel(*([_large(x)] * inputs), _large(x), *rest)
 
 
+def _elementary(ufunc: Any) -> Callable[[Array], None]:
+    return lambda x: kernels.elementary(ufunc, *([_large(x)] * ufunc.nin), out=_large(x))
+
+
 def _all(*calls: Callable[[Array], object]) -> Callable[[Array], object]:
     """Return one unit of calls that share loops: two processes would compile these twice."""
 
@@ -434,6 +440,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     ),
     "ELU backward": _elementwise(kernels.elu_backward, 2, 1, 1, 1),
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
+    **{f"{ufunc.__name__} of many": _elementary(ufunc) for ufunc in LOOPS},
+    "reciprocal of the root": _large_elementwise(kernels.rsqrt, 1),
     "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),
     "elements of a rank": lambda x: kernels.sorted_indices(_large(x), False, 4, 5),
     "erf": _large_elementwise(kernels.erf, 1),

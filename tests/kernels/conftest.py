@@ -163,8 +163,12 @@ def all_calls() -> Calls:
         sums = [np.empty_like(x) for _ in range(4)]
         for number, out in enumerate(sums):
             kernels.cumsum(x, out, number % 2, number > 1)
-        ranks = (False,), (True, 0, 9), (False, 7, 8)
-        return [*sums, *(kernels.sorted_indices(x, *each) for each in ranks)]
+        return [
+            *sums,
+            kernels.sorted_indices(x, False),
+            kernels.sorted_indices(x, True, 0, 9),
+            kernels.sorted_indices(x, False, 7, 8),
+        ]
 
     def reductions() -> list[Array]:
         highest, lse, slopes = np.empty(513, np.float32), new(700), np.empty_like(x)
@@ -231,8 +235,16 @@ def all_calls() -> Calls:
             kernel(x, g, out)
         return results
 
+    def elementary() -> list[Array]:
+        results = [np.empty_like(x) for _ in range(4)]
+        for ufunc, out in zip((np.log1p, np.sinh, np.tan), results, strict=False):
+            kernels.elementary(ufunc, 3e4 * x, out=out)
+        kernels.elementary(np.arctan2, x, g, out=results[3])
+        return results
+
     return {
         "along_dims": along_dims,
+        "elementary": elementary,
         "convolutions": convolutions,
         "error_functions": error_functions,
         "sigmoid": elementwise(kernels.sigmoid, x, ()),

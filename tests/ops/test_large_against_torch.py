@@ -60,6 +60,21 @@ CALLS: dict[str, Call] = {
         name: lambda m, x, name=name: getattr(m, name)(x)
         for name in ("sigmoid", "tanh", "erf", "erfc", "square")
     },
+    **{
+        name: lambda m, x, name=name: getattr(m, name)(x / 4)
+        for name in ("exp", "exp2", "expm1", "sinh", "cosh", "tan", "atan", "asinh")
+    },
+    **{
+        name: lambda m, x, name=name: getattr(m, name)(x.tanh() * 0.7)
+        for name in ("asin", "acos", "atanh", "log1p")
+    },
+    **{
+        name: lambda m, x, name=name: getattr(m, name)(x.abs() + 1.5)
+        for name in ("log", "log2", "log10", "rsqrt", "acosh")
+    },
+    "atan2": lambda m, x: m.atan2(x, x[:1].abs() + 0.5),
+    "lerp": lambda m, x: m.lerp(x, x.flip(0), 0.3) + m.lerp(x, x[:1], 0.7),
+    "lerp_tensor": lambda m, x: m.lerp(x, x.flip(0), x.sigmoid()),
     "silu_of_a_transpose": lambda m, x: call(m, "F.silu", x.mT) * x.mT,
     "erfinv": lambda m, x: m.erfinv(x.tanh()),
     "sigmoid_in_place": lambda m, x: (x * 1).sigmoid_(),

@@ -83,13 +83,14 @@ def _exp2(x: Array, out: Array) -> None:
         np.multiply(x, log_of(2), out=out)
         np.exp(out, out=out)
     else:
-        np.exp2(x, out=out)
+        kernels.elementary(np.exp2, x, out=out)
 
 
 class Exp2(Unary):
     """2^x; keeps the result."""
 
     ufunc = _exp2
+    is_on_threads = True
     keeps = "result"
 
     def derivative(self, saved: "Tensor") -> "Tensor":
@@ -176,14 +177,14 @@ class Sqrt(Unary):
 
 
 def _rsqrt(x: Array, out: Array) -> None:
-    np.sqrt(x, out=out)
-    np.reciprocal(out, out=out)
+    kernels.rsqrt(x, out)
 
 
 class Rsqrt(Unary):
     """1/sqrt x; keeps the result."""
 
     ufunc = _rsqrt
+    is_on_threads = True
     keeps = "result"
 
     def derivative(self, saved: "Tensor") -> "Tensor":

@@ -1,8 +1,8 @@
 """Error functions, stable logarithms of sums of exponentials, copysign, heaviside."""
 
 from functools import partial
-from math import e, pi, sqrt
 from math import log as log_of
+from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,29 +108,6 @@ def log_add_exp(a: Array, b: Array, out: Array) -> None:
     np.copyto(out, np.log(np.exp(high) + np.exp(low)), where=same)
 
 
-def _log_add_exp_of_many(a: Array, b: Array, out: Array, base: float) -> None:
-    if a.dtype.kind == "c":
-        log_add_exp(a, b, out)
-    else:
-        kernels.elementwise_flat(partial(_log_add_exp_of_floats, base=base), out, a, b)
-
-
-def _log_add_exp_of_floats(a: Array, b: Array, out: Array, base: float) -> None:
-    """max(a, b) + log(1 + base^-|a - b|)."""
-    np.subtract(a, b, out=out)
-    np.abs(out, out=out)
-    np.negative(out, out=out)
-    (np.exp if base == e else np.exp2)(out, out=out)
-    np.log1p(out, out=out)
-    if base != e:
-        np.multiply(out, 1 / log_of(base), out=out)
-    high = np.maximum(a, b, out=kernels.scratch(0, a.size, a.dtype))
-    np.add(out, high, out=out)
-    lost = np.isnan(out)
-    if lost.any():  # also from the difference of two equal infinities
-        out[lost] = np.logaddexp(a[lost], b[lost])
-
-
 class LogAddExp(Broadcasting):
     """log(base^a + base^b) to a base; keeps both."""
 
@@ -141,9 +118,12 @@ class LogAddExp(Broadcasting):
         self.log_base = log_base
         self.save(self=a, other=b)
         a, b = self.operands(dtype, a, b)
+        if a.dtype.kind == "c" and log_base == 1:
+            return compute(log_add_exp, a, b)
+        ufunc: Any = np.logaddexp if log_base == 1 else np.logaddexp2
         if are_large(a, b):
-            return compute(partial(_log_add_exp_of_many, base=e if log_base == 1 else 2), a, b)
-        return compute(log_add_exp if log_base == 1 else np.logaddexp2, a, b)
+            ufunc = partial(kernels.elementary, ufunc)
+        return compute(ufunc, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """Share the gradient as base^a to base^b."""

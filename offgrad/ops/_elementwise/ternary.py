@@ -1,10 +1,11 @@
 """Operations on three tensors: interpolation, addition of products and quotients."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.broadcasting import (
@@ -30,9 +31,19 @@ class Lerp(Broadcasting):
     """start + weight (end - start), the weight a number; keeps nothing."""
 
     def forward(self, start: Array, end: Array, weight: Any) -> Array:
+        """Start from the nearer end: exact at both."""
         self.weight = weight
         start, end = self.operands(start.dtype, start, end)
-        return _interpolate(start, end, np.asarray(weight, start.dtype))
+        number = start.dtype.type(weight)
+        near_start = abs(number) < 0.5
+        factor = number if near_start else number - start.dtype.type(1)
+
+        def interpolate(start: Array, end: Array, out: Array) -> None:
+            np.subtract(end, start, out=out)
+            np.multiply(out, factor, out=out)
+            np.add(out, start if near_start else end, out=out)
+
+        return _by_pieces(interpolate, start, end)
 
     def backward(self, grad: "Tensor") -> Any:
         """Split the gradient by the weight."""
@@ -55,7 +66,7 @@ class LerpTensor(Broadcasting):
             self=start if need_weight else None,
             end=end if need_weight else None,
         )
-        return _interpolate(*self.operands(start.dtype, start, end, weight))
+        return _by_pieces(_interpolate, *self.operands(start.dtype, start, end, weight))
 
     def backward(self, grad: "Tensor") -> Any:
         """Split the gradient by the weight; the weight's is the gradient times the distance."""
@@ -71,14 +82,18 @@ class LerpTensor(Broadcasting):
         )
 
 
-def _interpolate(start: Array, end: Array, weight: Array) -> Array:
-    """Return start + weight (end - start), from the nearer end: exact at both."""
-    out = memory.empty(np.broadcast_shapes(start.shape, end.shape, weight.shape), start.dtype)
-    distance = end - start
-    near_start = np.abs(weight) < 0.5
-    np.multiply(distance, np.where(near_start, weight, weight - 1), out=out)
-    np.add(out, np.where(near_start, start, end), out=out)
+def _by_pieces(function: Callable[..., None], *arrays: Array) -> Array:
+    out = memory.empty(np.broadcast_shapes(*[each.shape for each in arrays]), arrays[0].dtype)
+    kernels.elementwise(function, out, *arrays)
     return out
+
+
+def _interpolate(start: Array, end: Array, weight: Array, out: Array) -> None:
+    """Write start + weight (end - start), from the nearer end: exact at both."""
+    near_start = np.abs(weight) < 0.5
+    np.subtract(end, start, out=out)
+    np.multiply(out, np.where(near_start, weight, weight - 1), out=out)
+    np.add(out, np.where(near_start, start, end), out=out)
 
 
 class AddProduct(Broadcasting):

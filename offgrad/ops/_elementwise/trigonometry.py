@@ -1,5 +1,6 @@
 """Trigonometric and hyperbolic functions and their inverses, angles, sinc."""
 
+from functools import partial
 from math import pi
 from typing import TYPE_CHECKING, Any
 
@@ -223,7 +224,10 @@ class Atan2(Broadcasting):
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         self.save(self=a, other=b)
-        return compute(np.arctan2, *self.operands(dtype, a, b))
+        ufunc: Any = np.arctan2
+        if are_large(a, b):
+            ufunc = partial(kernels.elementary, ufunc)
+        return compute(ufunc, *self.operands(dtype, a, b))
 
     def backward(self, grad: "Tensor") -> Any:
         """d atan2(a, b) = (b da - a db)/(a^2 + b^2)."""

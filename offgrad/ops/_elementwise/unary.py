@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 
+_SMALL = 1024
+"""Elements up to which a function of NumPy's is called directly."""
+
+
 class Unary(Op):
     """f(x) by a ufunc; keeps x, or the result if that gives a simpler derivative."""
 
@@ -19,13 +23,13 @@ class Unary(Op):
 
     ufunc: ClassVar[Callable[..., Any]]
     keeps: ClassVar[str] = "self"
-    # Whether `ufunc` itself computes on threads.
+    # Whether `ufunc` itself calls a kernel.
     is_on_threads: ClassVar[bool] = False
 
     def forward(self, x: Array) -> Array:
         ufunc = type(self).ufunc
-        if kernels.is_large(x.size) and not self.is_on_threads:
-            ufunc = partial(_on_threads, ufunc)
+        if x.size > _SMALL and not self.is_on_threads:
+            ufunc = partial(kernels.elementary, ufunc)
         result = compute(ufunc, x)
         self.save(**{self.keeps: x if self.keeps == "self" else result})
         return result
@@ -36,10 +40,6 @@ class Unary(Op):
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return f'(x) from the saved tensor."""
         raise NotImplementedError
-
-
-def _on_threads(function: Callable[..., Any], x: Array, out: Array) -> None:
-    kernels.elementwise(function, out, x)
 
 
 class FusedUnary(Unary):
