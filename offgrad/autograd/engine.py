@@ -101,9 +101,9 @@ def run(
     and unpack hooks of one node set for this thread, grad mode and saved-tensor hooks included,
     ends with that node.
     """
-    order = _order([node for node, _ in roots if node is not None], targets, accumulate)
+    order, nodes = _order([node for node, _ in roots if node is not None], targets, accumulate)
     captured: dict[Edge, Tensor | None] = dict.fromkeys(targets or ())
-    backward_pass = _Pass({node for node, _ in order}, targets is not None)
+    backward_pass = _Pass(nodes, targets is not None)
     buffers = _InputBuffers(backward_pass.nodes, create_graph)
     for (node, output_nr), grad in zip(roots, grads, strict=True):
         if node is not None:
@@ -137,8 +137,8 @@ def run(
                 if (
                     create_graph
                     or anomaly.state.enabled
-                    or node in captured_nodes
                     or node.has_hooks
+                    or (captured_nodes and node in captured_nodes)
                 ):
                     outputs = _run_with_hooks(node, inputs, captured, execute)
                     settings_of_nodes.restore()
@@ -178,8 +178,10 @@ class _Settings:
         saving.hooks, saving.disabled = self._hooks, self._disabled
 
 
-def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bool) -> Order:
-    """Return the nodes in execution order, each with whether it is executed.
+def _order(
+    roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bool
+) -> tuple[Order, set[Node]]:
+    """Return the nodes in execution order, each with whether it is executed, and as a set.
 
     Sequence numbers increase as nodes are recorded, so in descending order each node comes after
     all nodes that lead to it. A leaf's node comes right after the last node that contributes to it.
@@ -221,11 +223,11 @@ def _order(roots: Sequence[Node], targets: Sequence[Edge] | None, accumulate: bo
     order: Order = []
     for last_node in (None, *nodes):
         group = [] if last_node is None else [last_node]
-        group += leaves_after.get(last_node, [])
-        order += [
-            (node, node in executed) for node in group if node in executed or node in captured_nodes
-        ]
-    return order
+        group += leaves_after.get(last_node, ())
+        for node in group:
+            if node in executed or node in captured_nodes:
+                order.append((node, node in executed))
+    return order, executed | captured_nodes if captured_nodes else executed
 
 
 def _announce_order(order: Order, cleanup: ExitStack) -> bool:
@@ -392,10 +394,12 @@ class _InputBuffers:
             return
         metadata = node.output_metadata
         shape, dtype = metadata[output_nr]
-        array = grad._array if isinstance(grad, TensorBase) else grad
-        # Arithmetic of arrays without dimensions; tensors without an array are sparse.
-        if type(array) not in _DENSE and array is grad:
-            array = grad = np.asarray(array)
+        array = grad
+        if type(grad) is not np.ndarray:
+            if isinstance(grad, TensorBase):
+                array = grad._array  # not an array if it is sparse
+            elif type(grad) is not MetaArray:
+                array = grad = np.asarray(grad)  # arithmetic of arrays without dimensions
         if array.shape != shape or array.dtype != dtype:
             (tensor,) = as_tensors([grad])
             assert tensor is not None

@@ -31,10 +31,15 @@ class _State(threading.local):
     def set(self, grad_mode: bool, inference: bool) -> tuple[bool, bool]:
         """Set both modes; return the previous ones."""
         previous = self.grad_mode, self.inference
+        if inference and not inference_used:
+            inference_used.append(True)
         self.grad_mode, self.inference = grad_mode, inference
         self.grad_enabled = grad_mode and not inference
         return previous
 
+
+inference_used: list[bool] = []
+"""Not empty once a thread has been in `inference_mode`; before, nothing need look at `state`."""
 
 state = _State()
 

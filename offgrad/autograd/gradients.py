@@ -210,7 +210,7 @@ def clear_grad(tensor: "Tensor", set_to_none: bool) -> None:
     if set_to_none or grad is None:
         tensor.grad = None
         return
-    if grad.grad_fn is None:  # it may be a view, which `detach_` refuses
+    if grad.is_leaf:  # it may be a view, which `detach_` refuses
         grad.requires_grad_(False)
     else:
         grad.detach_()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Edge: TypeAlias = tuple["Node | None", int]
 Grads: TypeAlias = tuple["Tensor | None", ...]
+OutputMetadata: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
 # Gradients that nothing records may be plain arrays.
 Gradient: TypeAlias = "Tensor | NDArray[Any] | None"
 Gradients: TypeAlias = Sequence[Gradient]
@@ -70,7 +71,7 @@ class Node:
     next_functions: tuple[Edge, ...] = ()
     needs_input_grad: tuple[bool, ...] = ()
     # For each output: the shape and dtype its gradient must have.
-    output_metadata: tuple[tuple[tuple[int, ...], Any], ...] = ()
+    output_metadata: OutputMetadata = ()
     # Whether the node runs even if no gradient reached it, as those of user-defined Functions do.
     runs_without_grad = False
     # Whether the node or its outputs may have hooks.
@@ -155,7 +156,8 @@ class Node:
 
     def release(self) -> None:
         """Free the tensors saved for backward."""
-        self.replay = None
+        if self.replay is not None:
+            self.replay = None
         for saved in self._saved.values():
             saved.release()
 

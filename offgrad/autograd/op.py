@@ -17,6 +17,7 @@ from offgrad.autograd.node import (
     Gradients,
     Grads,
     Node,
+    OutputMetadata,
     accumulator,
     as_tensors,
 )
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 
-_modes, _new = grad_mode.state, object.__new__
+_modes, _new, _ndarray = grad_mode.state, object.__new__, np.ndarray
 _NO_EDGE: Edge = (None, 0)
 
 registry: list[type["Op"]] = []
@@ -159,17 +160,23 @@ class Op(Node):
         needs = []
         for each in inputs:
             need = False
-            if each is not None:
+            if each is None:
+                arrays.append(None)
+            else:
                 if grad_enabled:
                     need = each._requires_grad if each._base is None else requires_grad(each)
-                    recorded = recorded or need
+                    if need:
+                        recorded = True
                 arrays.append(each._array)
-            else:
-                arrays.append(None)
             needs.append(need)
         node = _new(cls)
         node.needs_input_grad = tuple(needs)
-        if len(arrays) > 1:
+        if len(arrays) == 2:
+            first = arrays[0]
+            # One array object belongs to one tensor, such as x or ``x.detach()``.
+            if first is arrays[1] and first is not None and inputs[0] is not inputs[1]:
+                arrays[1] = first.view()
+        elif len(arrays) > 2:
             _separate_aliases(inputs, arrays)
         # As in PyTorch, infinities and NaN appear in the results without a warning.
         previous = ignore_float_errors()
@@ -215,26 +222,22 @@ class Op(Node):
             else:
                 edges.append((tensor._grad_fn, tensor._output_nr))
         self.next_functions = tuple(edges)
-        metadata: list[tuple[tuple[int, ...], Any]] = []
-        for output in outputs:
-            if output is None:
-                metadata.append(((), None))
-                continue
-            array = output._array
-            dtype = array.dtype
-            if dtype.kind in "fc" or is_differentiable(dtype):
+        for number, output in enumerate(outputs):
+            if output is not None and is_differentiable(output._array.dtype):
                 output._requires_grad = True
                 output._grad_fn = self
-                if metadata:
-                    output._output_nr = len(metadata)
-            metadata.append((array.shape, dtype))
-        self.output_metadata = tuple(metadata)
+                if number:
+                    output._output_nr = number
+        self.output_metadata = _metadata_of(outputs)
         if self._saves:
             self._saved = {}
         if self.is_recomputable:
             hooks = saved_tensor.state.hooks
-            is_large = outputs[0]._array.nbytes >= saved_tensor.DEFAULT_MIN_NBYTES
-            if hooks[-1].needs_replay if hooks else is_large:
+            if hooks:
+                needs_replay = hooks[-1].needs_replay
+            else:
+                needs_replay = outputs[0]._array.nbytes >= saved_tensor.DEFAULT_MIN_NBYTES
+            if needs_replay:
                 self.replay = replay_of(self, inputs, arrays, outputs, parameters)
         if self._saves:
             results = result if type(result) is tuple else (result,)
@@ -335,7 +338,9 @@ class Op(Node):
             return self.run(as_tensors(grads))
         arrays = []
         for each in grads:
-            array = each._array if isinstance(each, TensorBase) else each
+            array: Any = each
+            if type(each) is not _ndarray and isinstance(each, TensorBase):
+                array = each._array
             if array is None or array.dtype.kind != "f" or array.nbytes >= POOL_THRESHOLD:
                 return self.run(as_tensors(grads))
             arrays.append(array)
@@ -360,6 +365,29 @@ class Op(Node):
                     outputs = tuple([tensor if each is array else each for each in outputs])
                     break
         return outputs
+
+
+_known_metadata: dict[Any, OutputMetadata] = {}
+_MAX_KNOWN = 4096
+
+
+def _metadata_of(outputs: "list[Tensor | None]") -> OutputMetadata:
+    """Return shape and dtype of each output; nodes with one output share equal ones."""
+    if len(outputs) != 1 or outputs[0] is None:
+        return tuple(
+            [
+                ((), None) if each is None else (each._array.shape, each._array.dtype)
+                for each in outputs
+            ]
+        )
+    array = outputs[0]._array
+    key = array.shape, array.dtype
+    metadata = _known_metadata.get(key)
+    if metadata is None:
+        if len(_known_metadata) >= _MAX_KNOWN:
+            _known_metadata.clear()
+        metadata = _known_metadata[key] = (key,)
+    return metadata
 
 
 OpObserver: TypeAlias = Callable[..., list[Any]]
@@ -403,11 +431,6 @@ def _apply_observed() -> None:
 
 def _separate_aliases(inputs: "tuple[Tensor | None, ...]", arrays: "list[Array | None]") -> None:
     """Give tensors that share one array object, such as x and ``x.detach()``, one view each."""
-    if len(arrays) == 2:
-        first, second = arrays
-        if first is second and first is not None and inputs[0] is not inputs[1]:
-            arrays[1] = first.view()
-        return
     first_inputs: dict[int, Tensor | None] = {}
     for index, array in enumerate(arrays):
         tensor = inputs[index]

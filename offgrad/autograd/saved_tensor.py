@@ -7,6 +7,7 @@ a reference cycle). Under hooks it holds only the object that ``pack`` returned.
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
@@ -140,11 +141,12 @@ class _State(threading.local):
     # Whether a checkpointed function is running: its hooks get all that it saves, so that policies
     # by module push none inside.
     checkpointed = False
-    # The memory that the running in-place operation will overwrite with its result.
-    target: Storage | None = None
 
 
 state = _State()
+
+targets: dict[int, Storage] = {}
+"""By thread, the memory that its running in-place operation will overwrite with its result."""
 
 
 def push_hooks(hooks: SaveHooks) -> None:
@@ -234,7 +236,7 @@ class SavedTensor:
             )
         if is_output:
             self.is_output = True
-        elif storage is state.target:
+        elif targets and storage is targets.get(get_ident()):
             tensor = wrap(copy(tensor._array))
             self._version = 0
             is_own = True

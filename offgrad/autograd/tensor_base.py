@@ -11,7 +11,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from offgrad.autograd.grad_mode import state
+from offgrad.autograd.grad_mode import inference_used, state
 from offgrad.memory import Storage
 from offgrad.memory.meta import MetaArray
 
@@ -76,7 +76,7 @@ class TensorBase:
 def new_storage(array: NDArray[Any]) -> Storage:
     """Return a storage for a new tensor over `array`; in inference mode, an inference tensor's."""
     storage = Storage.of_nothing(array) if type(array) is MetaArray else Storage(array)
-    if state.inference:
+    if inference_used and state.inference:
         storage.inference = True
     return storage
 
@@ -94,7 +94,7 @@ def wrap(
     tensor._array = array
     if storage is None:
         storage = Storage(array)
-        if state.inference:
+        if inference_used and state.inference:
             storage.inference = True
     tensor._storage = storage
     if requires_grad:

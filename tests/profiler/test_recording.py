@@ -61,7 +61,7 @@ def test_ten_thousand_steps_take_no_more_than_some_thousand() -> None:
         _step(prof, x)
         for count in (11_000, 4_000):
             for _ in range(count):
-                tape._begin_forward()
+                tape._phases.begin_forward()
                 tape.begin_pass([])
                 tape.end_pass()
                 prof.step()

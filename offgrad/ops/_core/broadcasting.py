@@ -42,10 +42,12 @@ def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Arr
     """Return ``ufunc(*arrays)`` in tensor memory, C-ordered, of `dtype` or that of the arrays."""
     first = arrays[0]
     shape = first.shape
+    is_broadcast = False
     for each in arrays:
         if each is not first and each.shape != shape:
-            shape = broadcast_shape(shape, each.shape)
-    if first.nbytes < _LARGE and type(ufunc) is _UFUNC and shape == first.shape:
+            shape, before = broadcast_shape(shape, each.shape), shape
+            is_broadcast = is_broadcast or shape != before
+    if not is_broadcast and first.nbytes < _LARGE and type(ufunc) is _UFUNC:
         result: Array = ufunc(*arrays, order="C")
         return result
     out = memory.empty(shape, first.dtype if dtype is None else dtype)
@@ -87,7 +89,8 @@ class Broadcasting(Op):
 
     is_recomputable = True
 
-    shapes: tuple[tuple[int, ...], ...]
+    # The shapes of the operands if they differ.
+    shapes: tuple[tuple[int, ...], ...] | None = None
     # The dtypes of the operands if one differs from that of the result.
     dtypes: tuple[np.dtype[Any], ...] | None = None
 
@@ -95,7 +98,9 @@ class Broadcasting(Op):
         """Return the arrays as `dtype`; record their shapes and dtypes for `reduced`."""
         if len(arrays) == 2:
             a, b = arrays
-            self.shapes = a.shape, b.shape
+            shape_a, shape_b = a.shape, b.shape
+            if shape_a != shape_b:
+                self.shapes = shape_a, shape_b
             if a.dtype is dtype and b.dtype is dtype:
                 return arrays
         else:
@@ -108,16 +113,21 @@ class Broadcasting(Op):
 
     def reduced(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
         """Return the gradients summed over the broadcast dimensions, in the operands' dtypes."""
+        shapes = self.shapes
+        if self.dtypes is None and shapes is None:
+            return grads
         if self._on_arrays:
-            if self.dtypes is None:
-                return self._summed_arrays(grads)
+            if self.dtypes is None and shapes is not None:
+                return _summed_arrays(grads, shapes)
             grads = as_tensors(grads)
-        summed = tuple(
-            [
-                None if grad is None else grad.sum_to_size(shape)
-                for grad, shape in zip(grads, self.shapes, strict=True)
-            ]
-        )
+        summed = grads
+        if shapes is not None:
+            summed = tuple(
+                [
+                    None if grad is None else grad.sum_to_size(shape)
+                    for grad, shape in zip(grads, shapes, strict=True)
+                ]
+            )
         if self.dtypes is None:
             return summed
         return tuple(
@@ -127,15 +137,11 @@ class Broadcasting(Op):
             ]
         )
 
-    def _summed_arrays(self, grads: "tuple[Any, ...]") -> "tuple[Any, ...]":
-        """Return arrays summed over the broadcast dimensions."""
-        for index, grad in enumerate(grads):
-            if grad is not None and grad.shape != self.shapes[index]:
-                break
-        else:
-            return grads
-        pairs = zip(grads, self.shapes, strict=True)
-        return tuple([None if grad is None else _summed_to(grad, shape) for grad, shape in pairs])
+
+def _summed_arrays(grads: tuple[Any, ...], shapes: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
+    """Return arrays summed to `shapes`, which broadcast to theirs."""
+    pairs = zip(grads, shapes, strict=True)
+    return tuple([None if grad is None else _summed_to(grad, shape) for grad, shape in pairs])
 
 
 def _summed_to(x: Array, shape: tuple[int, ...]) -> Array:

@@ -1,6 +1,7 @@
 """In-place forms: compute out of place, overwrite the target, give it the result's history."""
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +29,16 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     """
     name = f"{operation.__name__}_" if operation.__name__ != "apply" else "copy_"
     check_mutable(target, name, recorded=False)
-    outer, saved_tensor.state.target = saved_tensor.state.target, target._storage
+    targets, thread = saved_tensor.targets, get_ident()
+    outer = targets.get(thread)
     try:
+        targets[thread] = target._storage
         result = operation(_as_operand(target), *args, **kwargs)
     finally:
-        saved_tensor.state.target = outer
+        if outer is None:
+            targets.pop(thread, None)
+        else:
+            targets[thread] = outer
     if target._requires_grad and not result._requires_grad and grad_mode.state.grad_enabled:
         # The operation is not differentiable (a comparison): gradient zero, as after a copy.
         return copy_(target, result, name=name)

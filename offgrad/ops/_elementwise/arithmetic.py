@@ -82,7 +82,7 @@ class Rsub(Sub):
         self, a: Array, b: Array, dtype: np.dtype[Any], alpha: Any
     ) -> Array:
         result = super().forward(b, a, dtype, alpha)
-        self.shapes = self.shapes[::-1]
+        self.shapes = None if self.shapes is None else self.shapes[::-1]
         self.dtypes = None if self.dtypes is None else self.dtypes[::-1]
         return result
 
