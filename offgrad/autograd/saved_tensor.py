@@ -7,7 +7,6 @@ a reference cycle). Under hooks it holds only the object that ``pack`` returned.
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
@@ -144,9 +143,8 @@ class _State(threading.local):
 
 
 state = _State()
-
+# By thread, the memory that its running in-place operation will overwrite with its result.
 targets: dict[int, Storage] = {}
-"""By thread, the memory that its running in-place operation will overwrite with its result."""
 
 
 def push_hooks(hooks: SaveHooks) -> None:
@@ -236,7 +234,7 @@ class SavedTensor:
             )
         if is_output:
             self.is_output = True
-        elif targets and storage is targets.get(get_ident()):
+        elif targets and storage is targets.get(threading.get_ident()):
             tensor = wrap(copy(tensor._array))
             self._version = 0
             is_own = True
