@@ -28,9 +28,7 @@ class CountingStores:
         self.drive = Drive(clock, bandwidth)
         self.opened: dict[Any, CountingStore] = {}
 
-    def of(
-        self, placement: Store, max_pack_nbytes: int = MAX_PACK_NBYTES, max_dirty_nbytes: int = 0
-    ) -> AbstractArrayStore:
+    def of(self, placement: Store, max_pack_nbytes: int = MAX_PACK_NBYTES) -> AbstractArrayStore:
         """Return the store that counts what that of `placement` would do."""
         key = (placement.store, placement.codec, max_pack_nbytes)
         found = self.opened.get(key)

@@ -89,7 +89,7 @@ class HeldMemory:
         """Move it to the disk until its use; return whether that is possible."""
         if self.root is None or not self.root.flags.c_contiguous:
             return False
-        self._handle = open_store("disk", max_pack_nbytes=0, max_dirty_nbytes=0).put(self.root)
+        self._handle = open_store("disk", max_pack_nbytes=0).put(self.root)
         self._handle.wait_captured()
         self.root = None
         return True

@@ -63,7 +63,6 @@ class SimulatedStores(OpenStores):
         placement: Store,
         max_pack_nbytes: int = MAX_PACK_NBYTES,
         inflight_nbytes: int = INFLIGHT_NBYTES,
-        max_dirty_nbytes: int = 0,
     ) -> SimulatedStore:
         store = placement.store
         name = store if isinstance(store, str) else type(store).__name__

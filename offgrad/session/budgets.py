@@ -19,15 +19,14 @@ class Budgets:
 
     Args:
         lock: the session's.
-        open_store: returns the store of a placement, with packs of at most that many bytes, and
-            at most that many left unwritten.
+        open_store: returns the store of a placement, with packs of at most that many bytes.
         prefetched_nbytes: returns the bytes that prefetches take of each budget's room.
     """
 
     def __init__(
         self,
         lock: MaskedLock,
-        open_store: Callable[[Store, int, int], AbstractArrayStore],
+        open_store: Callable[[Store, int], AbstractArrayStore],
         prefetched_nbytes: Callable[[], int],
     ) -> None:
         self._lock = lock
@@ -43,7 +42,7 @@ class Budgets:
         budget = self._budgets.get(spill)
         if budget is None:
             pack_nbytes = max_pack_nbytes(spill.nbytes)
-            opened = partial(self._open_store, spill.store, pack_nbytes, 0)
+            opened = partial(self._open_store, spill.store, pack_nbytes)
             if spill.nbytes is None or not isinstance(spill.store.store, str):
                 pack_nbytes = 0  # there is no bound, or it is not known
             budget = MemoryBudget(spill, opened, self._lock, self._prefetched_nbytes, pack_nbytes)

@@ -19,9 +19,6 @@ from offgrad.policies.names import STORES, store_and_codec
 
 INFLIGHT_NBYTES = 32 << 20
 """The maximum of bytes whose write is pending in a default store."""
-MAX_DIRTY_NBYTES = 16 << 20
-"""The maximum of bytes that a default store leaves unwritten. Backward wants the last arrays of the
-forward pass first: many of them are freed before they are written."""
 THREADS = 2
 """I/O threads of a default store. A third slows computing as much as it speeds up the drive."""
 MAX_PACK_NBYTES = 4 << 20
@@ -128,7 +125,6 @@ def open_store(
     codec: str | None = None,
     max_pack_nbytes: int = MAX_PACK_NBYTES,
     inflight_nbytes: int = INFLIGHT_NBYTES,
-    max_dirty_nbytes: int = MAX_DIRTY_NBYTES,
 ) -> AbstractArrayStore:
     """Return the store of that name, the same one each time; a store object as it is.
 
@@ -139,7 +135,6 @@ def open_store(
         codec: the name of its codec; None for the store's default.
         max_pack_nbytes: the maximum size of a pack; 0 for no packs.
         inflight_nbytes: the maximum of bytes whose write is pending.
-        max_dirty_nbytes: the maximum of these that no write has begun for; 0 to write at once.
     """
     if not isinstance(store, str):
         return store
@@ -149,14 +144,12 @@ def open_store(
         kind += f", packs of {max_pack_nbytes}"
     if inflight_nbytes != INFLIGHT_NBYTES and not STORES[name].is_in_memory:
         kind += f", {inflight_nbytes} in flight"
-    if max_dirty_nbytes != MAX_DIRTY_NBYTES and not STORES[name].is_in_memory:
-        kind += f", {max_dirty_nbytes} dirty"
     key = (kind, directory, os.getpid())
     with _lock:
         found = _stores.get(key)
         if found is None:
-            bounds = max_pack_nbytes, inflight_nbytes, max_dirty_nbytes
-            found = _stores[key] = new_store(name, codec, directory, *bounds)
+            options = name, codec, directory, max_pack_nbytes, inflight_nbytes
+            found = _stores[key] = new_store(*options)
         return found
 
 
@@ -166,7 +159,6 @@ def new_store(
     directory: str | None = None,
     max_pack_nbytes: int = MAX_PACK_NBYTES,
     inflight_nbytes: int = INFLIGHT_NBYTES,
-    max_dirty_nbytes: int = MAX_DIRTY_NBYTES,
 ) -> AbstractArrayStore:
     """Return a new store, with the settings of those that sessions use."""
     make: Any = STORES[name].store()
@@ -176,5 +168,5 @@ def new_store(
     if STORES[name].is_in_memory:
         return make(**options)  # type: ignore[no-any-return]
     options |= {"inflight_nbytes": inflight_nbytes, "threads": THREADS}
-    options |= {"max_pack_nbytes": max_pack_nbytes, "max_dirty_nbytes": max_dirty_nbytes}
+    options["max_pack_nbytes"] = max_pack_nbytes
     return make(None if directory is None else Path(directory), **options)  # type: ignore[no-any-return]

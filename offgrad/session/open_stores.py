@@ -8,13 +8,7 @@ from offgrad_storage import AbstractArrayStore
 from offgrad.memory.meta import meters
 from offgrad.memory.registry import WeakRegistry
 from offgrad.policies import Store
-from offgrad.session.named_stores import (
-    INFLIGHT_NBYTES,
-    MAX_DIRTY_NBYTES,
-    MAX_PACK_NBYTES,
-    open_store,
-    unnamed,
-)
+from offgrad.session.named_stores import INFLIGHT_NBYTES, MAX_PACK_NBYTES, open_store, unnamed
 
 
 class OpenStores:
@@ -26,7 +20,7 @@ class OpenStores:
 
     def __init__(self, directory: str | None) -> None:
         self._directory = directory
-        self._named: dict[tuple[Store, int, int, int, int], AbstractArrayStore] = {}
+        self._named: dict[tuple[Store, int, int, int], AbstractArrayStore] = {}
         self._by_process: dict[int, WeakRegistry[AbstractArrayStore]] = {}
 
     def of(
@@ -34,13 +28,11 @@ class OpenStores:
         placement: Store,
         max_pack_nbytes: int = MAX_PACK_NBYTES,
         inflight_nbytes: int = INFLIGHT_NBYTES,
-        max_dirty_nbytes: int = MAX_DIRTY_NBYTES,
     ) -> AbstractArrayStore:
         """Return the store of `placement`; see `open_store` for the bounds."""
         if meters and (meter := meters.get(get_ident())) is not None:
             return meter.store_of(placement, max_pack_nbytes)  # type: ignore[no-any-return]
-        bounds = (max_pack_nbytes, inflight_nbytes, max_dirty_nbytes)
-        key = (placement, *bounds, os.getpid())
+        key = (placement, max_pack_nbytes, inflight_nbytes, os.getpid())
         store = self._named.get(key)
         if store is None:
             if not isinstance(placement.store, str):
@@ -48,7 +40,7 @@ class OpenStores:
                 unnamed.add(store)
             else:
                 named = placement.store, self._directory, placement.codec
-                store = open_store(*named, *bounds)
+                store = open_store(*named, max_pack_nbytes, inflight_nbytes)
                 self._named[key] = store
             self._by_process.setdefault(key[-1], WeakRegistry()).add(store)
         return store

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offgrad import memory
-from tests.session.helpers import open_stores, settle, wait_until
+from tests.session.helpers import open_stores, wait_until
 
 
 class Footprint(NamedTuple):
@@ -51,7 +51,7 @@ def footprint(folder: str, *stores: Any) -> Footprint:
     every = [*open_stores(folder), *stores]
     gc.collect()
     for store in every:
-        settle(store)
+        wait_until(lambda store=store: not store.stats().inflight_nbytes, "writes are pending")  # type: ignore[misc]
     if not any(store.stats().live_handles for store in every):
         wait_until(lambda: not list(Path(folder).glob("*/*.zarr/0*")), "arrays are left")
     stats = [store.stats() for store in every]

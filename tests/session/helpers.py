@@ -36,9 +36,7 @@ def wait_until(condition: Callable[[], bool], message: str) -> None:
 
 
 def settle(store: Any) -> None:
-    """Wait for all writes; stores opened by name leave some for this call."""
-    if any(store is each for each in stores._stores.values()):
-        store.flush()
+    """Wait for all writes."""
     wait_until(lambda: not store.stats().inflight_nbytes, "writes are pending")
 
 

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from offgrad_storage import DiskStore
 
-import offgrad
 from offgrad import memory
 from tests.session.backends import MemoryBackend, memory_store
-from tests.session.graphs import bits, normal
-from tests.session.helpers import MIB, alive, everything, open_stores, unary_chain, wait_until
+from tests.session.graphs import normal
+from tests.session.helpers import MIB, alive, everything, wait_until
 
 
 def test_a_change_waits_for_the_pending_write() -> None:
@@ -111,18 +109,3 @@ def test_memory_is_free_once_its_write_captured_it() -> None:
         wait_until(lambda: memory.allocated() < held + MIB + 65536, "the source is still held")
         z.backward()
         del x, z
-
-
-def test_what_backward_wants_at_once_is_not_written(named_stores: str) -> None:
-    def gradient(policy: str) -> Any:
-        x = normal(1, 512, 512)
-        with offgrad.offload(policy, directory=named_stores):
-            loss = unary_chain(x, 8)
-        loss.backward()
-        return bits(x.grad)
-
-    kept = gradient("keep")
-    assert gradient("disk") == kept
-    (disk,) = [each for each in open_stores(named_stores) if isinstance(each, DiskStore)]
-    assert disk.stats().puts == 8
-    assert disk.stats().written_nbytes == 0

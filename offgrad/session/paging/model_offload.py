@@ -277,8 +277,7 @@ class ModelOffload:
 
     def _open(self, placement: Store, bound_nbytes: int) -> AbstractArrayStore:
         # The cache bounds the memory of pending writes: a put that waits would stop computing.
-        inflight_nbytes = max(INFLIGHT_NBYTES, bound_nbytes)
-        return self._stores.of(placement, inflight_nbytes=inflight_nbytes, max_dirty_nbytes=0)
+        return self._stores.of(placement, inflight_nbytes=max(INFLIGHT_NBYTES, bound_nbytes))
 
     def bring_back(self, model: Module) -> None:
         """Return the parameters of a model to memory, their gradients and optimizer state as well.
