@@ -29,7 +29,7 @@ def settings() -> Any:
     modes, saving, state = grad_mode.state, saved_tensor.state, interrupts._state
     return {
         "modes": (modes.grad_mode, modes.inference, modes.grad_enabled),
-        "hooks": (saving.hooks, saving.disabled, saving.checkpointed, saving.target),
+        "hooks": (saving.hooks, saving.disabled, saving.checkpointed, dict(saved_tensor.targets)),
         "calls": calls.innermost,
         "trackers": (global_hooks.trackers, HookMethods._call_hooks),
         "passes": engine.state.passes,

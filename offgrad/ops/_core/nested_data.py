@@ -50,7 +50,7 @@ def array_of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
             f"Could not infer dtype of {type(strange).__name__}: tensor() takes numbers, sequences "
             "and arrays"
         )
-    if array.dtype.kind == "U":
+    if array.dtype.kind == "U" and array.ndim:
         raise ValueError("tensor(): too many dimensions 'str': a text is no sequence of numbers")
     if not is_too_large:
         check_numeric(array, "tensor()")
