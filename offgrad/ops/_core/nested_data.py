@@ -50,7 +50,7 @@ def array_of_numbers(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
             f"Could not infer dtype of {type(strange).__name__}: tensor() takes numbers, sequences "
             "and arrays"
         )
-    if array.dtype.kind == "U" and array.ndim:
+    if array.dtype.kind == "U" and array.ndim and isinstance(_first(plain), str):
         raise ValueError("tensor(): too many dimensions 'str': a text is no sequence of numbers")
     if not is_too_large:
         check_numeric(array, "tensor()")
@@ -107,6 +107,13 @@ _PYTHON_NUMBERS = {bool, int, float, complex}
 def _dtype_of(kind: type) -> np.dtype[Any]:
     """Return PyTorch's dtype for a Python type of number."""
     return common_dtype(kind())
+
+
+def _first(data: Any) -> Any:
+    """Return the first element of nested sequences."""
+    while isinstance(data, list | tuple) and data:
+        data = data[0]
+    return data
 
 
 def _holds_integers(array: np.ndarray[Any, Any]) -> bool:
