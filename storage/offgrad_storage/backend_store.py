@@ -34,8 +34,6 @@ class BackendStore(AbstractArrayStore):
             it returns and ``prefetch`` does nothing.
         inflight_nbytes: bound of the bytes of arrays with a pending write; ``put`` waits when it is
             reached. One larger array may go alone.
-        max_dirty_nbytes: bytes in flight that may stay unwritten until a call waits for them:
-            writes begin above it, and go on down to half of it. Arrays freed before cost no I/O.
         codec: encodes arrays (see ``codec``), in the I/O threads if there are any.
         seed: of codecs that round at random: bits depend on the array and the seed alone.
         allocate: allocates arrays that are read back; None for a separate BufferPool.
@@ -57,7 +55,6 @@ class BackendStore(AbstractArrayStore):
         allocate: Allocate | None = None,
         hold: Allocate | None = None,
         max_pack_nbytes: int = 4 << 20,
-        max_dirty_nbytes: int = 0,
         timeout_seconds: float = 60.0,
     ) -> None:
         self._allocate = BufferPool().empty if allocate is None else allocate
@@ -70,7 +67,6 @@ class BackendStore(AbstractArrayStore):
                 inflight_nbytes=inflight_nbytes,
                 hold=BufferPool().empty if hold is None else hold,
                 max_pack_nbytes=max_pack_nbytes,
-                max_dirty_nbytes=max_dirty_nbytes,
                 codec=None if chosen.name == "none" else chosen,
                 seed=seed,
                 timeout_seconds=timeout_seconds,

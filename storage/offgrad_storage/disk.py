@@ -47,7 +47,6 @@ class DiskStore(BackendStore):
         hold: allocates the memory of packs, and copies of arrays whose write failed; None for a
             separate BufferPool.
         max_pack_nbytes: bound of the bytes of a pack; 0 for no packs.
-        max_dirty_nbytes: bytes in flight that may stay unwritten: see ``BackendStore``.
         timeout_seconds: ``close`` gives up after so many seconds in which no read or write has
             ended.
 
@@ -75,7 +74,6 @@ class DiskStore(BackendStore):
         allocate: Allocate | None = None,
         hold: Allocate | None = None,
         max_pack_nbytes: int = 4 << 20,
-        max_dirty_nbytes: int = 0,
         timeout_seconds: float = 60.0,
     ) -> None:
         check_count("threads", threads)
@@ -102,7 +100,6 @@ class DiskStore(BackendStore):
             allocate=allocate,
             hold=hold,
             max_pack_nbytes=max_pack_nbytes,
-            max_dirty_nbytes=max_dirty_nbytes,
             timeout_seconds=timeout_seconds,
         )
 

@@ -67,7 +67,6 @@ class EntryTable:
         pending: entries and packs whose source counts in flight.
         writes, reads: those that wait for an I/O thread; ``reads`` holds prefetches.
         free_jobs: the slow parts of freeing.
-        max_dirty_nbytes: bytes in flight that may stay unwritten.
         open_nbytes: memory of packs that are not pending yet.
         jobs: the reads and writes under way.
         errors: the errors of the store, and its writes that failed.
@@ -97,8 +96,7 @@ class EntryTable:
         self.free_jobs: deque[Callable[[], object]] = deque()
         self.errors = Errors(backend)
         self.open_nbytes = self.packs_inflight_nbytes = 0
-        self.max_dirty_nbytes = self.write_waiters = 0
-        self._is_cleaning = False
+        self.write_waiters = 0
         self.closed = self.abandoned = False
         self.store: object = None  # a weak reference to the store
         self.forks = process.forks
@@ -387,20 +385,6 @@ class EntryTable:
         held = self.figures.inflight_nbytes + self.open_nbytes + self.errors.failed_nbytes
         return not held or held + nbytes <= self.max_inflight_nbytes
 
-    @property
-    def should_write(self) -> bool:
-        """Whether writes that are queued should begin; False while few bytes are in flight.
-
-        They begin above ``max_dirty_nbytes``, and go on down to half of it, so that several arrays
-        are written at once; and always while a thread waits for them, or to close.
-        """
-        bound = self.max_dirty_nbytes
-        if not bound or self.write_waiters or self.closed:
-            return True
-        held = self.figures.inflight_nbytes + self.open_nbytes
-        self._is_cleaning = held > (bound // 2 if self._is_cleaning else bound)
-        return self._is_cleaning
-
     def set_stored_nbytes(self, entry: Entry, stored_nbytes: int) -> None:
         """Count the bytes that ``entry`` takes in the backend."""
         change = stored_nbytes - entry.stored_nbytes
@@ -505,8 +489,6 @@ class EntryTable:
         began = time.perf_counter()
         self.write_waiters += 1
         try:
-            if self.max_dirty_nbytes and self.writes:
-                self.wake()
             self.wait()
         finally:
             self.write_waiters -= 1

@@ -54,7 +54,6 @@ class Executor:
             go alone.
         hold: allocates the memory of packs, and of copies of arrays whose write failed.
         max_pack_nbytes: bound of the bytes of a pack; 0 for no packs.
-        max_dirty_nbytes: bytes in flight that may stay unwritten until a call waits for them.
         codec: encodes arrays, in the I/O threads if there are any; None for none.
         seed: of the codec's random rounding.
         timeout_seconds: ``close`` gives up after so many seconds without an answer of the drive.
@@ -69,7 +68,6 @@ class Executor:
         inflight_nbytes: int,
         hold: Allocate,
         max_pack_nbytes: int,
-        max_dirty_nbytes: int = 0,
         codec: Codec | None = None,
         seed: int = 0,
         timeout_seconds: float = 60.0,
@@ -90,8 +88,6 @@ class Executor:
         self._prefetches = Prefetches(table, packs.cache, self._workers, self._start_thread)
         self._publisher = Publisher(table, self._workers, self.flush)
         self._closing = Closing(table, packs, self._workers, timeout_seconds)
-        check_count("max_dirty_nbytes", max_dirty_nbytes)
-        table.max_dirty_nbytes = max_dirty_nbytes
         table.wake = self._workers.wake
         table.leave_pack = packs.leave_locked
         table.end_prefetch = packs.cache.end_prefetch_locked
@@ -175,8 +171,7 @@ class Executor:
         except StoreError:
             self._table.undo_put(entry)
             raise
-        if self._table.should_write:
-            self._workers.wake()
+        self._workers.wake()
 
     def get(self, handle: Handle, out: Array | None, allocate: Allocate) -> Array:
         """The stored array: in ``out``, or in the array of a prefetch, or in a new one."""

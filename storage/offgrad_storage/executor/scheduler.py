@@ -62,7 +62,7 @@ class IOScheduler:
         if table.free_jobs and not (table.write_waiters and table.writes):
             job = table.jobs.begin("freeing space", None)
             return functools.partial(self._run_free_job, table.free_jobs.popleft(), job)
-        while table.writes and table.should_write and not self._backend.is_publishing:
+        while table.writes and not self._backend.is_publishing:
             run = self._pop_run(table.writes, self._is_written_plain)
             run = [entry for entry in run if table.begin_write(entry)]
             if run:
