@@ -179,7 +179,7 @@ def real(name: str, part: float, rounds: int) -> tuple[str, bool]:
     recording = training.record()
     nbytes = parse_nbytes(size_text(int(recording.saved_nbytes * part)))
     auto = offload("auto", budget=nbytes)
-    for _ in range(3):
+    while not auto.is_settled:
         training.step(auto)
     sessions = {"auto": auto} | {each: offload(each) for each in fixed_policies(nbytes)}
     times: dict[str, list[float]] = {each: [] for each in sessions}

@@ -1,5 +1,7 @@
-"""offload("auto"): a session that records two steps, then chooses its policy."""
+"""offload("auto"): a session that records two steps, chooses a plan by replays, then tries it."""
 
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from offgrad import memory
@@ -10,6 +12,7 @@ from offgrad.prediction.known_machines import measured
 from offgrad.prediction.machine import Machine, parse_rate
 from offgrad.prediction.plan import Plan
 from offgrad.prediction.recorder import SaveRecorder
+from offgrad.prediction.trial import Trial
 from offgrad.session.scope import active_hooks
 from offgrad.session.session import OffloadSession
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 _STEPS = 2  # the first compiles and warms up
 _MAX_SEARCH_SECONDS = 10.0
+_MAX_STRANGE_STEPS = 20  # of another size than the one recorded, before the trial is given up
 
 
 class AutoPolicy(Policy):
@@ -51,8 +55,11 @@ class AutoSession(OffloadSession):
 
     Up to the end of the second backward pass the recorder holds what is saved, within the bound;
     what is above it goes to the disk. As the third step begins, in the same block or in another,
-    the plan is chosen, which takes some seconds; the drive is measured once for each device, and
-    remembered. All results have the same bits as without a session.
+    a plan is chosen by replays, which takes some seconds; the drive is measured once for each
+    device, and remembered. The steps after that run under the plan and under the fixed policies in
+    turn, two to six each, and the fastest one stays: see `Trial`. A step lasts from its first save
+    to the end of its backward pass; those that save more or fewer tensors than the one recorded do
+    not count. All results have the same bits as without a session.
 
     The bound is of all memory held for backward, whether it is kept, being written, or read ahead.
     Not counted are parameters, tensors that the program or the operation under way holds, and what
@@ -63,6 +70,7 @@ class AutoSession(OffloadSession):
         budget: the bound of the memory held for backward.
         module, model, directory, prefetch_nbytes: see `OffloadSession`.
         bandwidth: of the drive, instead of measuring it; bytes per second, or text as ``"1GB/s"``.
+            Steps are not measured, either: the plan stays.
 
     Raises:
         ValueError: if there is no budget, or a size or rate is none.
@@ -97,21 +105,35 @@ class AutoSession(OffloadSession):
         self._recorder: SaveRecorder | None = None
         self._recorded = 0
         self._is_choosing = False
+        self._trial: Trial | None = None
+        self._is_trying = False
+        self._saves = 0  # of the recorded step
+        self._tried_saves = 0  # of the step that is tried
+        self._began = 0.0
+        self._strange_steps = 0
 
     @property
     def chosen(self) -> Plan | None:
-        """The plan; None until it is chosen."""
-        return self._auto.plan
+        """The best plan so far; None until one is chosen."""
+        return self._auto.plan if self._trial is None else self._trial.best
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether `chosen` stays as it is."""
+        return self._auto.plan is not None and (self._trial is None or self._trial.is_over)
 
     def explain(self) -> str:
         """Return what was chosen, and why, as lines of text."""
         if self.chosen is None:
             return f"nothing chosen yet: {self._recorded} of {_STEPS} steps are recorded"
-        return self.chosen.explain()
+        tried = [] if self._trial is None else self._trial.lines()
+        return "\n".join([self.chosen.explain(), *tried])
 
     def __enter__(self) -> "AutoSession":
-        if self.chosen is None and not self._blocks.are_running:
-            self._begin_step()
+        if not self._blocks.are_running:
+            self._tried_saves = 0
+            if self.chosen is None:
+                self._begin_step()
         super().__enter__()
         return self
 
@@ -119,9 +141,46 @@ class AutoSession(OffloadSession):
         # A block around several steps: the recorder has ended inside it.
         if self._recorded >= _STEPS and self.chosen is None and not self._is_choosing:
             self._choose()
-            for hooks in active_hooks(self):
-                hooks.renew()
+            self._renew()
+        if self._is_trying:
+            if not self._tried_saves:
+                self._begin_trial()
+            self._tried_saves += 1
+            recomputes = self._auto.recomputes
         return super().pack(save, policy, recomputes)
+
+    def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
+        end = super().plan(packed)
+        return (lambda: self._end_trial(end)) if self._is_trying else end
+
+    def _renew(self) -> None:
+        """Let the hooks of this thread follow the plan."""
+        for hooks in active_hooks(self):
+            hooks.renew()
+
+    def _begin_trial(self) -> None:
+        """Turn to the plan of the step that begins."""
+        assert self._trial is not None
+        self._auto.plan = self._trial.plan
+        self._is_trying = not self._trial.is_over
+        self._renew()
+        self._began = time.perf_counter()
+
+    def _end_trial(self, end: Callable[[], None]) -> None:
+        """End a pass, and note the step that ends with it, if it is like the one recorded."""
+        end()
+        seconds = time.perf_counter() - self._began
+        with self._lock:
+            saves, self._tried_saves = self._tried_saves, 0
+            trial = self._trial
+            if trial is None or trial.is_over or not saves:
+                return
+            if saves == self._saves:
+                trial.note(seconds)
+            else:
+                self._strange_steps += 1
+                if self._strange_steps == _MAX_STRANGE_STEPS:
+                    trial.end()
 
     def __exit__(
         self,
@@ -162,6 +221,10 @@ class AutoSession(OffloadSession):
                 machine=machine,
                 max_seconds=_MAX_SEARCH_SECONDS,
             )
+            self._saves = len(recorder.recording.saves)
+            # Below the bound all is kept, whatever the plan; a given rate is of another drive.
+            if self._rate is None and recorder.recording.saved_nbytes > self._auto.nbytes:
+                self._trial, self._is_trying = Trial(self._auto.plan), True
             self._recorder = None
         finally:
             self._is_choosing = False

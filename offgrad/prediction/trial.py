@@ -1,0 +1,78 @@
+"""Trial: steps under several plans in turn, until the fastest one is known."""
+
+from collections.abc import Sequence
+
+from offgrad.prediction.choosing import fixed_policies
+from offgrad.prediction.plan import Plan
+
+_ROUNDS = 3
+_MAX_PREDICTED = 1.3  # of the chosen plan's time; predictions are not further off
+_MAX_MEASURED = 1.1  # of the best time; slower plans take no part in the next round
+
+
+class Trial:
+    """Gives each step a plan, and takes its time.
+
+    In each round a plan has two steps, of which the second counts: the first one finds buffers and
+    extents of files as another plan left them.
+
+    Args:
+        plan: what replays chose. It is compared with the fixed policies within the same bound, as
+            far as they are predicted to take at most 1.3 times as long.
+
+    Attributes:
+        best: the plan whose steps took the least time so far.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.best = plan
+        fixed = fixed_policies(plan.nbytes)
+        most = plan.predicted.seconds * _MAX_PREDICTED
+        others = [each for each in plan.others if each.policy in fixed and each.seconds <= most]
+        plans = [plan, *(Plan(each.policy, plan.nbytes, each) for each in others)]
+        self._seconds: dict[Plan, list[float]] = {each: [] for each in plans}
+        self._rounds = 0
+        self._turns = _round(plans) if others else []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `best` stays."""
+        return not self._turns
+
+    @property
+    def plan(self) -> Plan:
+        """For the step under way."""
+        return self._turns[0][0] if self._turns else self.best
+
+    def note(self, seconds: float) -> None:
+        """Note what a step took, and turn to the plan of the next one."""
+        plan, counts = self._turns.pop(0)
+        if counts:
+            self._seconds[plan].append(seconds)
+            self.best = min(self._seconds, key=self._least)
+        if not self._turns:
+            self._rounds += 1
+            most = self._least(self.best) * _MAX_MEASURED
+            good = [each for each in self._seconds if self._least(each) <= most]
+            if len(good) > 1 and self._rounds < _ROUNDS:
+                self._turns = _round(good)
+
+    def end(self) -> None:
+        """Try no more: `best` stays."""
+        self._turns = []
+
+    def lines(self) -> list[str]:
+        """Return what steps took, as lines of text."""
+        return [
+            f"  measured {min(seconds):.3f} s: {plan}"
+            for plan, seconds in self._seconds.items()
+            if seconds
+        ]
+
+    def _least(self, plan: Plan) -> float:
+        return min(self._seconds[plan], default=float("inf"))
+
+
+def _round(plans: Sequence[Plan]) -> list[tuple[Plan, bool]]:
+    """Return steps of plans, and whether each counts."""
+    return [(plan, counts) for plan in plans for counts in (False, True)]

@@ -1,0 +1,149 @@
+"""Trials: each plan in turn, the slow ones leave, the fastest stays; with the bits of keep."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+import offgrad
+from offgrad import nn
+from offgrad.prediction import AutoSession, Plan, Replay
+from offgrad.prediction.choosing import fixed_policies
+from offgrad.prediction.trial import Trial
+from tests.prediction.test_choosing import Trained
+
+NBYTES = 1 << 20
+
+
+def predicted(policy: str, seconds: float) -> Replay:
+    return Replay(policy, 0, seconds, 0.0, 0.0, 0, 0, 0)
+
+
+def plan(*others: float) -> Plan:
+    """Return a plan of 1 s, compared with fixed policies of so many seconds."""
+    pairs = zip(fixed_policies(NBYTES), others, strict=False)
+    keep = predicted("keep", 0.5)  # does not hold the bound
+    replays = [keep, *(predicted(policy, seconds) for policy, seconds in pairs)]
+    return Plan("disk", NBYTES, predicted("disk", 1.0), replays)
+
+
+def run(trial: Trial, seconds: dict[str, float]) -> Counter[str]:
+    """Take steps until the trial is over; return how many each policy had."""
+    counts: Counter[str] = Counter()
+    while not trial.is_over:
+        counts[str(trial.plan)] += 1
+        trial.note(seconds[str(trial.plan)])
+        assert sum(counts.values()) < 100
+    return counts
+
+
+def test_the_fastest_of_the_measured_plans_stays() -> None:
+    budget, recompute, *_ = fixed_policies(NBYTES)
+    trial = Trial(plan(1.1, 1.2))
+    counts = run(trial, {"disk": 1.0, budget: 0.95, recompute: 0.97})
+    assert str(trial.plan) == str(trial.best) == budget
+    assert counts == {"disk": 6, budget: 6, recompute: 6}
+    assert any(budget in line and "0.950" in line for line in trial.lines())
+
+
+def test_slow_plans_leave_after_a_round() -> None:
+    budget, recompute, *_ = fixed_policies(NBYTES)
+    trial = Trial(plan(1.1, 1.2))
+    counts = run(trial, {"disk": 1.0, budget: 2.0, recompute: 0.97})
+    assert str(trial.plan) == recompute
+    assert counts == {"disk": 6, budget: 2, recompute: 6}
+
+
+def test_only_plans_that_may_be_as_fast_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert Trial(plan()).is_over
+    trial = Trial(plan(1.5))
+    assert trial.is_over
+    assert str(trial.plan) == "disk"
+
+
+def test_a_first_step_after_another_plan_does_not_count() -> None:
+    trial = Trial(plan(1.1))
+    seconds = itertools.cycle([0.1, 1.0])  # the first steps are fast by chance
+    while not trial.is_over:
+        trial.note(next(seconds) if str(trial.plan) == "disk" else 0.9)
+    assert str(trial.plan) == fixed_policies(NBYTES)[0]
+
+
+@pytest.fixture(autouse=True)
+def all_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is predicted for the plans does not exclude one, and no search takes long."""
+    monkeypatch.setattr("offgrad.prediction.auto._MAX_SEARCH_SECONDS", 0.5)
+    monkeypatch.setattr("offgrad.prediction.trial._MAX_PREDICTED", 1000.0)
+
+
+@pytest.mark.parametrize("in_one_block", [False, True])
+def test_a_session_tries_plans_with_the_bits_of_keep(in_one_block: bool) -> None:
+    trained = Trained()
+    expected = trained.step(offgrad.offload("keep"))
+    session = AutoSession(budget="1MiB")
+    seen = set()
+
+    def steps() -> None:
+        for _ in range(2 + 6 * 5 + 1):
+            assert trained.step(session) == expected
+            seen.add(str(session.policy))
+
+    if in_one_block:
+        with session:
+            steps()
+    else:
+        steps()
+    assert session.is_settled
+    assert session.chosen is not None
+    assert str(session.policy) == str(session.chosen)
+    assert len(seen - {"auto, budget:1MiB"}) >= 2
+    assert set(fixed_policies(1 << 20)) <= seen | {str(session.chosen)}
+    assert session.explain().count("measured") >= 2
+
+
+def test_other_steps_do_not_count_and_end_the_trial() -> None:
+    trained = Trained()
+    session = AutoSession(budget="1MiB")
+    for _ in range(3):
+        trained.step(session)
+    first = session.chosen
+    assert not session.is_settled
+    layer = nn.Linear(256, 256)
+    for _ in range(20):
+        with session:
+            loss = layer(offgrad.ones(256, 256)).sum()
+        loss.backward()
+    assert session.is_settled
+    assert session.chosen is first
+
+
+def test_a_failed_step_does_not_count() -> None:
+    trained = Trained()
+    expected = trained.step(offgrad.offload("keep"))
+    session = AutoSession(budget="1MiB")
+    for _ in range(4):
+        trained.step(session)
+    with pytest.raises(RuntimeError), session:  # noqa: PT012
+        trained.model.loss(trained.tokens, trained.targets)
+        offgrad.ones(2) @ offgrad.ones(3)
+    while not session.is_settled:
+        assert trained.step(session) == expected
+    assert session.explain().count("measured") >= 2
+
+
+def test_without_need_nothing_is_tried() -> None:
+    trained = Trained()
+    session = AutoSession(budget="1GiB")
+    for _ in range(3):
+        trained.step(session)
+    assert session.is_settled
+    assert "measured" not in session.explain()
+
+
+def test_a_given_bandwidth_is_of_another_drive() -> None:
+    trained = Trained()
+    session = AutoSession(budget="1MiB", bandwidth="200MB/s")
+    for _ in range(3):
+        trained.step(session)
+    assert session.is_settled
