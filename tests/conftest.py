@@ -73,7 +73,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.collect()
         gc.freeze()  # later collections need not scan the survivors
         # Threads of stores release their arrays a moment later.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 20
         while memory.allocated() > held and time.monotonic() < deadline:
             time.sleep(0.002)
         assert memory.allocated() <= held, "tensors outlived the test"

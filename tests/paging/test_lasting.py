@@ -122,7 +122,8 @@ def test_nothing_grows_in_a_thousand_steps(inside: bool) -> None:
         for _ in range(200):
             step(model, optimizer)
         seen.append(resources(offload))
-    slack = {"rss": 8 << 20, "objects": 300}
+    # More writes may be under way at once than before: as many as the window holds.
+    slack = {"rss": 8 << 20, "objects": 300, "files' size": 4 * PAGE}
     for name, count in seen[-1].items():
         assert count <= seen[1][name] + slack.get(name, 0), (name, seen)
 
