@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import SUM_BLOCK, Array, as_float, same_shape
+from offgrad.kernels._chunks import scratch
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
+from offgrad.kernels._reduce import sum_rows
 
 
 def prelu(x: Array, weight: Array, out: Array) -> None:
@@ -21,6 +23,12 @@ def prelu(x: Array, weight: Array, out: Array) -> None:
         with np.errstate(all="ignore"):
             a, w = as_float(x), as_float(weight)[:, None]
             out[...] = np.where(a > 0, a, a * w)
+        return
+    if x.shape[2] == 1:
+        rows, results = x.reshape(x.shape[:2]), out.reshape(x.shape[:2])
+        parallel_for(
+            lambda start, stop: _prelu_rows_loop(rows, weight, results, start, stop), *rows.shape
+        )
         return
     parallel_for(
         lambda start, stop: _prelu_loop(x, weight, out, start, stop),
@@ -38,6 +46,9 @@ def prelu_backward(
     if not uses_numba(grad, x, weight, *wanted):
         _prelu_backward_numpy(grad, x, weight, dx, dweight)
         return
+    if x.shape[2] == 1:
+        _prelu_backward_rows(grad, x, weight, dx, dweight)
+        return
     d = np.empty((0, 0, 0), x.dtype) if dx is None else dx
     # Of each channel of each sample.
     sums = np.zeros(x.shape[:2] if dweight is not None else (0, 0), np.float64)
@@ -48,6 +59,23 @@ def prelu_backward(
     )
     if dweight is not None:
         dweight[...] = sums.sum(0)
+
+
+def _prelu_backward_rows(
+    grad: Array, x: Array, weight: Array, dx: Array | None, dweight: Array | None
+) -> None:
+    """Write the gradients of samples without further dimensions: x [N, C, 1]."""
+    shape = x.shape[:2]
+    empty = np.empty((0, 0), x.dtype)
+    g, rows = grad.reshape(shape), x.reshape(shape)
+    d = empty if dx is None else dx.reshape(shape)
+    shares = empty if dweight is None else scratch(0, x.size, x.dtype).reshape(shape)
+    parallel_for(
+        lambda start, stop: _prelu_backward_rows_loop(g, rows, weight, d, shares, start, stop),
+        *shape,
+    )
+    if dweight is not None:
+        sum_rows(shares, dweight)
 
 
 @np.errstate(all="ignore")
@@ -98,3 +126,33 @@ def _prelu_backward_loop(
                     part += number(0) if block[j] > 0 else grads[j] * block[j]
                 total += part
             sums[n, c] = total
+
+
+@jit
+def _prelu_rows_loop(x: Any, weight: Any, out: Any, start: int, stop: int) -> None:
+    for n in range(start, stop):
+        row = x[n]
+        y = out[n]
+        for c in range(row.size):
+            scaled = row[c] * weight[c]
+            y[c] = row[c] if row[c] > 0 else scaled
+
+
+@jit
+def _prelu_backward_rows_loop(
+    grad: Any, x: Any, weight: Any, dx: Any, shares: Any, start: int, stop: int
+) -> None:
+    zero = x.dtype.type(0)
+    for n in range(start, stop):
+        g = grad[n]
+        row = x[n]
+        if dx.size > 0:
+            d = dx[n]
+            for c in range(row.size):
+                scaled = g[c] * weight[c]
+                d[c] = g[c] if row[c] > 0 else scaled
+        if shares.size > 0:
+            share = shares[n]
+            for c in range(row.size):
+                product = g[c] * row[c]
+                share[c] = zero if row[c] > 0 else product

@@ -338,6 +338,16 @@ def _large_elementwise(
     return lambda x: kernel(*([_large(x)] * inputs), _large(x), *rest)
 
 
+def _prelu(x: Array) -> None:
+    x = x.reshape(-1, 4, x.shape[-1])
+    kernels.prelu(x, x[0, :, 0].copy(), x.copy())
+
+
+def _prelu_backward(x: Array) -> None:
+    x = x.reshape(-1, 4, x.shape[-1])
+    kernels.prelu_backward(x, x, x[0, :, 0].copy(), x.copy(), x[0, :, 0].copy())
+
+
 def _elementary(ufunc: Any) -> Callable[[Array], None]:
     return lambda x: kernels.elementary(ufunc, *([_large(x)] * ufunc.nin), out=_large(x))
 
@@ -434,10 +444,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "hardswish backward": _elementwise(kernels.hardswish_backward, 2),
     "shrinking": _elementwise(kernels.shrink, 1, 1, 1),
     "threshold": _elementwise(kernels.threshold, 1, 1, 1),
-    "PReLU": lambda x: kernels.prelu(x[None], _statistics(x), x[None].copy()),
-    "PReLU backward": lambda x: kernels.prelu_backward(
-        x[None], x[None], _statistics(x), x[None].copy(), _statistics(x)
-    ),
+    "PReLU": _all(_prelu, lambda x: _prelu(x.T[..., None].copy())),
+    "PReLU backward": _all(_prelu_backward, lambda x: _prelu_backward(x.T[..., None].copy())),
     "ELU backward": _elementwise(kernels.elu_backward, 2, 1, 1, 1),
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
     **{f"{ufunc.__name__} of many": _elementary(ufunc) for ufunc in LOOPS},

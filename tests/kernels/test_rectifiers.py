@@ -67,7 +67,9 @@ def test_gradients(size: int, dtype: Any, backend: str) -> None:
     np.testing.assert_allclose(out, slope, 1e-6, 1e-6)
 
 
-@pytest.mark.parametrize("shape", [(0, 2, 3), (2, 3, 1), (3, 4, 5000), (2, 1, 9)])
+@pytest.mark.parametrize(
+    "shape", [(0, 2, 3), (2, 3, 1), (900, 1200, 1), (0, 3, 1), (3, 4, 5000), (2, 1, 9)]
+)
 def test_prelu_equals_numpy(shape: tuple[int, ...], dtype: Any) -> None:
     rng = np.random.default_rng(0)
     x, grad = rng.standard_normal((2, *shape)).astype(dtype)

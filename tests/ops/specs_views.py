@@ -84,9 +84,12 @@ VIEWS = [
                view=True)
         for nr, options in enumerate([(1, 2, 1), (-1, 3, 2), (1, 2, 3), (0, 3, 1)])
     ),
-    OpSpec("as_strided", (strided.AsStrided,),
+    OpSpec("as_strided", (strided.AsStrided, strided.Rearrange),
            lambda m, x: m.as_strided(x.contiguous(), (2, 2), (2, 1)), [((2, 3),)],
            lambda x: x.reshape(-1)[:4].reshape(2, 2), view=True),
+    # Some elements of a transpose, in another order.
+    OpSpec("as_strided_of_columns", (strided.AsStrided, strided.Rearrange),
+           lambda m, x: m.as_strided((x * 1).t(), (2, 4), (1, 3), 1) * 2, [((4, 3),)]),
     OpSpec("tensor_split", (Slice,), lambda m, x: m.tensor_split(x, 3, 1),
            [((2, 5),), ((2, 2),)], lambda x: np.array_split(x, 3, 1), view=True),
     OpSpec("tensor_split_indices", (Slice,), lambda m, x: m.tensor_split(x, (1, 3), 1),

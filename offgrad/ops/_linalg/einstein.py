@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.ops._core.dtypes import check_tensor
-from offgrad.ops._linalg.products import bmm, check_factors
+from offgrad.ops._linalg.products import bmm, check_factors, dot
 from offgrad.ops._shape.diagonals import diagonal
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _without_repeats(tensor: "Tensor", labels: list[Any]) -> "tuple[Tensor, list
 def _contract(
     tensors: "list[tuple[Tensor, list[Any]]]", result: list[Any], equation: str
 ) -> "Tensor":
-    """Multiply from left to right; sum over each label after its last use."""
+    """Multiply from left to right; sum over each label at its last use."""
     sizes: dict[Any, int] = {}
     for tensor, labels in tensors:
         for label, size in zip(labels, tensor._array.shape, strict=True):
@@ -134,21 +134,26 @@ def _contract(
                     f"einsum: the dimensions {label!r} of {equation!r} must have the same size, "
                     f"got {size} in a {describe(tensor)} and {sizes[label]} elsewhere"
                 )
+    uses = [label for _, labels in tensors for label in labels]
+    single = {label for label in uses if uses.count(label) == 1}.difference(result)
+    tensors = [_summed(*each, single) for each in tensors]
     tensor, labels = tensors[0]
-    for position in range(len(tensors)):
+    for position in range(1, len(tensors)):
         later = {label for _, each in tensors[position + 1 :] for label in each}
-        if position:
-            kept = later.union(result)
-            tensor, labels = _multiply(tensor, labels, *tensors[position], kept)
-        gone = [at for at, label in enumerate(labels) if label not in later.union(result)]
-        if gone:
-            tensor = tensor.sum(gone)
-            labels = [label for at, label in enumerate(labels) if at not in gone]
+        tensor, labels = _multiply(tensor, labels, *tensors[position], later.union(result))
     order = [labels.index(label) for label in result]
     if order != sorted(order):
         tensor = tensor.permute(order)
     shape = tuple(sizes[label] for label in result)
     return tensor if tensor._array.shape == shape else tensor.expand(shape)
+
+
+def _summed(tensor: "Tensor", labels: list[Any], over: set[Any]) -> "tuple[Tensor, list[Any]]":
+    """Return the sum over the labels in `over`."""
+    gone = [at for at, label in enumerate(labels) if label in over]
+    if not gone:
+        return tensor, labels
+    return tensor.sum(gone), [label for label in labels if label not in over]
 
 
 def _multiply(
@@ -157,38 +162,43 @@ def _multiply(
     """Return the product of two operands, summed over shared labels outside `kept`."""
     shape_a = dict(zip(labels_a, a._array.shape, strict=True))
     shape_b = dict(zip(labels_b, b._array.shape, strict=True))
-    shared = [label for label in labels_a if label in shape_b]
-    # A size of 1 broadcasts; if its label is summed over, the other operand is summed first.
-    for label in shared:
-        if shape_a[label] != shape_b[label] and label not in kept:
-            if shape_a[label] == 1:
-                b = b.sum(labels_b.index(label), keepdim=True)
-            else:
-                a = a.sum(labels_a.index(label), keepdim=True)
-            shape_a[label] = shape_b[label] = 1
+    # A shared dimension of size 1 broadcasts: it is left out, and the other operand alone has its
+    # label; if that is summed over, the other operand is summed first.
+    unequal = {x for x in labels_a if x in shape_b and shape_a[x] != shape_b[x]}
+    ones_a = {label for label in unequal if shape_a[label] == 1}
+    ones_b = unequal - ones_a
+    a, labels_a = _summed(a, labels_a, ones_a | (ones_b - kept))
+    b, labels_b = _summed(b, labels_b, ones_b | (ones_a - kept))
+    shared = [label for label in labels_a if label in labels_b]
     batch = [label for label in shared if label in kept]
     inner = [label for label in shared if label not in kept]
-    only_a = [label for label in labels_a if label not in shape_b]
-    only_b = [label for label in labels_b if label not in shape_a]
-    common = [max(shape_a[label], shape_b[label]) for label in batch]
-    if any(0 in (shape_a[label], shape_b[label]) for label in batch):
-        common = [
-            0 if 0 in (shape_a[label], shape_b[label]) else size
-            for label, size in zip(batch, common, strict=True)
-        ]
+    only_a = [label for label in labels_a if label not in shared]
+    only_b = [label for label in labels_b if label not in shared]
+    if not inner and (batch or not only_a or not only_b):
+        labels = [*labels_a, *only_b] if only_a else labels_b
+        return _aligned(a, labels_a, labels) * _aligned(b, labels_b, labels), labels
+    common = [shape_a[label] for label in batch]
 
     def arranged(
         tensor: "Tensor", labels: list[Any], sizes: dict[Any, int], *groups: list[Any]
     ) -> "Tensor":
         order = [label for group in groups for label in group]
-        permuted = tensor.permute([labels.index(label) for label in order])
-        full = [*common, *(sizes[label] for group in groups[1:] for label in group)]
-        flat = [prod(common), *(prod(sizes[label] for label in group) for group in groups[1:])]
-        if permuted._array.shape != tuple(full):
-            permuted = permuted.expand(full).contiguous()
-        return permuted.reshape(flat)
+        flat = [prod(sizes[label] for label in group) for group in groups]
+        return tensor.permute([labels.index(label) for label in order]).reshape(flat)
 
+    if inner and not (batch or only_a or only_b):
+        return dot(arranged(a, labels_a, shape_a, inner), arranged(b, labels_b, shape_b, inner)), []
     left = arranged(a, labels_a, shape_a, batch, only_a, inner)
     right = arranged(b, labels_b, shape_b, batch, inner, only_b)
     shape = [*common, *(shape_a[label] for label in only_a), *(shape_b[label] for label in only_b)]
     return bmm(left, right).reshape(shape), [*batch, *only_a, *only_b]
+
+
+def _aligned(tensor: "Tensor", labels: list[Any], all_labels: list[Any]) -> "Tensor":
+    """Return a view with the dimensions `all_labels`, of size 1 where the tensor has none."""
+    order = [labels.index(label) for label in all_labels if label in labels]
+    sizes = [
+        tensor._array.shape[labels.index(label)] if label in labels else 1 for label in all_labels
+    ]
+    permuted = tensor if order == sorted(order) else tensor.permute(order)
+    return permuted if len(order) == len(sizes) else permuted.view(sizes)

@@ -1,7 +1,7 @@
 """Views by strides: windows, and any geometry."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,13 +33,49 @@ class _ArrayInterface:
         }
 
 
-def _positions(shape: Sequence[int], stride: Sequence[int]) -> Array:
-    """Return the distance of each element of a geometry from the first, in elements."""
-    total = np.zeros(tuple(shape), np.int64)
-    for axis, (size, step) in enumerate(zip(shape, stride, strict=True)):
-        trailing = (1,) * (len(shape) - axis - 1)
-        total += (np.arange(size) * step).reshape(-1, *trailing)
-    return total
+class _Geometry(NamedTuple):
+    """Where the elements of an array lie; strides and offset count elements."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def positions(self) -> Array:
+        """Return the position of each element."""
+        total = np.full(self.shape, self.offset, np.int64)
+        for axis, (size, step) in enumerate(zip(self.shape, self.stride, strict=True)):
+            trailing = (1,) * (len(self.shape) - axis - 1)
+            total += (np.arange(size) * step).reshape(-1, *trailing)
+        return total
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first position, and the one after the last."""
+        if 0 in self.shape:
+            return 0, 0
+        ends = [(size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)]
+        below, above = (sum(limit(end, 0) for end in ends) for limit in (min, max))
+        return self.offset + below, self.offset + above + 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether two elements may have the same position."""
+        if 0 in self.shape:
+            return False
+        reach = 0
+        for step, size in sorted(
+            (abs(step), size) for step, size in zip(self.stride, self.shape, strict=True)
+        ):
+            if size > 1 and step <= reach:
+                return True
+            reach += (size - 1) * step
+        return False
+
+    def of(self, flat: Array, low: int) -> Array:
+        """Return the view of a vector whose first element has position `low`."""
+        strides = [step * flat.itemsize for step in self.stride]
+        start = flat[0 if 0 in self.shape else self.offset - low :]
+        return np.lib.stride_tricks.as_strided(start, self.shape, strides)
 
 
 class AsStrided(Op):
@@ -72,8 +108,11 @@ class AsStrided(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """Sum the gradients at each memory position; elements at the same one get equal shares."""
-        view_positions = _positions(self.size, self.stride) + self.offset
-        own_positions = _positions(self.shape, self.own_stride)
+        mine = _Geometry(self.shape, self.own_stride, 0)
+        taken = _Geometry(self.size, self.stride, self.offset)
+        if not (mine.overlaps or taken.overlaps):
+            return Rearrange.apply(grad, source=taken, target=mine)
+        view_positions, own_positions = taken.positions(), mine.positions()
         low = min((each.min() for each in (view_positions, own_positions) if each.size), default=0)
         high = max(
             (each.max() for each in (view_positions, own_positions) if each.size), default=-1
@@ -90,6 +129,26 @@ class AsStrided(Op):
             else own_positions
         )
         return result / wrap(shared.astype(grad._array.dtype)) if (shared > 1).any() else result
+
+
+class Rearrange(Op):
+    """Elements placed in zeros by one geometry, and read by another; keeps nothing."""
+
+    torch_name = "AsStridedBackward"
+
+    def forward(self, x: Array, source: _Geometry, target: _Geometry) -> Array:
+        """Return the elements at the positions of `target`; 0 where `source` has none."""
+        self.source, self.target = source, target
+        low = min(source.span[0], target.span[0])
+        flat = memory.zeros((max(source.span[1], target.span[1]) - low,), x.dtype)
+        if type(flat) is MetaArray:
+            return memory.empty(target.shape, x.dtype)
+        source.of(flat, low)[...] = x
+        read = target.of(flat, low)
+        return read if read.flags.c_contiguous else memory.copy(read)
+
+    def backward(self, grad: "Tensor") -> Any:
+        return Rearrange.apply(grad, source=self.target, target=self.source)
 
 
 class Unfold(Op):
