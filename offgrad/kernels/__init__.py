@@ -102,12 +102,15 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._prelu import prelu, prelu_backward
     from offgrad.kernels._products import matmul
     from offgrad.kernels._rectifiers import (
+        angle,
         hardsigmoid,
         hardswish,
         hardswish_backward,
+        lerp,
         relu,
         relu_backward,
         shrink,
+        sign,
         threshold,
     )
     from offgrad.kernels._recurrent import (
@@ -124,6 +127,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         in_parts,
         log_sum_exp,
         log_sum_exp_backward,
+        prod_axes,
         reduce_axes,
         sum_axes,
         sum_rows,
@@ -131,7 +135,13 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._resample import Taps, resample
     from offgrad.kernels._rms_norm import rms_norm, rms_norm_backward
     from offgrad.kernels._rows import add_rows, take_rows
-    from offgrad.kernels._scans import has_scans, log_cumsum_exp, recurrence, running_extreme
+    from offgrad.kernels._scans import (
+        cumprod,
+        has_scans,
+        log_cumsum_exp,
+        recurrence,
+        running_extreme,
+    )
     from offgrad.kernels._softmax import (
         log_softmax,
         log_softmax_backward,
@@ -155,6 +165,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         hypot,
         remainder,
     )
+    from offgrad.kernels._triangles import triangle
 
 from offgrad.memory import meta as _meta_arrays
 
@@ -174,6 +185,7 @@ __all__ = [
     "adamw_steps",
     "add_columns",
     "add_rows",
+    "angle",
     "are_probabilities",
     "are_within",
     "arg_extreme",
@@ -197,6 +209,7 @@ __all__ = [
     "ctc_loss",
     "ctc_loss_backward",
     "ctc_states",
+    "cumprod",
     "cumsum",
     "dropout",
     "dropout_mask",
@@ -232,6 +245,7 @@ __all__ = [
     "keep_where",
     "layer_norm",
     "layer_norm_backward",
+    "lerp",
     "log_softmax",
     "log_softmax_backward",
     "log_cumsum_exp",
@@ -255,6 +269,7 @@ __all__ = [
     "places",
     "prelu",
     "prelu_backward",
+    "prod_axes",
     "quadratic_backward",
     "radam_steps",
     "recurrence",
@@ -281,6 +296,7 @@ __all__ = [
     "sgd_steps",
     "shrink",
     "sigmoid",
+    "sign",
     "silu",
     "silu_backward",
     "single_threaded_blas",
@@ -298,6 +314,7 @@ __all__ = [
     "sum_rows",
     "take_rows",
     "threshold",
+    "triangle",
     "two_slopes_backward",
 ]
 

@@ -27,7 +27,9 @@ def prelu(x: Array, weight: Array, out: Array) -> None:
     if x.shape[2] == 1:
         rows, results = x.reshape(x.shape[:2]), out.reshape(x.shape[:2])
         parallel_for(
-            lambda start, stop: _prelu_rows_loop(rows, weight, results, start, stop), *rows.shape
+            lambda start, stop: _prelu_rows_loop(rows, weight, results, start, stop),
+            x.shape[0],
+            x.shape[1],
         )
         return
     parallel_for(
@@ -72,7 +74,8 @@ def _prelu_backward_rows(
     shares = empty if dweight is None else scratch(0, x.size, x.dtype).reshape(shape)
     parallel_for(
         lambda start, stop: _prelu_backward_rows_loop(g, rows, weight, d, shares, start, stop),
-        *shape,
+        shape[0],
+        shape[1],
     )
     if dweight is not None:
         sum_rows(shares, dweight)

@@ -1,4 +1,4 @@
-"""Rectifiers: functions of straight pieces, and the gradients that `_piecewise` lacks.
+"""Functions of straight pieces: rectifiers, with gradients that `_piecewise` lacks; sign, lerp.
 
 Compiled loops in float32. Arrays broadcast to `out`, which is C-contiguous; 16-bit floats are
 computed in float32. NaN stays.
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._chunks import by_loop, elementwise_flat
+from offgrad.kernels._chunks import CHUNK, by_loop, elementwise, elementwise_flat
 from offgrad.kernels._jit import Kernel, jit
 from offgrad.kernels._piecewise import _is_compiled, _numbers
 
@@ -70,6 +70,46 @@ def threshold(x: Array, out: Array, bound: float, value: float) -> None:
         out[...] = np.where(x <= numbers[0], numbers[1], x)
 
     _run(_threshold_loop, with_numpy, out, x, numbers=numbers)
+
+
+def sign(x: Array, out: Array) -> None:
+    """Write -1, 0 or 1 into `out`: the sign of real x; 0 for NaN."""
+
+    def with_numpy(x: Array, out: Array) -> None:
+        np.sign(x, out=out)
+        np.copyto(out, 0, where=np.isnan(x))
+
+    _run_many(_sign_loop, with_numpy, out, x)
+
+
+def angle(x: Array, out: Array) -> None:
+    """Write pi where x is negative, else 0, into `out`."""
+
+    def with_numpy(x: Array, out: Array) -> None:
+        np.multiply(x < 0, x.dtype.type(np.pi), out=out)
+        np.copyto(out, x, where=np.isnan(x))
+
+    _run_many(_angle_loop, with_numpy, out, x)
+
+
+def lerp(start: Array, end: Array, weight: Array, out: Array) -> None:
+    """Write start + weight (end - start) into `out`, from the nearer end: exact at both."""
+
+    def with_numpy(start: Array, end: Array, weight: Array, out: Array) -> None:
+        near_start = np.abs(weight) < 0.5
+        np.subtract(end, start, out=out)
+        np.multiply(out, np.where(near_start, weight, weight - 1), out=out)
+        np.add(out, np.where(near_start, start, end), out=out)
+
+    _run_many(_lerp_loop, with_numpy, out, start, end, weight)
+
+
+def _run_many(loop: Kernel[..., None], with_numpy: Any, out: Array, *arrays: Array) -> None:
+    """As `_run`, but few elements are not worth the compilation of a loop."""
+    if out.size > CHUNK and out.dtype == np.float32 and _is_compiled(out):
+        by_loop(loop, out, *arrays)
+    else:
+        elementwise(with_numpy, out, *arrays)
 
 
 def _run(
@@ -145,3 +185,33 @@ def _threshold_loop(x: Any, out: Any, bound: Any, value: Any) -> None:
     for i in range(x.size):
         a = x[i]
         out[i] = value if a <= bound else a
+
+
+@jit
+def _sign_loop(x: Any, out: Any) -> None:
+    one = x.dtype.type(1)
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        out[i] = one if x[i] > zero else (-one if x[i] < zero else zero)
+
+
+@jit
+def _angle_loop(x: Any, out: Any) -> None:
+    number = x.dtype.type
+    for i in range(x.size):
+        a = x[i]
+        turned = number(np.pi) if a < number(0) else number(0)
+        out[i] = turned if a == a else a
+
+
+@jit
+def _lerp_loop(start: Any, end: Any, weight: Any, out: Any) -> None:
+    number = start.dtype.type
+    for i in range(start.size):
+        a = start[i]
+        b = end[i]
+        near = abs(weight[i]) < number(0.5)
+        # Selections of what is computed anyway: LLVM would branch to compute one side.
+        factor = weight[i] - (number(0) if near else number(1))
+        distance = b - a
+        out[i] = (a if near else b) + distance * factor

@@ -11,7 +11,7 @@ import numpy as np
 from offgrad.kernels import _arrays
 from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, as_float, rows
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
-from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
 
 Reduce = Callable[..., Any]
@@ -81,6 +81,26 @@ def _sum_last(x: Array, out: Array) -> None:
 
     parallel_for(add, sums.size, BLOCK)
     out[...] = sums.sum(axis=1, dtype=np.float64)
+
+
+def prod_axes(x: Array, axes: tuple[int, ...], keepdims: bool, out: Array) -> None:
+    """Write the product of `x` over `axes` into `out`, in its dtype.
+
+    That of float32 rows is computed in float64, in the order of the elements: products of parts
+    may overflow, or vanish, where the whole does not.
+    """
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    if (
+        x.size <= BLOCK
+        or kept != list(range(len(kept)))
+        or not x.flags.c_contiguous
+        or x.dtype != np.float32
+        or not uses_numba(x, out)
+    ):
+        np.prod(x, axis=axes, keepdims=keepdims, dtype=out.dtype, out=out)
+        return
+    a, o = x.reshape(prod(x.shape[: len(kept)]), -1), out.reshape(-1)
+    parallel_for(lambda start, stop: _products_loop(a, o, start, stop), a.shape[0], a.shape[1])
 
 
 def reduce_axes(
@@ -295,4 +315,37 @@ def _row_sums_loop(x: Any, out: Any, cols: int, start: int, stop: int) -> None:
             for j in range(block.size):
                 part += block[j]
             total += part
+        out[i] = total
+
+
+@inlined
+def _times(total: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+    """Return a product, in this order: a helper's arithmetic is not rearranged.
+
+    In float64 the product of eight float32 numbers cannot overflow.
+    """
+    return total * (((a * b) * (c * d)) * ((e * f) * (g * h)))
+
+
+@jit
+def _products_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    number = np.float64
+    for i in range(start, stop):
+        row = x[i]
+        total = 1.0
+        whole = row.size - row.size % 8
+        for j in range(0, whole, 8):
+            total = _times(
+                total,
+                number(row[j]),
+                number(row[j + 1]),
+                number(row[j + 2]),
+                number(row[j + 3]),
+                number(row[j + 4]),
+                number(row[j + 5]),
+                number(row[j + 6]),
+                number(row[j + 7]),
+            )
+        for j in range(whole, row.size):
+            total = _times(total, number(row[j]), 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
         out[i] = total

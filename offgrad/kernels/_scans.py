@@ -41,6 +41,15 @@ def log_cumsum_exp(x: Array, out: Array) -> None:
     parallel_for(lambda start, stop: _log_cumsum_exp_loop(a, o, start, stop), *a.shape)
 
 
+def cumprod(x: Array, out: Array) -> None:
+    """Write the cumulative product of each row into `out`, of x's shape; in float64.
+
+    `has_scans` must be true.
+    """
+    a, o = rows(x), rows(out)
+    parallel_for(lambda start, stop: _cumprod_loop(a, o, start, stop), *a.shape)
+
+
 def recurrence(b: Array, a: Array, out: Array) -> None:
     """Write s[j] = b[j] + a[j] s[j - 1] along each row into `out`; s[-1] is 0.
 
@@ -82,6 +91,17 @@ def _log_cumsum_exp_loop(x: Any, out: Any, start: int, stop: int) -> None:
             else:
                 total += math.exp(value - highest)
             logs[j] = highest + math.log(total)
+
+
+@jit
+def _cumprod_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    for i in range(start, stop):
+        row = x[i]
+        products = out[i]
+        total = 1.0
+        for j in range(row.size):
+            total *= row[j]
+            products[j] = total
 
 
 @jit

@@ -55,6 +55,31 @@ def test_values(name: str, size: int, dtype: Any, backend: str) -> None:
 
 
 @pytest.mark.parametrize("size", [20, 300_000])
+def test_sign_and_angle(size: int, dtype: Any, backend: str) -> None:
+    x = _input(size, dtype)
+    out = np.empty_like(x)
+    kernels.sign(x, out)
+    np.testing.assert_array_equal(out, np.where(np.isnan(x), 0, np.sign(x)))
+    kernels.angle(x, out)
+    np.testing.assert_array_equal(
+        out, np.where(np.isnan(x), x, np.where(x < 0, np.asarray(np.pi, dtype), 0))
+    )
+
+
+@pytest.mark.parametrize("size", [20, 300_000])
+def test_lerp_is_exact_at_both_ends(size: int, dtype: Any, backend: str) -> None:
+    start, end = np.random.default_rng(0).standard_normal((2, size)).astype(dtype)
+    out, zero = np.empty_like(start), np.zeros(size, dtype)
+    kernels.lerp(start, end, zero, out)
+    np.testing.assert_array_equal(out, start)
+    kernels.lerp(start, end, zero + 1, out)
+    np.testing.assert_array_equal(out, end)
+    weight = np.linspace(-1, 2, size).astype(dtype)
+    kernels.lerp(start, end, weight, out)
+    np.testing.assert_allclose(out, start * (1 - weight) + end * weight, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("size", [20, 300_000])
 def test_gradients(size: int, dtype: Any, backend: str) -> None:
     x, grad = _input(size, dtype), np.ones(size, dtype)
     grad[3] = np.inf

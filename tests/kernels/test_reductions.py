@@ -82,3 +82,24 @@ def test_log_sum_exp_of_infinities() -> None:
     kernels.log_sum_exp(x, out)
     np.testing.assert_array_equal(out[:3], [-np.inf, np.inf, np.nan])
     np.testing.assert_allclose(out[3], np.log(2), 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (3, 50_001), (40_000, 5), (200_003,)])
+def test_products_of_rows_equal_numpy(shape: tuple[int, ...], dtype: Any, backend: str) -> None:
+    x = np.exp(np.random.default_rng(0).standard_normal(shape) / 100).astype(dtype)
+    out = np.empty(shape[:-1], dtype)
+    kernels.prod_axes(x, (len(shape) - 1,), False, out)
+    np.testing.assert_allclose(
+        out, x.astype(np.float64).prod(-1), 1e-2 if dtype == np.float32 else 1e-9
+    )
+
+
+def test_products_of_parts_do_not_overflow(dtype: Any, backend: str) -> None:
+    x = np.tile(np.array([1e3, 1e-3], dtype), 200_000)
+    out = np.empty((), dtype)
+    kernels.prod_axes(x, (0,), False, out)
+    np.testing.assert_allclose(out, 1, 1e-2)
+    x[:] = 1e3
+    x[3] = 0
+    kernels.prod_axes(x, (0,), False, out)
+    assert out == 0

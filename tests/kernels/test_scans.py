@@ -69,3 +69,11 @@ def test_other_arrays_have_none(rng: np.random.Generator) -> None:
     assert not kernels.has_scans(np.zeros(200_000, np.complex64))
     kernels.set_backend("numpy")
     assert not kernels.has_scans(np.zeros(200_000))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cumprod(shape: Any, dtype: Any, rng: np.random.Generator, agree: Agree) -> None:
+    x = np.exp(rng.normal(size=shape) / 100).astype(dtype)
+    out = np.empty_like(x)
+    kernels.cumprod(x, out)
+    agree(out, np.multiply.accumulate(x.astype(np.float64), axis=1))

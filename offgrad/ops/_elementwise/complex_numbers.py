@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.broadcasting import (
@@ -94,8 +95,7 @@ class Angle(Op):
         self.save(self=x if self.is_complex else None)
         if self.is_complex:
             return compute(np.arctan2, x.imag, x.real)
-        angle = np.where(x < 0, x.dtype.type(np.pi), x.dtype.type(0))
-        return np.where(np.isnan(x), x, angle)
+        return compute(kernels.angle, x)
 
     def backward(self, grad: "Tensor") -> Any:
         """d angle(x) = Im(conj(x) dx)/|x|^2, and 0 at 0."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.ops._core.broadcasting import (
     compute,
@@ -49,9 +49,10 @@ class Stepwise(Op):
 
 def sign_of(x: Array, out: Array) -> None:
     """Write the sign, -1, 0 or 1, or x/|x| for complex x; as PyTorch, 0 for a real NaN."""
-    np.sign(x, out=out)
     if category(x.dtype) == 2:
-        np.copyto(out, 0, where=np.isnan(x))
+        kernels.sign(x, out)
+    else:
+        np.sign(x, out=out)
 
 
 def _frac(x: Array, out: Array) -> None:

@@ -66,7 +66,10 @@ class LerpTensor(Broadcasting):
             self=start if need_weight else None,
             end=end if need_weight else None,
         )
-        return _by_pieces(_interpolate, *self.operands(start.dtype, start, end, weight))
+        start, end, weight = self.operands(start.dtype, start, end, weight)
+        out = memory.empty(np.broadcast_shapes(start.shape, end.shape, weight.shape), start.dtype)
+        kernels.lerp(start, end, weight, out)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Split the gradient by the weight; the weight's is the gradient times the distance."""
@@ -86,14 +89,6 @@ def _by_pieces(function: Callable[..., None], *arrays: Array) -> Array:
     out = memory.empty(np.broadcast_shapes(*[each.shape for each in arrays]), arrays[0].dtype)
     kernels.elementwise(function, out, *arrays)
     return out
-
-
-def _interpolate(start: Array, end: Array, weight: Array, out: Array) -> None:
-    """Write start + weight (end - start), from the nearer end: exact at both."""
-    near_start = np.abs(weight) < 0.5
-    np.subtract(end, start, out=out)
-    np.multiply(out, np.where(near_start, weight, weight - 1), out=out)
-    np.add(out, np.where(near_start, start, end), out=out)
 
 
 class AddProduct(Broadcasting):

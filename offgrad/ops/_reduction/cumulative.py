@@ -62,8 +62,11 @@ class Cumprod(Op):
 
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
-        out = memory.empty(x.shape, x.dtype)
-        np.multiply.accumulate(x, axis=dim, dtype=_wide(x.dtype), out=out)
+        if kernels.has_scans(x):
+            out = _along_rows(kernels.cumprod, dim, x)
+        else:
+            out = memory.empty(x.shape, x.dtype)
+            np.multiply.accumulate(x, axis=dim, dtype=_wide(x.dtype), out=out)
         self.save(self=x, result=out)
         return out
 

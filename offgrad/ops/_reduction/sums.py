@@ -143,7 +143,7 @@ class Prod(Reduction):
         self.dim = (
             dim[0] if dim is not None and len(dim) == 1 else dim
         )  # PyTorch's type of `_saved_dim`
-        np.prod(x, axis=self.dims, keepdims=keepdim, dtype=dtype, out=out)
+        kernels.prod_axes(x, self.dims, keepdim, out)
         self.save(self=x, result=out)
         return out
 

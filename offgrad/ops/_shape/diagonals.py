@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dims import integer, normalize_dim
@@ -117,7 +117,9 @@ class Tril(Op):
 
     def forward(self, x: Array, diagonal: int) -> Array:
         self.diagonal = diagonal
-        return np.tril(x, diagonal)
+        out = memory.empty(x.shape, x.dtype)
+        kernels.triangle(x, out, diagonal, upper=False)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         return tril(grad, self.diagonal)
@@ -128,7 +130,9 @@ class Triu(Op):
 
     def forward(self, x: Array, diagonal: int) -> Array:
         self.diagonal = diagonal
-        return np.triu(x, diagonal)
+        out = memory.empty(x.shape, x.dtype)
+        kernels.triangle(x, out, diagonal, upper=True)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         return triu(grad, self.diagonal)
