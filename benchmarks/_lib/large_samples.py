@@ -68,6 +68,13 @@ CALLS: dict[str, tuple[Any, Callable[[int], Sequence[Any]]]] = {
         lambda m, i, w: m.nn.functional.embedding(i, w),
         lambda n: [_spread(32000, 4 * n), (32000, 512)],
     ),
+    **{
+        f"embedding_bag_{mode}": (
+            lambda m, i, w, mode=mode: m.nn.functional.embedding_bag(i, w, mode=mode),
+            lambda n: [_spread(32000, 4 * n, 4), (32000, 512)],
+        )
+        for mode in ("sum", "mean", "max")
+    },
     "index_rows": (lambda m, x, i: x[i], lambda n: [(4 * n, 512), _spread(4 * n, 4 * n)]),
     "gather_first": (
         lambda m, x, i: x.gather(0, i),

@@ -10,9 +10,10 @@ import numpy as np
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import in_chunks
 from offgrad.kernels._jit import backend, jit, uses_numba
-from offgrad.kernels._parallel import BLOCK, parallel_for
+from offgrad.kernels._parallel import BLOCK, get_num_threads, parallel_for
 from offgrad.memory.meta import MetaArray
 
+_MIN_COLUMNS = 32
 _BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
@@ -95,11 +96,15 @@ def scatter_add(out: Array, index: Array, source: Array, dim: int) -> None:
             planes,
             per_plane * width,
         )
-    else:  # columns on different threads
+    else:  # columns on different threads: as wide as possible, since lines of the cache are read
+        width, threads = layout.width, get_num_threads()
+        columns = max(_MIN_COLUMNS, -(-width // (1 if threads == 1 else 2 * threads)))
         parallel_for(
-            lambda start, stop: _scatter_loop(*arrays, *numbers, start, stop, 0, rows),
-            layout.width,
-            rows,
+            lambda start, stop: _scatter_loop(
+                *arrays, *numbers, start * columns, min(stop * columns, width), 0, rows
+            ),
+            -(-width // columns),
+            rows * columns,
         )
 
 

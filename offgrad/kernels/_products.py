@@ -14,8 +14,9 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
+from offgrad.kernels._chunks import elementwise
 from offgrad.kernels._openblas import library
-from offgrad.kernels._parallel import Body, get_num_threads, parallel_for
+from offgrad.kernels._parallel import BLOCK, Body, get_num_threads, parallel_for
 from offgrad.kernels._product_loops import multiply_tile, usable
 
 DIRECT_COST = 1 << 20
@@ -47,7 +48,9 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         bias: [m].
     """
     inner = a.shape[-1]
-    if out.size * inner <= DIRECT_COST or out.dtype not in _BLAS_DTYPES or library() is None:
+    if inner == 1 and out.size > BLOCK:
+        elementwise(np.multiply, out, a, b)
+    elif out.size * inner <= DIRECT_COST or out.dtype not in _BLAS_DTYPES or library() is None:
         np.matmul(a, b, out=out)
     elif (count := prod(out.shape[:-2])) == 1:
         _one(a.reshape(a.shape[-2:]), b.reshape(b.shape[-2:]), out.reshape(out.shape[-2:]), bias)

@@ -86,3 +86,21 @@ def test_are_within(dtype: Any, size: int) -> None:
             assert kernels.are_within(index, -3, 100)
             assert not kernels.are_within(index, -2, 100)
             assert not kernels.are_within(index[::-1], 0, 100)
+
+
+def test_bits_of_sums_by_a_shared_index_depend_on_no_threads() -> None:
+    rng = np.random.default_rng(0)
+    source, index = rng.standard_normal((5000, 301)).astype(np.float32), rng.integers(0, 7, 5000)
+    before, found = kernels.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 16):
+            kernels.set_num_threads(threads)
+            out = np.zeros((7, 301), np.float32)
+            kernels.scatter_add(out, index, source, 0)
+            found.append(out)
+    finally:
+        kernels.set_num_threads(before)
+    assert all(np.array_equal(found[0], each) for each in found[1:])
+    expected = np.zeros((7, 301))
+    np.add.at(expected, index, source.astype(np.float64))
+    np.testing.assert_allclose(found[0], expected, 1e-3, 1e-3)

@@ -1,6 +1,7 @@
 """Splitting tensors: operations with several views as results."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,15 +56,16 @@ class _Split(Op):
         """Join the gradients, with zeros for pieces without one."""
         like = next(grad for grad in grads if grad is not None)
         shape = self.self_sym_sizes
-        return cat(
-            [
-                like.new_zeros((*shape[: self.dim], length, *shape[self.dim + 1 :]))
-                if grad is None
-                else grad
-                for grad, length in zip(grads, self.lengths, strict=True)
-            ],
-            self.dim,
-        )
+        parts: list[Tensor] = []
+        for is_zero, group in groupby(
+            zip(grads, self.lengths, strict=True), lambda pair: pair[0] is None
+        ):
+            if is_zero:  # neighbours at once
+                length = sum(length for _, length in group)
+                parts.append(like.new_zeros((*shape[: self.dim], length, *shape[self.dim + 1 :])))
+            else:
+                parts += [grad for grad, _ in group if grad is not None]
+        return cat(parts, self.dim)
 
 
 class Split(_Split):
