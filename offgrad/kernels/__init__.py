@@ -98,7 +98,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         rmsprop_steps,
         rprop_steps,
     )
-    from offgrad.kernels._piecewise import elu, elu_backward, two_slopes_backward
+    from offgrad.kernels._piecewise import elu, elu_backward, logit_backward, two_slopes_backward
     from offgrad.kernels._prelu import prelu, prelu_backward
     from offgrad.kernels._products import matmul
     from offgrad.kernels._rectifiers import (
@@ -254,6 +254,7 @@ __all__ = [
     "log_sum_exp_planes",
     "log_sigmoid",
     "log_sigmoid_backward",
+    "logit_backward",
     "lstm",
     "lstm_backward",
     "matmul",

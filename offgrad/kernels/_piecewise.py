@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._chunks import by_loop, elementwise_flat
+from offgrad.kernels._chunks import CHUNK, by_loop, elementwise_flat
 from offgrad.kernels._fastmath import exp_of_negative, expm1_of_negative
 from offgrad.kernels._jit import backend, jit
 
@@ -69,6 +69,17 @@ def two_slopes_backward(
         )
 
 
+def logit_backward(grad: Array, x: Array, out: Array, low: float, outside: float) -> None:
+    """Write ``grad / (x (1 - x))`` into `out`, and `outside` where x is not from low to 1 - low."""
+    numbers = _numbers(x.dtype, low, 1 - low, outside)
+    if _is_compiled(out) and out.size > CHUNK:
+        by_loop(_logit_backward_loop, out, grad, x, numbers=numbers)
+    else:
+        elementwise_flat(
+            lambda grad, x, out: _logit_backward_numpy(grad, x, out, *numbers), out, grad, x
+        )
+
+
 def _is_compiled(out: Array) -> bool:
     return out.dtype.itemsize < 8 and backend() == "numba"
 
@@ -106,6 +117,13 @@ def _two_slopes_backward_numpy(
     out[...] = grad * np.where(np.isnan(x), undefined, slope)
 
 
+def _logit_backward_numpy(
+    grad: Array, x: Array, out: Array, low: Any, high: Any, outside: Any
+) -> None:
+    slope = grad / (x * (1 - x))
+    out[...] = np.where((x >= low) & (x <= high), slope, outside)
+
+
 @jit
 def _elu_loop(x: Any, out: Any, scale: Any, below: Any, rate: Any) -> None:
     zero = x.dtype.type(0)
@@ -140,3 +158,15 @@ def _two_slopes_backward_loop(
         a = x[i]
         slope = outside if (a <= low) | (a >= high) else inside
         out[i] = grad[i] * (slope if a == a else undefined)
+
+
+@jit
+def _logit_backward_loop(grad: Any, x: Any, out: Any, low: Any, high: Any, outside: Any) -> None:
+    one = x.dtype.type(1)
+    for i in range(x.size):
+        a = x[i]
+        g = grad[i]
+        is_inside = (a >= low) & (a <= high)
+        product = a * (one - a)
+        # Selections of what is computed anyway: LLVM would branch to divide.
+        out[i] = (g if is_inside else outside) / (product if is_inside else one)

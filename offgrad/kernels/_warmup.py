@@ -448,6 +448,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "PReLU backward": _all(_prelu_backward, lambda x: _prelu_backward(x.T[..., None].copy())),
     "sign": _large_elementwise(kernels.sign, 1),
     "angle": _large_elementwise(kernels.angle, 1),
+    "logit backward": _large_elementwise(kernels.logit_backward, 2, 0, 0),
     "interpolation": _large_elementwise(kernels.lerp, 3),
     "triangles": lambda x: kernels.triangle(_large(x), _large(x), 0, upper=True),
     "products of rows": lambda x: kernels.prod_axes(_large(x), (1,), False, np.ones(600, x.dtype)),

@@ -77,3 +77,18 @@ def test_float16_is_computed_in_float32(rng: np.random.Generator) -> None:
         kernel(*inputs, out, *rest)
         kernel(*[each.astype(np.float32) for each in inputs], wide, *rest)
         np.testing.assert_array_equal(out, wide.astype(np.float16))
+
+
+@pytest.mark.parametrize("size", [20, 300_000])
+@pytest.mark.parametrize("limits", [(0, np.nan), (0.25, 0)])
+def test_logit_backward(size: int, limits: tuple[float, float], dtype: Any, backend: str) -> None:
+    x = np.linspace(-0.5, 1.5, size).astype(dtype)
+    x[:4] = 0, 1, np.nan, np.inf
+    grad = np.linspace(-1, 1, size).astype(dtype)
+    out = np.empty_like(x)
+    with np.errstate(all="ignore"):
+        kernels.logit_backward(grad, x, out, *limits)
+        low, outside = limits
+        slope = grad / (x * (1 - x))
+    expected = np.where((x >= low) & (x <= 1 - low), slope, outside)
+    np.testing.assert_allclose(out, expected, 1e-5 if dtype == np.float32 else 1e-12)

@@ -1,6 +1,7 @@
 """Exponentials, logarithms, roots and the logistic function, element by element."""
 
 from math import log as log_of
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from offgrad.ops._core.broadcasting import (
     compute,
     conj,
 )
+from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import check_ordered, check_tensor, floating
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.unary import FusedUnary, Unary
@@ -235,20 +237,45 @@ class Logit(Op):
     def forward(self, x: Array, eps: float | None) -> Array:
         self.eps = eps
         self.save(self=x)
-        out = memory.copy(x)
-        if eps is not None:
-            np.clip(x, eps, 1 - eps, out=out)
-        np.divide(out, 1 - out, out=out)
-        np.log(out, out=out)
+
+        def write(x: Array, out: Array) -> None:
+            limited = x if eps is None else np.clip(x, eps, 1 - eps, out=out)
+            np.divide(limited, 1 - limited, out=out)
+            np.log(out, out=out)
+
+        out = memory.empty(x.shape, x.dtype)
+        kernels.elementwise(write, out, x)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """d logit(x) = dx / (x (1 - x)); without eps NaN outside [0, 1]."""
-        x = self.saved("self")
-        low = 0 if self.eps is None else self.eps
-        outside = wrap(~((x._array >= low) & (x._array <= 1 - low)))
-        slope = grad / (x * (1 - x))
-        return slope.masked_fill(outside, float("nan") if self.eps is None else 0)
+        return LogitBackward.apply(grad, self.saved("self"), eps=self.eps)
+
+
+class LogitBackward(Op):
+    """g / (x (1 - x)), outside [eps, 1 - eps] 0, without eps NaN; keeps g and x."""
+
+    def forward(self, grad: Array, x: Array, eps: float | None) -> Array:
+        self.eps = eps
+        self.save(grad_output=grad, self=x)
+        out = memory.empty(x.shape, x.dtype)
+        kernels.logit_backward(grad, x, out, *_limits(eps))
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Differentiate the formula."""
+        low, outside = _limits(self.eps)
+
+        def reference(g: "Tensor", x: "Tensor") -> Any:
+            is_outside = wrap(~((x._array >= low) & (x._array <= 1 - low)))
+            return (g / (x * (1 - x))).masked_fill(is_outside, outside)
+
+        inputs = self.saved("grad_output"), self.saved("self")
+        return differentiate(reference, inputs, (grad,), self.needs_input_grad)
+
+
+def _limits(eps: float | None) -> tuple[float, float]:
+    """Return the lower limit of logit, and its derivative outside the limits."""
+    return (0, nan) if eps is None else (eps, 0)
 
 
 def neg(input: "Tensor") -> "Tensor":
