@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import memory
+from offgrad._dtype import DType
 from offgrad._layout import contiguous_format
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, alias, describe, metadata
+from offgrad.autograd.tensor_base import TensorBase, alias, describe, metadata, wrap
 from offgrad.ops._core.dims import (
     given_once,
     integers,
@@ -141,14 +142,20 @@ def _resolve(shape: tuple[int, ...], input: "Tensor", where: str) -> tuple[int, 
     return shape
 
 
-def view(input: "Tensor", *shape: Any, size: Any = None) -> "Tensor":
+def view(input: "Tensor", *shape: Any, size: Any = None, dtype: Any = None) -> "Tensor":
     """Return a view of another shape, given one by one or as `size`; one size may be -1.
+
+    With a dtype instead of a shape return the same bytes as elements of that dtype, detached.
 
     Raises:
         RuntimeError: if the elements do not fit, or the memory layout needs a copy (use `reshape`).
     """
-    if len(shape) == 1 and isinstance(shape[0], np.dtype | type):
-        raise NotImplementedError("view(dtype) is not supported; use to(dtype), which converts")
+    if len(shape) == 1 and isinstance(shape[0], DType | np.dtype | type):
+        (dtype,), shape = given_once(shape, dtype, "view", "dtype"), ()
+    if dtype is not None:
+        if shape or size is not None:
+            raise TypeError(f"view: takes a shape or a dtype, got both, dtype={dtype}")
+        return _reinterpret(check_tensor(input, "view"), np.dtype(dtype))
     target = _resolve(
         sizes(given_once(shape, size, "view", "size"), "view"), check_tensor(input, "view"), "view"
     )
@@ -159,6 +166,29 @@ def view(input: "Tensor", *shape: Any, size: Any = None) -> "Tensor":
             f"{input.stride()}; use reshape()"
         )
     return result
+
+
+def _reinterpret(input: "Tensor", dtype: np.dtype[Any]) -> "Tensor":
+    """Return the bytes of `input` as elements of `dtype`, outside the graph as in PyTorch."""
+    array = input._array
+    given, wanted = array.itemsize, dtype.itemsize
+    if given != wanted:
+        where = f"view: self, a {describe(input)}, as {dtype.name} (different element sizes)"
+        if not array.ndim:
+            raise RuntimeError(f"{where}: self.dim() cannot be 0")
+        *steps, step = input.stride()
+        if array.size and step != 1:
+            raise RuntimeError(f"{where}: self.stride(-1) must be 1, got {step}")
+        for name, count in (
+            ("self.size(-1)", array.shape[-1]),
+            ("self.storage_offset()", input.storage_offset()),
+            *((f"self.stride({dim})", each) for dim, each in enumerate(steps)),
+        ):
+            if count * given % wanted:
+                raise RuntimeError(
+                    f"{where}: {name} must be divisible by {wanted // given}, got {count}"
+                )
+    return wrap(array.view(dtype), input._storage)
 
 
 def _try_view(input: "Tensor", shape: tuple[int, ...]) -> "Tensor | None":
