@@ -265,7 +265,12 @@ def test_numpys_names_of_arguments(same: Any, call: Callable[[Any], Any]) -> Non
     same(call)
 
 
-WARNINGS = {
+def failing(call: Callable[[], Any]) -> None:
+    with pytest.raises(RuntimeError):
+        call()
+
+
+WARNINGS: dict[str, Callable[[Any], Any]] = {
     "T of a vector": lambda m: m.ones(3).T,
     "T of a matrix": lambda m: m.ones(3, 2).T,
     "meshgrid": lambda m: m.meshgrid(m.arange(2), m.arange(3)),
@@ -276,6 +281,16 @@ WARNINGS = {
     "std of two": lambda m: m.ones(2, 1).std(0),
     "biased var of one": lambda m: m.ones(1).var(unbiased=False),
     "mse_loss that broadcasts": lambda m: m.nn.functional.mse_loss(m.ones(2, 1), m.ones(2)),
+    "mse_loss that fails to broadcast": lambda m: failing(
+        lambda: m.nn.functional.mse_loss(m.ones(2, 3), m.ones(2, 4))
+    ),
+    "bytes": lambda m: m.frombuffer(b"12", dtype=m.uint8),
+    "a bytearray": lambda m: m.frombuffer(bytearray(b"12"), dtype=m.uint8),
+    "a constant array": lambda m: m.from_numpy(np.broadcast_to(np.ones(1), 3)),
+    "where of uint8": lambda m: m.where(m.ones(2, dtype=m.uint8), m.ones(2), m.ones(2)),
+    "index of uint8": lambda m: m.ones(2)[m.ones(2, dtype=m.uint8)],
+    "cross": lambda m: m.cross(m.ones(3), m.ones(3)),
+    "cross along": lambda m: m.cross(m.ones(3), m.ones(3), dim=0),
     "mean of kl_div": lambda m: m.nn.functional.kl_div(m.ones(2), m.ones(2)),
     "sum of kl_div": lambda m: m.nn.functional.kl_div(m.ones(2), m.ones(2), reduction="sum"),
 }

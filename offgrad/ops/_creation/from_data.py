@@ -1,6 +1,5 @@
 """Tensors from numbers, sequences, arrays and buffers."""
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,14 +139,21 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> "Tensor":
     """
     if not isinstance(ndarray, np.ndarray):
         raise TypeError(f"from_numpy takes a NumPy array, got {type(ndarray).__name__}")
-    if not ndarray.flags.writeable:
-        warnings.warn(
-            f"The given NumPy array is not writable, shape {list(ndarray.shape)}: operations that "
-            "change the tensor in place will raise; copy the array to change it",
-            UserWarning,
-            stacklevel=2,
+    if ndarray.size and min(ndarray.strides, default=0) < 0:
+        raise ValueError(
+            "from_numpy: the array has negative strides, as a reversed view has them; copy the "
+            f"array, got strides {ndarray.strides}"
         )
+    if not ndarray.flags.writeable:
+        _warn_not_writable(f"NumPy array is not writable, shape {list(ndarray.shape)}")
     return wrap(check_numeric(ndarray, "from_numpy()"), Storage(ndarray, external=True))
+
+
+def _warn_not_writable(what: str) -> None:
+    warn_program(
+        f"The given {what}: operations that change the tensor in place will raise; copy it to "
+        "change it"
+    )
 
 
 def frombuffer(
@@ -168,6 +174,8 @@ def frombuffer(
     array = np.frombuffer(buffer, np.dtype(dtype), count, offset)
     if not array.size:
         raise ValueError("frombuffer: the buffer, or what follows its offset, is empty")
+    if not array.flags.writeable:
+        _warn_not_writable("buffer is not writable")
     result = wrap(array, Storage(array, external=True))
     return set_requires_grad(result, requires_grad)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from offgrad import memory
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
 from offgrad.ops._core.broadcasting import (
@@ -290,7 +291,8 @@ def where(condition: "Tensor", input: Any = None, other: Any = None) -> Any:
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
     if check_tensor(condition, "where")._array.dtype == np.uint8:
-        condition = ne(condition, 0)  # bools of old PyTorch code
+        warn_program("where received a uint8 condition, which is deprecated; use a bool tensor")
+        condition = ne(condition, 0)
     if condition._array.dtype != np.bool_:
         raise RuntimeError(f"where needs a bool condition, got {condition._array.dtype.name}")
     if isinstance(input, TensorBase) or isinstance(other, TensorBase):

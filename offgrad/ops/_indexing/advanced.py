@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dtypes import as_tensor_of, category, element
@@ -244,7 +245,8 @@ def parse(index: Any) -> "tuple[tuple[Any, ...], tuple[Any, ...], list[Tensor]]"
                     f"{describe(item)}"
                 )
             if array.dtype == np.uint8:
-                add_tensor(wrap(array.astype(np.bool_)))  # masks of old PyTorch code
+                warn_program("indexing with dtype uint8 is deprecated; use a bool tensor as a mask")
+                add_tensor(wrap(array.astype(np.bool_)))
             elif array.ndim == 0 and array.dtype != np.bool_:
                 view.append(int(array))
             else:

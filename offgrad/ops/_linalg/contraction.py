@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offgrad import memory
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.ops._core.broadcasting import (
@@ -60,6 +61,10 @@ def cross(input: "Tensor", other: "Tensor", dim: int | None = None) -> "Tensor":
         sizes = check_tensor(input, "cross")._array.shape
         if 3 not in sizes:
             raise RuntimeError(f"cross: a dimension of size 3 is needed, got a {describe(input)}")
+        warn_program(
+            "Using torch.cross without specifying the dim arg is deprecated; pass dim, or use "
+            "linalg.cross, whose default is the last"
+        )
         dim = sizes.index(3)
     return linalg_cross(input, other, dim=dim)
 

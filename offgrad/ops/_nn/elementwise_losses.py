@@ -59,11 +59,11 @@ def _broadcast(input: "Tensor", target: "Tensor", where: str) -> "tuple[Tensor, 
         a, b = a.to(dtype), b.to(dtype)
     if a._array.shape == b._array.shape:
         return a, b
-    check_broadcastable(where, a, b)
     warn_program(
         f"{where}: input and target are broadcast, which is rarely meant: got a {describe(input)} "
         f"and a {describe(target)}"
     )
+    check_broadcastable(where, a, b)
     a, b = broadcast_tensors(a, b)
     return a, b
 
