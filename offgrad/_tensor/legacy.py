@@ -7,6 +7,7 @@ import numpy as np
 from offgrad import ops
 from offgrad._dtype import DTYPES, DType
 from offgrad._tensor import type_names
+from offgrad._warning import warn_program
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.device import CPU, is_meta
 from offgrad.ops._core.dims import is_integer
@@ -85,4 +86,8 @@ def set_default_tensor_type(t: Any, /) -> None:
     Raises:
         TypeError: for types of integers.
     """
+    warn_program(
+        "torch.set_default_tensor_type() is deprecated; use set_default_dtype() and "
+        "set_default_device()"
+    )
     ops.set_default_dtype(type_names.dtype_named(t))

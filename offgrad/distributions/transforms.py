@@ -5,6 +5,7 @@ from typing import Any as _Any
 
 import numpy as _np
 
+from offgrad import linalg as _linalg
 from offgrad import ops as _ops
 from offgrad._missing import missing as _missing
 from offgrad._size import Size as _Size
@@ -320,7 +321,7 @@ class PositiveDefiniteTransform(_PlainTransform):
         return factor @ factor.mT
 
     def _inverse(self, y: _Tensor) -> _Tensor:
-        return LowerCholeskyTransform().inv(_ops.cholesky(y))
+        return LowerCholeskyTransform().inv(_linalg.cholesky(y))
 
 
 __getattr__ = _missing("offgrad.distributions.transforms")

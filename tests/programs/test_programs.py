@@ -53,6 +53,7 @@ def test_every_module_has_programs() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of nn.utils.weight_norm
+@pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str) -> None:
     np.testing.assert_allclose(PROGRAMS[name](offgrad), expected(name), rtol=1e-4, atol=1e-6)

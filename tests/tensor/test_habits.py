@@ -125,7 +125,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "index of a float": lambda m: [1, 2][m.tensor(1.0)],
     "len of none": lambda m: len(m.tensor(1)),
     "iterate none": lambda m: list(m.tensor(1)),
-    "default type": lambda m: m.set_default_tensor_type(m.FloatTensor),
     "float8": lambda m: (m.tensor([1, 2.1]).to(m.float8_e5m2), m.ones(1).to(m.float8_e4m3fn)),
     "float8 back": lambda m: m.tensor([1, 2.1]).to(m.float8_e4m3fn).float(),
     "float8 type": lambda m: m.ones(1).to(m.float8_e4m3fn).type(),
@@ -270,6 +269,12 @@ def failing(call: Callable[[], Any]) -> None:
         call()
 
 
+def masked_attention(m: Any, attn_dtype: Any, padding_dtype: Any) -> None:
+    x = m.ones(3, 1, 4)
+    padding = m.zeros(1, 3, dtype=padding_dtype)
+    m.nn.MultiheadAttention(4, 2)(x, x, x, padding, attn_mask=m.zeros(3, 3, dtype=attn_dtype))
+
+
 WARNINGS: dict[str, Callable[[Any], Any]] = {
     "T of a vector": lambda m: m.ones(3).T,
     "T of a matrix": lambda m: m.ones(3, 2).T,
@@ -291,6 +296,23 @@ WARNINGS: dict[str, Callable[[Any], Any]] = {
     "index of uint8": lambda m: m.ones(2)[m.ones(2, dtype=m.uint8)],
     "cross": lambda m: m.cross(m.ones(3), m.ones(3)),
     "cross along": lambda m: m.cross(m.ones(3), m.ones(3), dim=0),
+    "soft_margin_loss that broadcasts": lambda m: m.nn.functional.soft_margin_loss(
+        m.ones(2, 3), m.ones(3)
+    ),
+    "soft_margin_loss that does not": lambda m: failing(
+        lambda: m.nn.functional.soft_margin_loss(m.ones(2, 1), m.ones(2))
+    ),
+    "default type": lambda m: m.set_default_tensor_type(m.FloatTensor),
+    "cholesky": lambda m: m.cholesky(m.eye(2)),
+    "qr": lambda m: m.qr(m.eye(2)),
+    "masks of two dtypes": lambda m: masked_attention(m, m.float32, m.bool),
+    "masks of one dtype": lambda m: masked_attention(m, m.bool, m.bool),
+    "encoder with masks of two dtypes": lambda m: m.nn.TransformerEncoderLayer(4, 2)(
+        m.ones(3, 1, 4), m.zeros(3, 3), m.zeros(1, 3, dtype=m.bool)
+    ),
+    "decoder with masks of two dtypes": lambda m: m.nn.TransformerDecoderLayer(4, 2)(
+        *(m.ones(3, 1, 4),) * 2, m.zeros(3, 3), None, m.zeros(1, 3, dtype=m.bool)
+    ),
     "mean of kl_div": lambda m: m.nn.functional.kl_div(m.ones(2), m.ones(2)),
     "sum of kl_div": lambda m: m.nn.functional.kl_div(m.ones(2), m.ones(2), reduction="sum"),
 }

@@ -4,6 +4,7 @@ from typing import Any
 
 from offgrad import ops
 from offgrad._tensor.tensor import Tensor
+from offgrad._warning import warn_program
 from offgrad.nn import functional as F
 from offgrad.nn import init
 from offgrad.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -122,6 +123,15 @@ class MultiheadAttention(Module):
             average_attn_weights: return the heads' mean; else [B, heads, T, S].
             is_causal: `attn_mask` is causal.
         """
+        if (
+            attn_mask is not None
+            and key_padding_mask is not None
+            and attn_mask.dtype is not key_padding_mask.dtype
+        ):
+            warn_program(
+                "Support for mismatched key_padding_mask and attn_mask is deprecated. Use the same "
+                f"dtype for both, got {key_padding_mask.dtype} and {attn_mask.dtype}"
+            )
         is_turned = self.batch_first and query.dim() == key.dim() == value.dim() == 3
         if is_turned:
             query, key, value = transposed(query, key, value)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.results import result
@@ -113,6 +114,7 @@ def linalg_cholesky(A: "Tensor", *, upper: bool = False) -> "Tensor":
 
 def cholesky(input: "Tensor", upper: bool = False) -> "Tensor":
     """Return the Cholesky factor of Hermitian matrices; `linalg.cholesky` is the newer name."""
+    warn_program("torch.cholesky is deprecated in favor of torch.linalg.cholesky")
     return linalg_cholesky(input, upper=upper)
 
 
@@ -182,6 +184,7 @@ def linalg_qr_of(A: "Tensor", mode: str = "reduced") -> linalg_qr:
 
 def qr(input: "Tensor", some: bool = True) -> linalg_qr:
     """Return Q and R, with min(m, n) columns of Q where `some`; `linalg.qr` is the newer name."""
+    warn_program("torch.qr is deprecated in favor of torch.linalg.qr, which takes a mode")
     return linalg_qr_of(input, "reduced" if some else "complete")
 
 

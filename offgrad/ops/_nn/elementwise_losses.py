@@ -161,7 +161,14 @@ def huber_loss(
 
 
 def soft_margin_loss(input: "Tensor", target: "Tensor", reduction: str = "mean") -> "Tensor":
-    """Return ``log(1 + exp(-target * input))`` for targets -1 and 1."""
+    """Return ``log(1 + exp(-target * input))`` for targets -1 and 1, which may broadcast.
+
+    Raises:
+        RuntimeError: if the targets do not broadcast to the shape of the input.
+    """
+    shape = check_tensor(input, "soft_margin_loss")._array.shape
+    if check_tensor(target, "soft_margin_loss")._array.shape != shape:
+        target = target.expand(shape)
     return _pair(SoftMarginLoss, input, target, reduction, "soft_margin_loss")
 
 
