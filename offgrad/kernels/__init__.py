@@ -35,7 +35,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         softplus,
         softplus_backward,
     )
-    from offgrad.kernels._along_dim import are_within, gather, scatter_add
+    from offgrad.kernels._along_dim import are_within, gather, scatter, scatter_add
     from offgrad.kernels._attention import attention, attention_backward
     from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
     from offgrad.kernels._chunks import (
@@ -289,6 +289,7 @@ __all__ = [
     "running_extreme",
     "scale_all",
     "scaled_softmax_planes",
+    "scatter",
     "scatter_add",
     "scratch",
     "set_backend",

@@ -9,7 +9,7 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import in_chunks
-from offgrad.kernels._jit import backend, jit, uses_numba
+from offgrad.kernels._jit import Kernel, backend, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, get_num_threads, parallel_for
 from offgrad.memory.meta import MetaArray
 
@@ -76,21 +76,40 @@ def scatter_add(out: Array, index: Array, source: Array, dim: int) -> None:
     What is added to one element is added in the order of `source`, on any number of threads.
     """
     if not uses_numba(out, source) or not _is_compiled(out, source, index, dim):
-        if index.ndim == out.ndim:
-            grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in index.shape)])
-            grid[dim] = index
-            np.add.at(out, tuple(grid), source)
-        else:
-            where: Any = (*(slice(None),) * dim, index)
-            np.add.at(out, where, source)
+        np.add.at(out, _where(out, index, dim), source)
         return
+    _scatter(_scatter_loop, out, index, source, dim)
+
+
+def scatter(out: Array, index: Array, source: Array, dim: int) -> None:
+    """Write each element of `source` over the element of `out` that its index chooses.
+
+    As `scatter_add`; of several at one element the last one stays.
+    """
+    if not _is_compiled(out, source, index, dim):
+        out[_where(out, index, dim)] = source
+        return
+    bits = _BITS[out.dtype.itemsize]
+    _scatter(_put_loop, out.view(bits), index, source.view(bits), dim)
+
+
+def _where(out: Array, index: Array, dim: int) -> tuple[Any, ...]:
+    """Return the places of `out` that an index along `dim` chooses."""
+    if index.ndim != out.ndim:
+        return (*(slice(None),) * dim, index)
+    grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in index.shape)])
+    grid[dim] = index
+    return tuple(grid)
+
+
+def _scatter(loop: Kernel[..., None], out: Array, index: Array, source: Array, dim: int) -> None:
     layout = _Layout(out, source, index, dim)
     arrays, numbers = (out.reshape(-1), _vector(index), source.reshape(-1)), layout.numbers
     planes, rows = layout.rows // layout.rows_in_plane, layout.rows
     if planes > 1 or layout.step == 0:  # planes on different threads
         per_plane, width = layout.rows_in_plane, layout.width
         parallel_for(
-            lambda start, stop: _scatter_loop(
+            lambda start, stop: loop(
                 *arrays, *numbers, 0, width, start * per_plane, stop * per_plane
             ),
             planes,
@@ -100,7 +119,7 @@ def scatter_add(out: Array, index: Array, source: Array, dim: int) -> None:
         width, threads = layout.width, get_num_threads()
         columns = max(_MIN_COLUMNS, -(-width // (1 if threads == 1 else 2 * threads)))
         parallel_for(
-            lambda start, stop: _scatter_loop(
+            lambda start, stop: loop(
                 *arrays, *numbers, start * columns, min(stop * columns, width), 0, rows
             ),
             -(-width // columns),
@@ -220,3 +239,30 @@ def _scatter_loop(
         else:
             for r in range(first, last):
                 part[np.uintp(at[r * index_step] * scale + r)] += values[r]
+
+
+@jit
+def _put_loop(
+    target: Any,
+    index: Any,
+    source: Any,
+    width: int,
+    rows_in_plane: int,
+    plane: int,
+    scale: int,
+    step: int,
+    index_rows: int,
+    index_row_step: int,
+    index_step: int,
+    first: int,
+    last: int,
+    start: int,
+    stop: int,
+) -> None:
+    for row in range(start, stop):
+        base = (row // rows_in_plane) * plane
+        part = target[base : base + plane]
+        at = index[(row % index_rows) * index_row_step :]
+        values = source[row * width : (row + 1) * width]
+        for r in range(first, last):
+            part[np.uintp(at[r * index_step] * scale + r * step)] = values[r]

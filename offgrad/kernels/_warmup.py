@@ -122,6 +122,7 @@ def _gather(x: Array) -> None:
 def _scatter_add(x: Array) -> None:
     source = _large(x)
     kernels.scatter_add(source.copy(), np.zeros(source.shape, np.int64), source, 1)
+    kernels.scatter(source.copy(), np.zeros(source.shape, np.int64), source, 1)
 
 
 def _copy(x: Array) -> None:

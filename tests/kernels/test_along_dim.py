@@ -104,3 +104,18 @@ def test_bits_of_sums_by_a_shared_index_depend_on_no_threads() -> None:
     expected = np.zeros((7, 301))
     np.add.at(expected, index, source.astype(np.float64))
     np.testing.assert_allclose(found[0], expected, 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int16, np.complex64])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_scatter_leaves_the_last(dtype: Any, dim: int, rng: np.random.Generator) -> None:
+    shape = (*SHAPE[:dim], 100, *SHAPE[dim + 1 :])
+    source = (rng.normal(size=shape) * 100).astype(dtype)
+    index = _index(rng, shape, SHAPE[dim], np.int64)
+    start = (rng.normal(size=SHAPE) * 100).astype(dtype)
+    out, expected = start.copy(), start.copy()
+    kernels.scatter(out, index, source, dim)
+    for last in range(100):
+        at = (slice(None),) * dim + (slice(last, last + 1),)
+        np.put_along_axis(expected, index[at], source[at], dim)
+    np.testing.assert_array_equal(out, expected)

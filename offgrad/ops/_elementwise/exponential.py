@@ -239,9 +239,8 @@ class Logit(Op):
         self.save(self=x)
 
         def write(x: Array, out: Array) -> None:
-            limited = x if eps is None else np.clip(x, eps, 1 - eps, out=out)
-            np.divide(limited, 1 - limited, out=out)
-            np.log(out, out=out)
+            limited = x if eps is None else np.clip(x, eps, 1 - eps)
+            kernels.elementary(np.log, np.asarray(limited / (1 - limited)), out=out)
 
         out = memory.empty(x.shape, x.dtype)
         kernels.elementwise(write, out, x)

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["gather", "put", "scatter", "scatter_add", "take", "take_along_dim"]
 
 
-def _grid(index: Array, dim: int) -> tuple[Array, ...]:
-    grid = list(np.ogrid[tuple(slice(size) for size in index.shape)])
-    grid[dim] = index
-    return tuple(grid)
-
-
 def _part(array: Array, index: Array) -> Array:
     """Return the part of `array` of the shape of `index`, from the first element on."""
     return array[tuple(slice(size) for size in index.shape)]
@@ -44,10 +38,6 @@ class _AtIndex(Op):
         self.dim = dim
         self.save(index=index)
         return np.atleast_1d(index)
-
-    def grid(self, index: Array, dim: int) -> tuple[Array, ...]:
-        """Save the index; return it for NumPy."""
-        return _grid(self.keep(index, dim), dim)
 
     def source_gradient(self, grad: "Tensor", shape: tuple[int, ...]) -> "Tensor":
         """Return `grad` at the index, padded with zeros to the shape of a larger source."""
@@ -113,9 +103,9 @@ class Scatter(_AtIndex):
     def forward(self, x: Array, index: Array, source: Array, dim: int) -> Array:
         self.shape = source.shape
         out = memory.copy(x)
-        where = self.grid(index, dim)
-        if index.size:
-            np.atleast_1d(out)[where] = _part(np.atleast_1d(source), where[dim])
+        at = self.keep(index, dim)
+        values = memory.contiguous(_part(np.atleast_1d(source), at))
+        kernels.scatter(np.atleast_1d(out), at, values, dim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -135,9 +125,10 @@ class ScatterValue(_AtIndex):
 
     def forward(self, x: Array, index: Array, dim: int, value: Any) -> Array:
         out = memory.copy(x)
-        where = self.grid(index, dim)
-        if index.size:
-            np.atleast_1d(out)[where] = value
+        at = self.keep(index, dim)
+        values = memory.empty(at.shape, out.dtype)
+        values[...] = value
+        kernels.scatter(np.atleast_1d(out), at, values, dim)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
