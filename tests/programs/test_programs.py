@@ -18,6 +18,7 @@ from tests.programs import (
     numerics,
     reinforcement,
     sequences,
+    states,
     structures,
     vision,
 )
@@ -36,6 +37,7 @@ MODULES = (
     numerics,
     reinforcement,
     sequences,
+    states,
     structures,
     vision,
 )
