@@ -135,15 +135,9 @@ def from_numpy(ndarray: np.ndarray[Any, Any]) -> "Tensor":
 
     Raises:
         TypeError: if it is not an array of numbers.
-        ValueError: for negative strides, as a reversed view of an array has them.
     """
     if not isinstance(ndarray, np.ndarray):
         raise TypeError(f"from_numpy takes a NumPy array, got {type(ndarray).__name__}")
-    if ndarray.size and min(ndarray.strides, default=0) < 0:
-        raise ValueError(
-            "from_numpy: the array has negative strides, as a reversed view has them; copy the "
-            f"array, got strides {ndarray.strides}"
-        )
     if not ndarray.flags.writeable:
         _warn_not_writable(f"NumPy array is not writable, shape {list(ndarray.shape)}")
     return wrap(check_numeric(ndarray, "from_numpy()"), Storage(ndarray, external=True))
