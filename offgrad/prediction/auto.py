@@ -161,8 +161,9 @@ class AutoSession(OffloadSession):
     def _begin_trial(self) -> None:
         """Turn to the plan of the step that begins."""
         assert self._trial is not None
-        self._auto.plan = self._trial.plan
-        self._is_trying = not self._trial.is_over
+        with self._lock:  # the pass of another thread may end
+            self._auto.plan = self._trial.plan
+            self._is_trying = not self._trial.is_over
         self._renew()
         self._began = time.perf_counter()
 
