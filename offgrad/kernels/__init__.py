@@ -24,6 +24,8 @@ from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_thr
 
 if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._activations import (
+        glu,
+        glu_backward,
         log_sigmoid,
         log_sigmoid_backward,
         mish,
@@ -226,6 +228,8 @@ __all__ = [
     "gelu",
     "gelu_backward",
     "get_num_threads",
+    "glu",
+    "glu_backward",
     "group_norm",
     "group_norm_backward",
     "fill_where",

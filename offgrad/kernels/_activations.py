@@ -1,4 +1,4 @@
-"""Sigmoid, SiLU, softplus, log-sigmoid and Mish, and their gradients.
+"""Sigmoid, SiLU, softplus, log-sigmoid, Mish and GLU, and their gradients.
 
 In float32 compiled loops, but for Mish; in float64 NumPy's functions, which are vectorised. Arrays
 broadcast to `out`, which is C-contiguous; 16-bit floats are computed in float32.
@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import Array, as_float
 from offgrad.kernels._chunks import by_loop, elementwise_flat, scratch
 from offgrad.kernels._fastmath import exp_of_negative, log1p_of_share, quadratic
-from offgrad.kernels._jit import backend, jit
+from offgrad.kernels._jit import backend, jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
 
 FEW = 1024
 """So many elements take longer in pieces than in NumPy's slower functions."""
@@ -111,6 +112,33 @@ def mish_backward(grad: Array, x: Array, out: Array) -> None:
     elementwise_flat(_mish_backward, out, grad, x)
 
 
+def glu(x: Array, out: Array) -> None:
+    """Write a / (1 + e^-b) into `out`, a and b the halves of x (Dauphin et al., 2017).
+
+    Args:
+        x: [N, 2, L], C-contiguous.
+        out: [N, L], likewise.
+    """
+    if uses_numba(x, out):
+        parallel_for(lambda start, stop: _glu_loop(x, out, start, stop), out.size)
+    else:
+        _glu_numpy(x, out)
+
+
+def glu_backward(grad: Array, x: Array, dx: Array) -> None:
+    """Write the gradient of GLU's input into `dx`.
+
+    Args:
+        grad: [N, L], C-contiguous.
+        x: [N, 2, L], likewise.
+        dx: as x.
+    """
+    if uses_numba(grad, x, dx):
+        parallel_for(lambda start, stop: _glu_backward_loop(grad, x, dx, start, stop), grad.size)
+    else:
+        _glu_backward_numpy(grad, x, dx)
+
+
 def _is_compiled(out: Array) -> bool:
     return out.dtype.itemsize < 8 and backend() == "numba"
 
@@ -150,6 +178,20 @@ def _softplus_backward_numpy(
 ) -> None:
     scaled = x * x.dtype.type(beta)
     out[...] = np.where(scaled > threshold, grad, grad / (1 + np.exp(-scaled)))
+
+
+@np.errstate(all="ignore")
+def _glu_numpy(x: Array, out: Array) -> None:
+    a, b = as_float(x[:, 0]), as_float(x[:, 1])
+    out[...] = a / (1 + np.exp(-b))
+
+
+@np.errstate(all="ignore")
+def _glu_backward_numpy(grad: Array, x: Array, dx: Array) -> None:
+    g, a, b = as_float(grad), as_float(x[:, 0]), as_float(x[:, 1])
+    share = g / (1 + np.exp(-b))
+    dx[:, 0] = share
+    dx[:, 1] = a * share / (1 + np.exp(b))
 
 
 def _filled(number: int, x: Array, value: float) -> Array:
@@ -261,3 +303,48 @@ def _softplus_backward_loop(grad: Any, x: Any, out: Any, beta: Any, threshold: A
         e = exp_of_negative(-abs(scaled))
         slope = (e if scaled < zero else one) / (one + e)
         out[i] = g if scaled > threshold else g * slope
+
+
+@jit
+def _glu_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    number = x.dtype.type
+    zero, one = number(0), number(1)
+    length = out.shape[1]
+    at = start
+    while at < stop:
+        n = at // length
+        j = at % length
+        count = min(length - j, stop - at)
+        a = x[n, 0, j : j + count]
+        b = x[n, 1, j : j + count]
+        y = out[n, j : j + count]
+        for i in range(count):
+            gate = b[i]
+            e = exp_of_negative(-abs(gate))
+            y[i] = a[i] * ((e if gate < zero else one) / (one + e))
+        at += count
+
+
+@jit
+def _glu_backward_loop(grad: Any, x: Any, dx: Any, start: int, stop: int) -> None:
+    number = x.dtype.type
+    zero, one = number(0), number(1)
+    length = grad.shape[1]
+    at = start
+    while at < stop:
+        n = at // length
+        j = at % length
+        count = min(length - j, stop - at)
+        g = grad[n, j : j + count]
+        a = x[n, 0, j : j + count]
+        b = x[n, 1, j : j + count]
+        da = dx[n, 0, j : j + count]
+        db = dx[n, 1, j : j + count]
+        for i in range(count):
+            gate = b[i]
+            e = exp_of_negative(-abs(gate))
+            scale = one / (one + e)
+            share = g[i] * ((e if gate < zero else one) * scale)
+            da[i] = share
+            db[i] = a[i] * (share * ((one if gate < zero else e) * scale))
+        at += count

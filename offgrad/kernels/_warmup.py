@@ -339,6 +339,15 @@ def _large_elementwise(
     return lambda x: kernel(*([_large(x)] * inputs), _large(x), *rest)
 
 
+def _glu(x: Array) -> None:
+    kernels.glu(x.reshape(2, 2, -1), x.reshape(2, -1)[:, :8].copy())
+
+
+def _glu_backward(x: Array) -> None:
+    halves = x.reshape(2, 2, -1)
+    kernels.glu_backward(halves[:, 0].copy(), halves, halves.copy())
+
+
 def _prelu(x: Array) -> None:
     x = x.reshape(-1, 4, x.shape[-1])
     kernels.prelu(x, x[0, :, 0].copy(), x.copy())
@@ -445,6 +454,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "hardswish backward": _elementwise(kernels.hardswish_backward, 2),
     "shrinking": _elementwise(kernels.shrink, 1, 1, 1),
     "threshold": _elementwise(kernels.threshold, 1, 1, 1),
+    "GLU": _glu,
+    "GLU backward": _glu_backward,
     "PReLU": _all(_prelu, lambda x: _prelu(x.T[..., None].copy())),
     "PReLU backward": _all(_prelu_backward, lambda x: _prelu_backward(x.T[..., None].copy())),
     "sign": _large_elementwise(kernels.sign, 1),

@@ -180,3 +180,30 @@ def test_sigmoid_of_special_values(size: int, dtype: Any, backend: str) -> None:
     out = np.empty_like(x)
     kernels.sigmoid(x, out)
     np.testing.assert_allclose(out[:7], [np.nan, 1, 0, 1, 0, 1 / (1 + np.exp(80.0)), 0.5], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 2, 5), (1, 2, 200_001), (70_000, 2, 3), (0, 2, 4), (4, 2, 0)]
+)
+def test_glu(shape: Any, dtype: Any, rng: np.random.Generator, agree: Agree, backend: str) -> None:
+    x = (rng.normal(size=shape) * 4).astype(dtype)
+    grad = rng.normal(size=(shape[0], shape[2])).astype(dtype)
+    out, dx = np.empty_like(grad), np.empty_like(x)
+    kernels.glu(x, out)
+    kernels.glu_backward(grad, x, dx)
+    (a, b), g = np.moveaxis(x.astype(np.float64), 1, 0), grad.astype(np.float64)
+    agree(out, a * _sigmoid(b))
+    agree(dx, np.stack([g * _sigmoid(b), g * a * _sigmoid(b) * _sigmoid(-b)], 1))
+
+
+def test_glu_of_special_values(dtype: Any, backend: str) -> None:
+    gates = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e30, -1e30, 200, -200]
+    x = np.array([[np.full(len(gates), 2.0), gates]], dtype)
+    out, dx = np.empty((1, len(gates)), dtype), np.empty_like(x)
+    kernels.glu(x, out)
+    kernels.glu_backward(np.ones_like(out), x, dx)
+    sigmoid = _sigmoid(x[0, 1].astype(np.float64))
+    np.testing.assert_allclose(out[0], 2 * sigmoid, rtol=1e-6, atol=1e-37)
+    np.testing.assert_allclose(dx[0, 0], sigmoid, rtol=1e-6, atol=1e-37)
+    slope = 2 * sigmoid * _sigmoid(-x[0, 1].astype(np.float64))
+    np.testing.assert_allclose(dx[0, 1], slope, rtol=1e-6, atol=1e-37)

@@ -1,6 +1,7 @@
 """Smooth activation functions, each one operation that keeps its input."""
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -256,17 +257,46 @@ class Glu(Op):
     def forward(self, x: Array, dim: int) -> Array:
         self.dim = dim
         self.save(self=x)
-        first, second = np.split(x, 2, dim)
-        out = memory.empty(second.shape, x.dtype)
-        kernels.sigmoid(second, out)
-        kernels.elementwise(np.multiply, out, first, out)
+        axis = dim % x.ndim
+        shape = *x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :]
+        out = memory.empty(shape, x.dtype)
+        if type(out) is not MetaArray:
+            kernels.glu(*_halves(x, out, dim))
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """da = g s, db = g a s (1 - s)."""
-        first, second = chunk(self.saved("self"), 2, self.dim)
-        s = sigmoid(second)
-        return cat([grad * s, grad * first * s * (1 - s)], self.dim)
+        return GluBackward.apply(grad, self.saved("self"), dim=self.dim)
+
+
+class GluBackward(Op):
+    """da = g sigmoid(b), db = g a sigmoid(b) (1 - sigmoid(b)), in one array; keeps g and x."""
+
+    torch_name = "GluBackwardBackward0"
+
+    def forward(self, grad: Array, x: Array, dim: int) -> Array:
+        self.dim = dim
+        self.save(grad=grad, self=x)
+        out = memory.empty(x.shape, x.dtype)
+        if type(out) is not MetaArray:
+            halves, gradient = _halves(x, memory.contiguous(grad), dim)
+            kernels.glu_backward(gradient, halves, out.reshape(halves.shape))
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        def reference(g: "Tensor", x: "Tensor") -> "Tensor":
+            a, b = chunk(x, 2, self.dim)
+            s = sigmoid(b)
+            return cat([g * s, g * a * s * (1 - s)], self.dim)
+
+        inputs = self.saved("grad"), self.saved("self")
+        return differentiate(reference, inputs, (grad,), self.needs_input_grad)
+
+
+def _halves(x: Array, half: Array, dim: int) -> tuple[Array, Array]:
+    """Return x as [N, 2, L] and an array of half its size along `dim` as [N, L]."""
+    axis = dim % x.ndim
+    planes, length = prod(half.shape[:axis]), prod(half.shape[axis:])
+    return memory.contiguous(x).reshape(planes, 2, length), half.reshape(planes, length)
 
 
 def silu(input: "Tensor") -> "Tensor":
