@@ -38,9 +38,12 @@ def for_blas(array: Array) -> Array:
     A copy keeps the memory order of the last two dimensions, as a copy in a store does, so that
     BLAS gets the same orientation and gives the same bits for either.
     """
+    flags = array.flags
+    if flags.c_contiguous:
+        return array
     if array.ndim < 2 or 1 in array.shape[-2:]:
-        return memory.contiguous(array)
-    if array.flags.c_contiguous or (array.ndim == 2 and array.flags.f_contiguous):
+        return memory.copy(array)
+    if array.ndim == 2 and flags.f_contiguous:
         return array
     rows, columns = array.strides[-2:]
     item = array.itemsize
@@ -184,7 +187,8 @@ def check_factors(where: str, *tensors: "Tensor") -> None:
     """
     first = check_tensor(tensors[0], where)._array.dtype
     for each in tensors[1:]:
-        if check_tensor(each, where)._array.dtype != first:
+        dtype = check_tensor(each, where)._array.dtype
+        if dtype is not first and dtype != first:
             raise shape_error(where, "factors must have the same dtype", tensors[0], each)
     if first == np.bool_:
         raise NotImplementedError(f"{where} is not defined for bools; convert to a number")
