@@ -22,7 +22,8 @@ from offgrad.autograd.node import (
     end_pass,
 )
 from offgrad.autograd.override_state import state as override_state
-from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
+from offgrad.autograd.save_hooks import Unpacker
+from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.memory import Storage, announce_uses
 from offgrad.memory.meta import MetaArray

@@ -5,7 +5,8 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from offgrad.autograd.saved_tensor import PairHooks, pop_hooks, push_hooks, state
+from offgrad.autograd.save_hooks import PairHooks
+from offgrad.autograd.saved_tensor import pop_hooks, push_hooks, state
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.saved_tensor import Save, SavedTensor, Unpacker, pop_hooks, push_hooks
+from offgrad.autograd.save_hooks import Unpacker
+from offgrad.autograd.saved_tensor import Save, SavedTensor, pop_hooks, push_hooks
 from offgrad.autograd.tensor_base import wrap
 from offgrad.memory import copy
 

@@ -6,15 +6,16 @@ a reference cycle). Under hooks it holds only the object that ``pack`` returned.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offgrad.autograd import grad_mode
-from offgrad.autograd.tensor_base import TensorBase, describe, without_array, wrap
+from offgrad.autograd.save_hooks import PairHooks, SaveHooks, Unpacker
+from offgrad.autograd.tensor_base import TensorBase, address, describe, without_array, wrap
 from offgrad.memory import POOL_THRESHOLD, Storage, copy, track_saver
 from offgrad.memory.meta import MetaArray, meters
 
@@ -36,11 +37,13 @@ class Save:
         is_parameter: whether it is a leaf that requires grad, an `nn.Parameter`, or a view of one.
         is_data: whether it came from outside the node, and neither it nor its base requires grad:
             an input, a target, a buffer, which the program may hold as well.
+        node_covers_storage: whether the tensor has gaps that other saves of the node fill, as
+            query, key and value do that are slices of one product.
     """
 
     __slots__ = (
-        "_tensor", "array", "is_data", "is_output", "is_parameter", "op", "owner", "slot",
-        "storage",
+        "_tensor", "array", "is_data", "is_output", "is_parameter", "node_covers_storage", "op",
+        "owner", "slot", "storage",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +58,9 @@ class Save:
         self.is_output = is_output
         self.is_parameter = not is_output and is_parameter(owner)
         self.is_data = not (is_output or is_own or self.is_parameter or owner._requires_grad)
+        self.node_covers_storage = not self.array.flags.c_contiguous and _cover(
+            getattr(node, "_saves", {}).values(), self.array, self.storage.root
+        )
         self._tensor: Tensor | None = None
 
     @property
@@ -65,6 +71,19 @@ class Save:
         return self._tensor
 
 
+def _cover(saved: "Iterable[NDArray[Any] | None]", array: "NDArray[Any]", root: Any) -> bool:
+    """Return whether the arrays in `root`, each a part of it as `array` is, cover it."""
+    if array.nbytes >= root.nbytes or not root.flags.c_contiguous:
+        return False
+    begin = address(root)
+    parts = {
+        (start, each.shape, each.strides): each.nbytes
+        for each in saved
+        if each is not None and begin <= (start := address(each)) < begin + root.nbytes
+    }
+    return bool(sum(parts.values()) >= root.nbytes)
+
+
 def is_parameter(tensor: TensorBase) -> bool:
     """Return whether it stays in memory anyway: a leaf that requires grad, or an `nn.Parameter`."""
     return tensor._grad_fn is None and (tensor._requires_grad or tensor._is_module_parameter)
@@ -72,66 +91,6 @@ def is_parameter(tensor: TensorBase) -> bool:
 
 KEEP = object()
 """`SaveHooks.pack` returns it to keep the tensor as if there were no hooks."""
-
-
-class SaveHooks(Protocol):
-    """Hooks for saving; the innermost of a thread gets each tensor that a node saves."""
-
-    needs_replay: bool
-    """Whether they may need the replay of the operation that made a tensor."""
-
-    @property
-    def pack(self) -> Callable[[Save], Any]:
-        """A function, called once for each tensor with grad mode off, that returns an object to
-        hold in its place, or `KEEP`.
-        """
-
-    @property
-    def unpacker(self) -> "Unpacker":
-        """The object that gets the order of a backward pass, and unpacks."""
-
-
-class Unpacker(Protocol):
-    """Gives saved tensors back."""
-
-    def unpack(self, packed: Any) -> "Tensor":
-        """Return a tensor with the saved content. Called as often as backward needs it."""
-
-    def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
-        """Learn the order in which a backward pass will unpack.
-
-        Returns:
-            A function to be called when the pass is over, however it ended.
-        """
-
-    def sources(self) -> "Iterable[SavedTensor]":
-        """Return the saved tensors that it will unpack itself, before it can unpack anything."""
-
-
-class PairHooks:
-    """A plain ``(pack, unpack)`` pair of functions on tensors, PyTorch's kind."""
-
-    needs_replay = False
-
-    def __init__(self, pack: "Callable[[Tensor], Any]", unpack: "Callable[[Any], Tensor]") -> None:
-        self.pack_tensor = pack
-        self._unpack = unpack
-
-    def pack(self, save: Save) -> Any:
-        return self.pack_tensor(save.tensor)
-
-    @property
-    def unpacker(self) -> Unpacker:
-        return self
-
-    def unpack(self, packed: Any) -> "Tensor":
-        return self._unpack(packed)
-
-    def plan(self, packed: Sequence[Any]) -> Callable[[], None]:
-        return lambda: None  # a pair has no use for the order
-
-    def sources(self) -> "Iterable[SavedTensor]":
-        return ()
 
 
 class _State(threading.local):

@@ -116,7 +116,7 @@ def drop_array(tensor: TensorBase) -> None:
     if tensor._spec is None:
         array, root = tensor._array, tensor._storage.root
         element = np.empty(1, array.dtype)
-        tensor._offset = _address(array) - _address(root)
+        tensor._offset = address(array) - address(root)
         tensor._spec = np.lib.stride_tricks.as_strided(
             element, array.shape, array.strides, writeable=False
         )
@@ -165,7 +165,8 @@ def in_batches(tensors: "Iterable[Tensor]") -> "Iterator[list[Tensor]]":
         yield batch
 
 
-def _address(array: NDArray[Any]) -> int:
+def address(array: NDArray[Any]) -> int:
+    """Return where the first element of `array` lies in memory."""
     return int(array.__array_interface__["data"][0])
 
 

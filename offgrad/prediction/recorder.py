@@ -252,6 +252,7 @@ class SaveRecorder:
             is_output=save.is_output,
             made_by="" if maker is None else type(maker).__name__,
             is_data=save.is_data,
+            node_covers_storage=save.node_covers_storage,
             memory=self._memory_of(save.storage, step),
             begin=address(array) - address(save.storage.root),
             strides=array.strides,

@@ -81,6 +81,7 @@ class SavedTensorRecord:
     Attributes:
         op, slot, module, dtype, shape, is_parameter, is_output, made_by: see `SaveContext`.
         is_data: whether the program may hold it as well: an input, a target, a buffer.
+        node_covers_storage: see `Save`.
         memory: the index of its memory.
         begin: the offset of its first element there, in bytes.
         strides: in bytes.
@@ -102,6 +103,7 @@ class SavedTensorRecord:
     strides: tuple[int, ...]
     recipe: Recipe | None = None
     ratios: dict[str, float] = field(default_factory=dict)
+    node_covers_storage: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -227,7 +227,7 @@ class _Run:
         array = np.ndarray.__new__(
             MetaArray, save.shape, np.dtype(save.dtype), root, save.begin, save.strides
         )
-        part = StorageRange.of(array, storage)
+        part = StorageRange.of(array, storage, node_covers_storage=save.node_covers_storage)
         recomputation = self._recomputation(save, part)
         context = SaveContext(
             op=save.op,

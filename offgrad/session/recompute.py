@@ -14,7 +14,8 @@ import numpy as np
 from offgrad import memory
 from offgrad.autograd import replay as replays
 from offgrad.autograd.replay import Replay
-from offgrad.autograd.saved_tensor import SavedTensor, Unpacker
+from offgrad.autograd.save_hooks import Unpacker
+from offgrad.autograd.saved_tensor import SavedTensor
 from offgrad.autograd.views import ViewChain
 from offgrad.memory import PendingCopy, Storage
 from offgrad.policies.base import MAX_RECOMPUTE_OPS

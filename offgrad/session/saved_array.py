@@ -70,6 +70,11 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def _is_dense(root: Array) -> bool:
+    """Return whether the memory of a storage has no gaps, in whatever order its dimensions are."""
+    return root.flags.c_contiguous or compact(root)[2]
+
+
 class StorageRange(NamedTuple):
     """The part of a storage that an array covers.
 
@@ -82,6 +87,7 @@ class StorageRange(NamedTuple):
         is_dense: whether `data` is C-contiguous: its bytes have no gaps.
         can_be_shared: whether a store or budget can take the bytes from the storage, without a
             copy.
+        node_covers_storage: see `Save`.
     """
 
     array: Array
@@ -91,15 +97,25 @@ class StorageRange(NamedTuple):
     layout: Layout
     is_dense: bool
     can_be_shared: bool
+    node_covers_storage: bool = False
 
     @classmethod
-    def of(cls, array: Array, storage: Storage) -> "StorageRange":
+    def of(
+        cls, array: Array, storage: Storage, node_covers_storage: bool = False
+    ) -> "StorageRange":
         """Return the part of `storage` that `array` covers."""
         root = storage.root
         data, layout, is_dense = compact(array)
-        can_be_shared = is_dense and root.flags.c_contiguous and not storage.external
+        can_be_shared = is_dense and _is_dense(root) and not storage.external
         begin = address(array) - address(root)
-        return cls(array, storage, begin, data, layout, is_dense, can_be_shared)
+        return cls(
+            array, storage, begin, data, layout, is_dense, can_be_shared, node_covers_storage
+        )
+
+    @property
+    def whole(self) -> "StorageRange":
+        """The whole storage."""
+        return StorageRange.of(self.storage.root, self.storage)
 
     @property
     def layout_in_storage(self) -> Layout:
@@ -208,7 +224,7 @@ class SavedArray:
 
     def note_copy(self, storage: Storage, offset: int) -> None:
         """Note that `storage`, at its present version, holds the same bytes from `offset` on."""
-        if storage.root.flags.c_contiguous:
+        if _is_dense(storage.root):
             storage.is_noted = True
             self._copy = (ref(storage), storage.version, offset)
 
@@ -227,7 +243,8 @@ class SavedArray:
             reference, version, offset = self._copy
             storage = reference()
             if storage is not None and storage.version == version:
-                return storage, storage.root.reshape(-1).view("u1")[offset : offset + self.nbytes]
+                flat = compact(storage.root)[0].reshape(-1).view("u1")
+                return storage, flat[offset : offset + self.nbytes]
         return None
 
     def take_buffer(self) -> Array | None:

@@ -5,7 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from offgrad.autograd import saved_tensor
-from offgrad.autograd.saved_tensor import Save, SaveHooks, Unpacker, pop_hooks, push_hooks
+from offgrad.autograd.save_hooks import SaveHooks, Unpacker
+from offgrad.autograd.saved_tensor import Save, pop_hooks, push_hooks
 from offgrad.nn import Module
 from offgrad.nn.hooks.call_stack import Call
 from offgrad.policies import ByModule, Policy

@@ -163,7 +163,7 @@ class OffloadSession(ShownSession):
 
     def pack(self, save: Save, policy: Policy, recomputes: bool = True) -> Any:
         """Place a tensor by `policy`, which may `Recompute`; return a `PackedTensor`, or `KEEP`."""
-        part = StorageRange.of(save.array, save.storage)
+        part = StorageRange.of(save.array, save.storage, save.node_covers_storage)
         recomputation = recomputation_for(save.owner, part, self) if recomputes else None
         ops = 0 if recomputation is None else recomputation.ops
         call = calls.innermost
@@ -183,6 +183,16 @@ class OffloadSession(ShownSession):
         """Carry out a placement, which `recomputed` carries out if it is given: see `pack`."""
         is_kept = isinstance(placement, Keep) or not part.data.nbytes
 
+        can_defer = is_data and is_lossless and not part.storage.external
+        # The slices of one storage are not copied one by one.
+        stores_whole = (
+            part.node_covers_storage
+            and isinstance(placement, Store)
+            and is_lossless
+            and recomputed is None
+            and not (is_data or part.storage.external)
+        )
+
         with masked:  # stores' waits admit interrupts
             # Dedup
             if self._passes.dead or self._deferred_writes.released:
@@ -192,6 +202,11 @@ class OffloadSession(ShownSession):
                 ranges = self._dedup.ranges_of(part.storage)
                 match = ranges.find(part, placement, lossless=is_lossless)
                 saved = None if is_kept else match.saved
+                key, layout = match.key, match.layout
+                if saved is None and stores_whole:
+                    part, layout = part.whole, part.layout_in_storage
+                    whole = ranges.find(part, placement, lossless=True)
+                    saved, key = whole.saved, whole.key
                 if saved is not None and isinstance(saved.state, InMemory):
                     saved.state.cached.budget.touch(saved.state.cached)
             finally:
@@ -209,7 +224,6 @@ class OffloadSession(ShownSession):
                 if saved is None:
                     saved = new = SavedArray(part.data, row, self._ledger, is_lossless)
                     attributes = store_attributes(context)
-                    can_defer = is_data and is_lossless and not part.storage.external
                     if recomputed is not None:
                         if not self._recompute_later(saved, part, recomputed):
                             is_kept, new = True, None
@@ -223,8 +237,8 @@ class OffloadSession(ShownSession):
                     elif isinstance(placement, Store):
                         began = time.perf_counter()
                         self._write(saved, part, placement, attributes)
-                    ranges.put(match.key, saved, part)
-                return PackedTensor(saved, match.layout)
+                    ranges.put(key, saved, part)
+                return PackedTensor(saved, layout)
             finally:
                 # Ledger
                 seconds = 0.0 if began is None else time.perf_counter() - began

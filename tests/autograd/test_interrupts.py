@@ -13,7 +13,8 @@ from offgrad_storage import interrupts
 import offgrad
 from offgrad import nn
 from offgrad.autograd import Function, anomaly, engine, grad_mode, once_differentiable, saved_tensor
-from offgrad.autograd.saved_tensor import PairHooks, pop_hooks, push_hooks
+from offgrad.autograd.save_hooks import PairHooks
+from offgrad.autograd.saved_tensor import pop_hooks, push_hooks
 from offgrad.nn.hooks.call_stack import calls
 from offgrad.nn.hooks.registry import HookMethods, global_hooks
 from offgrad.ops._random import replay

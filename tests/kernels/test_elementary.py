@@ -59,12 +59,11 @@ def test_results_are_accurate(ufunc: Any, rng: np.random.Generator) -> None:
     kernels.elementary(ufunc, *arrays, out=out)
     exact = ufunc(*[each.astype(np.float64) for each in arrays])
     ulps = _ulps(out, exact)
-    if ufunc is np.tan:  # larger ones are NumPy's, and so is what shares a block with them
-        assert ulps[np.isfinite(exact)].max() <= 2
+    if ufunc is np.tan:  # larger angles are NumPy's, and so are those that share a block with them
         small = np.abs(arrays[0]) <= MAX_ANGLE
         alone = np.empty(small.sum(), np.float32)
         kernels.elementary(ufunc, arrays[0][small], out=alone)
-        ulps = _ulps(alone, exact[small])
+        assert _ulps(alone, exact[small]).max() <= 0.6
     elif ufunc in SUMS:
         near_0 = np.abs(exact) <= 0.1
         ulps = np.where(near_0, 0, ulps)

@@ -189,3 +189,49 @@ def test_the_store_gets_op_slot_module_and_step_of_each_array(tmp_path: Path) ->
             name: [value] for name, value in expected.items()
         }
         del out
+
+
+def test_slices_that_one_operation_saves_are_stored_as_their_storage(
+    store: RecordingStore,
+) -> None:
+    x = normal(1, 4, 6, 96)
+    expected = _attention_of_slices(x, nullcontext())
+    session = everything(store)
+    gradient = _attention_of_slices(x, session)
+    assert bits(gradient) == bits(expected)
+    assert len(store.all("put")) == 3  # the product, the result, the log-sum-exp of each row
+    assert session.ledger.unique_nbytes == (4 * 6 * (96 + 32) + 48) * 4
+
+
+def _attention_of_slices(x: Any, session: Any) -> Any:
+    product = x.clone()
+    parts = [each.view(4, 6, 2, 16).transpose(1, 2) for each in product.chunk(3, -1)]
+    with session:
+        result = nn.functional.scaled_dot_product_attention(*parts)
+    del product, parts
+    (gradient,) = offgrad.autograd.grad(result.square().sum(), x)
+    return gradient
+
+
+def test_a_slice_that_is_saved_alone_is_stored_alone(store: RecordingStore) -> None:
+    y = normal(1, 8, 64).clone()
+    with everything(store) as session:
+        outs = y[:, ::2].sin(), y[:, ::2] * y[:, ::2]
+    settle(store)
+    assert outs
+    assert session.ledger.stored_nbytes == 8 * 32 * 4
+
+
+def test_a_change_of_the_storage_waits_for_the_write_of_all_slices(
+    store: RecordingStore,
+) -> None:
+    x = normal(1, 8, 64)
+    y = x.clone()
+    left, right = y.chunk(2, -1)
+    expected = right.detach().clone(), left.detach().clone()
+    with everything(store):
+        product = left * right
+    y.detach().mul_(0)
+    settle(store)
+    (gradient,) = offgrad.autograd.grad(product.sum(), x)
+    assert bits(gradient) == bits(offgrad.cat(expected, -1))
