@@ -227,6 +227,59 @@ def multiply_panels(
         column += vectors * lanes
 
 
+@inlined
+def copy_rows(
+    b: int, b_row: int, b_column: int, depth: int, columns: int, lanes: int, size: int,
+    target: int, like: Any,
+) -> None:  # fmt: skip
+    """Copy [depth, columns] at `b` to `target` as one panel, however wide."""
+    vectors = (columns + lanes - 1) // lanes
+    copy_panel(b, b_row, b_column, depth, columns, vectors, lanes, size, target, like)
+
+
+@inlined
+def multiply_panel(
+    vectors: int, rows: int, depth: int, a: int, a_row: int, a_depth: int, panel: int,
+    start: int, start_stride: int, c: int, c_stride: int, used: int, tile: int, most: int,
+    lanes: int, size: int, like: Any,
+) -> None:  # fmt: skip
+    """Write start + a b into `c`, for one panel of b.
+
+    Args:
+        vectors, used: columns of the panel, in vectors, and of `c`.
+        rows, depth, a, a_row, a_depth: size, address and strides of a.
+        panel: address of b.
+        start, start_stride: address and stride of what is added.
+        c, c_stride: address and stride.
+        tile: address of room for a tile, for those that are not whole.
+        most, lanes, size: of a tile, a vector, and an element.
+        like: any number of the arrays' dtype.
+    """
+    width = vectors * lanes
+    row = 0
+    while row < rows:
+        from_, begin, to = a + row * a_row * size, start + row * start_stride * size, c
+        to += row * c_stride * size
+        valid = min(most, rows - row)
+        tiles = (rows - row) // most
+        if used == width and tiles > 0:
+            multiply(
+                vectors, tiles, valid, depth, from_, a_row, a_depth, panel, begin, start_stride,
+                to, c_stride, like,
+            )  # fmt: skip
+        else:
+            tiles = 1
+            copy_tile(begin, start_stride, tile, width, valid, used, size, like)
+            multiply(
+                vectors, tiles, valid, depth, from_, a_row, a_depth, panel, tile, width, tile,
+                width, like,
+            )  # fmt: skip
+            copy_tile(tile, width, to, c_stride, valid, used, size, like)
+        row += tiles * most
+
+
+# It calls what attention's helpers call by helpers of its own: Numba compiles a helper once for
+# helpers, and once more for loops, whose options differ.
 @jit
 def product_loop(
     sizes: Any, strides: Any, addresses: Any, memory: int, size: int, zero: Any
@@ -245,54 +298,27 @@ def product_loop(
         turns = a_row == 1 and right - left >= _MIN_TURNED * lanes
         for top in range(0, depth, BLOCK_DEPTH):
             count = min(BLOCK_DEPTH, depth - top)
-            at, column = memory, left
-            while column < right:
-                vectors = panel_vectors(right - column, lanes)
-                width = vectors * lanes
-                of_b = b + (top * b_row + column * b_column) * size
-                copy_panel(
-                    of_b, b_row, b_column, count, min(width, right - column), vectors, lanes,
-                    size, at, zero,
-                )  # fmt: skip
-                at += count * width * size
-                column += width
+            of_b = b + (top * b_row + left * b_column) * size
+            copy_panels(of_b, b_row, b_column, count, right - left, lanes, size, memory, zero)
             for first in range(0, rows, _BLOCK_ROWS):
-                below = min(first + _BLOCK_ROWS, rows)
+                height = min(_BLOCK_ROWS, rows - first)
                 block, block_row, block_depth = a + top * a_depth * size, a_row, a_depth
                 block += first * a_row * size
                 if turns:
+                    copy_rows(block, a_row, a_depth, height, count, lanes, size, turned, zero)
                     line = (count + lanes - 1) // lanes
-                    copy_panel(
-                        block, a_row, a_depth, below - first, count, line, lanes, size, turned,
-                        zero,
-                    )  # fmt: skip
                     block, block_row, block_depth = turned, line * lanes, 1
                 at, column = memory, left
                 while column < right:
                     vectors = panel_vectors(right - column, lanes)
                     width = vectors * lanes
-                    used = min(width, right - column)
-                    row = first
-                    while row < below:
-                        of_a = block + (row - first) * block_row * size
-                        to = c + (row * c_stride + column) * size
-                        start, stride = to, c_stride
-                        if top == 0:
-                            start, stride = bias + column * size, 0
-                        valid = min(most, below - row)
-                        tiles = (below - row) // most
-                        is_whole = used == width and tiles > 0
-                        target, target_stride = to, c_stride
-                        if not is_whole:
-                            tiles = 1
-                            copy_tile(start, stride, tile, width, valid, used, size, zero)
-                            start, stride, target, target_stride = tile, width, tile, width
-                        multiply(
-                            vectors, tiles, valid, count, of_a, block_row, block_depth, at, start,
-                            stride, target, target_stride, zero,
-                        )  # fmt: skip
-                        if not is_whole:
-                            copy_tile(tile, width, to, c_stride, valid, used, size, zero)
-                        row += tiles * most
+                    to = c + (first * c_stride + column) * size
+                    start, stride = to, c_stride
+                    if top == 0:
+                        start, stride = bias + column * size, 0
+                    multiply_panel(
+                        vectors, height, count, block, block_row, block_depth, at, start, stride,
+                        to, c_stride, min(width, right - column), tile, most, lanes, size, zero,
+                    )  # fmt: skip
                     at += count * width * size
                     column += width
