@@ -65,13 +65,13 @@ class BackwardPasses:
     Args:
         lock: the session's.
         budgets: of the session.
-        window_nbytes: the maximum that a pass reads ahead.
+        window_nbytes: the maximum that a pass reads ahead; also an attribute.
     """
 
     def __init__(self, lock: MaskedLock, budgets: Budgets, window_nbytes: int) -> None:
         self._lock = lock
         self._budgets = budgets
-        self._window_nbytes = window_nbytes
+        self.window_nbytes = window_nbytes
         self._running: list[PassRef] = []
         self.dead: deque[ref[Prefetcher]] = deque()
         self.cancelled: deque[Handle] = deque()
@@ -85,7 +85,7 @@ class BackwardPasses:
             uses: the saved arrays of the pass, in the order of use.
             planned: called with the lock held, before the first prefetch.
         """
-        prefetcher = Prefetcher(uses, self._window_nbytes, self._budgets.fit, self.cancelled.append)
+        prefetcher = Prefetcher(uses, self.window_nbytes, self._budgets.fit, self.cancelled.append)
         order = prefetcher.order()
         handles: dict[AbstractArrayStore, list[Handle]] = {}
         for saved in order:

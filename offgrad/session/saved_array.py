@@ -72,7 +72,10 @@ def address(array: Array) -> int:
 
 def _is_dense(root: Array) -> bool:
     """Return whether the memory of a storage has no gaps, in whatever order its dimensions are."""
-    return root.flags.c_contiguous or compact(root)[2]
+    if root.flags.c_contiguous:
+        return True
+    packed, _, is_dense = compact(root)
+    return is_dense and packed.nbytes == root.nbytes
 
 
 class StorageRange(NamedTuple):

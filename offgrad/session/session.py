@@ -184,9 +184,10 @@ class OffloadSession(ShownSession):
         is_kept = isinstance(placement, Keep) or not part.data.nbytes
 
         can_defer = is_data and is_lossless and not part.storage.external
-        # The slices of one storage are not copied one by one.
+        # The slices of one storage are not copied one by one, unless it is too large to read ahead.
         stores_whole = (
             part.node_covers_storage
+            and 2 * part.storage.nbytes <= self._passes.window_nbytes
             and isinstance(placement, Store)
             and is_lossless
             and recomputed is None

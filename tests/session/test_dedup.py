@@ -235,3 +235,16 @@ def test_a_change_of_the_storage_waits_for_the_write_of_all_slices(
     settle(store)
     (gradient,) = offgrad.autograd.grad(product.sum(), x)
     assert bits(gradient) == bits(offgrad.cat(expected, -1))
+
+
+def test_slices_of_memory_too_large_to_read_ahead_are_stored_one_by_one(
+    store: RecordingStore,
+) -> None:
+    y = normal(1, 8, 64).clone()
+    left, right = y.chunk(2, -1)
+    with everything(store, prefetch_nbytes=2 * y.nbytes - 1):
+        product = left * right
+    assert len(store.all("put")) == 2
+    with everything(store, prefetch_nbytes=2 * y.nbytes):
+        product = product + left * right
+    assert len(store.all("put")) == 3
