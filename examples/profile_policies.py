@@ -5,6 +5,8 @@ picture `docs/report.png` is its top, made by
 
     python examples/profile_policies.py
     chromium --headless --window-size=1200,960 --screenshot=docs/report.png report.html
+
+and `docs/report-dark.png` with --blink-settings=preferredColorScheme=0 as well.
 """
 
 import offgrad

@@ -191,7 +191,7 @@ class OffloadSession(ShownSession):
             and isinstance(placement, Store)
             and is_lossless
             and recomputed is None
-            and not (is_data or part.storage.external)
+            and not (is_data or part.storage.external or part.storage.exported)
         )
 
         with masked:  # stores' waits admit interrupts
@@ -203,11 +203,11 @@ class OffloadSession(ShownSession):
                 ranges = self._dedup.ranges_of(part.storage)
                 match = ranges.find(part, placement, lossless=is_lossless)
                 saved = None if is_kept else match.saved
-                key, layout = match.key, match.layout
+                key, layout, is_known = match.key, match.layout, match.is_known
                 if saved is None and stores_whole:
                     part, layout = part.whole, part.layout_in_storage
                     whole = ranges.find(part, placement, lossless=True)
-                    saved, key = whole.saved, whole.key
+                    saved, key, is_known = whole.saved, whole.key, whole.is_known
                 if saved is not None and isinstance(saved.state, InMemory):
                     saved.state.cached.budget.touch(saved.state.cached)
             finally:
@@ -243,7 +243,7 @@ class OffloadSession(ShownSession):
             finally:
                 # Ledger
                 seconds = 0.0 if began is None else time.perf_counter() - began
-                unique_nbytes = 0 if match.is_known else part.data.nbytes
+                unique_nbytes = 0 if is_known else part.data.nbytes
                 self._lock.reacquire()  # not interrupted, unlike `acquire`
                 try:
                     if new is not None and isinstance(new.state, Stored):

@@ -248,3 +248,30 @@ def test_slices_of_memory_too_large_to_read_ahead_are_stored_one_by_one(
     with everything(store, prefetch_nbytes=2 * y.nbytes):
         product = product + left * right
     assert len(store.all("put")) == 3
+
+
+def test_narrow_slices_count_once_with_the_storage_they_are_stored_in(
+    store: RecordingStore,
+) -> None:
+    y = normal(1, 4, 8, 32).clone()
+    with everything(store) as session:
+        out = y[..., :31] * y[..., 31:]
+    settle(store)
+    assert out is not None
+    assert session.ledger.unique_nbytes == session.ledger.stored_nbytes == y.nbytes
+
+
+def test_slices_of_memory_that_numpy_has_are_copied_when_they_are_saved(
+    store: RecordingStore,
+) -> None:
+    x = normal(1, 8, 64)
+    y = x.clone()
+    array = y.detach().numpy()
+    left, right = y.chunk(2, -1)
+    expected = right.detach().clone(), left.detach().clone()
+    with everything(store):
+        product = left * right
+    assert len(store.all("put")) == 2
+    array[...] = 7
+    (gradient,) = offgrad.autograd.grad(product.sum(), x)
+    assert bits(gradient) == bits(offgrad.cat(expected, -1))
