@@ -107,3 +107,21 @@ def test_ctc_saves_no_memory_that_it_did_not_write(monkeypatch: pytest.MonkeyPat
         saved.append(node._saved_result1.numpy())
     # A checkpoint compares what forward saved with what it recomputes.
     assert np.array_equal(*saved)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("width", "value_width"), [(0, 0), (0, 3), (2, 0)])
+def test_heads_without_width_attend_to_all_keys_alike(
+    width: int, value_width: int, is_causal: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    found = []
+    for m in (offgrad, torch):
+        q = m.ones(1, 2, 4, width, requires_grad=True)
+        v = m.arange(8.0 * value_width).reshape(1, 2, 4, value_width).requires_grad_()
+        attention = m.nn.functional.scaled_dot_product_attention
+        result = attention(q, q, v, is_causal=is_causal)
+        result.square().sum().backward()
+        found.append([each.detach().numpy() for each in (result, q.grad, v.grad)])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)

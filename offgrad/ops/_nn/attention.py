@@ -204,7 +204,8 @@ def scaled_dot_product_attention(
     batch = np.broadcast_shapes(*(each._array.shape[:-2] for each in (q, k, v)))
     q, k, v = (_heads(each, batch) for each in (q, k, v))
     mask = None if attn_mask is None else _mask(attn_mask, batch, q, k, where)
-    factor = float(q._array.shape[-1]) ** -0.5 if scale is None else float(scale)
+    # Of heads without width all scores are 0, whatever the factor.
+    factor = max(1, q._array.shape[-1]) ** -0.5 if scale is None else float(scale)
     options = {
         "scale": factor,
         "causal": is_causal,
