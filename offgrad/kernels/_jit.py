@@ -224,7 +224,7 @@ def _njit(function: Callable[P, R]) -> Callable[P, R]:
         nogil=True,
         fastmath=set(FAST),
         error_model="numpy",
-        no_cfunc_wrapper=True,  # not needed, and takes a tenth of the time
+        no_cfunc_wrapper=True,  # no C code calls loops: less to compile
     )
     try:
         compiled: Callable[P, R] = compile_(cache=True)(function)
