@@ -23,11 +23,20 @@ def in_chunks(body: Body, count: int, cost: int = 1) -> None:
     step = max(1, CHUNK // max(1, cost))
 
     def run(start: int, stop: int) -> None:
-        with np.errstate(all="ignore"):
-            for first in range(start, stop, step):
-                body(first, min(first + step, stop))
+        for first in range(start, stop, step):
+            body(first, min(first + step, stop))
 
-    parallel_for(run, count, cost)
+    parallel_for(_silent(run), count, cost)
+
+
+def _silent(body: Body) -> Body:
+    """Return `body` with floating point warnings off: their state belongs to a thread."""
+
+    def run(start: int, stop: int) -> None:
+        with np.errstate(all="ignore"):
+            body(start, stop)
+
+    return run
 
 
 def is_large(size: int) -> bool:
@@ -49,7 +58,11 @@ def elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> Non
         function(*arrays, out=out)
     elif all(each.flags.c_contiguous and each.shape == out.shape for each in arrays):
         flat, flats = out.reshape(-1), [each.reshape(-1) for each in arrays]
-        in_chunks(lambda a, b: function(*[each[a:b] for each in flats], out=flat[a:b]), flat.size)
+
+        def piece(start: int, stop: int) -> None:
+            function(*[each[start:stop] for each in flats], out=flat[start:stop])
+
+        _in_pieces(function, piece, flat.size, 1)
     else:
         _in_slices(function, out, [np.broadcast_to(each, out.shape) for each in arrays])
 
@@ -59,11 +72,19 @@ def _in_slices(function: Callable[..., Any], out: Array, arrays: list[Array]) ->
     axis = next(at for at, size in enumerate(out.shape) if size > 1)
     out, *arrays = [each[(0,) * axis] for each in (out, *arrays)]
     count = len(out)
-    in_chunks(
-        lambda a, b: function(*[each[a:b] for each in arrays], out=out[a:b]),
-        count,
-        out.size // count,
-    )
+
+    def piece(start: int, stop: int) -> None:
+        function(*[each[start:stop] for each in arrays], out=out[start:stop])
+
+    _in_pieces(function, piece, count, out.size // count)
+
+
+def _in_pieces(function: Callable[..., Any], piece: Body, count: int, cost: int) -> None:
+    """Call `piece` for all of ``range(count)``: it calls `function`."""
+    if type(function) is np.ufunc:  # one pass over the memory needs no cache
+        parallel_for(_silent(piece), count, cost, merge=True)
+    else:
+        in_chunks(piece, count, cost)
 
 
 def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -> None:
@@ -98,7 +119,9 @@ def by_loop(
         loop(*flats, *numbers)
     else:
         parallel_for(
-            lambda start, stop: loop(*[each[start:stop] for each in flats], *numbers), out.size
+            lambda start, stop: loop(*[each[start:stop] for each in flats], *numbers),
+            out.size,
+            merge=True,
         )
 
 

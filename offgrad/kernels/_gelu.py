@@ -42,7 +42,7 @@ def gelu(x: Array, out: Array, approximate: Approximation = "none") -> None:
         return
     a, o = flat(x), flat(out)
     loop = _gelu_loop if approximate == "none" else _gelu_tanh_loop
-    parallel_for(lambda start, stop: loop(a, o, start, stop), a.size)
+    parallel_for(lambda start, stop: loop(a, o, start, stop), a.size, merge=True)
 
 
 def gelu_backward(grad: Array, x: Array, out: Array, approximate: Approximation = "none") -> None:
@@ -54,7 +54,7 @@ def gelu_backward(grad: Array, x: Array, out: Array, approximate: Approximation 
         return
     g, a, o = flat(grad), flat(x), flat(out)
     loop = _gelu_backward_loop if approximate == "none" else _gelu_tanh_backward_loop
-    parallel_for(lambda start, stop: loop(g, a, o, start, stop), a.size)
+    parallel_for(lambda start, stop: loop(g, a, o, start, stop), a.size, merge=True)
 
 
 def _check(approximate: str) -> None:

@@ -83,7 +83,7 @@ class Budgets:
 
     @property
     def are_evicting(self) -> bool:
-        """Whether memory is being written."""
+        """Whether memory is being written that does not wait for this thread to put it."""
         return any(each.is_evicting for each in self)
 
     def fit(self, saved: SavedArray, nbytes: int) -> bool:

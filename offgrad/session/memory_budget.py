@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from typing import TypeVar
 from weakref import ref
 
@@ -113,8 +114,9 @@ class MemoryBudget:
 
     @property
     def is_evicting(self) -> bool:
-        """Whether memory is being written."""
-        return bool(self._evictions)
+        """Whether memory is being written that does not wait for this thread to put it."""
+        thread = get_ident()
+        return any(each.putting.owner != thread for each in self._evictions.values())
 
     def add(
         self, saved: SavedArray, storage: Storage, data: Array, attributes: Mapping[str, object]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import offgrad
 from offgrad import kernels
 from offgrad.kernels import _parallel
 from offgrad.kernels._blas import _blas_libraries
@@ -51,6 +52,41 @@ def test_ranges_cover_each_item_once_on_any_number_of_threads(count: int, cost: 
     for threads in (1, 2, 7):
         kernels.set_num_threads(threads)
         assert _ranges(count, cost) == ranges
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4, 7])
+@pytest.mark.parametrize("count", [0, 1, 2, 131, 1000])
+def test_merged_ranges_cover_each_item_once_and_begin_at_whole_steps(
+    count: int, threads: int
+) -> None:
+    kernels.set_num_threads(threads)
+    ranges: list[tuple[int, int]] = []
+    cost = BLOCK // 3
+    parallel_for(lambda start, stop: ranges.append((start, stop)), count, cost, merge=True)
+    ranges.sort()
+    assert [item for start, stop in ranges for item in range(start, stop)] == list(range(count))
+    assert all(start % block_items(cost) == 0 for start, _ in ranges)
+    sizes = [stop - start for start, stop in ranges]
+    assert sizes == sorted(sizes, reverse=True), "the last ranges let threads end together"
+    assert len(ranges) <= max(1, count // block_items(cost) + 1, 1)
+    assert threads == 1 or len(ranges) >= min(2, len(_ranges(count, cost)))
+
+
+@pytest.mark.parametrize("shapes", [[(1200, 1000)] * 2, [(1200, 1000), (1000,)], [(3, 400, 1000)]])
+def test_large_arithmetic_has_the_bits_of_one_call_of_numpy(shapes: Any) -> None:
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    a, b = arrays[0], arrays[-1]
+    tensors = offgrad.tensor(a), offgrad.tensor(b)
+    for threads in (1, 3):
+        kernels.set_num_threads(threads)
+        x, y = tensors
+        with np.errstate(all="ignore"):
+            for mine, numpys in (
+                (x + y, a + b), (x * y, a * b), (x / y, a / b), (x.abs().sqrt(), np.sqrt(np.abs(a))),
+                (x > y, a > b), (x.mT * 2, np.swapaxes(a, -1, -2) * 2),
+            ):  # fmt: skip
+                np.testing.assert_array_equal(mine.numpy(), numpys)
 
 
 def test_the_caller_and_the_workers_share() -> None:

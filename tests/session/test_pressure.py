@@ -5,12 +5,13 @@ import threading
 from typing import Any
 
 import pytest
+from offgrad_storage import BackendStore
 
 import offgrad
 from offgrad import memory
 from offgrad.autograd import grad
 from offgrad.memory import OutOfMemoryError
-from offgrad.policies import Placement, SaveContext, Store
+from offgrad.policies import Last, Offload, Placement, SaveContext, Store
 from tests.session.backends import SECONDS, MemoryBackend, memory_store
 from tests.session.graphs import bits, normal
 from tests.session.helpers import (
@@ -165,6 +166,26 @@ def test_reclaim_while_another_thread_saves() -> None:
         done.set()
         thread.join()
     assert errors == []
+
+
+def test_an_eviction_does_not_count_as_memory_being_freed_for_itself() -> None:
+    """A store that needs memory for a put fails at once, not after the longest wait."""
+    answers = []
+
+    class Asking(BackendStore):
+        """Asks for memory in each put."""
+
+        def put(self, array: Any, **options: Any) -> Any:
+            """Ask, then put."""
+            answers.append(session.reclaim())
+            return super().put(array, **options)
+
+    with Asking(MemoryBackend(), threads=1, allocate=memory.empty) as store:
+        session = offgrad.offload(Last(1, then=Offload(store, min_nbytes=0)))
+        with session:
+            loss = unary_chain(normal(1, 16, 16), 2)
+        loss.backward()
+    assert answers == [False]
 
 
 class Alternating:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _LARGE, _UFUNC = memory.POOL_THRESHOLD, np.ufunc
+_MIN_THREADED = 1 << 20  # elements: a sum or product of fewer is as fast on one thread
 
 
 def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -53,7 +54,10 @@ def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Arr
     out = memory.empty(shape, first.dtype if dtype is None else dtype)
     if type(out) is MetaArray:
         return out
-    ufunc(*arrays, out=out)
+    if out.size >= _MIN_THREADED and type(ufunc) is _UFUNC:
+        kernels.elementwise(ufunc, out, *arrays)
+    else:
+        ufunc(*arrays, out=out)
     return out
 
 
