@@ -21,6 +21,7 @@ from offgrad_storage._imports import lazy as _lazy
 from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._jit import backend, set_backend
 from offgrad.kernels._parallel import get_num_threads, parallel_for, set_num_threads
+from offgrad.memory.allocator import set_copier as _set_copier
 
 if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._activations import (
@@ -37,7 +38,13 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         softplus,
         softplus_backward,
     )
-    from offgrad.kernels._along_dim import are_within, gather, scatter, scatter_add
+    from offgrad.kernels._along_dim import (
+        are_within,
+        gather,
+        scatter,
+        scatter_add,
+        scatter_reduce,
+    )
     from offgrad.kernels._attention import attention, attention_backward
     from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
     from offgrad.kernels._chunks import (
@@ -144,6 +151,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         recurrence,
         running_extreme,
     )
+    from offgrad.kernels._select import select
     from offgrad.kernels._softmax import (
         log_softmax,
         log_softmax_backward,
@@ -295,6 +303,8 @@ __all__ = [
     "scaled_softmax_planes",
     "scatter",
     "scatter_add",
+    "scatter_reduce",
+    "select",
     "scratch",
     "set_backend",
     "set_num_threads",
@@ -340,3 +350,12 @@ _replacements: dict[str, object] = {}
 _originals: dict[str, object] = {}
 _meta_arrays.entered.append(_replace_for_shapes)
 _meta_arrays.left.append(lambda: globals().update(_originals))
+
+
+def _copy_large(out: _typing.Any, array: _typing.Any) -> None:
+    from offgrad.kernels._copy import copy_into
+
+    copy_into(out, array)
+
+
+_set_copier(_copy_large)

@@ -9,11 +9,12 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import in_chunks
-from offgrad.kernels._jit import Kernel, backend, jit, uses_numba
+from offgrad.kernels._jit import backend, inlined, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, get_num_threads, parallel_for
 from offgrad.memory.meta import MetaArray
 
 _MIN_COLUMNS = 32
+_PUT, _ADD, _MULTIPLY, _MAXIMUM, _MINIMUM = range(5)  # what `_scatter_loop` does
 _BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
@@ -78,7 +79,20 @@ def scatter_add(out: Array, index: Array, source: Array, dim: int) -> None:
     if not uses_numba(out, source) or not _is_compiled(out, source, index, dim):
         np.add.at(out, _where(out, index, dim), source)
         return
-    _scatter(_scatter_loop, out, index, source, dim)
+    _scatter(_ADD, out, index, source, dim)
+
+
+def scatter_reduce(out: Array, index: Array, source: Array, dim: int, reduce: str) -> None:
+    """Combine each element of `source` with the element of `out` that its index chooses.
+
+    As `scatter_add`, by "prod", "amax" or "amin".
+    """
+    if not uses_numba(out, source) or not _is_compiled(out, source, index, dim):
+        ufunc = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
+        ufunc.at(out, _where(out, index, dim), source)
+        return
+    action = {"prod": _MULTIPLY, "amax": _MAXIMUM, "amin": _MINIMUM}[reduce]
+    _scatter(action, out, index, source, dim)
 
 
 def scatter(out: Array, index: Array, source: Array, dim: int) -> None:
@@ -90,7 +104,7 @@ def scatter(out: Array, index: Array, source: Array, dim: int) -> None:
         out[_where(out, index, dim)] = source
         return
     bits = _BITS[out.dtype.itemsize]
-    _scatter(_put_loop, out.view(bits), index, source.view(bits), dim)
+    _scatter(_PUT, out.view(bits), index, source.view(bits), dim)
 
 
 def _where(out: Array, index: Array, dim: int) -> tuple[Any, ...]:
@@ -102,15 +116,15 @@ def _where(out: Array, index: Array, dim: int) -> tuple[Any, ...]:
     return tuple(grid)
 
 
-def _scatter(loop: Kernel[..., None], out: Array, index: Array, source: Array, dim: int) -> None:
+def _scatter(action: int, out: Array, index: Array, source: Array, dim: int) -> None:
     layout = _Layout(out, source, index, dim)
-    arrays, numbers = (out.reshape(-1), _vector(index), source.reshape(-1)), layout.numbers
+    arguments = out.reshape(-1), _vector(index), source.reshape(-1), action, *layout.numbers
     planes, rows = layout.rows // layout.rows_in_plane, layout.rows
     if planes > 1 or layout.step == 0:  # planes on different threads
         per_plane, width = layout.rows_in_plane, layout.width
         parallel_for(
-            lambda start, stop: loop(
-                *arrays, *numbers, 0, width, start * per_plane, stop * per_plane
+            lambda start, stop: _scatter_loop(
+                *arguments, 0, width, start * per_plane, stop * per_plane
             ),
             planes,
             per_plane * width,
@@ -119,8 +133,8 @@ def _scatter(loop: Kernel[..., None], out: Array, index: Array, source: Array, d
         width, threads = layout.width, get_num_threads()
         columns = max(_MIN_COLUMNS, -(-width // (1 if threads == 1 else 2 * threads)))
         parallel_for(
-            lambda start, stop: loop(
-                *arrays, *numbers, start * columns, min(stop * columns, width), 0, rows
+            lambda start, stop: _scatter_loop(
+                *arguments, start * columns, min(stop * columns, width), 0, rows
             ),
             -(-width // columns),
             rows * columns,
@@ -205,11 +219,25 @@ def _gather_loop(
                 out[r] = part[np.uintp(at[r * index_step] * scale + r)]
 
 
+@inlined
+def _combined(old: Any, new: Any, action: int) -> Any:
+    if action == _ADD:
+        return old + new
+    if action == _MULTIPLY:
+        return old * new
+    if action == _MAXIMUM:  # NaN is extreme
+        return new if new > old or new != new else old
+    if action == _MINIMUM:
+        return new if new < old or new != new else old
+    return new
+
+
 @jit
 def _scatter_loop(
     target: Any,
     index: Any,
     source: Any,
+    action: int,
     width: int,
     rows_in_plane: int,
     plane: int,
@@ -228,41 +256,12 @@ def _scatter_loop(
         part = target[base : base + plane]
         at = index[(row % index_rows) * index_row_step :]
         values = source[row * width : (row + 1) * width]
-        if step == 0:
-            for r in range(first, last):
-                part[np.uintp(at[r])] += values[r]
-        elif index_step == 0:
+        if index_step == 0 and action == _ADD:
             line = part[at[0] * scale + first : at[0] * scale + last]
             added = values[first:last]
             for r in range(line.size):
                 line[r] += added[r]
         else:
             for r in range(first, last):
-                part[np.uintp(at[r * index_step] * scale + r)] += values[r]
-
-
-@jit
-def _put_loop(
-    target: Any,
-    index: Any,
-    source: Any,
-    width: int,
-    rows_in_plane: int,
-    plane: int,
-    scale: int,
-    step: int,
-    index_rows: int,
-    index_row_step: int,
-    index_step: int,
-    first: int,
-    last: int,
-    start: int,
-    stop: int,
-) -> None:
-    for row in range(start, stop):
-        base = (row // rows_in_plane) * plane
-        part = target[base : base + plane]
-        at = index[(row % index_rows) * index_row_step :]
-        values = source[row * width : (row + 1) * width]
-        for r in range(first, last):
-            part[np.uintp(at[r * index_step] * scale + r * step)] = values[r]
+                place = np.uintp(at[r * index_step] * scale + r * step)
+                part[place] = _combined(part[place], values[r], action)

@@ -36,7 +36,8 @@ def rows(array: Array) -> Array:
 
 def as_float(array: Array) -> Array:
     """The array as float32 if it holds 16-bit floats, else itself."""
-    return array.astype(np.float32) if array.dtype.itemsize < 4 else array
+    is_short = array.dtype.itemsize < 4 and array.dtype.kind not in "biu"
+    return array.astype(np.float32) if is_short else array
 
 
 def or_constant(array: Array | None, size: int, like: Array, value: int) -> Array:

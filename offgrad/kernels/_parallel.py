@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from queue import SimpleQueue
 
 from offgrad_storage.interrupts import MaskedLock
@@ -39,7 +40,7 @@ class _Job:
     def __init__(self, body: Body, bounds: list[int]) -> None:
         self._body: Body | None = body
         # next() on it runs no Python code: it is atomic under the GIL.
-        self._ranges = zip(bounds[:-1], bounds[1:], strict=True)
+        self._ranges = pairwise(bounds)
         self._lock = threading.Lock()
         self._helpers = 0
         self._closed = False

@@ -125,6 +125,11 @@ def _scatter_add(x: Array) -> None:
     kernels.scatter(source.copy(), np.zeros(source.shape, np.int64), source, 1)
 
 
+def _select(x: Array) -> None:
+    values = _large(x)
+    kernels.select(values > 1, values, values, values.copy())
+
+
 def _copy(x: Array) -> None:
     source = _large(x)
     kernels.copy_into(np.empty(source.T.shape, x.dtype), source.T)
@@ -430,6 +435,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "cumulative sum of columns": lambda x: kernels.cumsum(_large(x), _large(x), 0),
     "gather": _gather,
     "scatter": _scatter_add,
+    "selection": _select,
     "loss of differences": _difference_loss,
     "loss of differences, backward": _difference_loss_backward,
     "sums of rows": lambda x: kernels.sum_axes(_large(x), (1,)),

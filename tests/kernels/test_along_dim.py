@@ -119,3 +119,24 @@ def test_scatter_leaves_the_last(dtype: Any, dim: int, rng: np.random.Generator)
         at = (slice(None),) * dim + (slice(last, last + 1),)
         np.put_along_axis(expected, index[at], source[at], dim)
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("reduce", ["prod", "amax", "amin"])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_scatter_reduce(
+    dim: int, reduce: str, dtype: Any, rng: np.random.Generator, backend: str
+) -> None:
+    shape = (*SHAPE[:dim], 100, *SHAPE[dim + 1 :])
+    ufunc = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
+    for picked in (shape, tuple(size - 3 for size in shape)):
+        index = _index(rng, picked, SHAPE[dim], np.int64)
+        source = rng.normal(size=picked).astype(dtype)
+        out = rng.normal(size=SHAPE).astype(dtype)
+        source[rng.random(picked) < 0.001] = np.nan
+        out[rng.random(SHAPE) < 0.001] = np.nan
+        grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in picked)])
+        grid[dim] = index
+        expected = out.copy()
+        ufunc.at(expected, tuple(grid), source)
+        kernels.scatter_reduce(out, index, source, dim, reduce)
+        np.testing.assert_array_equal(out, expected)

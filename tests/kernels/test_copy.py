@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ BASE = (70, 61, 83)
         lambda x: np.rot90(x, 1, (0, 2)),
         lambda x: x[::-1, :, ::-1],
         lambda x: x[::-1, ::3],
+        lambda x: x[..., :9][..., ::-1],
+        lambda x: x[:, ::2, 5:37][..., ::-1],
         lambda x: np.broadcast_to(x[:1], (5, *x.shape[1:])).transpose(0, 2, 1),
         lambda x: np.broadcast_to(x[:, :1], (70, 40, 83)).transpose(2, 1, 0),
         lambda x: x[..., :5].transpose(2, 1, 0).repeat(9, 0),
@@ -48,3 +52,14 @@ def test_every_bit_is_copied() -> None:
     bits = np.arange(500 * 400, dtype=np.uint32).reshape(500, 400) * np.uint32(40503 * 65537)
     copied = memory.copy(bits.view(np.float32).T)
     np.testing.assert_array_equal(copied.view(np.uint32), bits.T)
+
+
+def test_a_new_process_copies_with_the_loops() -> None:
+    """Kernels are imported at their first use: a copy is one, of which no name tells."""
+    program = (
+        "import offgrad\n"
+        "offgrad.ones(600, 600).mT.contiguous()\n"
+        "from offgrad.kernels import _copy\n"
+        "assert sum(_copy._tiles_loop.counts()) == 1, _copy._tiles_loop.counts()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)

@@ -83,8 +83,8 @@ def test_large_arithmetic_has_the_bits_of_one_call_of_numpy(shapes: Any) -> None
         x, y = tensors
         with np.errstate(all="ignore"):
             for mine, numpys in (
-                (x + y, a + b), (x * y, a * b), (x / y, a / b), (x.abs().sqrt(), np.sqrt(np.abs(a))),
-                (x > y, a > b), (x.mT * 2, np.swapaxes(a, -1, -2) * 2),
+                (x + y, a + b), (x * y, a * b), (x / y, a / b), (x > y, a > b),
+                (x.abs().sqrt(), np.sqrt(np.abs(a))), (x.mT * 2, np.swapaxes(a, -1, -2) * 2),
             ):  # fmt: skip
                 np.testing.assert_array_equal(mine.numpy(), numpys)
 

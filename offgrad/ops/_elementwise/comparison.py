@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad._warning import warn_program
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, wrap
@@ -254,8 +254,7 @@ class Where(Broadcasting):
         self.save(condition=condition)
         a, b = self.operands(dtype, a, b)
         out = memory.empty(np.broadcast_shapes(condition.shape, a.shape, b.shape), dtype)
-        np.copyto(out, b)
-        np.copyto(out, a, where=condition)
+        kernels.select(condition, a, b, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dims import normalize_dim
@@ -29,10 +29,8 @@ class ScatterReduce(Op):
         self.dim, self.reduce = dim, reduce
         out = memory.copy(x)
         self.save(self=x, index=index, src=source, result=out)
-        ufunc = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
-        grid: list[Any] = list(np.ogrid[tuple(slice(size) for size in index.shape)])
-        grid[dim] = index
-        ufunc.at(out, tuple(grid), source[tuple(slice(size) for size in index.shape)])
+        part = source[tuple(slice(size) for size in index.shape)]
+        kernels.scatter_reduce(out, index, memory.contiguous(part), dim, reduce)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

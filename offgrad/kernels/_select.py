@@ -1,0 +1,37 @@
+"""Elements of one array where a condition holds, else of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._chunks import by_loop, is_large
+from offgrad.kernels._jit import backend, jit
+
+_BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+
+
+def select(condition: Array, a: Array, b: Array, out: Array) -> None:
+    """Write `a` where the condition is true, else `b`, into `out`.
+
+    Args:
+        condition: bools that broadcast to the shape of `out`.
+        a: of the dtype of `out`, broadcasts likewise; as b.
+        b: see a.
+        out: C-contiguous.
+    """
+    bits = _BITS.get(out.dtype.itemsize)
+    if bits is None or not is_large(out.size) or backend() != "numba":
+        np.copyto(out, b)
+        np.copyto(out, a, where=condition)
+        return
+    # Bits: one loop for all dtypes of a size, which LLVM vectorises.
+    by_loop(_select_loop, out.view(bits), condition, a.view(bits), b.view(bits))
+
+
+@jit
+def _select_loop(condition: Any, a: Any, b: Any, out: Any) -> None:
+    for j in range(out.size):
+        out[j] = a[j] if condition[j] else b[j]
