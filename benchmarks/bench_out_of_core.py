@@ -55,12 +55,13 @@ class Row(NamedTuple):
 
 
 _BEYOND = [15, 1536, 24, 512]
+_LARGE_WINDOW = 384 * _MIB  # about what libraries and activations leave of 1 GiB
 ROWS = [
     Row(
         "beyond",
         _BEYOND,
         1,
-        256 * _MIB,
+        _LARGE_WINDOW,
         {"placement": "disk", "activations": "disk", "max_nbytes": _GIB},
         (7, 3),
         {"in_backward": True},
@@ -69,7 +70,7 @@ ROWS = [
         "after",
         _BEYOND,
         1,
-        256 * _MIB,
+        _LARGE_WINDOW,
         {"placement": "disk", "activations": "disk", "max_nbytes": _GIB},
         (10, 4),
     ),
