@@ -3,6 +3,7 @@
 The kernels and the session that training uses are measured, with stores as a session opens them.
 """
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ _TRIALS = 7
 _CALLS = 20
 _SAVES = 64
 _AHEAD = 4
+_STREAMED = 2 << 20  # elements; eight arrays are 64 MiB
 
 Array = np.ndarray[Any, Any]
 Directory = str | os.PathLike[str] | None
@@ -162,12 +164,16 @@ class _Beside(NamedTuple):
 
 
 def _computing() -> Callable[[], None]:
-    """Return a product and a sum of matrices, on all threads."""
-    a, b, out, bias = (np.ones((384, 384), np.float32) for _ in range(4))
+    """Return a product, and an activation of arrays that no cache holds, on all threads.
+
+    They take about the same time: training waits for memory as well as for arithmetic.
+    """
+    a, b, product = (np.ones((512, 512), np.float32) for _ in range(3))
+    arrays = itertools.cycle([np.ones(_STREAMED, np.float32) for _ in range(8)])
 
     def run() -> None:
-        kernels.matmul(a, b, out)
-        np.add(out, bias, out)
+        kernels.matmul(a, b, product)
+        kernels.relu(next(arrays), next(arrays))
 
     return run
 

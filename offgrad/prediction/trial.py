@@ -6,6 +6,8 @@ from offgrad.prediction.choosing import fixed_policies
 from offgrad.prediction.plan import Plan
 
 _ROUNDS = 3
+_MAX_ROUNDS = 10  # of short steps, whose times differ more by chance
+_MAX_SECONDS = 5.0  # of all rounds, if there are more than three
 _MAX_PREDICTED = 1.3  # of the chosen plan's time; measured predictions were up to 30% off
 _MAX_MEASURED = 1.1  # of the best time; slower plans take no part in the next round
 
@@ -14,7 +16,8 @@ class Trial:
     """Gives each step a plan, and takes its time.
 
     In each round a plan has two steps, of which the second counts: the first one finds buffers and
-    extents of files as another plan left them.
+    extents of files as another plan left them. There are three rounds, and up to ten if they last
+    no longer than 5 seconds together: plans may differ by less than short steps do by chance.
 
     Args:
         plan: what replays chose. It is compared with the fixed policies within the same bound, as
@@ -32,6 +35,7 @@ class Trial:
         plans = [plan, *(Plan(each.policy, plan.nbytes, each) for each in others)]
         self._seconds: dict[Plan, list[float]] = {each: [] for each in plans}
         self._rounds = 0
+        self._spent_seconds = 0.0
         self._turns = _round(plans) if others else []
 
     @property
@@ -47,6 +51,7 @@ class Trial:
     def note(self, seconds: float) -> None:
         """Note what a step took, and turn to the plan of the next one."""
         plan, counts = self._turns.pop(0)
+        self._spent_seconds += seconds
         if counts:
             self._seconds[plan].append(seconds)
             self.best = min(self._seconds, key=self._least)
@@ -54,7 +59,7 @@ class Trial:
             self._rounds += 1
             most = self._least(self.best) * _MAX_MEASURED
             good = [each for each in self._seconds if self._least(each) <= most]
-            if len(good) > 1 and self._rounds < _ROUNDS:
+            if len(good) > 1 and self._rounds < self._max_rounds():
                 self._turns = _round(good)
 
     def end(self) -> None:
@@ -68,6 +73,11 @@ class Trial:
             for plan, seconds in self._seconds.items()
             if seconds
         ]
+
+    def _max_rounds(self) -> int:
+        """Return how many rounds there may be, as long as those so far."""
+        of_seconds = int(_MAX_SECONDS * self._rounds / max(self._spent_seconds, 1e-9))
+        return max(_ROUNDS, min(_MAX_ROUNDS, of_seconds))
 
     def _least(self, plan: Plan) -> float:
         return min(self._seconds[plan], default=float("inf"))

@@ -46,6 +46,14 @@ def test_the_fastest_of_the_measured_plans_stays() -> None:
     assert any(budget in line and "0.950" in line for line in trial.lines())
 
 
+def test_plans_of_short_steps_have_more_rounds() -> None:
+    budget, recompute, *_ = fixed_policies(NBYTES)
+    counts = run(Trial(plan(1.1, 1.2)), {"disk": 0.01, budget: 0.0098, recompute: 0.0099})
+    assert counts == {"disk": 20, budget: 20, recompute: 20}
+    counts = run(Trial(plan(1.1)), {"disk": 0.25, budget: 0.25})
+    assert counts == {"disk": 10, budget: 10}
+
+
 def test_slow_plans_leave_after_a_round() -> None:
     budget, recompute, *_ = fixed_policies(NBYTES)
     trial = Trial(plan(1.1, 1.2))
