@@ -70,7 +70,7 @@ ROWS = [
         "after",
         _BEYOND,
         1,
-        _LARGE_WINDOW,
+        256 * _MIB,
         {"placement": "disk", "activations": "disk", "max_nbytes": _GIB},
         (10, 4),
     ),

@@ -151,7 +151,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         recurrence,
         running_extreme,
     )
-    from offgrad.kernels._select import select
+    from offgrad.kernels._select import nan_to_zero, select
     from offgrad.kernels._softmax import (
         log_softmax,
         log_softmax_backward,
@@ -275,6 +275,7 @@ __all__ = [
     "mish",
     "mish_backward",
     "mse",
+    "nan_to_zero",
     "muon_step",
     "nadam_momentum",
     "nadam_steps",

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from offgrad.kernels import _array_tables, _product_tiles
-from offgrad.kernels._array_tables import array_at
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import backend, jit
 from offgrad.kernels._parallel import BLOCK, parallel_for
-from offgrad.kernels._product_tiles import copy_reversed
 
 _ROWS = 256
 _LANES = 8
@@ -72,7 +69,7 @@ def _copy_slices(out: Array, array: Array) -> None:
         part = (*before, slice(start, stop))
         np.copyto(out[part], array[part])
 
-    parallel_for(copy, out.shape[axis], out.size // out.shape[axis])
+    parallel_for(copy, out.shape[axis], out.size // out.shape[axis], merge=True)
 
 
 def _copy_turned_rows(out: Array, array: Array) -> None:
@@ -80,17 +77,14 @@ def _copy_turned_rows(out: Array, array: Array) -> None:
     item, cols = array.dtype.itemsize, array.shape[-1]
     strides = [stride // item for stride in array.strides]
     below = [(size - 1) * max(0, -s) for size, s in zip(array.shape, strides, strict=True)]
+    span = 1 + sum((size - 1) * abs(s) for size, s in zip(array.shape, strides, strict=True))
     lowest = array[tuple([slice(-1, None) if stride < 0 else slice(1) for stride in strides])]
+    source = as_strided(lowest, (span,), (item,)).view(_BITS[item])
+    target = out.reshape(-1).view(_BITS[item])
     # A row begins at its last element.
     sources = _offsets(list(array.shape[:-1]), strides[:-1]) + (sum(below) - (cols - 1))
-    _array_tables.register()
-    _product_tiles.register()
-    addresses = lowest.ctypes.data, out.ctypes.data
-    lanes = _product_tiles.vector_shape()[0] // item
     parallel_for(
-        lambda start, stop: _turned_rows_loop(
-            *addresses, sources, cols, lanes, item, _BITS[item].type(0), start, stop
-        ),
+        lambda start, stop: _turned_rows_loop(source, target, sources, cols, start, stop),
         sources.size,
         cols,
     )
@@ -98,28 +92,15 @@ def _copy_turned_rows(out: Array, array: Array) -> None:
 
 @jit
 def _turned_rows_loop(
-    source: int,
-    target: int,
-    sources: Any,
-    cols: int,
-    lanes: int,
-    size: int,
-    like: Any,
-    start: int,
-    stop: int,
+    source: Any, target: Any, sources: Any, cols: int, start: int, stop: int
 ) -> None:
     for row in range(start, stop):
-        from_, to = source + sources[row] * size, target + row * cols * size
-        if cols < lanes:
-            line, out = array_at(from_, cols, like), array_at(to, cols, like)
-            for j in range(cols):
-                out[j] = line[cols - 1 - j]
-            continue
-        j = 0
-        while j < cols:  # the last vector overlaps the one before
-            j = min(j, cols - lanes)
-            copy_reversed(from_ + (cols - lanes - j) * size, to + j * size, like)
-            j += lanes
+        line = source[sources[row] : sources[row] + cols]
+        out = target[row * cols : (row + 1) * cols]
+        last = np.uintp(line.size - 1)
+        # Unsigned: a check for negative numbers would keep LLVM from vectorising.
+        for j in range(out.size):
+            out[j] = line[last - np.uintp(j)]
 
 
 def _copy_tiles(out: Array, array: Array, axis: int) -> None:

@@ -65,11 +65,6 @@ def copy_vector(source: int, target: int, number: Any) -> None:
     raise NotImplementedError("copy_vector runs in compiled loops")
 
 
-def copy_reversed(source: int, target: int, number: Any) -> None:
-    """Copy a vector in reverse order from one address to another, in compiled loops only."""
-    raise NotImplementedError("copy_reversed runs in compiled loops")
-
-
 def copy_turned(source: int, stride: int, target: int, target_stride: int, number: Any) -> None:
     """Write the transpose of a square of as many rows as a vector has elements, in loops only.
 
@@ -95,7 +90,6 @@ def register() -> None:
 
     tile3, tile2, tile1 = (emitted(_emit_tiles, count) for count in (3, 2, 1))
     copied, turned = emitted(_emit_copy, 1), emitted(_emit_turned, 1)
-    reversed_ = emitted(_emit_reversed, 1)
 
     def multiply_(  # type: ignore[no-untyped-def]
         vectors, tiles, rows, depth, a, a_row, a_depth, packed, start, start_stride, c, c_stride,
@@ -114,19 +108,10 @@ def register() -> None:
     def copy_(source: Any, target: Any, number: Any) -> None:
         copied((source, target, number))
 
-    def copy_reversed_(source: Any, target: Any, number: Any) -> None:
-        reversed_((source, target, number))
-
     def turned_(source: Any, stride: Any, target: Any, target_stride: Any, number: Any) -> None:
         turned((source, stride, target, target_stride, number))
 
-    bodies = {
-        multiply: multiply_,
-        copy_vector: copy_,
-        copy_reversed: copy_reversed_,
-        copy_turned: turned_,
-    }
-    for function, body in bodies.items():
+    for function, body in ((multiply, multiply_), (copy_vector, copy_), (copy_turned, turned_)):
         overload(function, strict=False)(lambda *_, body=body: body)
 
 
@@ -279,10 +264,6 @@ def _emit_tiles(
 
 def _emit_copy(e: _Emitter, vectors: int, most: int, source: Any, target: Any) -> None:
     e.store(e.load(source), target)
-
-
-def _emit_reversed(e: _Emitter, vectors: int, most: int, source: Any, target: Any) -> None:
-    e.store(e.shuffle(e.load(source), e.undefined, [*reversed(range(e.lanes))]), target)
 
 
 def _emit_turned(

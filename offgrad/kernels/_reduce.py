@@ -50,6 +50,10 @@ def sum_axes(
             width = prod(x.shape[len(axes) :])
             sum_rows(x.reshape(-1, width), out.reshape(width))
             return out
+        first, last = min(axes), max(axes) + 1
+        if last - first == len(axes) and prod(x.shape[first:last]) <= SUM_ROWS:
+            _sum_planes(x, first, last, out)
+            return out
     wide = np.complex128 if kind.kind == "c" else np.float64
     reduce_axes(
         lambda part, axis, out: _arrays.sum_axes(part, axis, False, out),
@@ -59,6 +63,18 @@ def sum_axes(
         lambda parts: parts.sum(dtype=wide),
     )
     return out
+
+
+def _sum_planes(x: Array, first: int, last: int, out: Array) -> None:
+    """Write the sum over the dimensions `first` to ``last - 1``, of at most SUM_ROWS rows."""
+    planes, width = prod(x.shape[:first]), prod(x.shape[last:])
+    a, o = x.reshape(planes, -1, width), out.reshape(planes, width)
+    parallel_for(
+        lambda start, stop: _plane_sums_loop(a, o, start, stop),
+        planes,
+        a.shape[1] * width // 4,
+        merge=True,
+    )
 
 
 def _sum_last(x: Array, out: Array) -> None:
@@ -301,6 +317,22 @@ def _sum_rows_loop(x: Any, sums: Any, first_sum: int, start: int, stop: int) -> 
         total = sums[first_sum + (i - start) // SUM_ROWS]
         for j in range(row.size):
             total[j] += row[j]
+
+
+@jit
+def _plane_sums_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    whole = x.shape[1] // 4 * 4  # four rows at a time: sums are loaded and stored as often
+    for i in range(start, stop):
+        total = out[i]
+        total[:] = 0
+        for first in range(0, whole, 4):
+            a, b, c, d = x[i, first], x[i, first + 1], x[i, first + 2], x[i, first + 3]
+            for j in range(total.size):
+                total[j] += (a[j] + b[j]) + (c[j] + d[j])
+        for last in range(whole, x.shape[1]):
+            a = x[i, last]
+            for j in range(total.size):
+                total[j] += a[j]
 
 
 @jit

@@ -1,4 +1,4 @@
-"""Elements of one array where a condition holds, else of another."""
+"""Elements of one array where a condition holds, else others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import by_loop, is_large
-from offgrad.kernels._jit import backend, jit
+from offgrad.kernels._jit import backend, jit, uses_numba
 
 _BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
@@ -35,3 +35,19 @@ def select(condition: Array, a: Array, b: Array, out: Array) -> None:
 def _select_loop(condition: Any, a: Any, b: Any, out: Any) -> None:
     for j in range(out.size):
         out[j] = a[j] if condition[j] else b[j]
+
+
+def nan_to_zero(x: Array, out: Array) -> None:
+    """Write `x`, with 0 instead of NaN, into `out`, of equal shape; C-contiguous floats."""
+    if uses_numba(x, out):
+        by_loop(_nan_to_zero_loop, out, x)
+    else:
+        np.copyto(out, x)
+        np.copyto(out, 0, where=np.isnan(x))
+
+
+@jit
+def _nan_to_zero_loop(x: Any, out: Any) -> None:
+    zero = x.dtype.type(0)
+    for j in range(out.size):
+        out[j] = x[j] if x[j] == x[j] else zero

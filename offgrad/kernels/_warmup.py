@@ -128,6 +128,7 @@ def _scatter_add(x: Array) -> None:
 def _select(x: Array) -> None:
     values = _large(x)
     kernels.select(values > 1, values, values, values.copy())
+    kernels.nan_to_zero(values, values.copy())
 
 
 def _copy(x: Array) -> None:
@@ -439,6 +440,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "loss of differences": _difference_loss,
     "loss of differences, backward": _difference_loss_backward,
     "sums of rows": lambda x: kernels.sum_axes(_large(x), (1,)),
+    "sums of planes": lambda x: kernels.sum_axes(_large(x).reshape(600, 8, -1), (1,)),
     "cumulative log-sum-exp": lambda x: kernels.log_cumsum_exp(x, x.copy()),
     "max pooling of pairs": _max_pool_pairs,
     "max pooling": _max_pool,

@@ -57,9 +57,9 @@ class AutoSession(OffloadSession):
     what is above it goes to the disk. As the third step begins, in the same block or in another,
     a plan is chosen by replays, which takes some seconds; the drive is measured once for each
     device, and remembered. The steps after that run under the plan and under the fixed policies in
-    turn, two to six each, and the fastest one stays: see `Trial`. A step lasts from its first save
-    to the end of its backward pass; those that save more or fewer tensors than the one recorded do
-    not count. All results have the same bits as without a session.
+    turn, two to twenty each, and the fastest one stays: see `Trial`. A step lasts from its first
+    save to the end of its backward pass; those that save more or fewer tensors than the one
+    recorded do not count. All results have the same bits as without a session.
 
     The bound is of all memory held for backward, whether it is kept, being written, or read ahead.
     Not counted are parameters, tensors that the program or the operation under way holds, and what

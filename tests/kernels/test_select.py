@@ -36,3 +36,15 @@ def test_each_bit_of_nan_stays() -> None:
     out = np.zeros(transposed.shape, np.float32)
     kernels.select(transposed > 0, transposed, out.copy(), out)
     assert (out == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(7,), (300_000,), (500, 400)])
+def test_nan_to_zero(
+    shape: tuple[int, ...], dtype: Any, rng: np.random.Generator, backend: str
+) -> None:
+    x = rng.normal(size=shape).astype(dtype)
+    x.reshape(-1)[::3] = np.nan
+    x.reshape(-1)[1] = np.inf
+    out = np.empty_like(x)
+    kernels.nan_to_zero(x, out)
+    np.testing.assert_array_equal(out, np.where(np.isnan(x), 0, x))

@@ -93,7 +93,7 @@ def test_a_session_tries_plans_with_the_bits_of_keep(in_one_block: bool) -> None
     seen = set()
 
     def steps() -> None:
-        for _ in range(2 + 6 * 5 + 1):
+        for _ in range(2 + 20 * 5 + 1):
             assert trained.step(session) == expected
             seen.add(str(session.policy))
 

@@ -228,7 +228,7 @@ class Addr(_AddProduct):
     def times(self, a: Array, b: Array) -> Array:
         """Return the outer product."""
         out = memory.empty((a.size, b.size), a.dtype)
-        np.multiply(a[:, None], b, out=out)
+        kernels.elementwise(np.multiply, out, a[:, None], b)
         return out
 
     def first(self, grad: "Tensor", b: "Tensor") -> "Tensor":

@@ -104,8 +104,8 @@ class Nansum(Reduction):
     ) -> Array:
         self.save(self=x)
         out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
-        numbers, flat = memory.empty(x.shape, x.dtype), memory.contiguous(x).reshape(-1)
-        kernels.keep_where(flat, lambda a, b: ~np.isnan(flat[a:b]), numbers)
+        numbers = memory.empty(x.shape, x.dtype)
+        kernels.nan_to_zero(memory.contiguous(x), numbers)
         sum_into(out, numbers, self.dims, keepdim)
         return out
 

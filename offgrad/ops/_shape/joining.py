@@ -53,7 +53,7 @@ class Cat(Op):
                 parts = [each[start:stop] for each in arrays]
                 np.concatenate(parts, axis=dim, out=out[start:stop])
 
-            kernels.in_chunks(join, shape[0], out.size // shape[0])
+            kernels.parallel_for(join, shape[0], out.size // shape[0], merge=True)
         else:
             np.concatenate(arrays, axis=dim, out=out)
         return out
