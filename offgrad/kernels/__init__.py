@@ -354,9 +354,7 @@ _meta_arrays.left.append(lambda: globals().update(_originals))
 
 
 def _copy_large(out: _typing.Any, array: _typing.Any) -> None:
-    from offgrad.kernels._copy import copy_into
-
-    copy_into(out, array)
+    _sys.modules[__name__].copy_into(out, array)  # imported at its first use
 
 
 _set_copier(_copy_large)
