@@ -97,8 +97,11 @@ class _Job:
             except KeyboardInterrupt as error:
                 self.error = interrupt = error
         self._body = None
-        if interrupt is not None:
-            raise interrupt
+        try:
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            del interrupt  # this frame would hold the exception that holds it
 
 
 class _ThreadState(threading.local):
@@ -234,16 +237,19 @@ def parallel_for(body: Body, count: int, cost: int = 1, merge: bool = False) -> 
         return
     bounds = _merged(count, step, helpers + 1) if merge else [*range(0, count, step), count]
     job = _Job(body, bounds)
-    _pool.offer(job, helpers)
     try:
-        job.run()
-    except BaseException as error:
-        job.error = error
-        raise
+        try:
+            _pool.offer(job, helpers)
+            job.run()
+        except BaseException as error:
+            job.error = error
+            raise
+        finally:
+            job.close()
+        if job.error is not None:
+            raise job.error
     finally:
-        job.close()
-    if job.error is not None:
-        raise job.error
+        job.error = None  # its frames hold the job, and so the arrays
 
 
 def _merged(count: int, step: int, threads: int) -> list[int]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import select
@@ -140,6 +142,33 @@ def test_an_exception_on_a_worker_alone() -> None:
 
     with pytest.raises(LookupError, match="on the worker"):
         parallel_for(body, 50, BLOCK)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_exception_holds_no_array(threads: int) -> None:
+    kernels.set_num_threads(threads)
+    gone = []
+
+    def fail() -> None:
+        array = np.zeros(1000)
+        gone.append(weakref.ref(array))
+
+        def body(start: int, stop: int, array: Any = array) -> None:
+            raise LookupError
+
+        with contextlib.suppress(LookupError):
+            parallel_for(body, 50, BLOCK)
+
+    gc.disable()
+    try:
+        for _ in range(5):
+            fail()
+        deadline = time.monotonic() + 30  # workers drop the closed jobs of their queue
+        while any(each() is not None for each in gone) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert all(each() is None for each in gone)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture

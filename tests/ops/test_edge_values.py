@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+import pytest
+
 import offgrad
 from offgrad.nn import functional as F
 
@@ -35,3 +38,33 @@ def test_comparing_bfloat16_with_nan_is_silent() -> None:
     x = offgrad.tensor([float("nan"), 1.0, -1.0], dtype=offgrad.bfloat16)
     found = [each.tolist() for each in (x > 0, x < 0, x >= 0, x <= 0)]
     assert found == [[False, True, False], [False, False, True]] * 2
+
+
+def test_means_of_more_float16_than_float16_counts() -> None:
+    x = offgrad.ones(140, 1000, dtype=offgrad.float16, requires_grad=True)
+    mean = x.mean()
+    mean.backward()
+    assert mean.item() == 1
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), np.float16(1 / 140_000))
+    tenths = offgrad.full((140, 1000), 0.1, dtype=offgrad.float16)
+    assert abs(tenths.nanmean().item() - 0.1) < 1e-3
+
+
+def test_heaviside_of_bfloat16_nan_is_silent() -> None:
+    x = offgrad.tensor([float("nan"), 1.0, -1.0], dtype=offgrad.bfloat16)
+    assert offgrad.heaviside(x, x).tolist() == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_excluded_elements_share_no_gradient_of_an_infinite_extreme(reduce: str) -> None:
+    infinite = float("-inf") if reduce == "amax" else float("inf")
+    x = offgrad.tensor([1.0, 2.0, infinite], requires_grad=True)
+    source = offgrad.tensor([infinite, 5.0], requires_grad=True)
+    index = offgrad.tensor([0, 1])
+    result = offgrad.scatter_reduce(x, 0, index, source, reduce, include_self=False)
+    result.sum().backward()
+    assert source.grad is not None
+    assert x.grad is not None
+    assert source.grad.tolist() == [1, 1]
+    assert x.grad.tolist() == [0, 0, 1]

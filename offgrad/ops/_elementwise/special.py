@@ -256,7 +256,8 @@ def heaviside(input: "Tensor", values: "Tensor") -> "Tensor":
             f"{y._array.dtype.name}; convert one"
         )
     array = x._array
-    return where(wrap(array == 0), y, wrap((array > 0).astype(array.dtype)))
+    with np.errstate(invalid="ignore"):  # bfloat16's NaN
+        return where(wrap(array == 0), y, wrap((array > 0).astype(array.dtype)))
 
 
 erf_ = inplace_form(erf)

@@ -25,8 +25,10 @@ class ScatterReduce(Op):
     Keeps both, the index and the result. Equal extremes share the gradient.
     """
 
-    def forward(self, x: Array, index: Array, source: Array, dim: int, reduce: str) -> Array:
-        self.dim, self.reduce = dim, reduce
+    def forward(
+        self, x: Array, index: Array, source: Array, dim: int, reduce: str, include_self: bool
+    ) -> Array:
+        self.dim, self.reduce, self.include_self = dim, reduce, include_self
         out = memory.copy(x)
         self.save(self=x, index=index, src=source, result=out)
         part = source[tuple(slice(size) for size in index.shape)]
@@ -41,6 +43,8 @@ class ScatterReduce(Op):
             grad_x, grad_part = self._of_product(grad, x, part, result)
         else:
             is_x = (x == result).to(grad.dtype)
+            if not self.include_self:  # x is infinite there, as the result may be
+                is_x = scatter(is_x, dim, index, 0)
             is_part = (part == result.gather(dim, index)).to(grad.dtype)
             share = grad / scatter_add(is_x, dim, index, is_part).clamp(min=1)
             grad_x, grad_part = is_x * share, is_part * share.gather(dim, index)
@@ -129,13 +133,14 @@ def scatter_reduce(
     if reduce in ("sum", "mean"):
         total = scatter_add(start, axis, index, source)
         return total if reduce == "sum" else _mean(total, x, axis, index, include_self)
+    options = {"reduce": reduce, "include_self": include_self}
     if not x._array.ndim:
         pair = start.reshape(1), index.reshape(-1), source.reshape(-1)
-        return ScatterReduce.apply(*pair, dim=0, reduce=reduce).reshape(())
+        return ScatterReduce.apply(*pair, dim=0, **options).reshape(())
     if not index._array.size and index._array.ndim != x._array.ndim:
         return start.clone() if start is x else start
     scatter(x.detach(), axis, index, 0)  # raises for an index that does not fit
-    return ScatterReduce.apply(start, index, source, dim=axis, reduce=reduce)
+    return ScatterReduce.apply(start, index, source, dim=axis, **options)
 
 
 def _mean(total: "Tensor", x: "Tensor", axis: int, index: "Tensor", include_self: bool) -> "Tensor":
