@@ -15,6 +15,11 @@ from offgrad.memory.meta import MetaArray
 
 _MIN_COLUMNS = 32
 _PUT, _ADD, _MULTIPLY, _MAXIMUM, _MINIMUM = range(5)  # what `_scatter_loop` does
+_REDUCTIONS: dict[str, tuple[Any, int]] = {
+    "prod": (np.multiply, _MULTIPLY),
+    "amax": (np.maximum, _MAXIMUM),
+    "amin": (np.minimum, _MINIMUM),
+}
 _BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
@@ -87,12 +92,11 @@ def scatter_reduce(out: Array, index: Array, source: Array, dim: int, reduce: st
 
     As `scatter_add`, by "prod", "amax" or "amin".
     """
-    if not uses_numba(out, source) or not _is_compiled(out, source, index, dim):
-        ufunc = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
+    ufunc, action = _REDUCTIONS[reduce]
+    if uses_numba(out, source) and _is_compiled(out, source, index, dim):
+        _scatter(action, out, index, source, dim)
+    else:
         ufunc.at(out, _where(out, index, dim), source)
-        return
-    action = {"prod": _MULTIPLY, "amax": _MAXIMUM, "amin": _MINIMUM}[reduce]
-    _scatter(action, out, index, source, dim)
 
 
 def scatter(out: Array, index: Array, source: Array, dim: int) -> None:

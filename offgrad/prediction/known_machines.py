@@ -12,7 +12,7 @@ from offgrad_storage.files.spill_directory import spill_directory
 from offgrad.prediction.machine import Machine
 from offgrad.prediction.measurements import measure
 
-_VERSION = 2
+_VERSION = 3
 
 
 def measured(directory: str | os.PathLike[str] | None = None, *, again: bool = False) -> Machine:

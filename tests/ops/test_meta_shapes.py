@@ -83,3 +83,12 @@ def test_what_depends_on_values_raises_with_the_name(name: str) -> None:
     for arrays in spec.arrays(spec.dtypes()[-1]):
         with pytest.raises(NotImplementedError, match=r"(Index|MaskedSelect)Backward0"):
             run(spec, [offgrad.tensor(x, device="meta") for x in arrays])
+
+
+@pytest.mark.parametrize("side", [2, 300, 1100])
+def test_comparisons_of_meta_tensors_of_any_size(side: int) -> None:
+    x = offgrad.empty(side, side, device="meta")
+    for found in (x > 0, x < x, x == x[0], offgrad.ones(side) != x):
+        assert found.is_meta
+        assert found.shape == (side, side)
+        assert found.dtype == offgrad.bool

@@ -9,7 +9,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.node import as_tensors
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, numpy_dtype, wrap
-from offgrad.memory.meta import MetaArray
+from offgrad.memory.meta import MetaArray, meta_tensor_memory
 from offgrad.ops._core.dtypes import (
     TensorLike,
     as_tensor_of,
@@ -51,7 +51,11 @@ def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Arr
     if not is_broadcast and first.nbytes < _LARGE and type(ufunc) is _UFUNC:
         result: Array = ufunc(*arrays, order="C")
         return result
-    out = memory.empty(shape, first.dtype if dtype is None else dtype)
+    dtype = first.dtype if dtype is None else dtype
+    # Also outside of operations: comparisons are none.
+    if any(type(each) is MetaArray for each in arrays):
+        return meta_tensor_memory(shape, dtype)
+    out = memory.empty(shape, dtype)
     if type(out) is MetaArray:
         return out
     if out.size >= _MIN_THREADED and type(ufunc) is _UFUNC:
