@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.kernels._blas import set_blas_threads
+from offgrad.kernels._waiting import Counter, can_wait, has_counted, wait_for_work
 from offgrad.memory.forks import forkables
 
 BLOCK = 128 * 1024
@@ -35,7 +36,11 @@ Body = Callable[[int, int], None]
 
 
 class _Job:
-    """Ranges of one `parallel_for`, distributed to the threads that ask for one."""
+    """Ranges of one `parallel_for`, distributed to the threads that ask for one.
+
+    Attributes:
+        left: counted up by each helper that has left, if the caller may wait for it in a loop.
+    """
 
     def __init__(self, body: Body, bounds: list[int]) -> None:
         self._body: Body | None = body
@@ -43,9 +48,11 @@ class _Job:
         self._ranges = pairwise(bounds)
         self._lock = threading.Lock()
         self._helpers = 0
+        self._joined = 0
         self._closed = False
         self._process = os.getpid()
         self._no_helpers = threading.Event()
+        self.left = Counter()
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -61,12 +68,16 @@ class _Job:
         finally:
             _thread.inside = False
 
-    def help(self) -> None:
-        """Compute ranges on a worker thread, unless the job has ended meanwhile."""
+    def help(self) -> Counter | None:
+        """Compute ranges on a worker thread; return the counter of those that have left.
+
+        Return None if the job has ended meanwhile.
+        """
         with self._lock:
             if self._closed:
-                return
+                return None
             self._helpers += 1
+            self._joined += 1
         try:
             self.run()
         except BaseException as error:
@@ -75,6 +86,7 @@ class _Job:
             self._helpers -= 1
             if self._closed and self._helpers == 0:
                 self._no_helpers.set()
+        return self.left
 
     def close(self) -> None:
         """Wait until no worker uses the arrays, and release them.
@@ -92,7 +104,8 @@ class _Job:
         interrupt: BaseException | None = None
         while waiting:
             try:
-                self._no_helpers.wait()
+                if not (can_wait() and has_counted(self.left, self._joined)):
+                    self._no_helpers.wait()
                 waiting = False
             except KeyboardInterrupt as error:
                 self.error = interrupt = error
@@ -123,6 +136,7 @@ class _Pool:
     def forget_other_threads(self) -> None:
         """In a forked child: no worker exists."""
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._posted = Counter()
         self._workers = 0
 
     def offer(self, job: _Job, helpers: int) -> None:
@@ -134,10 +148,15 @@ class _Pool:
                     self._workers += 1
         for _ in range(helpers):
             self._jobs.put(job)
+        self._posted.count()
 
     def _serve(self) -> None:
+        left: Counter | None = None
         while True:
-            self._jobs.get().help()
+            posted = self._posted.value
+            if can_wait():
+                wait_for_work(self._posted, posted + 1 if self._jobs.empty() else 0, left)
+            left = self._jobs.get().help()
 
 
 def _initial_num_threads() -> int:

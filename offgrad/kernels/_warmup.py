@@ -17,6 +17,7 @@ from offgrad import kernels
 from offgrad.kernels import _jit
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._elementary import LOOPS
+from offgrad.kernels._waiting import Counter, has_counted
 
 DTYPES = ("float32", "float64")
 
@@ -379,6 +380,7 @@ def _all(*calls: Callable[[Array], object]) -> Callable[[Array], object]:
 
 
 UNITS: dict[str, Callable[[Array], object]] = {
+    "waiting": lambda x: has_counted(Counter(), 0),
     "convolution": _all(_convolution, _convolution_weight, _convolution_input),
     "attention": lambda x: _attention(x, 32),
     "attention backward": lambda x: _attention_backward(x, 32),

@@ -1,0 +1,114 @@
+"""Waiting without the GIL: ends when a thread counts, and otherwise after a while."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+from offgrad.kernels import _parallel, _waiting
+from offgrad.kernels._parallel import BLOCK, parallel_for
+from offgrad.kernels._waiting import Counter, can_wait, has_counted, wait_for_work
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    pytest.importorskip("numba")
+    if kernels.backend() != "numba":
+        pytest.skip("threads wait in a compiled loop")
+
+
+def test_waiting_ends_without_a_count() -> None:
+    counter = Counter()
+    assert not has_counted(counter, 1)
+    wait_for_work(counter, 1, None)
+    assert counter.value == 0
+
+
+def test_waiting_sees_a_count_of_before() -> None:
+    counter = Counter()
+    counter.count()
+    assert has_counted(counter, 1)
+    assert not has_counted(counter, 2)
+
+
+def test_a_count_of_another_thread_ends_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_waiting, "SPIN_MICROSECONDS", 60_000_000)
+    counter = Counter()
+    timer = threading.Timer(0.05, counter.count)
+    timer.start()
+    assert has_counted(counter, 1), "waiting releases the GIL, or the count never comes"
+    timer.join()
+
+
+def test_counts_of_many_threads_without_the_gil_all_arrive() -> None:
+    posted, left = Counter(), Counter()
+    threads = [
+        threading.Thread(target=lambda: [wait_for_work(posted, 0, left) for _ in range(500)])
+        for _ in range(4)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert left.value == 2000
+
+
+@pytest.mark.parametrize("microseconds", [0, 1, 100])
+def test_jobs_end_whether_threads_wait_or_sleep(
+    microseconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_waiting, "SPIN_MICROSECONDS", microseconds)
+    kernels.set_num_threads(3)
+    seen = np.zeros(20, np.int64)
+
+    def body(start: int, stop: int) -> None:
+        seen[start:stop] += 1
+
+    for _ in range(300):
+        parallel_for(body, 20, BLOCK)
+    assert (seen == 300).all()
+
+
+def test_the_caller_waits_for_helpers_that_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_waiting, "SPIN_MICROSECONDS", 200_000)
+    waits: list[bool] = []
+
+    def waited(counter: Counter, target: int) -> bool:
+        waits.append(has_counted(counter, target))
+        return waits[-1]
+
+    monkeypatch.setattr(_parallel, "has_counted", waited)
+    kernels.set_num_threads(2)
+    meeting = threading.Barrier(2, timeout=30)
+
+    def body(start: int, stop: int) -> None:
+        meeting.wait()
+        if threading.current_thread().name.startswith(_parallel.THREAD_NAME):
+            time.sleep(0.02)
+
+    parallel_for(body, 2, BLOCK)
+    assert waits == [True]
+
+
+def test_no_thread_waits_where_openmp_is_told_so_or_numba_is_not_imported() -> None:
+    code = "from offgrad.kernels._waiting import can_wait; print(can_wait())"
+    for policy, begin, expected in (
+        ("passive", "import numba", "False"),
+        ("PASSIVE", "import numba", "False"),
+        ("active", "import numba", "True"),
+        ("active", "pass", "False"),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-c", f"{begin}; {code}"],
+            env={**os.environ, "OMP_WAIT_POLICY": policy},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert run.stdout.strip() == expected, policy
+    assert can_wait() == (_waiting.SPIN_MICROSECONDS > 0)
