@@ -49,10 +49,12 @@ def test_a_count_of_another_thread_ends_waiting(monkeypatch: pytest.MonkeyPatch)
 
 def test_counts_of_many_threads_without_the_gil_all_arrive() -> None:
     posted, left = Counter(), Counter()
-    threads = [
-        threading.Thread(target=lambda: [wait_for_work(posted, 0, left) for _ in range(500)])
-        for _ in range(4)
-    ]
+
+    def wait_often() -> None:
+        for _ in range(500):
+            wait_for_work(posted, 0, left)
+
+    threads = [threading.Thread(target=wait_often) for _ in range(4)]
     for each in threads:
         each.start()
     for each in threads:

@@ -70,6 +70,18 @@ def are_large(a: Array, b: Array) -> bool:
     return kernels.is_large(a.size * b.size) and kernels.is_large(np.broadcast(a, b).size)
 
 
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Return whether `dtype` is float16 or bfloat16."""
+    return dtype.itemsize == 2 and dtype.kind not in "iu"
+
+
+def rounded_once(function: Callable[..., Any], dtype: np.dtype[Any], *arrays: Array) -> Array:
+    """Return what ``function(*arrays, out)`` writes in float32 as `dtype`, which has 2 bytes."""
+    out = memory.empty(np.broadcast_shapes(*[each.shape for each in arrays]), dtype)
+    kernels.elementwise_flat(function, out, *arrays)
+    return out
+
+
 def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     """Return `array` as `dtype`; itself if it has that dtype."""
     if array.dtype == dtype:
@@ -87,6 +99,16 @@ def conj(tensor: "Tensor") -> "Tensor":
     if tensor._is_wrapped_number:
         result._is_wrapped_number = True
     return result
+
+
+def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return float32 for float16 and bfloat16, else `dtype`."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+def wide(array: Array) -> Array:
+    """Return an array of 2-byte floats as float32; any other itself."""
+    return converted(array, wide_dtype(array.dtype))
 
 
 class Broadcasting(Op):
@@ -118,6 +140,16 @@ class Broadcasting(Op):
                 self.dtypes = tuple([each.dtype for each in arrays])
                 return tuple([converted(each, dtype) for each in arrays])
         return arrays
+
+    def computed(self, ufunc: Any, dtype: np.dtype[Any], a: Array, b: Array) -> Array:
+        """Return ``ufunc(a, b)`` as `dtype`.
+
+        As in PyTorch, a number `b` is not rounded to float16 or bfloat16 first.
+        """
+        if b.ndim or b.dtype is dtype or not is_half(dtype):
+            return compute(ufunc, *self.operands(dtype, a, b))
+        a, _ = self.operands(dtype, a, b)
+        return rounded_once(ufunc, dtype, a, converted(b, np.dtype(np.float32)))
 
     def reduced(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":
         """Return the gradients summed over the broadcast dimensions, in the operands' dtypes."""
@@ -200,6 +232,14 @@ def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor,
         return as_tensor_of(a, dtype, where), b, dtype
     dtype = common_dtype(a, b)
     return as_tensor_of(a, dtype, where), as_tensor_of(b, dtype, where), dtype
+
+
+def factors(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
+    """Return what `operands` returns; beside 2-byte floats a number `b` stays float32."""
+    if isinstance(a, TensorBase) and is_half(a._array.dtype) and not isinstance(b, TensorBase):
+        dtype = common_dtype(a, check_operand(b, where))
+        return a, as_tensor_of(b, wide_dtype(dtype), where), dtype
+    return operands(where, a, b)
 
 
 def no_bools(where: str, *operands: TensorLike) -> None:

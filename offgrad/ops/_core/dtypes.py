@@ -129,6 +129,9 @@ def common_dtype(*operands: Any) -> np.dtype[Any]:
     return result
 
 
+_MAX_HALF = 65504  # the largest float16
+
+
 def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor":
     """Return `value` as a tensor of `dtype`; the conversion of a tensor is recorded.
 
@@ -142,7 +145,11 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
         value = _wrap_around(value, dtype)
     elif isinstance(value, complex) and dtype.kind not in "cb":
         value = real_part(np.asarray(value)).item()
-    number = wrap(np.asarray(check_operand(value, where), dtype))
+    if abs(check_operand(value, where)) > _MAX_HALF:
+        with np.errstate(over="ignore"):  # infinite in a narrower dtype, as in PyTorch
+            number = wrap(np.asarray(value, dtype))
+    else:
+        number = wrap(np.asarray(value, dtype))
     number._is_wrapped_number = True
     return number
 

@@ -12,8 +12,11 @@ from offgrad.ops._core.broadcasting import (
     are_large,
     compute,
     conj,
+    factors,
+    is_half,
     no_bools,
     operands,
+    rounded_once,
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
@@ -52,6 +55,9 @@ class Add(Broadcasting):
         a, b = self.operands(dtype, a, b)
         self.alpha = alpha
         if alpha != 1:
+            if is_half(dtype):
+                factor = np.float32(dtype.type(alpha))  # as in PyTorch
+                return rounded_once(lambda a, b, out: self.ufunc(a, b * factor, out), dtype, a, b)
             b = b * dtype.type(alpha)
         return compute(self.ufunc, a, b)
 
@@ -100,7 +106,7 @@ class Mul(Broadcasting):
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         need_a, need_b = self.needs_input_grad
         self.save(self=a if need_b else None, other=b if need_a else None)
-        return compute(np.multiply, *self.operands(dtype, a, b))
+        return self.computed(np.multiply, dtype, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """d(ab) = b da + a db."""
@@ -131,12 +137,12 @@ class Div(Broadcasting):
         self.rounding_mode = rounding_mode
         if rounding_mode is None:
             self.save(self=a if self.needs_input_grad[1] else None, other=b)
-            return compute(np.true_divide, *self.operands(dtype, a, b))
-        a, b = self.operands(dtype, a, b)
+            return self.computed(np.true_divide, dtype, a, b)
         if rounding_mode == "trunc":
-            return compute(_truncating_division, a, b)
-        is_large = are_large(a, b)
-        return compute(kernels.floor_divide if is_large else np.floor_divide, a, b)
+            return self.computed(_truncating_division, dtype, a, b)
+        is_large = are_large(a, b) and not is_half(dtype)
+        floor_divide = kernels.floor_divide if is_large else np.floor_divide
+        return self.computed(floor_divide, dtype, a, b)
 
     def backward(self, grad: "Tensor") -> Any:
         """d(a/b) = da / b - a / b^2 db."""
@@ -205,7 +211,9 @@ def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":
 
 def mul(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * other``."""
-    a, b, dtype = operands("mul", input, other)
+    if not isinstance(input, TensorBase):
+        input, other = other, input
+    a, b, dtype = factors("mul", input, other)
     return Mul.apply(a, b, dtype=dtype)
 
 
@@ -219,7 +227,7 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
         return rounded_div(input, other, rounding_mode)
     if not isinstance(input, TensorBase) and isinstance(other, TensorBase):
         return mul(other.reciprocal(), input)  # as PyTorch, to the last bit
-    a, b, dtype = operands("div", input, other)
+    a, b, dtype = factors("div", input, other)
     if category(dtype) < 2:
         dtype = default_dtype()
     return Div.apply(a, b, dtype=dtype)
@@ -255,7 +263,7 @@ def _real_numbers(
     where: str, input: TensorLike, other: TensorLike
 ) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
     """Return the operands and their dtype; raise for bools, complex numbers and integer zeros."""
-    a, b, dtype = operands(where, input, other)
+    a, b, dtype = factors(where, input, other)
     if category(dtype) in (0, 3):
         raise NotImplementedError(f"{where} is not defined for {dtype.name}; convert the operands")
     if category(dtype) == 1 and not b._array.all():

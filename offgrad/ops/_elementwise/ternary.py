@@ -12,6 +12,8 @@ from offgrad.ops._core.broadcasting import (
     Broadcasting,
     compute,
     conj,
+    is_half,
+    rounded_once,
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
@@ -34,15 +36,18 @@ class Lerp(Broadcasting):
         """Start from the nearer end: exact at both."""
         self.weight = weight
         start, end = self.operands(start.dtype, start, end)
-        number = start.dtype.type(weight)
+        number_type = np.float32 if is_half(start.dtype) else start.dtype.type
+        number = number_type(weight)
         near_start = abs(number) < 0.5
-        factor = number if near_start else number - start.dtype.type(1)
+        factor = number if near_start else number - number_type(1)
 
         def interpolate(start: Array, end: Array, out: Array) -> None:
             np.subtract(end, start, out=out)
             np.multiply(out, factor, out=out)
             np.add(out, start if near_start else end, out=out)
 
+        if is_half(start.dtype):
+            return rounded_once(interpolate, start.dtype, start, end)
         return _by_pieces(interpolate, start, end)
 
     def backward(self, grad: "Tensor") -> Any:
@@ -91,6 +96,14 @@ def _by_pieces(function: Callable[..., None], *arrays: Array) -> Array:
     return out
 
 
+def _added(ufunc: np.ufunc, a: Array, b: Array, c: Array, value: Any) -> Array:
+    """Return ``a + value * ufunc(b, c)``."""
+    if not is_half(a.dtype):
+        return compute(np.add, a, ufunc(b, c) * a.dtype.type(value))
+    factor = np.float32(value)
+    return rounded_once(lambda a, b, c, out: np.add(a, ufunc(b, c) * factor, out), a.dtype, a, b, c)
+
+
 class AddProduct(Broadcasting):
     """a + value * b * c; keeps each of b and c if the other needs a gradient."""
 
@@ -101,7 +114,7 @@ class AddProduct(Broadcasting):
         _, need_b, need_c = self.needs_input_grad
         self.save(tensor1=b if need_c else None, tensor2=c if need_b else None)
         a, b, c = self.operands(dtype, a, b, c)
-        return compute(np.add, a, np.multiply(b, c) * dtype.type(value))
+        return _added(np.multiply, a, b, c, value)
 
     def backward(self, grad: "Tensor") -> Any:
         """d(a + v b c) = da + v c db + v b dc."""
@@ -124,7 +137,7 @@ class AddQuotient(Broadcasting):
         _, need_b, need_c = self.needs_input_grad
         self.save(tensor1=b if need_c else None, tensor2=c if need_b or need_c else None)
         a, b, c = self.operands(dtype, a, b, c)
-        return compute(np.add, a, np.true_divide(b, c) * dtype.type(value))
+        return _added(np.true_divide, a, b, c, value)
 
     def backward(self, grad: "Tensor") -> Any:
         """d(a + v b/c) = da + v/c db - v b/c^2 dc."""

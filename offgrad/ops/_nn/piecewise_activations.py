@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, numpy_dtype
+from offgrad.ops._core.broadcasting import is_half
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import (
     category,
@@ -165,6 +166,13 @@ class Threshold(TwoSlopes):
         return self.threshold, nan, 1, 0, 1
 
 
+def _one_outside(bound: float, dtype: np.dtype[Any]) -> Slopes:
+    """Return slopes of 1 outside [-bound, bound], 0 within; `bound` is rounded to `dtype`."""
+    number = np.float64 if dtype.itemsize == 8 else np.float32
+    beyond = float(np.nextafter(number(dtype.type(bound)), number(inf)))
+    return -beyond, beyond, 0, 1, 1
+
+
 class Softshrink(TwoSlopes):
     """x moved by lambd towards 0, and 0 within [-lambd, lambd]; keeps x."""
 
@@ -179,9 +187,7 @@ class Softshrink(TwoSlopes):
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 outside [-lambd, lambd]."""
-        number = np.float64 if dtype.itemsize == 8 else np.float32
-        beyond = float(np.nextafter(number(self.lambd), number(inf)))
-        return -beyond, beyond, 0, 1, 1
+        return _one_outside(self.lambd, dtype)
 
 
 class Hardshrink(TwoSlopes):
@@ -197,9 +203,7 @@ class Hardshrink(TwoSlopes):
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 outside [-lambd, lambd]."""
-        number = np.float64 if dtype.itemsize == 8 else np.float32
-        beyond = float(np.nextafter(number(self.lambd), number(inf)))
-        return -beyond, beyond, 0, 1, 1
+        return _one_outside(self.lambd, dtype)
 
 
 class PreluKernel(Op):
@@ -356,7 +360,10 @@ def softshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
 
 def hardshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
     """Return `input`, and 0 within ``[-lambd, lambd]``."""
-    return Hardshrink.apply(real_floating(input, "hardshrink"), lambd=lambd)
+    tensor = real_floating(input, "hardshrink")
+    if is_half(tensor._array.dtype):
+        lambd = float(tensor._array.dtype.type(lambd))
+    return Hardshrink.apply(tensor, lambd=lambd)
 
 
 rrelu_ = inplace_form(rrelu)

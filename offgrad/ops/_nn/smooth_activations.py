@@ -10,9 +10,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, numpy_dtype
 from offgrad.memory.meta import MetaArray
-from offgrad.ops._core.broadcasting import (
-    conj,
-)
+from offgrad.ops._core.broadcasting import conj, wide
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dims import (
     normalize_dim,
@@ -53,7 +51,7 @@ class Activation(Op):
         self.__dict__.update(parameters)
         self.save(self=x)
         if not kernels.is_large(x.size):
-            return np.asarray(self.value(x), x.dtype)
+            return np.asarray(self.value(wide(x)), x.dtype)
         out = memory.empty(x.shape, x.dtype)
         self.write(x, out)
         return out
@@ -62,7 +60,7 @@ class Activation(Op):
         """Write the values of a large array into `out`."""
 
         def piece(x: Array, out: Array) -> None:
-            out[...] = self.value(x)
+            out[...] = self.value(wide(x))
 
         kernels.elementwise(piece, out, x)
 
@@ -70,7 +68,7 @@ class Activation(Op):
         return grad * conj(self.slope(self.saved("self")))
 
     def value(self, x: Array) -> Any:
-        """Return the function's values."""
+        """Return the function's values; `x` is float32 for float16 and bfloat16."""
         raise NotImplementedError
 
     def slope(self, x: "Tensor") -> "Tensor":

@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import numpy_dtype, wrap
+from offgrad.autograd.tensor_base import wrap
 from offgrad.memory.meta import MetaArray, as_meta
 from offgrad.ops._core.dims import Dim, normalize_dims, sizes
 from offgrad.ops._core.dtypes import (
@@ -33,9 +33,6 @@ __all__ = [
     "sum",
     "sum_to_size",
 ]
-
-
-_MAX_HALF = 65504  # the largest float16: it cannot count more elements
 
 
 class Reduction(Op):
@@ -133,8 +130,7 @@ class Mean(Reduction):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        is_beyond = numpy_dtype(grad) == np.float16 and self.count > _MAX_HALF
-        return self.expanded(grad * (1 / self.count) if is_beyond else grad / self.count)
+        return self.expanded(grad / self.count)
 
 
 class Prod(Reduction):
@@ -256,7 +252,7 @@ def nanmean(
     normalize_dims(dim, input._array.ndim, "nanmean")
     numbers = sum(wrap(~np.isnan(input._array)), dim, keepdim)
     total = nansum(input, dim, keepdim, dtype=dtype)
-    if total._array.dtype == np.float16 and input._array.size > _MAX_HALF:
+    if total._array.dtype == np.float16:  # which cannot count beyond 2048
         return (total.to(np.float32) / numbers).to(np.float16)
     return total / numbers
 

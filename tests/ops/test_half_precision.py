@@ -1,0 +1,100 @@
+"""Numbers beside float16 and bfloat16, against PyTorch: computed in float32 and rounded once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offgrad
+
+torch = pytest.importorskip("torch")
+
+NUMBERS = (0.1, -1.7, 3.3, 100_000.0, 1e-5, 2)
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "mul": lambda t, x, number: x * number,
+    "rmul": lambda t, x, number: number * x,
+    "mul_": lambda t, x, number: x.clone().mul_(number),
+    "mul by a tensor": lambda t, x, number: x * t.tensor(number),
+    "mul by a float64": lambda t, x, number: x * t.tensor(number, dtype=t.float64),
+    "div": lambda t, x, number: x / number,
+    "rdiv": lambda t, x, number: number / x,
+    "div_": lambda t, x, number: x.clone().div_(number),
+    "div by a tensor": lambda t, x, number: x / t.tensor(number),
+    "floor": lambda t, x, number: t.div(x, number, rounding_mode="floor"),
+    "trunc": lambda t, x, number: t.div(x, number, rounding_mode="trunc"),
+    "floor_divide": lambda t, x, number: x // number,
+    "add": lambda t, x, number: x + number,
+    "sub": lambda t, x, number: number - x,
+    "remainder": lambda t, x, number: x % number,
+    "addcmul": lambda t, x, number: t.addcmul(x, x, x, value=number),
+    "addcdiv": lambda t, x, number: t.addcdiv(x, x, x.abs() + 1, value=number),
+    "leaky_relu": lambda t, x, number: t.nn.functional.leaky_relu(x, number),
+}
+ACTIVATIONS: dict[str, tuple[float, ...]] = {
+    "hardshrink": (0.3,), "softshrink": (0.3,), "hardtanh": (-0.7, 0.9), "hardsigmoid": (),
+    "relu6": (), "leaky_relu": (0.13,), "threshold": (0.1, -0.3),
+}  # fmt: skip
+
+
+def _numbers(size: int) -> Any:
+    return np.random.default_rng(0).standard_normal(size).astype(np.float32) * 3
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_numbers_are_not_rounded_to_two_bytes_first(name: str, dtype: str) -> None:
+    values = _numbers(2000)
+    for number in NUMBERS:
+        result, expected = [
+            OPERATIONS[name](t, t.tensor(values).to(getattr(t, dtype)), number)
+            for t in (offgrad, torch)
+        ]
+        assert str(result.dtype).split(".")[-1] == str(expected.dtype).split(".")[-1]
+        np.testing.assert_array_equal(result.float().numpy(), expected.float().numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_alpha_scales_in_float32(dtype: str) -> None:
+    values = _numbers(2000)
+    for alpha in (0.1, -1.7, 3.3, 2):
+        result, expected = [
+            t.add(x, x.flip(0), alpha=alpha).float().numpy()
+            for t in (offgrad, torch)
+            for x in [t.tensor(values).to(getattr(t, dtype))]
+        ]
+        differing = result != expected  # PyTorch fuses product and sum; its last ones round between
+        assert differing.mean() < 0.01
+        np.testing.assert_allclose(result, expected, atol=0.25)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("operation", ["mul", "div"])
+def test_gradients_keep_their_dtypes(operation: str, dtype: str) -> None:
+    values = _numbers(2000)
+    grads = []
+    for t in (offgrad, torch):
+        x = t.tensor(values).to(getattr(t, dtype)).requires_grad_()
+        factor = t.tensor(0.3, requires_grad=True)
+        result = getattr(t, operation)(x, factor)
+        result.backward(t.ones_like(result) / 16)
+        assert x.grad.dtype == x.dtype
+        assert factor.grad.dtype == t.float32
+        grads.append((x.grad.float().numpy(), factor.grad.item()))
+    (x_grad, factor_grad), (x_expected, factor_expected) = grads
+    np.testing.assert_array_equal(x_grad, x_expected)
+    np.testing.assert_allclose(factor_grad, factor_expected, rtol=2e-2)
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_round_once_at_every_size(name: str, dtype: str, size: int) -> None:
+    values, pairs = _numbers(size), []
+    for t in (offgrad, torch):
+        x = t.tensor(values).to(getattr(t, dtype)).requires_grad_()
+        result = getattr(t.nn.functional, name)(x, *ACTIVATIONS[name])
+        result.backward(t.tensor(values).to(getattr(t, dtype)))
+        pairs.append((result.detach().float().numpy(), x.grad.float().numpy()))
+    np.testing.assert_array_equal(*[result for result, _ in pairs])
+    np.testing.assert_array_equal(*[grad for _, grad in pairs])
