@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array, as_float, or_constant, same_shape
+from offgrad.kernels._arrays import SUM_ROWS, Array, as_float, or_constant, same_shape
 from offgrad.kernels._batch_norm_loops import (
-    column_statistics_loop,
-    column_sums_loop,
+    column_products_loop,
+    column_spreads_loop,
     columns_backward_loop,
     columns_loop,
     planes_backward_loop,
     planes_loop,
 )
-from offgrad.kernels._jit import uses_numba
+from offgrad.kernels._jit import Kernel, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
 _TILE = 2048
 """Numbers of a sample, of one channel or several, that the loops pass over together."""
+
+_COLUMNS = 256
+"""Channels that are columns, and that one thread adds up."""
 
 
 def batch_norm(
@@ -69,15 +72,14 @@ def batch_norm(
         parallel_for(run, channels, count)
         return
     if variance is not None and count:
-        sums = np.empty((2, channels), np.float64)
-        parts = np.empty((3, channels), x.dtype)
-        parallel_for(
-            lambda start, stop: column_statistics_loop(
-                x, small, mean, invstd, v, sums, parts, start, stop
-            ),
-            channels,
-            count,
-        )
+        # Sums of differences from a number near the mean: squares keep their digits.
+        near = x[:16].mean(0)
+        total, squares = _column_sums(column_spreads_loop, x, near)
+        with np.errstate(all="ignore"):
+            shift = total / count
+            mean[...] = near + shift
+            variance[...] = np.maximum(squares / count - shift * shift, 0)
+            invstd[...] = 1 / np.sqrt(variance + small)
     scale = invstd * w
     parallel_for(
         lambda start, stop: columns_loop(x, scale, b, mean, out, start, stop), count, channels
@@ -121,9 +123,8 @@ def batch_norm_backward(
     dw = np.empty(channels, x.dtype) if dweight is None else dweight
     db = np.empty(channels, x.dtype) if dbias is None else dbias
     d = np.empty((0,) * x.ndim, x.dtype) if dx is None else dx
-    totals = np.empty((2, channels), np.float64)
     if x.ndim == 3:
-        tile = _tile(x)
+        totals, tile = np.empty((2, channels), np.float64), _tile(x)
 
         def run(start: int, stop: int) -> None:
             given = mean, invstd, d, dw, db, training, totals, tile
@@ -131,14 +132,9 @@ def batch_norm_backward(
 
         parallel_for(run, channels, count)
         return
-    parts = np.empty((2, channels), x.dtype)
-    parallel_for(
-        lambda start, stop: column_sums_loop(
-            grad, x, mean, invstd, dw, db, totals, parts, start, stop
-        ),
-        channels,
-        count,
-    )
+    total, product = _column_sums(column_products_loop, grad, x, mean)
+    with np.errstate(all="ignore"):
+        dw[...], db[...] = product.astype(x.dtype) * invstd, total
     if dx is None or not x.size:
         return
     scale = w * invstd
@@ -151,6 +147,21 @@ def batch_norm_backward(
         count,
         channels,
     )
+
+
+def _column_sums(loop: Kernel[..., None], *arrays: Array) -> Array:
+    """Return the two sums [2, C] of each column that `loop` adds up by blocks of rows."""
+    rows, channels = arrays[0].shape
+    blocks, width = -(-rows // SUM_ROWS), min(channels, _COLUMNS)
+    parts = np.empty((2, blocks, channels), arrays[0].dtype)
+    parallel_for(
+        lambda start, stop: loop(*arrays, parts, width, start, stop),
+        blocks * -(-channels // max(1, width)),
+        SUM_ROWS * width,
+        merge=True,
+    )
+    sums: Array = parts.sum(1, dtype=np.float64)
+    return sums
 
 
 def _tile(x: Array) -> int:

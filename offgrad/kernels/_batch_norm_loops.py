@@ -132,49 +132,24 @@ def planes_backward_loop(
 
 
 @jit
-def column_statistics_loop(
-    x: Any,
-    eps: Any,
-    mean: Any,
-    invstd: Any,
-    variance: Any,
-    sums: Any,
-    parts: Any,
-    start: int,
-    stop: int,
-) -> None:
-    number = x.dtype.type
-    near = parts[0, start:stop]
-    part = parts[1, start:stop]
-    square = parts[2, start:stop]
-    total = sums[0, start:stop]
-    squares = sums[1, start:stop]
-    few = min(x.shape[0], 16)
-    near[:] = 0
-    for i in range(few):
-        row = x[i, start:stop]
-        for j in range(row.size):
-            near[j] += row[j] / number(few)
-    total[:] = 0
-    squares[:] = 0
-    for begin in range(0, x.shape[0], SUM_ROWS):
+def column_spreads_loop(x: Any, near: Any, parts: Any, width: int, start: int, stop: int) -> None:
+    """Sums of differences from `near`, and of their squares, over blocks of some columns."""
+    strips = -(-x.shape[1] // width)
+    for index in range(start, stop):
+        block = index // strips
+        first = index % strips * width
+        last = min(first + width, x.shape[1])
+        centre = near[first:last]
+        part = parts[0, block, first:last]
+        square = parts[1, block, first:last]
         part[:] = 0
         square[:] = 0
-        for i in range(begin, min(begin + SUM_ROWS, x.shape[0])):
-            row = x[i, start:stop]
+        for i in range(block * SUM_ROWS, min((block + 1) * SUM_ROWS, x.shape[0])):
+            row = x[i, first:last]
             for j in range(row.size):
-                difference = row[j] - near[j]
+                difference = row[j] - centre[j]
                 part[j] += difference
                 square[j] += difference * difference
-        for j in range(near.size):
-            total[j] += part[j]
-            squares[j] += square[j]
-    for j in range(near.size):
-        shift = total[j] / x.shape[0]
-        mean[start + j] = number(near[j] + shift)
-        spread = squares[j] / x.shape[0] - shift * shift
-        variance[start + j] = number(0) if spread < 0 else number(spread)
-        invstd[start + j] = number(1) / number(np.sqrt(variance[start + j] + eps))
 
 
 @jit
@@ -187,41 +162,26 @@ def columns_loop(x: Any, scale: Any, bias: Any, mean: Any, out: Any, start: int,
 
 
 @jit
-def column_sums_loop(
-    grad: Any,
-    x: Any,
-    mean: Any,
-    invstd: Any,
-    dweight: Any,
-    dbias: Any,
-    totals: Any,
-    parts: Any,
-    start: int,
-    stop: int,
+def column_products_loop(
+    grad: Any, x: Any, mean: Any, parts: Any, width: int, start: int, stop: int
 ) -> None:
-    number = x.dtype.type
-    total = totals[0, start:stop]
-    product = totals[1, start:stop]
-    part = parts[0, start:stop]
-    products = parts[1, start:stop]
-    m = mean[start:stop]
-    total[:] = 0
-    product[:] = 0
-    for begin in range(0, x.shape[0], SUM_ROWS):
+    """Sums of `grad`, and of `grad` times x - mean, over blocks of some columns."""
+    strips = -(-x.shape[1] // width)
+    for index in range(start, stop):
+        block = index // strips
+        first = index % strips * width
+        last = min(first + width, x.shape[1])
+        m = mean[first:last]
+        part = parts[0, block, first:last]
+        products = parts[1, block, first:last]
         part[:] = 0
         products[:] = 0
-        for i in range(begin, min(begin + SUM_ROWS, x.shape[0])):
-            g = grad[i, start:stop]
-            row = x[i, start:stop]
+        for i in range(block * SUM_ROWS, min((block + 1) * SUM_ROWS, x.shape[0])):
+            g = grad[i, first:last]
+            row = x[i, first:last]
             for j in range(row.size):
                 part[j] += g[j]
                 products[j] += g[j] * (row[j] - m[j])
-        for j in range(m.size):
-            total[j] += part[j]
-            product[j] += products[j]
-    for j in range(m.size):
-        dweight[start + j] = number(product[j]) * invstd[start + j]
-        dbias[start + j] = number(total[j])
 
 
 @jit

@@ -26,17 +26,8 @@ def in_chunks(body: Body, count: int, cost: int = 1) -> None:
         for first in range(start, stop, step):
             body(first, min(first + step, stop))
 
-    parallel_for(_silent(run), count, cost)
-
-
-def _silent(body: Body) -> Body:
-    """Return `body` with floating point warnings off: their state belongs to a thread."""
-
-    def run(start: int, stop: int) -> None:
-        with np.errstate(all="ignore"):
-            body(start, stop)
-
-    return run
+    with np.errstate(all="ignore"):
+        parallel_for(run, count, cost)
 
 
 def is_large(size: int) -> bool:
@@ -82,7 +73,8 @@ def _in_slices(function: Callable[..., Any], out: Array, arrays: list[Array]) ->
 def _in_pieces(function: Callable[..., Any], piece: Body, count: int, cost: int) -> None:
     """Call `piece` for all of ``range(count)``: it calls `function`."""
     if type(function) is np.ufunc:  # one pass over the memory needs no cache
-        parallel_for(_silent(piece), count, cost, merge=True)
+        with np.errstate(all="ignore"):
+            parallel_for(piece, count, cost, merge=True)
     else:
         in_chunks(piece, count, cost)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from queue import SimpleQueue
 
+import numpy as np
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.kernels._blas import set_blas_threads
@@ -55,8 +56,8 @@ class _Job:
         self.left = Counter()
         self.error: BaseException | None = None
 
-    def run(self) -> None:
-        """Compute ranges until none is left."""
+    def run(self, posted: Counter | None = None) -> None:
+        """Compute ranges until none is left; count `posted` up just before the first one."""
         body = self._body
         assert body is not None
         _thread.inside = True
@@ -64,6 +65,9 @@ class _Job:
             for start, stop in self._ranges:
                 if self.error is not None:
                     return
+                if posted is not None:
+                    posted.count()
+                    posted = None
                 body(start, stop)
         finally:
             _thread.inside = False
@@ -136,7 +140,7 @@ class _Pool:
     def forget_other_threads(self) -> None:
         """In a forked child: no worker exists."""
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        self._posted = Counter()
+        self.posted = Counter()
         self._workers = 0
 
     def offer(self, job: _Job, helpers: int) -> None:
@@ -148,14 +152,14 @@ class _Pool:
                     self._workers += 1
         for _ in range(helpers):
             self._jobs.put(job)
-        self._posted.count()
 
     def _serve(self) -> None:
+        np.seterr(all="ignore")  # in this thread; the caller decides for its own
         left: Counter | None = None
         while True:
-            posted = self._posted.value
+            posted = self.posted.value
             if can_wait():
-                wait_for_work(self._posted, posted + 1 if self._jobs.empty() else 0, left)
+                wait_for_work(self.posted, posted + 1 if self._jobs.empty() else 0, left)
             left = self._jobs.get().help()
 
 
@@ -259,7 +263,7 @@ def parallel_for(body: Body, count: int, cost: int = 1, merge: bool = False) -> 
     try:
         try:
             _pool.offer(job, helpers)
-            job.run()
+            job.run(_pool.posted)
         except BaseException as error:
             job.error = error
             raise

@@ -78,7 +78,8 @@ class Var(Reduction):
         """d var = 2/(n - correction) (x - mean) dx."""
         x = self.saved("self")
         factor = 2 / self.degrees_of_freedom if self.degrees_of_freedom else inf
-        return self.expanded(grad) * factor * (x - mean(x, self.dims or None, keepdim=True))
+        scaled = self.with_reduced_dims(grad) * factor
+        return scaled * (x - mean(x, self.dims or None, keepdim=True))
 
 
 class Std(Var):
