@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import SUM_BLOCK, Array
-from offgrad.kernels._chunks import CHUNK, by_loop, elementwise, in_chunks, scratch
+from offgrad.kernels._chunks import CHUNK, by_loop, in_chunks, scratch
 from offgrad.kernels._elementary import elementary
-from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._fastmath import exp_of_negative, log1p_of_share
+from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
+from offgrad.kernels._special import FEW
 from offgrad.memory.meta import MetaArray
 
 
@@ -126,12 +128,12 @@ class HuberFamily(PairLoss):
             super().slopes(x, target, scale, out)
             return
         a, t, o = (each.reshape(-1) for each in (x, target, out))
-        number, is_array = x.dtype.type, np.ndim(scale) > 0
-        factor = number(1 if is_array else scale)
-        numbers = number(self.bound), number(2 * self.square), number(self.line), factor
-        parallel_for(lambda start, stop: _slopes_loop(a, t, o, *numbers, start, stop), a.size)
-        if is_array:
-            elementwise(np.multiply, out, out, scale)
+        number = x.dtype.type
+        numbers = number(self.bound), number(2 * self.square), number(self.line)
+        if np.ndim(scale):
+            by_loop(_scaled_slopes_loop, o, a, t, scale.reshape(-1), numbers=numbers)
+        else:
+            by_loop(_slopes_loop, o, a, t, numbers=(*numbers, number(scale)))
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,9 @@ class BinaryCrossEntropyWithLogits(PairLoss):
     """
 
     def value(self, x: Array, target: Array, out: Array) -> None:
+        if out.size > FEW and uses_numba(x, target, out):
+            _logits_values_loop(x, target, out)
+            return
         other = scratch(1, x.size, x.dtype)
         np.negative(x, out=other)
         _softplus(other, out)
@@ -177,6 +182,9 @@ class BinaryCrossEntropyWithLogits(PairLoss):
         np.add(out, other, out=out)
 
     def slope(self, x: Array, target: Array, out: Array) -> None:
+        if out.size > FEW and uses_numba(x, target, out):
+            _logits_slopes_loop(x, target, out)
+            return
         one, other = x.dtype.type(1), scratch(1, x.size, x.dtype)
         np.negative(x, out=other)
         elementary(np.exp, other, out=out)
@@ -285,24 +293,46 @@ def _values_loop(
         out[i] = near if distance < bound else (distance - shift) * line
 
 
+@inlined
+def _slope(d: Any, bound: Any, slope: Any, line: Any) -> Any:
+    number = type(d)
+    # NaN stays NaN.
+    sign = number(1) if d > number(0) else (number(-1) if d < number(0) else d)
+    return d * slope if abs(d) < bound else sign * line
+
+
 @jit
 def _slopes_loop(
-    x: Any,
-    target: Any,
-    out: Any,
-    bound: Any,
-    slope: Any,
-    line: Any,
-    scale: Any,
-    start: int,
-    stop: int,
+    x: Any, target: Any, out: Any, bound: Any, slope: Any, line: Any, scale: Any
 ) -> None:
-    x = x[start:stop]
-    target = target[start:stop]
-    out = out[start:stop]
-    number = x.dtype.type
     for i in range(x.size):
-        d = x[i] - target[i]
-        # NaN stays NaN.
-        sign = number(1) if d > number(0) else (number(-1) if d < number(0) else d)
-        out[i] = (d * slope if abs(d) < bound else sign * line) * scale
+        out[i] = _slope(x[i] - target[i], bound, slope, line) * scale
+
+
+@jit
+def _scaled_slopes_loop(
+    x: Any, target: Any, scale: Any, out: Any, bound: Any, slope: Any, line: Any
+) -> None:
+    for i in range(x.size):
+        out[i] = _slope(x[i] - target[i], bound, slope, line) * scale[i]
+
+
+@jit
+def _logits_values_loop(x: Any, target: Any, out: Any) -> None:
+    number = x.dtype.type
+    zero, one = number(0), number(1)
+    for i in range(x.size):
+        a = x[i]
+        logarithm = log1p_of_share(exp_of_negative(-abs(a)))
+        negative = -a if a < zero else zero
+        out[i] = (logarithm + negative) + (one - target[i]) * a
+
+
+@jit
+def _logits_slopes_loop(x: Any, target: Any, out: Any) -> None:
+    number = x.dtype.type
+    zero, one = number(0), number(1)
+    for i in range(x.size):
+        a = x[i]
+        e = exp_of_negative(-abs(a))
+        out[i] = (e if a < zero else one) / (one + e) - target[i]
