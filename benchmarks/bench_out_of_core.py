@@ -6,7 +6,8 @@ Each row trains two processes that take turns step by step: one whose parameters
 AdamW state are paged, and one that has them in memory. Losses must be the same, bit for bit.
 
 - *beyond*: a GPT of 6.3 GiB with gradients and state, in a process that the operating system limits
-  to 1 GiB (RLIMIT_DATA), one sequence a step: the drive sets the pace. Backward updates parameters.
+  to 1 GiB (RLIMIT_DATA, and a memory cgroup where one can be made), one sequence a step: the drive
+  sets the pace. Backward updates parameters.
 - *after*: the same, with `optimizer.step()` after backward, so that gradients are stored as well.
 - *compute*: a smaller model and more sequences: computing takes longer than the drive.
 - *state*: parameters and gradients in memory, optimizer state on disk.
@@ -35,6 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._lib.json_worker import JsonWorker
+from benchmarks._lib.memory_cgroup import MemoryCgroup
 from offgrad.cli.bench_storage.bare_file import BareFile
 from offgrad.cli.bench_storage.loops import MB
 
@@ -109,7 +111,8 @@ def measure(row: Row, rounds: int, directory: Path) -> dict[str, Any]:
     job = {"sizes": row.sizes, "batch": row.batch, "directory": str(directory), **row.common}
     paged_job = {**job, **row.options, "window": f"{row.window_nbytes}"}
     with ExitStack() as stack:
-        paged = stack.enter_context(JsonWorker(_WORKER, paged_job))
+        cgroup = _cgroup(row, stack)
+        paged = stack.enter_context(JsonWorker(_WORKER, paged_job, cgroup=cgroup))
         kept = stack.enter_context(JsonWorker(_WORKER, job))
         steps = []
         began = perf_counter()
@@ -125,6 +128,7 @@ def measure(row: Row, rounds: int, directory: Path) -> dict[str, Any]:
                 f"{each * (rounds + 1 - step):.0f} s left",
                 err=True,
             )
+        cgroup_nbytes = None if cgroup is None else cgroup.peak_nbytes
     same = all(ours["loss"] == theirs["loss"] for ours, theirs in steps)
     counted = steps[2:]  # the first learns the order, the second runs it for the first time
     ratios = [ours["seconds"] / theirs["seconds"] for ours, theirs in counted]
@@ -147,7 +151,20 @@ def measure(row: Row, rounds: int, directory: Path) -> dict[str, Any]:
         "peak_tensor_nbytes": last[0]["peak_tensor_nbytes"],
         "peak_rss_nbytes": [each["peak_rss_nbytes"] for each in last],
         "data_nbytes": last[0]["data_nbytes"],
+        "cgroup_peak_nbytes": cgroup_nbytes,
     }
+
+
+def _cgroup(row: Row, stack: ExitStack) -> MemoryCgroup | None:
+    """Return a group that limits the row's process, where the system lets us make one."""
+    max_nbytes = row.options.get("max_nbytes")
+    if max_nbytes is None:
+        return None
+    try:
+        return stack.enter_context(MemoryCgroup(max_nbytes))
+    except OSError as error:
+        click.echo(f"{row.name}: no memory cgroup, RLIMIT_DATA alone: {error}", err=True)
+        return None
 
 
 def _spread(values: list[float]) -> list[float]:
@@ -175,12 +192,12 @@ def main(rounds: int, only: tuple[str, ...], directory: Path | None, path: Path 
         raise click.UsageError(f"--rounds is at least 1, and --only one of {', '.join(names)}")
     folder = directory or Path(gettempdir())
     rates = bare_rates(folder)
-    console = Console(width=120)
+    console = Console(width=140)
     console.print(
         f"bare drive: writes {rates['write'] / 1e9:.2f} GB/s, reads {rates['read'] / 1e9:.2f} GB/s"
     )
     table = Table("row", "state", "same", "step/kept", "/max(compute, drive)", "moved/least",
-                  "read", "written", "stall", "tensors", "process")  # fmt: skip
+                  "read", "written", "stall", "tensors", "process", "cgroup")  # fmt: skip
     results = []
     for row in ROWS:
         if only and row.name not in only:
@@ -189,6 +206,7 @@ def main(rounds: int, only: tuple[str, ...], directory: Path | None, path: Path 
         figures["over_bound"] = against_the_drive(figures, rates)
         results.append(figures)
         low, middle, high = figures["ratio"]
+        in_group = figures["cgroup_peak_nbytes"]
         table.add_row(
             row.name,
             f"{figures['state_nbytes'] / _GIB:.2f} GiB",
@@ -201,6 +219,7 @@ def main(rounds: int, only: tuple[str, ...], directory: Path | None, path: Path 
             f"{figures['stall_seconds'][1]:.2f} s",
             f"{figures['peak_tensor_nbytes'] / _MIB:.0f} MiB",
             f"{figures['peak_rss_nbytes'][0] / _MIB:.0f} MiB",
+            "" if in_group is None else f"{in_group / _MIB:.0f} MiB",
         )
         if path is not None:
             path.write_text(json.dumps({"rates": rates, "rows": results}, indent=1))

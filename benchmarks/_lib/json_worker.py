@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from threading import Timer
 from typing import Any, Self
 
+from benchmarks._lib.memory_cgroup import MemoryCgroup
+
 _START = (
     "import sys; from importlib import import_module; sys.path[:] = sys.argv[3:]; "
     "import_module(sys.argv[1]).main(sys.argv[2])"
@@ -29,10 +31,15 @@ class JsonWorker:
         module: the module's name; its ``main`` calls `serve`.
         job: what the worker works on.
         environment: the variables of the process; None for those of this one.
+        cgroup: limits the memory of the process; None for no limit.
     """
 
     def __init__(
-        self, module: str, job: Mapping[str, Any], environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        job: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+        cgroup: MemoryCgroup | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, module, json.dumps(job), *sys.path],
@@ -41,6 +48,8 @@ class JsonWorker:
             text=True,
             env=environment,
         )
+        if cgroup is not None:
+            cgroup.add(self._process.pid)
 
     def ask(self, *, max_seconds: float | None = None, **request: Any) -> Reply:
         """Send a request and return the reply.
