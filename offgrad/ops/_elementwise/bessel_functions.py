@@ -32,8 +32,12 @@ class _OfPair(Unary):
     partner: ClassVar[str]
 
     def derivative(self, saved: "Tensor") -> "Tensor":
-        own = type(self).apply(saved)
-        return self.slope(saved, own, FUNCTIONS[self.partner].apply(saved))
+        return self.slope(saved, type(self).apply(saved), self.partner_of(saved))
+
+    def partner_of(self, x: "Tensor") -> "Tensor":
+        """Return the other function of x."""
+        result: Tensor = FUNCTIONS[self.partner].apply(x)
+        return result
 
     def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
         """Return f'(x)."""
@@ -51,8 +55,8 @@ class I0(_OfPair):
     ufunc = scipy_function("i0")
     partner = "i1"
 
-    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        return other
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        return self.partner_of(saved)
 
 
 class SpecialI1(_OfPair):
@@ -93,8 +97,8 @@ class BesselJ0(_OfPair):
     ufunc = scipy_function("j0")
     partner = "bessel_j1"
 
-    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        return -other
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        return -self.partner_of(saved)
 
 
 class BesselJ1(_OfPair):
@@ -113,8 +117,8 @@ class BesselY0(_OfPair):
     ufunc = scipy_function("y0")
     partner = "bessel_y1"
 
-    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        return -other
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        return -self.partner_of(saved)
 
 
 class BesselY1(_OfPair):
@@ -133,8 +137,8 @@ class ModifiedBesselK0(_OfPair):
     ufunc = scipy_function("k0")
     partner = "modified_bessel_k1"
 
-    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        return -other
+    def derivative(self, saved: "Tensor") -> "Tensor":
+        return -self.partner_of(saved)
 
 
 class ModifiedBesselK1(_OfPair):

@@ -17,6 +17,7 @@ from offgrad.ops._linalg.matrices import (
     over_batch,
     tall_eye,
 )
+from offgrad.ops._linalg.reflections import ormqr
 from offgrad.ops._linalg.solving import solve_triangular
 from offgrad.ops._shape.joining import cat
 
@@ -228,12 +229,7 @@ def householder_product(A: "Tensor", tau: "Tensor") -> "Tensor":
             "linalg.householder_product: A needs at least as many rows as columns, got "
             f"{rows} and {columns}"
         )
-    vectors = A.tril(-1) + tall_eye(eye_like(A, columns), rows)
-    result = tall_eye(eye_like(A, columns), rows)
-    for i in reversed(range(tau._array.shape[-1])):
-        vector = vectors[..., i : i + 1]
-        factor = tau[..., i].unsqueeze(-1).unsqueeze(-1)
-        result = result - factor * (vector @ (vector.mH @ result))
+    result = ormqr(A, tau, tall_eye(eye_like(A, columns), rows))
     return result.expand(A._array.shape) if result._array.shape != A._array.shape else result
 
 

@@ -8,7 +8,13 @@ from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.results import result
-from offgrad.ops._linalg.matrices import check_matrices, check_same_dtype, lapack, over_batch
+from offgrad.ops._linalg.matrices import (
+    check_matrices,
+    check_same_dtype,
+    lapack,
+    over_batch,
+    real_of,
+)
 from offgrad.ops._linalg.solving import is_vector
 from offgrad.ops._linalg.spectral import eigh, linalg_svd_of
 
@@ -108,12 +114,18 @@ def matrix_rank(
 class LinalgLstsq(Op):
     """X with the least |A X - B|; keeps A and B."""
 
-    def forward(self, a: Array, b: Array, rcond: float) -> tuple[Array, ...]:
+    def forward(self, a: Array, b: Array, rcond: float, driver: str) -> tuple[Array, ...]:
+        from scipy.linalg import lstsq as scipy_lstsq
+
         self.save(self=a, b=b)
 
         def one(a: Array, b: Array) -> tuple[Array, ...]:
-            solution, _, rank, singular = lapack("linalg.lstsq", np.linalg.lstsq, a, b, rcond)
-            return solution, np.asarray(rank, np.int64), singular
+            solution, _, rank, singular = lapack(
+                "linalg.lstsq", scipy_lstsq, a, b, rcond, lapack_driver=driver
+            )
+            if singular is None:
+                singular = np.empty(0, real_of(a.dtype))
+            return np.ascontiguousarray(solution), np.asarray(rank, np.int64), singular
 
         solution, rank, singular = over_batch(one, a, b)
         residuals = np.zeros(0, singular.dtype)
@@ -135,8 +147,8 @@ def lstsq(A: "Tensor", B: "Tensor", rcond: Any = None, *, driver: Any = None) ->
         B: [..., m, k], or [..., m] for one column; batches broadcast.
         rcond: singular values below it times the largest count as zero; by default max(m, n)
             times the dtype's eps.
-        driver: LAPACK's routine: ``"gelsy"`` (the default), ``"gels"``, ``"gelsd"`` or
-            ``"gelss"``; gelsd runs. Only the last two return singular values.
+        driver: LAPACK's routine: ``"gelsy"`` (the default, which runs for ``"gels"``, too),
+            ``"gelsd"`` or ``"gelss"``. Only the last two return singular values.
 
     Returns:
         solution [..., n, k], residuals [..., k], empty unless m > n and A has full rank, rank
@@ -158,9 +170,10 @@ def lstsq(A: "Tensor", B: "Tensor", rcond: Any = None, *, driver: Any = None) ->
     a = A.expand(*batch, *A._array.shape[-2:])
     b = b.expand(*batch, *b._array.shape[-2:])
     bound = max(A._array.shape[-2:]) * float(np.finfo(A._array.dtype).eps)
-    results = LinalgLstsq.apply_all(a, b, rcond=bound if rcond is None else rcond)
+    routine = "gelsy" if driver in (None, "gels") else driver
+    results = LinalgLstsq.apply_all(a, b, rcond=bound if rcond is None else rcond, driver=routine)
     solution, residuals, rank, singular = results
-    if driver in (None, "gelsy", "gels"):
+    if routine == "gelsy":
         singular = singular.new_empty(0)
     if driver == "gels":
         rank = rank.new_empty(0)

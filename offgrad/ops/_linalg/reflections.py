@@ -8,11 +8,15 @@ from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import shape_error
 from offgrad.ops._core.results import result
 from offgrad.ops._linalg.matrices import LinAlgError, check_matrices, eye_like, tall_eye
+from offgrad.ops._linalg.solving import solve_triangular
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
 __all__ = ["ormqr"]
+
+
+_BLOCK = 32  # reflections that are applied as one product, as LAPACK does
 
 
 def ormqr(
@@ -40,13 +44,23 @@ def ormqr(
     if not left:
         return ormqr(input, tau, other.mH, True, not transpose).mH
     vectors = input.tril(-1) + tall_eye(eye_like(input, input._array.shape[-1]), size)
-    factors, product = tau.conj() if transpose else tau, other
-    order = range(tau._array.shape[-1])
-    for at in order if transpose else reversed(order):
-        vector = vectors[..., at : at + 1]
-        factor = factors[..., at].unsqueeze(-1).unsqueeze(-1)
-        product = product - factor * (vector @ (vector.mH @ product))
+    count = tau._array.shape[-1]
+    product, order = other, range(0, count, _BLOCK)
+    for first in order if transpose else reversed(order):
+        last = min(first + _BLOCK, count)
+        some = vectors[..., first:last]
+        triangle = _triangle(some, tau[..., first:last])
+        product = product - some @ ((triangle.mH if transpose else triangle) @ (some.mH @ product))
     return product
+
+
+def _triangle(vectors: "Tensor", factors: "Tensor") -> "Tensor":
+    """Return the upper triangle T with H1 H2 ... = 1 - V T V^H, from T^-1 = diag(1/tau) + triu of
+    V^H V without the diagonal (Schreiber and Van Loan, 1989, in the form of Joffrain et al., 2006).
+    """
+    size = vectors._array.shape[-1]
+    inner = factors.unsqueeze(-1) * (vectors.mH @ vectors).triu(1) + eye_like(vectors, size)
+    return solve_triangular(inner, factors.diag_embed(), upper=True, unitriangular=True)
 
 
 @result("linalg_ldl_factor")
