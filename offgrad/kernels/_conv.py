@@ -125,7 +125,7 @@ def _way(
         steps: how the kernel passes over `large`.
         of_weight: whether the gradient of the weight is asked for.
     """
-    if _conv_winograd.usable(small, large, kernel, steps):
+    if _conv_winograd.usable(small, large, kernel, steps, of_weight):
         return _conv_winograd
     if _conv_direct.usable(small, large, kernel, steps):
         return _conv_direct

@@ -29,9 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offgrad import memory
-from offgrad.kernels import _gemm
+from offgrad.kernels import _array_tables, _product_tiles
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
 from offgrad.kernels._conv_numpy import Steps
 from offgrad.kernels._conv_winograd_loops import (
     GAP,
@@ -42,14 +41,16 @@ from offgrad.kernels._conv_winograd_loops import (
 )
 from offgrad.kernels._conv_winograd_passes import PLANE, SIDE, SQUARE, TILES
 from offgrad.kernels._jit import uses_numba
-from offgrad.kernels._openblas import library
-from offgrad.kernels._parallel import BLOCK, Body, parallel_for
+from offgrad.kernels._parallel import BLOCK, parallel_for
+from offgrad.kernels._product_tiles import VECTORS
 
 MIN_CHANNELS = 16
 """Of inputs and outputs: with fewer, the transforms take longer than the products."""
 
-MIN_TILES = 48
-"""Tiles, at least: with fewer, the transform of the weight takes longer than the products."""
+MIN_TILES, MIN_TILES_OF_WEIGHT = 24, 48
+"""Tiles, at least: with fewer, the transform of the weight takes longer than the products, and that
+of its gradient even more so.
+"""
 
 MAX_TRANSFORMS = 1 << 21
 """Elements of the transforms of a group of blocks, one block at least."""
@@ -86,7 +87,8 @@ class _Grid(NamedTuple):
 
     def groups(self) -> list[range]:
         """Return the blocks of each group."""
-        step = max(1, MAX_TRANSFORMS // (PLANE * self.channels))
+        most = max(1, MAX_TRANSFORMS // (PLANE * self.channels))
+        step = -(-self.blocks // -(-self.blocks // most))
         return [range(at, min(at + step, self.blocks)) for at in range(0, self.blocks, step)]
 
 
@@ -103,7 +105,9 @@ def _grid(x: Array, out: Array, padding: tuple[int, ...]) -> _Grid:
     )
 
 
-def usable(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) -> bool:
+def usable(
+    small: Array, large: Array, kernel: tuple[int, ...], steps: Steps, of_weight: bool = False
+) -> bool:
     """Whether this computes a convolution, and in less time than other ways.
 
     Args:
@@ -111,16 +115,17 @@ def usable(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) ->
         large: its input, or the gradient of it.
         kernel: the sizes of its kernel.
         steps: how the kernel passes over `large`.
+        of_weight: whether the gradient of the weight is asked for.
     """
+    least = MIN_TILES_OF_WEIGHT if of_weight else MIN_TILES
     return (
         kernel == (3, 3)
         and steps.stride == steps.dilation == (1, 1)
         and steps.groups == 1
         and small.dtype == large.dtype == np.float32
         and min(small.shape[1], large.shape[1]) >= MIN_CHANNELS
-        and len(small) * prod(-(-size // SIDE) for size in small.shape[2:]) >= MIN_TILES
+        and len(small) * prod(-(-size // SIDE) for size in small.shape[2:]) >= least
         and uses_numba(small)
-        and library() is not None
     )
 
 
@@ -144,9 +149,11 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     """Write the gradient of a weight from C-contiguous arrays into `out`; see
     `_conv.convolve_weight`.
     """
-    _gemm.register()
+    _register()
     loop: Any = winograd_weight_loop
     grid, number = _grid(large, small, steps.padding), large.dtype.type
+    tile = most, lanes = _tile(large)
+    zeros, lines = np.zeros(VECTORS * lanes, number), -(-grid.channels // most) * most
     groups = grid.groups()
     parts = 1 + max(number for group in groups for _, number, _ in _tasks(grid, group))
     totals = np.zeros((parts, out.size), number)
@@ -163,8 +170,9 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
         ) -> None:
             for outputs, part, blocks in tasks[start:stop]:
                 rows = outputs[1] - outputs[0]
+                line = -(-rows // lanes) * lanes
                 loop(
-                    _blas(large),
+                    tile,
                     inputs,
                     small.reshape(-1),
                     outputs,
@@ -175,20 +183,24 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
                     first,
                     totals[part],
                     *_planes(number),
-                    memory.empty(rows * PLANE, number),
-                    memory.empty(SQUARE * rows * grid.channels, number),
+                    memory.empty(rows * PITCH, number),
+                    memory.empty(2 * lanes * line, number),
+                    memory.empty(SQUARE * lines * line, number),
+                    zeros,
                 )
 
-        _run(run, len(tasks))
+        parallel_for(run, len(tasks), BLOCK)
     np.sum(totals, axis=0, out=out.reshape(-1))
 
 
 def _forward(
     grid: _Grid, x: Array, weight: Array, steps: Any, out: Array, bias: Array | None
 ) -> None:
-    _gemm.register()
+    _register()
     loop: Any = winograd_output_loop
     number = x.dtype.type
+    tile = most, lanes = _tile(x)
+    zeros = np.zeros(VECTORS * lanes, number)
     add = np.zeros(grid.outputs, number) if bias is None else bias
     for group in grid.groups():
         inputs = _transforms(grid, x, group)
@@ -204,7 +216,7 @@ def _forward(
             for outputs, _, blocks in tasks[start:stop]:
                 rows = outputs[1] - outputs[0]
                 loop(
-                    _blas(x),
+                    tile,
                     inputs,
                     weight.reshape(-1),
                     steps,
@@ -218,10 +230,11 @@ def _forward(
                     out.reshape(-1),
                     *_planes(number),
                     memory.empty(SQUARE * rows * (grid.channels + GAP), number),
-                    memory.empty(rows * PITCH, number),
+                    memory.empty(-(-rows // most) * most * PITCH, number),
+                    zeros,
                 )
 
-        _run(run, len(tasks))
+        parallel_for(run, len(tasks), BLOCK)
 
 
 _Task = tuple[tuple[int, int, int], int, tuple[int, int]]
@@ -241,7 +254,8 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
     """Return the transforms of a group's tiles."""
     loop: Any = winograd_input_loop
     channels, number = grid.channels, x.dtype.type
-    result = memory.empty(len(group) * PITCH * channels, number)
+    lanes = _tile(x)[1]
+    result = memory.empty(len(group) * SQUARE * (channels * TILES + GAP), number)
     step = max(8, channels * len(group) // MIN_TASKS)
     ranges = [(at, min(at + step, channels), channels) for at in range(0, channels, step)]
 
@@ -250,6 +264,7 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
             block, at = divmod(task, len(ranges))
             first = group.start + block
             loop(
+                lanes,
                 x.reshape(-1),
                 ranges[at],
                 grid.space,
@@ -261,7 +276,7 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
                 *_planes(number),
             )
 
-    _run(run, len(group) * len(ranges))
+    parallel_for(run, len(group) * len(ranges), BLOCK)
     return result
 
 
@@ -270,12 +285,12 @@ def _planes(number: Any) -> tuple[Array, ...]:
     return (*np.empty((3, PLANE), number), np.empty((TILES, 5), np.int64))
 
 
-def _blas(array: Array) -> tuple[Any, Any]:
-    found = library()
-    assert found is not None
-    return np.uintp(found.gemm(array.dtype)), found.integer(0)
+def _register() -> None:
+    _array_tables.register()
+    _product_tiles.register()
 
 
-def _run(body: Body, count: int) -> None:
-    with single_threaded_blas():
-        parallel_for(limited_in_each_thread(body), count, BLOCK)
+def _tile(array: Array) -> tuple[int, int]:
+    """Return the rows of a product that registers hold, and the elements of a vector."""
+    nbytes, most = _product_tiles.vector_shape()
+    return most, nbytes // array.itemsize

@@ -22,12 +22,9 @@ from offgrad.kernels._conv_winograd_passes import (
     weight_gradient_pass,
     weight_pass,
 )
-from offgrad.kernels._gemm import strided_gemm
 from offgrad.kernels._jit import inlined, jit
-
-INNER = 128
-"""Channels of a product: OpenBLAS has kernels of its own, twice as fast, for products of less than
-a million multiplications."""
+from offgrad.kernels._product_loops import copy_panels, multiply_panels
+from offgrad.kernels._product_tiles import copy_vector
 
 GAP = 16
 """Elements between the rows of matrices: a power of two between rows would be bad for caches."""
@@ -36,10 +33,16 @@ PITCH = PLANE + GAP
 """Elements from one of several planes to the next."""
 
 _U = np.uintp
-_T, _SQUARE = _U(TILES), _U(SQUARE)
+_T = _U(TILES)
 _2T, _3T, _4T, _5T = (_U(k * TILES) for k in (2, 3, 4, 5))
 _R = _U(POINTS * TILES)
 _THREE, _FOUR, _SIX = _U(3), _U(SIDE), _U(POINTS)
+
+
+@inlined
+def _address(array: Any) -> Any:
+    """Return the array's address as a signed number: sums with unsigned ones are floats."""
+    return np.int64(array.ctypes.data)
 
 
 @inlined
@@ -111,8 +114,15 @@ def _store(m: Any, x: Any, start: int, width: int, places: Any, add: Any) -> Non
                     x[to + j] = m[at + j * _T] + add
 
 
+@inlined
+def _panel(block: int, point: int, part: int, channels: int, width: int) -> int:
+    """Return the first element of [channels, width] in the transforms of a group's inputs."""
+    return (block * SQUARE + point) * (channels * TILES + GAP) + part * channels * width
+
+
 @jit
 def winograd_input_loop(
+    lanes: int,
     x: Any,
     channels: Any,
     space: Any,
@@ -126,22 +136,32 @@ def winograd_input_loop(
     o: Any,
     places: Any,
 ) -> None:
-    """Write the transforms of tiles as planes [block, channel, PITCH].
+    """Write the transforms of tiles as panels of two vectors of `lanes` elements; see `_panel`.
 
     `channels` and `blocks` are ranges, the channels' number comes last; `first` is the block that
     comes first in `result`.
     """
+    width, item, number = 2 * lanes, x.itemsize, x.dtype.type
     start_channel, stop_channel, count = channels
-    height, width = space
+    height, across = space
     for block in range(blocks[0], blocks[1]):
         _place(places, block, grid, count, space, shift, POINTS)
         for k in range(PLANE):
             m[k] = 0
         for channel in range(start_channel, stop_channel):
-            _load(m, x, channel * height * width, width, places, POINTS)
+            _load(m, x, channel * height * across, across, places, POINTS)
             input_pass(m, n, _SIX)
-            at = ((block - first) * count + channel) * PITCH
-            input_pass(n, result[at : at + PLANE], _SIX)
+            input_pass(n, o, _SIX)
+            for point in range(SQUARE):
+                for part in range(TILES // width):
+                    to = _panel(block - first, point, part, count, width) + channel * width
+                    source = point * TILES + part * width
+                    for at in range(0, width, lanes):
+                        copy_vector(
+                            _address(o) + (source + at) * item,
+                            _address(result) + (to + at) * item,
+                            number(0),
+                        )
 
 
 @inlined
@@ -171,7 +191,7 @@ def _transform_weight(
 
 @jit
 def winograd_output_loop(
-    blas: Any,
+    tile: Any,
     inputs: Any,
     weight: Any,
     steps: Any,
@@ -189,11 +209,16 @@ def winograd_output_loop(
     places: Any,
     weights: Any,
     products: Any,
+    zeros: Any,
 ) -> None:
     """Write a range of outputs of tiles from the transforms of `winograd_input_loop`.
 
-    `steps` are the distances, in the weight, of outputs, channels and elements, and the first.
+    `tile` are the rows of a product in registers, and the elements of a vector. `steps` are the
+    distances, in the weight, of outputs, channels and elements, and the first. `products` has room
+    for whole tiles.
     """
+    most, lanes = tile
+    panel = 2 * lanes
     start_output, stop_output, count = outputs
     height, width = space
     rows = stop_output - start_output
@@ -201,22 +226,24 @@ def winograd_output_loop(
     _transform_weight(m, n, o, weight, steps, outputs, channels, weights)
     for block in range(blocks[0], blocks[1]):
         for point in range(SQUARE):
-            for start in range(0, channels, INNER):
-                plane = (block - first) * channels + start
-                strided_gemm(
-                    blas,
-                    rows,
-                    TILES,
-                    min(INNER, channels - start),
-                    weights.ctypes.data + (point * rows * (channels + GAP) + start) * item,
+            for part in range(TILES // panel):
+                multiply_panels(
+                    _address(weights) + point * rows * (channels + GAP) * item,
                     channels + GAP,
-                    0,
-                    inputs.ctypes.data + (plane * PITCH + point * TILES) * item,
+                    1,
+                    rows,
+                    channels,
+                    _address(inputs) + _panel(block - first, point, part, channels, panel) * item,
+                    channels,
+                    panel,
+                    panel,
+                    lanes,
+                    most,
+                    item,
+                    _address(zeros),
+                    _address(products) + (point * TILES + part * panel) * item,
                     PITCH,
-                    0,
-                    number(0 if start == 0 else 1),
-                    products.ctypes.data + point * TILES * item,
-                    PITCH,
+                    number(0),
                 )
         _place(places, block, grid, count, space, (0, 0), SIDE)
         for row in range(rows):
@@ -228,7 +255,7 @@ def winograd_output_loop(
 
 @jit
 def winograd_weight_loop(
-    blas: Any,
+    tile: Any,
     inputs: Any,
     grad: Any,
     outputs: Any,
@@ -243,15 +270,21 @@ def winograd_weight_loop(
     o: Any,
     places: Any,
     gradients: Any,
+    panels: Any,
     totals: Any,
+    zeros: Any,
 ) -> None:
     """Add the gradient of the weights of a range of outputs, from some blocks, to `result`.
 
-    `inputs` are the transforms of `winograd_input_loop`, `grad` the gradient of the outputs.
+    `inputs` are the transforms of `winograd_input_loop`, `grad` the gradient of the outputs, and
+    `tile` as there. `totals` has room for whole tiles.
     """
+    most, lanes = tile
+    panel = 2 * lanes
     start_output, stop_output, count = outputs
     height, width = space
     rows = stop_output - start_output
+    lines, line = -(-channels // most) * most, -(-rows // lanes) * lanes
     item, number = grad.itemsize, grad.dtype.type
     for block in range(blocks[0], blocks[1]):
         _place(places, block, grid, count, space, (0, 0), SIDE)
@@ -260,36 +293,46 @@ def winograd_weight_loop(
         for row in range(rows):
             _load(m, grad, (start_output + row) * height * width, width, places, SIDE)
             gradient_pass(m, n, _FOUR)
-            gradient_pass(n, o, _SIX)
-            for point in range(_SQUARE):  # turned: products with a turned factor take longer
-                to, source = point * _T * _U(rows) + _U(row), point * _T
-                for t in range(_T):
-                    gradients[to + t * _U(rows)] = o[source + t]
+            gradient_pass(n, gradients[row * PITCH : row * PITCH + PLANE], _SIX)
         for point in range(SQUARE):
-            for start in range(0, channels, INNER):
-                plane = (block - first) * channels + start
-                strided_gemm(
-                    blas,
-                    min(INNER, channels - start),
-                    rows,
-                    TILES,
-                    inputs.ctypes.data + (plane * PITCH + point * TILES) * item,
+            total = _address(totals) + point * lines * line * item
+            for part in range(TILES // panel):
+                copy_panels(
+                    _address(gradients) + (point * TILES + part * panel) * item,
+                    1,
                     PITCH,
-                    0,
-                    gradients.ctypes.data + point * TILES * rows * item,
+                    panel,
                     rows,
-                    0,
-                    number(0 if block == blocks[0] else 1),
-                    totals.ctypes.data + (point * channels + start) * rows * item,
+                    lanes,
+                    item,
+                    _address(panels),
+                    number(0),
+                )
+                multiply_panels(
+                    _address(inputs) + _panel(block - first, point, part, channels, panel) * item,
+                    panel,
+                    1,
+                    channels,
+                    panel,
+                    _address(panels),
+                    panel,
                     rows,
+                    rows,
+                    lanes,
+                    most,
+                    item,
+                    _address(zeros) if block == blocks[0] and part == 0 else total,
+                    total,
+                    line,
+                    number(0),
                 )
     for row in range(rows):
         for start in range(0, channels, TILES):
             part = min(TILES, channels - start)
             for point in range(SQUARE):
-                source, to = _U((point * channels + start) * rows + row), _U(point) * _T
+                source, to = _U((point * lines + start) * line + row), _U(point) * _T
                 for t in range(_U(part)):
-                    m[to + t] = totals[source + t * _U(rows)]
+                    m[to + t] = totals[source + t * _U(line)]
             weight_gradient_pass(m, n, _SIX)
             weight_gradient_pass(n, o, _THREE)
             for t in range(part):

@@ -150,7 +150,19 @@ def _difference_loss(x: Array) -> None:
 
 def _difference_loss_backward(x: Array) -> None:
     values = _large(x)
-    kernels.mse().slopes(values, values, x.dtype.type(1), values.copy())
+    for scale in (x.dtype.type(1), values):
+        kernels.mse().slopes(values, values, scale, values.copy())
+
+
+def _logits_loss(x: Array) -> None:
+    values = _large(x)
+    kernels.binary_cross_entropy_with_logits().values(values, values, values.copy())
+
+
+def _logits_loss_backward(x: Array) -> None:
+    values = _large(x)
+    slopes = kernels.binary_cross_entropy_with_logits().slopes
+    slopes(values, values, x.dtype.type(1), values.copy())
 
 
 def _product(x: Array) -> None:
@@ -300,7 +312,7 @@ def _rnn_backward(x: Array) -> None:
 
 _CONVOLUTIONS = (  # of large arrays, with steps, and of each channel by itself
     ((48, 16, 4, 4), (16, 16, 3, 3), 1),
-    ((1, 16, 24, 24), (16, 16, 3, 3), 1),
+    ((1, 16, 16, 16), (16, 16, 3, 3), 1),
     ((16, 4, 8, 8), (8, 4, 2, 2), 1),
     ((1, 2, 4, 4), (2, 1, 3, 3), 2),
 )
@@ -441,6 +453,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "selection": _select,
     "loss of differences": _difference_loss,
     "loss of differences, backward": _difference_loss_backward,
+    "loss of logits": _logits_loss,
+    "loss of logits, backward": _logits_loss_backward,
     "sums of rows": lambda x: kernels.sum_axes(_large(x), (1,)),
     "sums of planes": lambda x: kernels.sum_axes(_large(x).reshape(600, 8, -1), (1,)),
     "cumulative log-sum-exp": lambda x: kernels.log_cumsum_exp(x, x.copy()),

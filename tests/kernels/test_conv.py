@@ -26,6 +26,7 @@ WINOGRAD = [
     (64, 17, 65, (4, 3), 1),
     (7, 16, 16, (9, 11), 2),
     (2, 130, 16, (21, 30), 1),
+    (1, 16, 70, (20, 20), 1),
 ]
 
 
@@ -119,6 +120,9 @@ def test_winograd(sizes: Any, rng: np.random.Generator) -> None:
     arrays = _arrays(rng, x, weight, _out_shape(x, weight, steps), np.float32)
     if kernels.backend() == "numba":
         assert _conv_winograd.usable(arrays[2], arrays[0], (3, 3), steps)
+        has_few = sizes[0] == 1
+        of_weight = _conv_winograd.usable(arrays[2], arrays[0], (3, 3), steps, of_weight=True)
+        assert of_weight != has_few
     for have, want in zip(_all_three(arrays, steps), _expected(arrays, steps), strict=True):
         error = have - want
         assert np.sqrt((error**2).mean()) < 2e-6
