@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import BITS, Array
 from offgrad.kernels._chunks import in_chunks
 from offgrad.kernels._jit import backend, inlined, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, get_num_threads, parallel_for
@@ -20,7 +20,6 @@ _REDUCTIONS: dict[str, tuple[Any, int]] = {
     "amax": (np.maximum, _MAXIMUM),
     "amin": (np.minimum, _MINIMUM),
 }
-_BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def are_within(index: Array, low: int, high: int) -> bool:
@@ -59,7 +58,7 @@ def gather(x: Array, index: Array, dim: int, out: Array) -> None:
         else:
             out[...] = np.take(x, index, axis=dim)
         return
-    bits = _BITS[x.dtype.itemsize]
+    bits = BITS[x.dtype.itemsize]
     layout = _Layout(x, out, index, dim)
     arrays = x.reshape(-1).view(bits), _vector(index), out.reshape(-1).view(bits)
     parallel_for(
@@ -107,7 +106,7 @@ def scatter(out: Array, index: Array, source: Array, dim: int) -> None:
     if not _is_compiled(out, source, index, dim):
         out[_where(out, index, dim)] = source
         return
-    bits = _BITS[out.dtype.itemsize]
+    bits = BITS[out.dtype.itemsize]
     _scatter(_PUT, out.view(bits), index, source.view(bits), dim)
 
 
@@ -175,7 +174,7 @@ def _is_compiled(x: Array, picked: Array, index: Array, dim: int) -> bool:
     before, after = slice(dim), slice(dim + 1, None)
     return (
         picked.size > BLOCK
-        and x.dtype.itemsize in _BITS
+        and x.dtype.itemsize in BITS
         and x.flags.c_contiguous
         and picked.flags.c_contiguous
         and x.shape[before] == picked.shape[before]

@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+BITS: dict[int, np.dtype[Any]] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+"""By the bytes of an element, the numbers as which loops copy it: bits alone matter."""
+
 SUM_ROWS = 512
 """Loops add up so many rows before they start another row of sums."""
 

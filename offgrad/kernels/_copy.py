@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import BITS, Array
 from offgrad.kernels._jit import backend, jit
 from offgrad.kernels._parallel import BLOCK, parallel_for
 
 _ROWS = 256
 _LANES = 8
-_BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def copy_into(out: Array, array: Array) -> None:
@@ -51,7 +50,7 @@ def _contiguous_axis(array: Array) -> int:
 def _has_loop(array: Array, axis: int) -> bool:
     item = array.dtype.itemsize
     return (
-        item in _BITS
+        item in BITS
         and abs(array.strides[axis]) == item
         and array.shape[axis] >= _LANES <= array.shape[-1]
         and array.flags.writeable
@@ -79,8 +78,8 @@ def _copy_turned_rows(out: Array, array: Array) -> None:
     below = [(size - 1) * max(0, -s) for size, s in zip(array.shape, strides, strict=True)]
     span = 1 + sum((size - 1) * abs(s) for size, s in zip(array.shape, strides, strict=True))
     lowest = array[tuple([slice(-1, None) if stride < 0 else slice(1) for stride in strides])]
-    source = as_strided(lowest, (span,), (item,)).view(_BITS[item])
-    target = out.reshape(-1).view(_BITS[item])
+    source = as_strided(lowest, (span,), (item,)).view(BITS[item])
+    target = out.reshape(-1).view(BITS[item])
     # A row begins at its last element.
     sources = _offsets(list(array.shape[:-1]), strides[:-1]) + (sum(below) - (cols - 1))
     parallel_for(
@@ -120,7 +119,7 @@ def _copy_tiles(out: Array, array: Array, axis: int) -> None:
         (size - 1) * abs(stride) for size, stride in zip(array.shape, strides, strict=True)
     )
     lowest = array[..., -1:] if strides[-1] < 0 else array
-    bits = _BITS[item]
+    bits = BITS[item]
     source = as_strided(lowest, (span,), (item,)).view(bits)
     target = out.reshape(-1).view(bits)
     outer = [at for at in range(array.ndim - 1) if at != axis]

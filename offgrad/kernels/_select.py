@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import BITS, Array
 from offgrad.kernels._chunks import by_loop, is_large
 from offgrad.kernels._jit import backend, jit, uses_numba
-
-_BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def select(condition: Array, a: Array, b: Array, out: Array) -> None:
@@ -22,7 +20,7 @@ def select(condition: Array, a: Array, b: Array, out: Array) -> None:
         b: see a.
         out: C-contiguous.
     """
-    bits = _BITS.get(out.dtype.itemsize)
+    bits = BITS.get(out.dtype.itemsize)
     if bits is None or not is_large(out.size) or backend() != "numba":
         np.copyto(out, b)
         np.copyto(out, a, where=condition)

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array, rows
+from offgrad.kernels._arrays import BITS, Array, rows
 from offgrad.kernels._jit import backend, jit
 from offgrad.kernels._parallel import BLOCK, parallel_for
-
-_BITS: dict[int, Any] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
 def triangle(x: Array, out: Array, diagonal: int, upper: bool) -> None:
@@ -22,7 +20,7 @@ def triangle(x: Array, out: Array, diagonal: int, upper: bool) -> None:
         diagonal: the distance of the diagonal above the main one, which stays.
         upper: whether to keep the elements above the diagonal, else those below.
     """
-    bits = _BITS.get(x.dtype.itemsize)
+    bits = BITS.get(x.dtype.itemsize)
     if x.size <= BLOCK or bits is None or not x.flags.c_contiguous or backend() != "numba":
         np.copyto(out, np.triu(x, diagonal) if upper else np.tril(x, diagonal))
         return
