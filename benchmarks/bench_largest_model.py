@@ -11,9 +11,10 @@ Each process has one thread, since each takes memory of its own. glibc's malloc 
 returns freed tensors at once; with its defaults PyTorch trains up to a fifth less.
 
 Rows that write the model to files are tried first with as many layers as `--files` bytes hold: if
-that trains, the row says "at least". A trial of more than `--seconds` fails. Rows whose library is
-not installed are left out; `--json` keeps the rows of earlier runs. `python -m
-benchmarks.largest_model FILE docs/largest-model.png` draws them.
+that trains, the row says "at least". A trial of more than `--seconds` fails: CPython runs for ever
+where it finds no memory for the exception that says so. Rows whose library is not installed are
+left out; `--json` keeps the rows of earlier runs. `python -m benchmarks.largest_model FILE
+docs/largest-model.png` draws them.
 """
 
 import json
