@@ -26,12 +26,29 @@ def inputs_of(case: Sequence[Any], m: Any, rng: np.random.Generator) -> list[Any
     return found
 
 
+def flat(result: Any) -> list[Any]:
+    """Return the tensors in nested tuples."""
+    if isinstance(result, tuple | list):
+        return [tensor for each in result for tensor in flat(each)]
+    return [] if result is None else [result]
+
+
 def close(mine: Any, theirs: Any, tolerance: float = 1e-5) -> None:
-    """Compare two tensors."""
-    a, b = mine.detach().numpy(), theirs.detach().numpy()
-    assert a.shape == b.shape
-    assert a.dtype == b.dtype
-    np.testing.assert_allclose(a, b, tolerance, tolerance)
+    """Compare two tensors, or those in nested tuples."""
+    for one, other in zip(flat(mine), flat(theirs), strict=True):
+        a, b = one.detach().numpy(), other.detach().numpy()
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, tolerance, tolerance)
+
+
+def random_inputs(m: Any, layer: Any, *shapes: tuple[int, ...]) -> list[Any]:
+    """Return tensors of a library, of the dtype of a layer's parameters."""
+    rng = np.random.default_rng(0)
+    dtype = next(layer.parameters()).detach().numpy().dtype
+    return [
+        m.tensor(rng.standard_normal(shape).astype(dtype), requires_grad=True) for shape in shapes
+    ]
 
 
 def check(case: Case, steps: int = 1, is_random: bool = False) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import offgrad
-from tests.nn.test_layers_against_torch import close
+from tests.nn.against_torch import close
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 

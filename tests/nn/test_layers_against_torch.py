@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import offgrad
+from tests.nn.against_torch import close
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 
@@ -31,13 +32,6 @@ LAYERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
         (4, 5),
     ),
 }
-
-
-def close(mine: Any, theirs: Any, tolerance: float = 1e-5) -> None:
-    mine, theirs = mine.detach().numpy(), theirs.detach().numpy()
-    assert mine.shape == theirs.shape
-    assert mine.dtype == theirs.dtype
-    np.testing.assert_allclose(mine, theirs, tolerance, tolerance)
 
 
 @pytest.mark.parametrize("name", LAYERS)

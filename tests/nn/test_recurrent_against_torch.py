@@ -2,12 +2,14 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 import offgrad
+from tests.nn import against_torch
+from tests.nn.against_torch import flat, random_inputs
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -33,21 +35,7 @@ CELLS: dict[str, Callable[[Any], Any]] = {
     "RNNCell with relu": lambda nn: nn.RNNCell(3, 4, nonlinearity="relu"),
 }
 LENGTHS = [2, 5, 1]
-
-
-def flat(result: Any) -> list[Any]:
-    """Return the tensors in nested tuples."""
-    if isinstance(result, tuple | list):
-        return [tensor for each in result for tensor in flat(each)]
-    return [] if result is None else [result]
-
-
-def close(mine: Any, theirs: Any, tolerance: float = 2e-5) -> None:
-    for a, b in zip(flat(mine), flat(theirs), strict=True):
-        x, y = a.detach().numpy(), b.detach().numpy()
-        assert x.shape == y.shape
-        assert x.dtype == y.dtype
-        np.testing.assert_allclose(x, y, tolerance, tolerance)
+close = partial(against_torch.close, tolerance=2e-5)
 
 
 def pair(make: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -58,14 +46,6 @@ def pair(make: Callable[[Any], Any]) -> tuple[Any, Any]:
     assert list(mine.state_dict()) == list(state)
     mine.load_state_dict({key: offgrad.tensor(value.numpy()) for key, value in state.items()})
     return mine, theirs
-
-
-def inputs(m: Any, layer: Any, *shapes: tuple[int, ...]) -> list[Any]:
-    rng = np.random.default_rng(0)
-    dtype = next(layer.parameters()).detach().numpy().dtype
-    return [
-        m.tensor(rng.standard_normal(shape).astype(dtype), requires_grad=True) for shape in shapes
-    ]
 
 
 def train(result: Any, tensors: list[Any], layer: Any) -> list[Any]:
@@ -84,9 +64,9 @@ def states_of(layer: Any, *batch: int) -> list[tuple[int, ...]]:
 def run(m: Any, layer: Any, kind: str) -> tuple[Any, list[Any]]:
     """Return results and gradients for a kind of input."""
     if kind == "unbatched":
-        x, *hx = inputs(m, layer, (5, 3), *states_of(layer))
+        x, *hx = random_inputs(m, layer, (5, 3), *states_of(layer))
     else:
-        x, *hx = inputs(m, layer, (3, 5, 3) if layer.batch_first else (5, 3, 3),
+        x, *hx = random_inputs(m, layer, (3, 5, 3) if layer.batch_first else (5, 3, 3),
                         *states_of(layer, 3))  # fmt: skip
     states = tuple(hx) if layer.mode == "LSTM" else hx[0]
     given: Any = x
@@ -120,11 +100,11 @@ def test_compiled_loops(name: str) -> None:
     mine, theirs = pair(LAYERS[name])
     found: list[Any] = []
     for m, layer in ((offgrad, mine), (torch, theirs)):
-        (x,) = inputs(m, layer, (7, 21, 3))
+        (x,) = random_inputs(m, layer, (7, 21, 3))
         result = layer(x)
         found.append((result, train(result, [x], layer)))
     close(found[0][0], found[1][0])
-    close(found[0][1], found[1][1], 1e-4)
+    close(found[0][1], found[1][1], tolerance=1e-4)
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
@@ -133,7 +113,7 @@ def test_cell(name: str, batch: tuple[int, ...]) -> None:
     mine, theirs = pair(CELLS[name])
     found: list[Any] = []
     for m, cell in ((offgrad, mine), (torch, theirs)):
-        x, h, c = inputs(m, cell, (*batch, 3), (*batch, 4), (*batch, 4))
+        x, h, c = random_inputs(m, cell, (*batch, 3), (*batch, 4), (*batch, 4))
         is_pair = name == "LSTMCell"
         result = cell(x, cell(x, (h, c) if is_pair else h))
         found.append((result, cell(x), train(result, [x, h, *([c] if is_pair else [])], cell)))
@@ -145,7 +125,7 @@ def test_functions_take_torchs_arguments() -> None:
     packing = {"lengths": [3, 2, 1], "batch_first": True}
     found: list[Any] = []
     for m, layer in ((offgrad, mine), (torch, theirs)):
-        x, h = inputs(m, layer, (3, 5, 3), (4, 3, 4))
+        x, h = random_inputs(m, layer, (3, 5, 3), (4, 3, 4))
         weights = [each for group in layer.all_weights for each in group]
         whole = m.gru(x, h, weights, True, 2, 0.0, True, True, True)
         packed = m.nn.utils.rnn.pack_padded_sequence(x, **packing)

@@ -1,19 +1,22 @@
 """Attention and transformers with torch's weights give torch's results, gradients and errors."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import offgrad
-from tests.nn.test_recurrent_against_torch import close, flat, inputs
+from tests.nn import against_torch
+from tests.nn.against_torch import flat, random_inputs
 
 torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
     pytest.mark.filterwarnings("ignore:Support for mismatched"),
 ]
+close = partial(against_torch.close, tolerance=2e-5)
 
 T, S, B, E = 3, 4, 2, 8
 PADDED = np.array([[False, False, False, True], [False, False, True, True]])
@@ -91,7 +94,7 @@ def test_attention(name: str, layout: str) -> None:
             called["attn_mask"] = called["attn_mask"][:2]
     found: list[Any] = []
     for m, module in ((offgrad, mine), (torch, theirs)):
-        given = inputs(m, module, *shapes)
+        given = random_inputs(m, module, *shapes)
         result = module(*given, **as_tensors(m, called))
         found.append((result, gradients(result, given, module)))
     assert (found[0][0][1] is None) == (found[1][0][1] is None)
@@ -104,7 +107,7 @@ def test_causal_self_attention(need_weights: bool, batch_first: bool) -> None:
     mine, theirs = pair(lambda nn: nn.MultiheadAttention(E, 2, batch_first=batch_first))
     found: list[Any] = []
     for m, module in ((offgrad, mine), (torch, theirs)):
-        (x,) = inputs(m, module, (B, T, E) if batch_first else (T, B, E))
+        (x,) = random_inputs(m, module, (B, T, E) if batch_first else (T, B, E))
         result = module(
             x, x, x, attn_mask=m.tensor(FUTURE), need_weights=need_weights, is_causal=True
         )
@@ -185,10 +188,10 @@ def test_model(name: str) -> None:
     ]
     found: list[Any] = []
     for m, model in ((offgrad, mine), (torch, theirs)):
-        given = inputs(m, model, (T, B, E), (S, B, E))
+        given = random_inputs(m, model, (T, B, E), (S, B, E))
         result = call(m, model, *given)
         found.append((result, gradients(result, given, model)))
-    close(found[0], found[1], 1e-4)
+    close(found[0], found[1], tolerance=1e-4)
 
 
 def _attend(m: Any, *shapes: Any, **options: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import offgrad
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="compares with torch, which is not installed")
 
 NUMBERS = (0.1, -1.7, 3.3, 100_000.0, 1e-5, 2)
 OPERATIONS: dict[str, Callable[..., Any]] = {
