@@ -216,6 +216,9 @@ def main(
         raise click.UsageError(f"no row {unknown}: --only takes {[row.name for row in ROWS]}")
     max_nbytes, files_nbytes = limit, files
     known = json.loads(path.read_text())["rows"] if path is not None and path.exists() else []
+    for row in ROWS:
+        if row.name in only and find_spec(row.package) is None:
+            raise click.UsageError(f"{row.name} needs {row.package}, which is not installed")
     table = Table("row", "largest", "layers", "resident", "step", "why")
     for row in ROWS:
         if (only and row.name not in only) or find_spec(row.package) is None:

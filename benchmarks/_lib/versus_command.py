@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def _measure(
     compiles: bool,
     path: Path | None,
 ) -> None:
+    if find_spec("torch") is None:
+        raise click.UsageError("PyTorch is not installed: pip install torch==2.13.0")
     # Before offgrad is imported, which sets a variable for OpenBLAS.
     environment = dict(os.environ)
     from benchmarks._lib.versus_report import describe, print_report

@@ -1,7 +1,7 @@
 """What the examples of this folder share: the library, its arguments, and the same start on both.
 
 Each example runs on offgrad, or with ``--torch`` on PyTorch: the very same lines. Weights, batches
-and noise come from NumPy's generator, so that both print the same losses.
+and noise come from NumPy's generator, so that both print the same losses to about six digits.
 """
 
 import argparse
