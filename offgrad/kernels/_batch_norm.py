@@ -73,9 +73,9 @@ def batch_norm(
         return
     if variance is not None and count:
         # Sums of differences from a number near the mean: squares keep their digits.
-        near = x[:16].mean(0)
-        total, squares = _column_sums(column_spreads_loop, x, near)
         with np.errstate(all="ignore"):
+            near = x[:16].mean(0, dtype=np.float64).astype(x.dtype)
+            total, squares = _column_sums(column_spreads_loop, x, near)
             shift = total / count
             mean[...] = near + shift
             variance[...] = np.maximum(squares / count - shift * shift, 0)
@@ -150,7 +150,7 @@ def batch_norm_backward(
 
 
 def _column_sums(loop: Kernel[..., None], *arrays: Array) -> Array:
-    """Return the two sums [2, C] of each column that `loop` adds up by blocks of rows."""
+    """Return the two sums of each column that `loop` adds up by blocks of rows: float64 [2, C]."""
     rows, channels = arrays[0].shape
     blocks, width = -(-rows // SUM_ROWS), min(channels, _COLUMNS)
     parts = np.empty((2, blocks, channels), arrays[0].dtype)

@@ -24,7 +24,7 @@ import numpy as np
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.kernels._blas import set_blas_threads
-from offgrad.kernels._waiting import Counter, can_wait, has_counted, wait_for_work
+from offgrad.kernels._waiting import Counter, can_wait, has_counted, prepare, wait_for_work
 from offgrad.memory.forks import forkables
 
 BLOCK = 128 * 1024
@@ -95,7 +95,8 @@ class _Job:
     def close(self) -> None:
         """Wait until no worker uses the arrays, and release them.
 
-        A worker that starts the job later finds it closed. Ctrl-C waits, too: workers still write.
+        A worker that starts the job later finds it closed. Ctrl-C and other errors of signals wait,
+        too: workers still write.
         """
         if os.getpid() != self._process:  # a worker may have held the lock, and left ranges undone
             raise RuntimeError(
@@ -111,7 +112,7 @@ class _Job:
                 if not (can_wait() and has_counted(self.left, self._joined)):
                     self._no_helpers.wait()
                 waiting = False
-            except KeyboardInterrupt as error:
+            except BaseException as error:  # of a signal's handler
                 self.error = interrupt = error
         self._body = None
         try:
@@ -144,6 +145,7 @@ class _Pool:
         self._workers = 0
 
     def offer(self, job: _Job, helpers: int) -> None:
+        prepare()
         if self._workers < helpers:
             with self.lock:
                 while self._workers < helpers:

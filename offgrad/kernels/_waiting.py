@@ -28,7 +28,10 @@ _NEVER = 1 << 62
 
 
 class Counter:
-    """A number that threads count up and wait for."""
+    """A number that threads count up and wait for.
+
+    Loops count it up atomically, without the GIL; `count` does not.
+    """
 
     def __init__(self) -> None:
         self._cell = c_int64()
@@ -63,13 +66,29 @@ def _wait(counted: int, address: int, target: int, rounds: int, delay: int) -> b
         count_up(counted)
     is_reached = reached(address, target, rounds)
     if is_reached:
-        reached(address, _NEVER, delay)
+        reached(address, _NEVER, delay)  # looks on, to let time pass
     return is_reached
 
 
+_is_prepared = False
+
+
+def prepare() -> None:
+    """Compile the loop, or load it, where threads may wait in it: Numba has been imported.
+
+    Threads of the pool never compile. They would do so while the program goes on, and a fork in
+    that time would wait for Numba's lock, and leave it taken in the child.
+    """
+    global _is_prepared
+    numba = None if _is_prepared or SPIN_MICROSECONDS == 0 else sys.modules.get("numba")
+    if numba is not None and _jit.backend() == "numba" and not numba.config.DISABLE_JIT:
+        _rounds_per_microsecond()
+        _is_prepared = True
+
+
 def can_wait() -> bool:
-    """Return whether threads wait in a compiled loop: Numba is there and has been imported."""
-    return SPIN_MICROSECONDS > 0 and "numba" in sys.modules and _jit.backend() == "numba"
+    """Return whether threads wait in a compiled loop: `prepare` has been called, with success."""
+    return SPIN_MICROSECONDS > 0 and _is_prepared
 
 
 def wait_for_work(posted: Counter, target: int, finished: Counter | None) -> None:
@@ -90,7 +109,10 @@ def has_counted(counter: Counter, target: int) -> bool:
 
 @functools.cache
 def _rounds_per_microsecond() -> int:
-    """Return how often a waiting thread looks in a microsecond, from 20 to 300 on x86."""
+    """Return how often a waiting thread looks in a microsecond, from 20 to 300 on x86.
+
+    The first call compiles the loop.
+    """
     _register()
     counter, rounds, seconds = Counter(), 1000, []
     _wait(0, counter.address, 1, 1, 0)  # compiles

@@ -20,8 +20,9 @@ from offgrad.kernels._waiting import Counter, can_wait, has_counted, wait_for_wo
 @pytest.fixture(autouse=True)
 def _compiled() -> None:
     pytest.importorskip("numba")
-    if kernels.backend() != "numba":
+    if kernels.backend() != "numba" or os.environ.get("NUMBA_DISABLE_JIT") == "1":
         pytest.skip("threads wait in a compiled loop")
+    _waiting.prepare()
 
 
 def test_waiting_ends_without_a_count() -> None:
@@ -100,11 +101,12 @@ def test_the_caller_waits_for_helpers_that_compute(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_thread_waits_where_openmp_is_told_so_or_numba_is_not_imported() -> None:
-    code = "from offgrad.kernels._waiting import can_wait; print(can_wait())"
+    code = "from offgrad.kernels._waiting import can_wait, prepare; prepare(); print(can_wait())"
     for policy, begin, expected in (
         ("passive", "import numba", "False"),
         ("PASSIVE", "import numba", "False"),
         ("active", "import numba", "True"),
+        ("active", "import numba; numba.config.DISABLE_JIT = 1", "False"),
         ("active", "pass", "False"),
     ):
         run = subprocess.run(
@@ -114,3 +116,49 @@ def test_no_thread_waits_where_openmp_is_told_so_or_numba_is_not_imported() -> N
         )  # fmt: skip
         assert run.stdout.strip() == expected, policy
     assert can_wait() == (_waiting.SPIN_MICROSECONDS > 0)
+
+
+def test_a_fork_soon_after_the_first_job_neither_waits_nor_hangs() -> None:
+    code = """
+import os, sys, time, numba, offgrad
+offgrad.set_num_threads(2)
+offgrad.ones(1_000_000) + 1
+began = time.perf_counter()
+child = os.fork()
+if not child:
+    offgrad.nn.functional.gelu(offgrad.randn(20_000))
+    os._exit(0)
+seconds = time.perf_counter() - began
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    done, status = os.waitpid(child, os.WNOHANG)
+    if done:
+        break
+    time.sleep(0.01)
+else:
+    os.kill(child, 9)
+print(seconds < 5, done == child and status == 0)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "True"]
+
+
+def test_a_job_ends_where_numba_compiles_nothing() -> None:
+    code = """
+import numpy as np, numba, offgrad
+from offgrad.kernels._parallel import BLOCK, parallel_for
+offgrad.set_num_threads(2)
+seen = np.zeros(8, int)
+def body(start, stop):
+    seen[start:stop] += 1
+for _ in range(3):
+    parallel_for(body, 8, BLOCK)
+print(seen.tolist())
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert run.stdout.strip() == str([3] * 8)
+    assert run.stderr == ""

@@ -98,3 +98,39 @@ def test_activations_round_once_at_every_size(name: str, dtype: str, size: int) 
         pairs.append((result.detach().float().numpy(), x.grad.float().numpy()))
     np.testing.assert_array_equal(*[result for result, _ in pairs])
     np.testing.assert_array_equal(*[grad for _, grad in pairs])
+
+
+@pytest.mark.parametrize("number", [np.int8(-128), np.int64(-(2**63)), complex(1.7e308, 1.7e308)])
+def test_numbers_whose_magnitude_overflows(number: Any) -> None:
+    for dtype in ("float32", "float64", "complex128"):
+        if isinstance(number, complex) and dtype != "complex128":
+            continue
+        result, expected = [
+            (t.ones(2, dtype=getattr(t, dtype)) * number).tolist() for t in (offgrad, torch)
+        ]
+        assert result == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_products_are_scaled_before_they_overflow(dtype: str) -> None:
+    large = 3e4 if dtype == "float16" else 1e30
+    results = []
+    for t in (offgrad, torch):
+        zero, a, b = (t.tensor([x], dtype=getattr(t, dtype)) for x in (0.0, large, 1 / large))
+        product = t.addcmul(zero, a, a, value=1 / large)
+        results.append((product.item(), t.addcdiv(zero, b, a, value=large).item()))
+    assert results[0] == results[1]
+
+
+def test_numbers_as_tensors_of_one_element_are_exact() -> None:
+    values = _numbers(60)
+    result, expected = [
+        (t.tensor(values).half() * t.tensor([2049])).float().numpy() for t in (offgrad, torch)
+    ]
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_hardshrink_refuses_what_does_not_fit() -> None:
+    for t in (offgrad, torch):
+        with pytest.raises(RuntimeError):
+            t.nn.functional.hardshrink(t.ones(2).half(), 1e6)

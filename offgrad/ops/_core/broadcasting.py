@@ -146,9 +146,9 @@ class Broadcasting(Op):
 
         As in PyTorch, a number `b` is not rounded to float16 or bfloat16 first.
         """
-        if b.ndim or b.dtype is dtype or not is_half(dtype):
+        if b.size != 1 or b.dtype is dtype or not is_half(dtype):
             return compute(ufunc, *self.operands(dtype, a, b))
-        a, _ = self.operands(dtype, a, b)
+        a, _ = self.operands(dtype, a, b)  # records the dtypes; the number stays as it is
         return rounded_once(ufunc, dtype, a, converted(b, np.dtype(np.float32)))
 
     def reduced(self, *grads: "Tensor | None") -> "tuple[Tensor | None, ...]":

@@ -129,7 +129,7 @@ def common_dtype(*operands: Any) -> np.dtype[Any]:
     return result
 
 
-_MAX_HALF = 65504  # the largest float16
+_ALWAYS_FITS = 65504  # the largest float16: all floating point dtypes have it
 
 
 def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor":
@@ -145,11 +145,11 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
         value = _wrap_around(value, dtype)
     elif isinstance(value, complex) and dtype.kind not in "cb":
         value = real_part(np.asarray(value)).item()
-    if abs(check_operand(value, where)) > _MAX_HALF:
-        with np.errstate(over="ignore"):  # infinite in a narrower dtype, as in PyTorch
-            number = wrap(np.asarray(value, dtype))
-    else:
+    if isinstance(value, int | float) and -_ALWAYS_FITS <= value <= _ALWAYS_FITS:
         number = wrap(np.asarray(value, dtype))
+    else:
+        with np.errstate(over="ignore"):  # infinite in a narrower dtype, as in PyTorch
+            number = wrap(np.asarray(check_operand(value, where), dtype))
     number._is_wrapped_number = True
     return number
 

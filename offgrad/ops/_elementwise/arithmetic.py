@@ -212,7 +212,7 @@ def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":
 def mul(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * other``."""
     if not isinstance(input, TensorBase):
-        input, other = other, input
+        input, other = other, input  # as PyTorch: `factors` leaves the second one exact
     a, b, dtype = factors("mul", input, other)
     return Mul.apply(a, b, dtype=dtype)
 

@@ -97,11 +97,11 @@ def _by_pieces(function: Callable[..., None], *arrays: Array) -> Array:
 
 
 def _added(ufunc: np.ufunc, a: Array, b: Array, c: Array, value: Any) -> Array:
-    """Return ``a + value * ufunc(b, c)``."""
+    """Return ``a + ufunc(value * b, c)``, in the order of PyTorch."""
     if not is_half(a.dtype):
-        return compute(np.add, a, ufunc(b, c) * a.dtype.type(value))
+        return compute(np.add, a, ufunc(b if value == 1 else b * a.dtype.type(value), c))
     factor = np.float32(value)
-    return rounded_once(lambda a, b, c, out: np.add(a, ufunc(b, c) * factor, out), a.dtype, a, b, c)
+    return rounded_once(lambda a, b, c, out: np.add(a, ufunc(b * factor, c), out), a.dtype, a, b, c)
 
 
 class AddProduct(Broadcasting):
@@ -119,11 +119,11 @@ class AddProduct(Broadcasting):
     def backward(self, grad: "Tensor") -> Any:
         """d(a + v b c) = da + v c db + v b dc."""
         need_a, need_b, need_c = self.needs_input_grad
-        scaled = grad * self.value.conjugate() if need_b or need_c else grad
+        factor = self.value.conjugate()
         return self.reduced(
             grad if need_a else None,
-            scaled * conj(self.saved("tensor2")) if need_b else None,
-            scaled * conj(self.saved("tensor1")) if need_c else None,
+            grad * (conj(self.saved("tensor2")) * factor) if need_b else None,
+            grad * (conj(self.saved("tensor1")) * factor) if need_c else None,
         )
 
 
@@ -145,7 +145,7 @@ class AddQuotient(Broadcasting):
         grad_b = grad_c = None
         if need_b or need_c:
             divisor = conj(self.saved("tensor2"))
-            grad_b = grad * self.value.conjugate() / divisor
+            grad_b = grad * (self.value.conjugate() / divisor)
             if need_c:
                 grad_c = -grad_b * (conj(self.saved("tensor1")) / divisor)
         return self.reduced(grad if need_a else None, grad_b if need_b else None, grad_c)

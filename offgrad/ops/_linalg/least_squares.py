@@ -120,14 +120,15 @@ class LinalgLstsq(Op):
         self.save(self=a, b=b)
 
         def one(a: Array, b: Array) -> tuple[Array, ...]:
-            solution, _, rank, singular = lapack(
-                "linalg.lstsq", scipy_lstsq, a, b, rcond, lapack_driver=driver
+            np.asarray_chkfinite(a)
+            solution, _, rank, singular = scipy_lstsq(
+                a, b, rcond, lapack_driver=driver, check_finite=False
             )
             if singular is None:
                 singular = np.empty(0, real_of(a.dtype))
             return np.ascontiguousarray(solution), np.asarray(rank, np.int64), singular
 
-        solution, rank, singular = over_batch(one, a, b)
+        solution, rank, singular = lapack("linalg.lstsq", over_batch, one, a, b)
         residuals = np.zeros(0, singular.dtype)
         if a.shape[-2] > a.shape[-1] and (rank == a.shape[-1]).all():
             residuals = (np.abs(a @ solution - b) ** 2).sum(-2)

@@ -13,6 +13,7 @@ from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import (
     category,
     check_tensor,
+    element,
     real_floating,
     shape_error,
 )
@@ -359,10 +360,14 @@ def softshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
 
 
 def hardshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
-    """Return `input`, and 0 within ``[-lambd, lambd]``."""
+    """Return `input`, and 0 within ``[-lambd, lambd]``.
+
+    Raises:
+        RuntimeError: if `lambd` does not fit into float16 or bfloat16 of `input`.
+    """
     tensor = real_floating(input, "hardshrink")
     if is_half(tensor._array.dtype):
-        lambd = float(tensor._array.dtype.type(lambd))
+        lambd = float(element(lambd, tensor._array.dtype, "hardshrink"))
     return Hardshrink.apply(tensor, lambd=lambd)
 
 
