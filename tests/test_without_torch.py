@@ -1,5 +1,6 @@
 """Tests that compare with PyTorch are skipped where it is not installed; the others run."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ def test_all_tests_are_collected() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],
         cwd=Path(__file__).parents[1],
+        env={key: value for key, value in os.environ.items() if key != "PYTEST_ADDOPTS"},
         text=True,
         capture_output=True,
         check=False,

@@ -7,7 +7,6 @@ Attributes:
     count: the number of forks between this process and the first.
 """
 
-import logging  # noqa: F401  (takes its lock around forks, before Numba's only if it is first)
 import os
 import time
 from typing import Protocol
