@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-_FILES = {  # by the limit's file: what resets and what reports the peak
+_FILES = {  # the peak's by the limit's, of both versions of cgroups
     "memory.limit_in_bytes": "memory.max_usage_in_bytes",
     "memory.max": "memory.peak",
 }
@@ -43,9 +43,9 @@ class MemoryCgroup:
         (self._folder / "cgroup.procs").write_text(f"{process}")
 
     @property
-    def peak_nbytes(self) -> int:
-        """The maximum of what has counted, page cache included."""
-        return int(self._peak.read_text())
+    def peak_nbytes(self) -> int | None:
+        """The maximum of what has counted, page cache included; None if the kernel is too old."""
+        return int(self._peak.read_text()) if self._peak.exists() else None
 
     def __enter__(self) -> Self:
         return self

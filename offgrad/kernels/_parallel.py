@@ -109,7 +109,7 @@ class _Job:
         interrupt: BaseException | None = None
         while waiting:
             try:
-                if not (can_wait() and has_counted(self.left, self._joined)):
+                if interrupt or not (can_wait() and has_counted(self.left, self._joined)):
                     self._no_helpers.wait()
                 waiting = False
             except BaseException as error:  # of a signal's handler
