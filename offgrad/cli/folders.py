@@ -1,18 +1,20 @@
 """The folder of spill files, checked before anything starts."""
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
 from offgrad_storage import spill_directory
 
 
-def check_spill_directory(directory: str | None = None, *, make: bool = True) -> Path:
+def check_spill_directory(directory: str | None = None) -> Path:
     """Return the folder.
 
+    One that is given must exist: a mistyped name would fill another drive than the one meant.
+
     Args:
-        directory: None for the default, which OFFGRAD_SPILL_DIR sets.
-        make: make a given directory that does not exist; else it is refused.
+        directory: None for the default, which OFFGRAD_SPILL_DIR sets, and which is made.
 
     Raises:
         ValueError: it cannot be written to; the message is one line.
@@ -20,8 +22,11 @@ def check_spill_directory(directory: str | None = None, *, make: bool = True) ->
     if directory is not None:
         if os.path.exists(directory) and not os.path.isdir(directory):
             raise ValueError(f"--directory {directory} cannot be written to: it is no folder")
-        if not make and not os.path.exists(directory):
-            raise ValueError(f"--directory {directory} cannot be written to: it does not exist")
+        if not os.path.exists(directory):
+            raise ValueError(
+                f"--directory {directory} cannot be written to: it does not exist; "
+                f"mkdir -p {shlex.quote(directory)} makes it"
+            )
     try:
         folder = spill_directory(directory)
         with tempfile.TemporaryFile(dir=folder):

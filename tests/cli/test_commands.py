@@ -7,8 +7,10 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+import offgrad
 from offgrad.cli import _COMMANDS, main
 from offgrad.cli.terminal import any_encoding, print_table
+from offgrad.prediction import SaveRecorder
 
 SPILLING = sorted(_COMMANDS.keys() - {"warmup"})
 """The commands that write spill files."""
@@ -91,15 +93,28 @@ def test_a_hint_follows_what_does_not_exist(
     assert hint in errors
 
 
-@pytest.mark.parametrize("command", ["bench-storage", "doctor"])
-def test_a_folder_to_look_at_is_not_made(
+@pytest.mark.parametrize("command", SPILLING)
+def test_a_mistyped_folder_is_not_made(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "none"
-    status, _, errors = output(capsys, command, "--directory", str(folder))
-    assert (status, errors) == (
-        2,
-        f"offgrad: --directory {folder} cannot be written to: it does not exist\n",
+    x = offgrad.randn(4, requires_grad=True)
+    with SaveRecorder() as recorder:
+        x.sin().sum().backward()
+    recorder.recording.save(tmp_path / "saves")
+    arguments = {
+        "profile": [__file__],
+        "replay": [str(tmp_path / "saves")],
+        "run": [__file__],
+        "tune": [str(tmp_path / "saves"), "--budget", "1MiB"],
+    }
+    folder = tmp_path / "no ne"
+    status, text, errors = output(
+        capsys, command, "--directory", str(folder), *arguments.get(command, [])
+    )
+    assert (status, text, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith(
+        f"offgrad: --directory {folder} cannot be written to: it does not exist; "
+        f"mkdir -p '{folder}' makes it"
     )
     assert not folder.exists()
 

@@ -63,7 +63,7 @@ def bench_storage(
         raise BadValue(f"the folder is given twice: {directory} and --directory {option}")
     try:
         names = _names(stores)
-        folder = check_spill_directory(directory if directory is not None else option, make=False)
+        folder = check_spill_directory(directory if directory is not None else option)
     except (ValueError, ImportError) as error:
         raise BadValue(str(error)) from None
     drive = describe_folder(folder)

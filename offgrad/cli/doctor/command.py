@@ -42,7 +42,7 @@ def doctor(directory: str | None, as_json: bool) -> int:
     """
     if directory is not None:
         try:
-            check_spill_directory(directory, make=False)
+            check_spill_directory(directory)
         except ValueError as error:
             raise BadValue(str(error)) from None
     console = Console()

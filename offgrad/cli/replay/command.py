@@ -105,7 +105,7 @@ def machine_for(bandwidth: str | None, directory: str | None) -> Machine:
     except ValueError as error:
         raise BadValue(f"--bandwidth: {error}") from None
     try:
-        return measured(check_spill_directory(directory, make=False))
+        return measured(check_spill_directory(directory))
     except (ValueError, OSError, StoreError) as error:
         raise BadValue(f"{' '.join(str(error).split())}; or give --bandwidth") from None
 

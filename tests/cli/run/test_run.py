@@ -172,12 +172,14 @@ torch.memory.reset_peak()
 
 @pytest.mark.slow
 def test_model_is_paged_and_folder_is_used(run: Run, tmp_path: Path) -> None:
-    write(tmp_path, "train.py", TRAINING + "train()\nprint(model[0].weight)\n")
+    used = "import offgrad_storage\nprint(offgrad_storage.spill_directory(), file=sys.stderr)\n"
+    write(tmp_path, "train.py", TRAINING + "train()\nprint(model[0].weight)\n" + used)
+    (tmp_path / "elsewhere").mkdir()
     whole = run("run", "--policy", "keep", "train.py")
     result = run("run", "--offload-model", "disk", "--directory", "elsewhere", "train.py")
     assert (result.returncode, result.stdout) == (0, whole.stdout)
     assert "no parameter was paged" not in result.stderr
-    assert (tmp_path / "elsewhere").is_dir()
+    assert result.stderr.startswith(f"{tmp_path / 'elsewhere'}\n")
 
 
 @pytest.mark.slow
