@@ -4,6 +4,7 @@ import csv
 import io
 from typing import Any
 
+from offgrad.cli.compare.report import warning_lines
 from offgrad.cli.drive import drive_in_words
 from offgrad.memory import format_nbytes
 
@@ -37,6 +38,7 @@ def as_markdown(figures: dict[str, Any], what: str) -> str:
         *("policy", "result", "peak of tensors", "peak RSS", "seconds per step", "times keep"),
         *("written per step", "gradients"),
     )
+    warnings = [(run["name"], run["warnings"]) for run in figures["runs"]]
     lines = [
         "# Policies compared",
         "",
@@ -47,6 +49,7 @@ def as_markdown(figures: dict[str, Any], what: str) -> str:
         _line(["---"] * len(headings)),
         *(_line(_row(run)) for run in figures["runs"]),
         "",
+        *(f"{line}\n" for line in warning_lines(warnings)),
         _machine(figures["machine"], figures["offgrad"]),
         "",
     ]

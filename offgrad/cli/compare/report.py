@@ -31,15 +31,27 @@ def print_tables(console: Console, groups: Groups) -> None:
     for table in (_training(groups), _time(groups), _memory(groups)):
         console.print()
         print_table(console, table)
-    for run in (run for group in groups for run in group):
-        for warning in run.warnings:
-            console.print(f"{run.name}: warning: {warning}\n", markup=False, highlight=False)
+    runs = [run for group in groups for run in group]
+    for line in warning_lines([(run.name, run.warnings) for run in runs]):
+        console.print(f"{line}\n", markup=False, highlight=False)
+    for run in runs:
         if run.status == OUT_OF_MEMORY:
             text = f"{run.name}: {run.error} in step {(run.failed_step or 0) + 1}: {run.message}"
             console.print(text + "\n", markup=False, highlight=False)
         elif run.status == CRASHED:
             text = f"{run.name}: the worker crashed ({run.error}):\n{run.message}\n"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def warning_lines(warnings: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """Yield a line for each warning of the runs, by their names; what all warn of comes once."""
+    common = set.intersection(*(set(texts) for _, texts in warnings)) if len(warnings) > 1 else ()
+    for name, texts in warnings:
+        for text in texts:
+            if text not in common:
+                yield f"{name}: warning: {text}"
+    for text in sorted(common):
+        yield f"every policy: warning: {text}"
 
 
 def rows(groups: Groups) -> Iterator[tuple[Run, Run]]:

@@ -31,6 +31,10 @@ from offgrad.session import offload
 
 _GRACE_SECONDS = 10.0
 _MAX_TIMELINE_POINTS = 3000
+_UNUSED = (
+    "the policy got no tensor, so these figures compare nothing: offload sessions and saved-tensor "
+    "hooks of the program itself come first; take them out of it to compare policies"
+)
 
 
 def main() -> None:
@@ -89,6 +93,8 @@ def _work(
             raise
         worker.report_failure(error)
     ledger = {} if session is None else session.ledger.as_dict()
+    if session is not None and worker.has_trained and not session.ledger.saves:
+        report("warning", message=_UNUSED)
     report("end", ledger=ledger, peak_rss_nbytes=peak_rss(), base_rss_nbytes=worker.base_rss_nbytes)
 
 
@@ -108,6 +114,11 @@ class _Worker:
         else:
             kind = Script if self._config.is_script else StepFunction
             self._trained = kind(self._config, session)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a step ended."""
+        return self._num_steps > 0
 
     def sizes(self) -> dict[str, int]:
         """Return bytes of the parameters and of all that belongs to the model; 0 if not known."""

@@ -223,10 +223,13 @@ class _Report:
         self.stop()
         figures = self._meter.read()
         unused = ""
-        if self.has_failed or figures.traffic.written_nbytes:
-            pass  # it never came to train, or has sessions of its own
+        if self.has_failed:
+            pass  # it may never have come to train
         elif self._session is not None and not self._session.ledger.saves:
-            unused = "; the policy got no tensor: does the script train with offgrad?"
+            unused = (
+                "; the policy got no tensor: the script does not train with offgrad, or in "
+                "sessions of its own, which come first"
+            )
         elif self._pages is not None and not self._pages.ledger.saves:
             unused = "; no parameter was paged: does the script make its model with offgrad?"
         if not self._settings.quiet:

@@ -134,6 +134,23 @@ def test_a_function_and_a_factory(run: Finished, tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.slow
+def test_a_script_with_sessions_of_its_own_compares_nothing(run: Finished, tmp_path: Path) -> None:
+    own = SCRIPT.replace(
+        "        loss = model", "        with torch.offload('keep'):\n            loss = model"
+    )
+    (tmp_path / "own.py").write_text(own)
+    done = run(
+        *("compare", "own.py", "--policies", "keep,disk", "--steps", "2"),
+        *("--", "--batch-size", "8"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    warning = "every policy: warning: the policy got no tensor"
+    assert " ".join(done.stdout.split()).count(warning) == 1
+    assert (tmp_path / "offgrad-compare" / "compare.md").read_text().count(warning) == 1
+    assert all(len(each["warnings"]) == 1 for each in _runs(tmp_path))
+
+
+@pytest.mark.slow
 def test_a_limit_below_the_model_is_refused(run: Finished, tmp_path: Path) -> None:
     model = ("mlp", "--layers", "4", "--width", "256", "--batch", "32", "--policies", "disk")
     done = run("compare", *model, "--memory-limit", "3MiB")
