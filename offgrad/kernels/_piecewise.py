@@ -6,18 +6,19 @@ Arrays broadcast to `out`, which is C-contiguous; 16-bit floats are computed in 
 from __future__ import annotations
 
 from functools import lru_cache
+from math import nan
 from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import BITS, Array
 from offgrad.kernels._chunks import CHUNK, by_loop, elementwise_flat
 from offgrad.kernels._fastmath import exp_of_negative, expm1_of_negative
 from offgrad.kernels._jit import backend, jit
 
 
 def elu(x: Array, out: Array, scale: float, below: float, rate: float) -> None:
-    """Write scale x into `out`, and below (e^(rate x) - 1) where x is not positive."""
+    """Write scale x into `out`, and below (e^(rate x) - 1) where x is negative."""
     numbers = _numbers(x.dtype, scale, below, rate)
     if _is_compiled(out) and rate > 0:
         by_loop(_elu_loop, out, x, numbers=numbers)
@@ -28,7 +29,7 @@ def elu(x: Array, out: Array, scale: float, below: float, rate: float) -> None:
 def elu_backward(
     grad: Array, x: Array, out: Array, scale: float, below: float, rate: float
 ) -> None:
-    """Write `grad` times the derivative of ELU at `x` into `out`."""
+    """Write `grad` times the derivative of ELU at `x` into `out`; at NaN it is NaN."""
     numbers = _numbers(x.dtype, scale, below * rate, rate)
     if _is_compiled(out) and rate > 0:
         by_loop(_elu_backward_loop, out, grad, x, numbers=numbers)
@@ -47,6 +48,7 @@ def two_slopes_backward(
     inside: float,
     outside: float,
     undefined: float,
+    closed: float = nan,
 ) -> None:
     """Write `grad` times a slope into `out`: `inside` where low < x < high, else `outside`.
 
@@ -59,8 +61,10 @@ def two_slopes_backward(
         inside: the slope between the bounds.
         outside: that at the bounds and beyond.
         undefined: that where x is NaN.
+        closed: the slope that lets nothing pass: 0 instead of the product, also where `grad` is
+            not finite; NaN for none.
     """
-    numbers = _numbers(x.dtype, low, high, inside, outside, undefined)
+    numbers = _numbers(x.dtype, low, high, inside, outside, undefined, closed)
     if _is_compiled(out):
         by_loop(_two_slopes_backward_loop, out, grad, x, numbers=numbers)
     else:
@@ -90,9 +94,16 @@ def _numbers(dtype: np.dtype[Any], *numbers: float) -> tuple[Any, ...]:
     return tuple([number(each) for each in numbers])
 
 
+def keep_where(condition: Array, out: Array) -> None:
+    """Write 0 into `out`, of 4 or 8 bytes each, where the condition does not hold."""
+    # A product of bits, much faster than a masked copy, and 0 for NaN and infinity as well.
+    bits = out.view(BITS[out.dtype.itemsize])
+    np.multiply(bits, condition, out=bits)
+
+
 def _elu_numpy(x: Array, out: Array, scale: Any, below: Any, rate: Any) -> None:
     low = np.expm1(np.minimum(x, x.dtype.type(0)) * rate) * below
-    out[...] = np.where(x <= 0, low, x * scale)
+    out[...] = np.where(x < 0, low, x * scale)
 
 
 def _elu_backward_numpy(
@@ -100,7 +111,7 @@ def _elu_backward_numpy(
 ) -> None:
     # Above 0 the exponential is not used, and must not overflow.
     low = np.exp(np.minimum(x, x.dtype.type(0)) * rate) * below
-    out[...] = grad * np.where(x <= 0, low, scale)
+    out[...] = grad * np.where(x > 0, scale, low)
 
 
 def _two_slopes_backward_numpy(
@@ -112,9 +123,14 @@ def _two_slopes_backward_numpy(
     inside: Any,
     outside: Any,
     undefined: Any,
+    closed: Any,
 ) -> None:
     slope = np.where((x <= low) | (x >= high), outside, inside)
-    out[...] = grad * np.where(np.isnan(x), undefined, slope)
+    if undefined != inside:
+        np.copyto(slope, undefined, where=np.isnan(x))
+    np.multiply(grad, slope, out=out)
+    if closed == closed:
+        keep_where(slope != closed, out)
 
 
 def _logit_backward_numpy(
@@ -131,7 +147,7 @@ def _elu_loop(x: Any, out: Any, scale: Any, below: Any, rate: Any) -> None:
         a = x[i]
         low = below * expm1_of_negative((zero if a > zero else a) * rate)
         high = a * scale
-        out[i] = low if a <= zero else high
+        out[i] = low if a < zero else high
 
 
 @jit
@@ -140,7 +156,8 @@ def _elu_backward_loop(grad: Any, x: Any, out: Any, scale: Any, below: Any, rate
     for i in range(x.size):
         a = x[i]
         low = below * exp_of_negative((zero if a > zero else a) * rate)
-        out[i] = grad[i] * (low if a <= zero else scale)
+        # Not `a <= zero`: NaN is in `low`.
+        out[i] = grad[i] * (scale if a > zero else low)
 
 
 @jit
@@ -153,11 +170,15 @@ def _two_slopes_backward_loop(
     inside: Any,
     outside: Any,
     undefined: Any,
+    closed: Any,
 ) -> None:
+    zero = x.dtype.type(0)
     for i in range(x.size):
         a = x[i]
         slope = outside if (a <= low) | (a >= high) else inside
-        out[i] = grad[i] * (slope if a == a else undefined)
+        slope = slope if a == a else undefined
+        product = grad[i] * slope
+        out[i] = zero if slope == closed else product
 
 
 @jit

@@ -13,7 +13,7 @@ import numpy as np
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import CHUNK, by_loop, elementwise, elementwise_flat
 from offgrad.kernels._jit import Kernel, jit
-from offgrad.kernels._piecewise import _is_compiled, _numbers
+from offgrad.kernels._piecewise import _is_compiled, _numbers, keep_where
 
 
 def relu(x: Array, out: Array) -> None:
@@ -43,11 +43,12 @@ def hardswish(x: Array, out: Array) -> None:
 
 
 def hardswish_backward(grad: Array, x: Array, out: Array) -> None:
-    """Write `grad` times the derivative of hardswish at `x` into `out`."""
+    """Write `grad` times the derivative of hardswish at `x` into `out`; at NaN it is NaN."""
 
     def with_numpy(grad: Array, x: Array, out: Array) -> None:
-        slope = np.where(x < 3, x / 3 + 0.5, 1)
-        out[...] = grad * np.where(x <= -3, 0, slope)
+        slope = np.where(x >= 3, 1, x / 3 + 0.5)
+        np.multiply(grad, slope, out=out)
+        keep_where(~(x <= -3), out)
 
     _run(_hardswish_backward_loop, with_numpy, out, grad, x)
 
@@ -167,8 +168,8 @@ def _hardswish_backward_loop(grad: Any, x: Any, out: Any) -> None:
     for i in range(x.size):
         a = x[i]
         inside = a * number(1 / 3) + number(0.5)
-        high = inside if a < number(3) else number(1)
-        out[i] = grad[i] * (number(0) if a <= number(-3) else high)
+        product = grad[i] * (number(1) if a >= number(3) else inside)
+        out[i] = number(0) if a <= number(-3) else product
 
 
 @jit

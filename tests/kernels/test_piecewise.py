@@ -44,9 +44,22 @@ def test_elu_near_0_and_at_the_ends(size: int, dtype: Any, backend: str) -> None
     kernels.elu(x, out, 1, 1, 1)
     expected = np.where(x <= 0, np.expm1(x.astype(np.float64)), x)
     np.testing.assert_allclose(out, expected, rtol=5e-7 if dtype == np.float32 else 1e-15)
+    x[:2] = -0.0, 0.0
+    kernels.elu(x, out, 1, 1, 1)
+    assert np.signbit(out[:2]).tolist() == [True, False]
 
 
-BOUNDS = [(0, np.nan, 1, 0.2, 0.3), (-1, 1, 1, 0, 1), (-0.5, 0.5, 0, 2, 5)]
+@pytest.mark.parametrize("size", [9, 200_000])
+def test_elu_has_no_gradient_at_nan(size: int, dtype: Any, backend: str) -> None:
+    x, grad = np.full(size, np.nan, dtype), np.ones(size, dtype)
+    kernels.elu_backward(grad, x, grad, 1, 1, 1)
+    assert np.isnan(grad).all()
+
+
+BOUNDS = [
+    (0, np.nan, 1, 0.2, 0.3, np.nan), (-1, 1, 1, 0, 1, np.nan), (-0.5, 0.5, 0, 2, 5, np.nan),
+    (-1, 1, 1, 0, 0, 0), (-0.5, 0.5, 0, 1, 0, 0), (0.5, np.nan, 1, 0, 1, 0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
@@ -54,15 +67,16 @@ BOUNDS = [(0, np.nan, 1, 0.2, 0.3), (-1, 1, 1, 0, 1), (-0.5, 0.5, 0, 2, 5)]
 def test_two_slopes(
     shape: Any, bounds: Any, dtype: Any, rng: np.random.Generator, backend: str
 ) -> None:
-    low, high, inside, outside, undefined = bounds
+    low, high, inside, outside, undefined, closed = bounds
     x = np.asarray(rng.choice([-np.inf, -1, -0.75, -0.0, 0, 0.5, 1, np.nan, np.inf], shape))
     x = x.astype(dtype)
-    grad = np.asarray(rng.normal(size=shape)).astype(dtype)
+    grad = np.asarray(rng.choice([1.5, -2, np.inf, np.nan], shape)).astype(dtype)
     out = np.empty_like(x)
     kernels.two_slopes_backward(grad, x, out, *bounds)
     is_inside = (x > low) & (np.isnan(high) | (x < high))
     slopes = np.where(np.isnan(x), undefined, np.where(is_inside, inside, outside))
-    np.testing.assert_array_equal(out, grad * slopes.astype(dtype))
+    expected = np.where(slopes == closed, 0, grad * slopes.astype(dtype))
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_float16_is_computed_in_float32(rng: np.random.Generator) -> None:

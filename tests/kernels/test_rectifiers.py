@@ -88,8 +88,10 @@ def test_gradients(size: int, dtype: Any, backend: str) -> None:
     np.testing.assert_array_equal(out, np.where(result != 0, grad, 0))
     grad[3] = 1
     kernels.hardswish_backward(grad, x, out)
-    slope = np.where(x <= -3, 0, np.where(x < 3, x / 3 + 0.5, 1))
+    slope = np.where(x <= -3, 0, np.where(x >= 3, 1, x / 3 + 0.5))
     np.testing.assert_allclose(out, slope, 1e-6, 1e-6)
+    kernels.hardswish_backward(np.full_like(x, np.inf), x, out)
+    np.testing.assert_array_equal(out[x <= -3], 0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""Values and gradients at kinks and for NaN are torch's."""
+"""Values and gradients at kinks and for NaN are torch's.
+
+Where torch's vectorised loops and the rest of a length differ, the loops count: the points are
+repeated to whole vectors.
+"""
 
 from typing import Any
 
@@ -13,10 +17,15 @@ POINTS = [
     -7.0, -6.0, -3.5, -3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0, 6.0, 25.0,
     float("nan"), float("inf"), float("-inf"),
 ]  # fmt: skip
+VECTORS = [*POINTS, -0.0] * 8
 FUNCTIONS = [
     "relu", "leaky_relu", "elu", "selu", "celu", "softplus", "softsign", "hardtanh", "relu6",
     "hardsigmoid", "hardswish", "mish", "logsigmoid", "tanhshrink", "softshrink", "hardshrink",
     "silu",
+]  # fmt: skip
+PIECES = [
+    "elu", "selu", "celu", "hardtanh", "relu6", "hardsigmoid", "hardswish", "softshrink",
+    "hardshrink",
 ]  # fmt: skip
 PAIRS = ["l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss"]
 
@@ -26,12 +35,64 @@ def _compare(mine: Any, theirs: Any) -> None:
         assert have.tolist() == pytest.approx(want.tolist(), rel=1e-5, abs=1e-6, nan_ok=True)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_activations(name: str) -> None:
+def test_activations(name: str, dtype: str, backend: str) -> None:
     def run(m: Any) -> Any:
-        x = m.tensor(POINTS, requires_grad=True)
+        x = m.tensor(VECTORS, dtype=getattr(m, dtype), requires_grad=True)
         y = call(m, f"F.{name}", x)
-        return y, *m.autograd.grad(y, x, m.ones(len(POINTS)))
+        return y, *m.autograd.grad(y, x, m.ones_like(y))
+
+    _compare(run(offgrad), run(torch))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", PIECES)
+def test_gradients_of_pieces_in_half(name: str, dtype: str, backend: str) -> None:
+    def run(m: Any) -> Any:
+        x = m.tensor(VECTORS, dtype=getattr(m, dtype), requires_grad=True)
+        return m.autograd.grad(call(m, f"F.{name}", x), x, m.ones_like(x))
+
+    for have, want in zip(run(offgrad), run(torch), strict=True):
+        assert have.tolist() == pytest.approx(want.tolist(), rel=2e-2, abs=1e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("grad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("repeated", [1, 200])  # the second is as large as kernels take
+@pytest.mark.parametrize("name", ["relu", "threshold", *PIECES])
+def test_gradients_that_are_not_finite(
+    name: str, repeated: int, grad: float, dtype: str, backend: str
+) -> None:
+    """Where a piece is constant nothing passes, not even NaN."""
+    parameters = [0.5, 2.0] if name == "threshold" else []
+
+    def run(m: Any) -> Any:
+        x = m.tensor(VECTORS * repeated, dtype=getattr(m, dtype), requires_grad=True)
+        y = call(m, f"F.{name}", x, *parameters)
+        return m.autograd.grad(y, x, m.full_like(x, grad))
+
+    _compare(run(offgrad), run(torch))
+
+
+@pytest.mark.parametrize("name", ["elu", "selu", "celu"])
+def test_exponential_units_keep_the_sign_of_zero(name: str, backend: str) -> None:
+    def signs(m: Any) -> Any:
+        return m.signbit(call(m, f"F.{name}", m.tensor(VECTORS))).tolist()
+
+    assert signs(offgrad) == signs(torch)
+
+
+@pytest.mark.parametrize("name", ["elu", "selu", "celu", "hardswish", "softplus"])
+def test_second_derivatives(name: str, backend: str) -> None:
+    """Also at the thresholds: -3, 0, 3, and 20 of softplus."""
+
+    def run(m: Any) -> Any:
+        x = m.tensor([*VECTORS, *[20.0] * 16], requires_grad=True)
+        grad = m.ones_like(x).requires_grad_()
+        y = call(m, f"F.{name}", x)
+        first = m.autograd.grad(y, x, grad, create_graph=True)[0]
+        return m.autograd.grad(first, (grad, x), m.ones_like(x))
 
     _compare(run(offgrad), run(torch))
 

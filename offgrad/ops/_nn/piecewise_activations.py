@@ -42,8 +42,10 @@ __all__ = [
 ]
 
 
-Slopes = tuple[float, float, float, float, float]
-"""Bounds, the slopes between and outside them, and that of NaN; a bound of NaN does not count."""
+Slopes = tuple[float, float, float, float, float, float]
+"""Bounds, the slopes between and outside them, that of NaN, and that which lets nothing pass.
+
+A bound or slope of NaN does not count."""
 
 
 class TwoSlopes(Activation):
@@ -94,7 +96,7 @@ class LeakyRelu(TwoSlopes):
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 or the slope."""
-        return 0, nan, 1, self.negative_slope, self.negative_slope
+        return 0, nan, 1, self.negative_slope, self.negative_slope, nan
 
 
 class Hardtanh(TwoSlopes):
@@ -112,7 +114,7 @@ class Hardtanh(TwoSlopes):
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 within the range."""
-        return self.min_val, self.max_val, 1, 0, 1
+        return self.min_val, self.max_val, 1, 0, 0, 0
 
 
 class Hardsigmoid(TwoSlopes):
@@ -126,7 +128,7 @@ class Hardsigmoid(TwoSlopes):
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1/6 within the limits."""
-        return -3, 3, 1 / 6, 0, 0
+        return -3, 3, 1 / 6, 0, 0, 0
 
 
 class Hardswish(FusedActivation):
@@ -142,8 +144,9 @@ class Hardswish(FusedActivation):
 
     @staticmethod
     def slope(x: "Tensor") -> "Tensor":
-        """x / 3 + 1/2 between -3 and 3, 0 below and 1 above."""
-        middle = where(x < 3, x / 3 + 0.5, x.new_ones(()))
+        """x / 3 + 1/2 between -3 and 3, 0 below and 1 above; NaN has no second derivative."""
+        ends = where(x.detach() >= 3, x.new_ones(()), x.new_full((), nan))
+        middle = where(x < 3, x / 3 + 0.5, ends)
         return where(x <= -3, x.new_zeros(()), middle)
 
 
@@ -164,14 +167,14 @@ class Threshold(TwoSlopes):
 
     def slopes(self, dtype: np.dtype[Any]) -> Slopes:
         """1 above the threshold."""
-        return self.threshold, nan, 1, 0, 1
+        return self.threshold, nan, 1, 0, 1, 0
 
 
 def _one_outside(bound: float, dtype: np.dtype[Any]) -> Slopes:
     """Return slopes of 1 outside [-bound, bound], 0 within; `bound` is rounded to `dtype`."""
     number = np.float64 if dtype.itemsize == 8 else np.float32
     beyond = float(np.nextafter(number(dtype.type(bound)), number(inf)))
-    return -beyond, beyond, 0, 1, 1
+    return -beyond, beyond, 0, 1, 0, 0
 
 
 class Softshrink(TwoSlopes):

@@ -171,9 +171,9 @@ class Elu(FusedActivation):
     def slope(x: "Tensor", alpha: float, scale: float, input_scale: float) -> "Tensor":
         """The scale above 0, else scale alpha input_scale e^(input_scale x)."""
         # Above 0 the exponential is not used, and must not overflow.
-        low = where(x < 0, x, x.new_zeros(()))
+        low = where(x >= 0, x.new_zeros(()), x)
         exponential = exp(low * input_scale) * (alpha * scale * input_scale)
-        return where(x <= 0, exponential, x.new_full((), scale))
+        return where(x > 0, x.new_full((), scale), exponential)
 
 
 class Celu(FusedActivation):
@@ -190,8 +190,8 @@ class Celu(FusedActivation):
     @staticmethod
     def slope(x: "Tensor", alpha: float) -> "Tensor":
         """1 above 0, else e^(x / alpha)."""
-        low = where(x < 0, x, x.new_zeros(()))
-        return where(x <= 0, exp(low / alpha), x.new_ones(()))
+        low = where(x >= 0, x.new_zeros(()), x)
+        return where(x > 0, x.new_ones(()), exp(low / alpha))
 
 
 class Softplus(FusedActivation):
@@ -207,9 +207,10 @@ class Softplus(FusedActivation):
 
     @staticmethod
     def slope(x: "Tensor", beta: float, threshold: float) -> "Tensor":
-        """sigmoid(beta x), and 1 beyond the threshold."""
+        """sigmoid(beta x), and 1 beyond the threshold; from there on it has no derivative."""
         scaled = x * beta
-        return where(scaled > threshold, x.new_ones(()), sigmoid(scaled))
+        curved = where(scaled >= threshold, scaled.detach(), scaled)
+        return where(scaled > threshold, x.new_ones(()), sigmoid(curved))
 
 
 class Mish(FusedActivation):
