@@ -6,7 +6,8 @@ both budgets together are the bound, so each plan keeps it whatever a step saves
 no room for goes to the drive, too.
 
 The search begins with the fixed policies. It lets classes be recomputed, the cheapest for each byte
-first, then changes one class at a time, whole or in part, while that saves time.
+first, then changes one class at a time, whole or in part, while that saves time, or writes less in
+the same time.
 """
 
 import re
@@ -26,7 +27,7 @@ MAX_SECONDS = 20.0
 """The search ends after so many seconds with the best plan so far."""
 MIN_NBYTES = 64 << 10
 _PARTS = (0.25, 0.5, 0.75, 1.0)
-_MIN_GAIN = 0.002  # of a step; less is no reason for one more rule
+_MIN_GAIN = 0.002  # of a step; less is no reason for one more rule, and counts as the same time
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class TensorClass:
         family: the name of the modules, with ``*`` for numbers.
         modules: their names, in the order of the first save.
         tensors: how many.
+        arrays: how many of them are the first to save their memory, by module.
         nbytes: of them, where memory that is saved several times counts once, in its first class.
         recompute_seconds: to compute all of them again; None if that is not possible.
         max_ops: the operations that one takes.
@@ -49,6 +51,7 @@ class TensorClass:
     family: str
     modules: tuple[str, ...]
     tensors: int
+    arrays: tuple[int, ...]
     nbytes: int
     recompute_seconds: float | None
     max_ops: int
@@ -77,6 +80,7 @@ def classes_of(recording: Recording) -> list[TensorClass]:
     found = []
     for (op, slot, family), saves in groups.items():
         own = [each for each in owners.values() if any(each is one for one in saves)]
+        modules = tuple(dict.fromkeys(each.module for each in saves))
         recipes = [each.recipe for each in saves if each.recipe is not None]
         all_recipes = len(recipes) == len(saves)
         codecs = [set(each.ratios) for each in saves]
@@ -86,8 +90,9 @@ def classes_of(recording: Recording) -> list[TensorClass]:
                 op=op,
                 slot=slot,
                 family=family,
-                modules=tuple(dict.fromkeys(each.module for each in saves)),
+                modules=modules,
                 tensors=len(saves),
+                arrays=tuple(sum(one.module == each for one in own) for each in modules),
                 nbytes=sum(recording.memories[each.memory].nbytes for each in own),
                 recompute_seconds=sum(map(_seconds, recipes)) if all_recipes else None,
                 max_ops=max(map(_ops, recipes), default=0),
@@ -131,6 +136,8 @@ def choose(
 ) -> Plan:
     """Return the plan that takes least time for a recorded step, as far as replays tell.
 
+    Of plans that take the same time it is one that writes least to the drive.
+
     Args:
         recording: of a step.
         budget: the bound of the memory held for backward.
@@ -163,19 +170,19 @@ class _Search:
         """Return the best plan found."""
         self._deadline = monotonic() + max_seconds
         fixed = [self._replay(each, final=True) for each in fixed_policies(self._nbytes)]
-        best_fixed = min(fixed, key=lambda each: each.seconds)
+        best_fixed = _best(fixed)
         if self._recording.saved_nbytes <= self._nbytes:
             decisions: Decisions = {}
         else:
             decisions = self._improved(self._greedy())
         predicted = self._replay(text_of(decisions, self._nbytes), final=True)
-        if best_fixed.seconds < predicted.seconds * (1 - _MIN_GAIN):
+        if _best([predicted, best_fixed]) is not predicted:
             return Plan(
                 best_fixed.policy, self._nbytes, best_fixed, self._others(best_fixed, fixed)
             )
         return Plan(
             predicted.policy, self._nbytes, predicted, self._others(predicted, fixed),
-            list(self._choices(decisions)),
+            list(self._choices(decisions, predicted)),
         )  # fmt: skip
 
     def _others(self, chosen: Replay, fixed: Sequence[Replay]) -> list[Replay]:
@@ -191,25 +198,26 @@ class _Search:
             found = self._known[text, rounds] = replace(result, policy=text)
         return found
 
-    def _seconds(self, decisions: Decisions) -> float:
-        return self._replay(text_of(decisions, self._nbytes)).seconds
+    def _result(self, decisions: Decisions) -> Replay:
+        return self._replay(text_of(decisions, self._nbytes))
 
     @property
     def _is_late(self) -> bool:
         return monotonic() > self._deadline
 
     def _greedy(self) -> dict[TensorClass, tuple[str, float]]:
-        """Recompute classes, the cheapest for each byte first, as long as that saves time."""
+        """Recompute classes, the cheapest for each byte first, as long as that saves something."""
         decisions: dict[TensorClass, tuple[str, float]] = {}
-        best = self._seconds(decisions)
+        best = self._result(decisions)
+        least = best.seconds
         able = [
             each for each in self._classes if each.recompute_seconds is not None and each.nbytes
         ]
         for each in sorted(able, key=lambda one: (one.recompute_seconds or 0.0) / one.nbytes):
             trial = {**decisions, each: ("recompute", 1.0)}
-            seconds = self._seconds(trial)
-            if seconds < best:
-                decisions, best = trial, seconds
+            result = self._result(trial)
+            if _is_better(result, best, least) or result.seconds < least:
+                decisions, best, least = trial, result, min(least, result.seconds)
             if self._is_late:
                 break
         return decisions
@@ -217,15 +225,17 @@ class _Search:
     def _improved(
         self, decisions: dict[TensorClass, tuple[str, float]]
     ) -> dict[TensorClass, tuple[str, float]]:
-        """Change one class at a time, the largest first, while that saves time."""
-        best = self._seconds(decisions)
+        """Change one class at a time, the largest first, while that saves something."""
+        best = self._result(decisions)
+        least = best.seconds
         improves = True
         while improves and not self._is_late:
             improves = False
             for trial in self._neighbours(decisions):
-                seconds = self._seconds(trial)
-                if seconds < best * (1 - _MIN_GAIN):
-                    decisions, best, improves = trial, seconds, True
+                result = self._result(trial)
+                if _is_better(result, best, least):
+                    decisions, best, least = trial, result, min(least, result.seconds)
+                    improves = True
                     break
                 if self._is_late:
                     break
@@ -248,10 +258,15 @@ class _Search:
                         del trial[each]
                     yield trial
 
-    def _choices(self, decisions: Decisions) -> Iterator[Choice]:
+    def _choices(self, decisions: Decisions, predicted: Replay) -> Iterator[Choice]:
         rate = self._machine.write_rate
         for each in self._classes:
             action, part = decisions.get(each, ("keep", 1.0))
+            tensors = each.tensors
+            if action == "keep":
+                tensors = sum(each.arrays)  # the memory of the others is in other classes
+                if not tensors:
+                    continue
             modules = len(each.modules)
             share = max(1, round(modules * part)) / modules if modules else 1.0
             drive = f"{each.nbytes / rate * 1e3:.1f} ms to write"
@@ -263,11 +278,46 @@ class _Search:
             elif action == "store":
                 reason = f"makes room for others; {drive}"
             else:
-                reason = "there while there is room, else to the disk"
+                share = _part_in_memory(each, predicted)
+                reason = "in memory when backward needs it"
+                if not share:
+                    action, share = "store", 1.0
+                    reason = f"no room left in the budget; {drive}"
+                elif share < 1:
+                    reason = "in memory when backward needs it; no room left in the budget for more"
             yield Choice(
-                each.op, each.slot, each.family, action, each.tensors, each.nbytes,
-                round(each.tensors * share), reason,
+                each.op, each.slot, each.family, action, tensors, each.nbytes,
+                round(tensors * share), reason,
             )  # fmt: skip
+
+
+def _part_in_memory(each: TensorClass, predicted: Replay) -> float:
+    """Return the part of a class that backward found in memory; what is written may stay there."""
+    read = 0
+    for module, arrays in zip(each.modules, each.arrays, strict=True):
+        # An array that is used several times may be read as often.
+        read += min(predicted.reads.get((each.op, each.slot, module), 0), arrays)
+    return 1 - read / sum(each.arrays)
+
+
+def _best(results: Sequence[Replay]) -> Replay:
+    """Return the one that takes least time; of those that take the same, one that writes least."""
+    most = min(each.seconds for each in results) * (1 + _MIN_GAIN)
+    return min((each for each in results if each.seconds <= most), key=_written)
+
+
+def _written(result: Replay) -> int:
+    return result.written_nbytes
+
+
+def _is_better(new: Replay, now: Replay, least: float) -> bool:
+    """Return whether a plan takes less time than the least so far; or the same, and writes less.
+
+    The same is as the least, not as `now`: else small losses would add up, and plans come again.
+    """
+    if new.seconds < least * (1 - _MIN_GAIN):
+        return True
+    return new.seconds <= least * (1 + _MIN_GAIN) and new.written_nbytes < now.written_nbytes
 
 
 def _depth(item: tuple[TensorClass, tuple[str, float]]) -> int:

@@ -17,8 +17,10 @@ class Choice:
         op, slot: that save.
         module: the name of their modules, with ``*`` for numbers.
         action: ``"keep"``, ``"recompute"``, ``"store"`` or ``"encode"``.
-        tensors, nbytes: of the class.
-        chosen: the part of the tensors for which the action is chosen; the others are kept.
+        tensors, nbytes: of the class; where nothing is chosen for it, of those that save their
+            memory first.
+        chosen: the part of the tensors with which that is done; the others are kept, or, where the
+            action is ``"keep"``, go to the disk.
         reason: in words.
     """
 
@@ -33,7 +35,7 @@ class Choice:
 
     def __str__(self) -> str:
         count = str(self.tensors)
-        if self.chosen != self.tensors and self.action != "keep":
+        if self.chosen != self.tensors:
             count = f"{self.chosen} of {self.tensors}"
         where = f" in {self.module}" if self.module else ""
         return (

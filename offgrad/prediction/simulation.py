@@ -5,9 +5,10 @@ budgets, deferred writes, prefetches and recomputation are the real ones. Memory
 plus what the program had besides.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
@@ -48,6 +49,7 @@ class Replay:
         written_nbytes, read_nbytes: by stores, other than pools, as a session's ledger counts them:
             small arrays count once they are in a pack, which is written when it is full.
         kept_nbytes: of saves that the policy keeps.
+        reads: of arrays from stores, by op, slot and module of their first save.
     """
 
     policy: str
@@ -58,6 +60,7 @@ class Replay:
     written_nbytes: int
     read_nbytes: int
     kept_nbytes: int
+    reads: Mapping[tuple[str, str, str], int] = field(default_factory=dict, repr=False)
 
 
 def replay(
@@ -173,6 +176,7 @@ class _Run:
         self._recompute_seconds, self._kept_nbytes = 0.0, 0
         drive.stall_seconds = 0.0
         written, read = self._stores.moved_nbytes()
+        reads = self._reads()
         began, last = drive.now, 0.0
         self.memory.set_rest(next(self._values(Kind.MEMORY), 0))
         self.memory.reset_peak()
@@ -194,6 +198,7 @@ class _Run:
             written_nbytes=written_now - written,
             read_nbytes=read_now - read,
             kept_nbytes=self._kept_nbytes,
+            reads=self._reads() - reads,
         )
 
     def saved_array(self, number: int) -> SavedArray:
@@ -206,6 +211,11 @@ class _Run:
         """Let a recomputation take its time."""
         self._recompute_seconds += seconds
         self._drive.compute(seconds)
+
+    def _reads(self) -> Counter[tuple[str, str, str]]:
+        """Return how many arrays were read from stores so far."""
+        rows = self._session.ledger.rows
+        return Counter({(each.op, each.slot, each.module): each.reads for each in rows})
 
     def _values(self, kind: Kind) -> Iterator[int]:
         pairs = zip(self._recording.kinds, self._recording.values, strict=True)

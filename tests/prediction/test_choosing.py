@@ -1,5 +1,6 @@
 """Chosen plans: within the bound, no slower than fixed policies, as text, with the same bits."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ from offgrad import memory, nn
 from offgrad.cli.compare.gpt import GPT, VOCABULARY, GPTConfig
 from offgrad.memory.units import size_text
 from offgrad.policies import Recompute, SaveContext, Spill, parse_policy
-from offgrad.prediction import AutoSession, Machine, Recording, SaveRecorder, choose, replay
+from offgrad.prediction import (
+    AutoSession,
+    Machine,
+    Recording,
+    Replay,
+    SaveRecorder,
+    choose,
+    replay,
+)
 from offgrad.prediction.choosing import classes_of, family_of, fixed_policies, text_of
 from offgrad.prediction.known_machines import cache_file, measured
 from offgrad.prediction.machine import parse_rate
@@ -97,6 +106,37 @@ def test_every_answer_is_within_the_bound(recording: Recording) -> None:
         if isinstance(placement, Spill):
             rooms[placement] = placement.nbytes
     assert sum(each or 0 for each in rooms.values()) <= nbytes
+
+
+@pytest.mark.parametrize(
+    ("budget", "shown"),
+    [("100KiB", "store +5 "), ("600KiB", "keep +[12] of 5 "), ("2MiB", "keep +5 ")],
+)
+def test_what_has_no_room_is_not_said_to_be_kept(budget: str, shown: str) -> None:
+    layers = [each for _ in range(5) for each in (nn.Linear(256, 256), nn.Tanh())]
+    model = nn.Sequential(*layers)
+    x = offgrad.randn(256, 256)
+    with SaveRecorder(model=model) as recorder:
+        model(x).sum().backward()
+    plan = choose(recorder.recording, budget, machine=SLOW, max_seconds=0.5)
+    (choice,) = (each for each in plan.choices if each.op == "TanhBackward0")
+    assert re.match(shown, str(choice).strip())
+    assert all(each.nbytes for each in plan.choices)
+
+
+def test_of_plans_that_take_the_same_time_one_writes_least(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def equally_fast(_: Recording, policy: str, **options: object) -> Replay:
+        written = 1000 - 10 * policy.count("recompute,")
+        seconds = 1.0 if written > 980 else 1.001
+        return Replay(policy, 0, seconds, 0.0, 0.0, written, written, 0)
+
+    monkeypatch.setattr("offgrad.prediction.choosing.replay", equally_fast)
+    able = [each for each in classes_of(recording) if each.recompute_seconds is not None]
+    plan = choose(recording, recording.saved_nbytes // 4)
+    assert len(able) > 2
+    assert plan.predicted.written_nbytes == 1000 - 10 * len(able)
 
 
 def test_a_late_search_gives_a_plan(recording: Recording) -> None:
