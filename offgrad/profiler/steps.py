@@ -22,6 +22,7 @@ class StepFigures:
         start: seconds since the recording began.
         end: the same.
         peak_nbytes: the maximum allocated.
+        ended: whether the program marked its end; the last one may not have ended.
     """
 
     index: int
@@ -29,6 +30,7 @@ class StepFigures:
     start: float
     end: float
     peak_nbytes: int
+    ended: bool = False
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ class Steps:
         name = event[2] if event[0] == PHASE else self._phase.name
         self._end_phase(now, nbytes)
         if event[0] != PHASE:
-            self._step.end = now
+            self._step.end, self._step.ended = now, True
             self._steps.append(self._step)
             self._step = StepFigures(self._step.index + 1, 1, now, now, nbytes)
             self._has_work = False
@@ -116,7 +118,7 @@ class Steps:
         merged = [
             StepFigures(
                 first.index, first.count + second.count, first.start, second.end,
-                max(first.peak_nbytes, second.peak_nbytes),
+                max(first.peak_nbytes, second.peak_nbytes), ended=True,
             )
             for first, second in zip(older[::2], older[1::2], strict=True)
         ]  # fmt: skip

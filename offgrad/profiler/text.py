@@ -21,18 +21,23 @@ def parts(figures: dict[str, Any]) -> list[Part]:
 
 
 def _summary(figures: dict[str, Any]) -> str:
-    peak, steps = figures["peak"], sum(each["count"] for each in figures["steps"])
+    peak, steps = figures["peak"], sum(each["count"] for each in figures["steps"] if each["ended"])
     where = next(
         (
-            f", in {each['name']} of step {each['step']}"
+            f", in {each['name']}" + (f" of step {each['step']}" if steps else "")
             for each in figures["phases"]
             if each["start"] <= peak["seconds"] <= each["end"]
             and each["peak_nbytes"] == peak["nbytes"]
         ),
         "",
     )
+    counted = f"{steps} {'step' if steps == 1 else 'steps'} in"
+    if not steps:
+        counted = "No step marked (prof.step() ends one) in"
+    elif not figures["steps"][-1]["ended"]:
+        counted = f"{counted[:-3]}, and work after the last one, in"
     return (
-        f"{steps} {'step' if steps == 1 else 'steps'} in {figures['seconds']:.3f} s; peak of "
+        f"{counted} {figures['seconds']:.3f} s; peak of "
         f"{format_nbytes(peak['nbytes'])} at {peak['seconds']:.3f} s{where}"
     )
 

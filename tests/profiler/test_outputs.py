@@ -53,6 +53,27 @@ def test_table_says_the_figures(prof: Profile) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+    ("marks", "more", "words"),
+    [
+        (0, False, "No step marked (prof.step() ends one) in "),
+        (1, False, "1 step in "),
+        (1, True, "1 step, and work after the last one, in "),
+        (2, False, "2 steps in "),
+    ],
+)
+def test_only_marked_steps_count(marks: int, more: bool, words: str) -> None:
+    x = offgrad.ones(4, requires_grad=True)
+    with profile(interval=None) as prof:
+        for _ in range(marks):
+            x.sin().sum().backward()
+            prof.step()
+        if more or not marks:
+            x.sin().sum().backward()
+    assert str(prof).startswith(words)
+    assert ("of step" in str(prof)) is bool(marks)
+
+
 def test_a_notebook_shows_the_tables(prof: Profile) -> None:
     html = prof._repr_html_()
     assert html.count("<table") == html.count("</table>") == 4

@@ -7,9 +7,14 @@ function peakIn(profile, name) {
     .map((each) => each.peak_nbytes));
 }
 
+// Those that the program marked.
+function endedSteps(profile) {
+  return (profile.steps || []).filter((each) => each.ended !== false);
+}
+
 // The median, which one slow step does not change.
 function stepSeconds(profile) {
-  const all = (profile.steps || []).map((each) => (each.end - each.start) / (each.count || 1))
+  const all = endedSteps(profile).map((each) => (each.end - each.start) / (each.count || 1))
     .sort((a, b) => a - b);
   return all.length ? all[all.length >> 1] : 0;
 }
@@ -68,7 +73,7 @@ function compareSection(profiles, choose) {
 
 function about(profile) {
   const machine = profile.machine || {};
-  const count = (profile.steps || []).reduce((sum, each) => sum + (each.count || 1), 0);
+  const count = endedSteps(profile).reduce((sum, each) => sum + (each.count || 1), 0);
   const words = Object.entries(machine).map(([name, value]) => typeof value === "string" ?
     ["cpu", "system"].includes(name) ? value : `${name} ${value}` : typeof value !== "number" ? null : name.endsWith("nbytes") ?
       `${bytes(value)} ${name.replace(/_?nbytes/, "").replaceAll("_", " ")}` :
