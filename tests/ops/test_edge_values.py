@@ -40,6 +40,21 @@ def test_comparing_bfloat16_with_nan_is_silent() -> None:
     assert found == [[False, True, False], [False, False, True]] * 2
 
 
+def test_gradients_of_bfloat16_with_nan_are_silent() -> None:
+    nan = float("nan")
+    x, y = (
+        offgrad.tensor(each, dtype=offgrad.bfloat16, requires_grad=True)
+        for each in ([nan, 1.0, -1.0, 0.0], [1.0, nan, 0.0, nan])
+    )
+    call: Any
+    for call in (
+        offgrad.maximum, offgrad.minimum, offgrad.fmax, offgrad.fmin, offgrad.pow, offgrad.xlogy,
+        offgrad.special.xlog1py, lambda x, y: offgrad.clamp(x, y, y + 1),
+        lambda x, y: 0.0**x, lambda x, y: offgrad.special.entr(x),
+    ):  # fmt: skip
+        call(x, y).sum().backward()
+
+
 def test_means_of_more_float16_than_float16_counts() -> None:
     x = offgrad.ones(140, 1000, dtype=offgrad.float16, requires_grad=True)
     mean = x.mean()

@@ -148,6 +148,29 @@ def test_an_ignored_row_passes_no_nan() -> None:
     _compare(run(offgrad), run(torch))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["i1", "i1e", "entr", "log_ndtr"])
+def test_derivatives_of_special_functions_at_0_and_far_off(name: str, dtype: str) -> None:
+    def run(m: Any) -> Any:
+        x = m.tensor([0.0, 1e-30, 0.5, 1.0, 1.5, 9.0, 20.0, 100.0], dtype=getattr(m, dtype))
+        x = m.cat([x, -x[4:6]] if name == "log_ndtr" else [x, -x]).requires_grad_()
+        first = m.autograd.grad(getattr(m.special, name)(x).sum(), x, create_graph=True)[0]
+        return first.detach(), *m.autograd.grad(first.sum(), x)
+
+    for have, want in zip(run(offgrad), run(torch), strict=True):
+        assert have.tolist() == pytest.approx(want.tolist(), rel=1e-3, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", ["xlogy", "xlog1py"])
+def test_no_gradient_passes_a_logarithm_that_is_not_finite(name: str) -> None:
+    def run(m: Any) -> Any:
+        x = m.tensor([0.0, 1.0, 2.0] * 4, requires_grad=True)
+        other = m.tensor([-2.0, -1.0, 0.0, float("inf")]).repeat_interleave(3)
+        return m.autograd.grad(getattr(m.special, name)(x, other), x, m.zeros(12))
+
+    _compare(run(offgrad), run(torch))
+
+
 def test_losses_warn_of_shapes_that_broadcast() -> None:
     for m in (offgrad, torch):
         for name in PAIRS:

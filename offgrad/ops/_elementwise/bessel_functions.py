@@ -10,7 +10,7 @@ from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
 from offgrad.ops._core.dtypes import TensorLike, category, check_ordered, default_dtype
 from offgrad.ops._core.inplace_forms import inplace_form
-from offgrad.ops._elementwise.comparison import where
+from offgrad.ops._elementwise.comparison import compare, where
 from offgrad.ops._elementwise.exponential import exp
 from offgrad.ops._elementwise.gamma_functions import _real, scipy_function
 from offgrad.ops._elementwise.trigonometry import sin
@@ -44,9 +44,13 @@ class _OfPair(Unary):
         raise NotImplementedError
 
 
-def _at_zero(value: "Tensor", x: "Tensor", limit: float) -> "Tensor":
-    """Return `value`, and `limit` where x is 0."""
-    return value.masked_fill(wrap(x._array == 0), limit)
+def _divided(own: "Tensor", x: "Tensor") -> "tuple[Tensor, Tensor]":
+    """Return own / x, and where x is so near to 0 that its rounding counts.
+
+    There the quotient is without a use, and without a derivative.
+    """
+    near = wrap(compare(np.less_equal, np.abs(x._array), 2.0 ** (-52 if x.itemsize == 8 else -23)))
+    return own / x.masked_fill(near, 1), near
 
 
 class I0(_OfPair):
@@ -66,7 +70,8 @@ class SpecialI1(_OfPair):
     partner = "i0"
 
     def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        return _at_zero(other - own / x, x, 0.5)
+        quotient, near_zero = _divided(own, x)
+        return (other - quotient).masked_fill(near_zero, 0.5)
 
 
 class SpecialI0E(_OfPair):
@@ -88,7 +93,8 @@ class SpecialI1E(_OfPair):
     partner = "i0e"
 
     def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        return _at_zero(other - own * (x.sign() + 1 / x), x, 0.5)
+        quotient, near_zero = _divided(own, x)
+        return (other - own * x.sign() - quotient).masked_fill(near_zero, 0.5)
 
 
 class BesselJ0(_OfPair):
@@ -108,7 +114,8 @@ class BesselJ1(_OfPair):
     partner = "bessel_j0"
 
     def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        return _at_zero(other - own / x, x, 0.5)
+        quotient, near_zero = _divided(own, x)
+        return (other - quotient).masked_fill(near_zero, 0.5)
 
 
 class BesselY0(_OfPair):
@@ -198,8 +205,14 @@ class SpecialLogNdtr(Unary):
     ufunc = scipy_function("log_ndtr")
 
     def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return the normal density over the distribution function, by erfcx without overflow."""
-        return sqrt(2 / pi) / SpecialErfcx.apply(saved * (-1 / sqrt(2)))
+        """Return the normal density over the distribution function.
+
+        Below 1 by erfcx, without underflow; above 1 that would overflow.
+        """
+        is_high = saved > 1
+        low, high = saved.masked_fill(is_high, 0), saved.masked_fill(~is_high, 1)
+        ratio = exp(high * high * -0.5) / (sqrt(2 * pi) * SpecialNdtr.apply(high))
+        return where(is_high, ratio, sqrt(2 / pi) / SpecialErfcx.apply(low * (-1 / sqrt(2))))
 
 
 class SpecialErfcx(Unary):
@@ -224,8 +237,8 @@ class SpecialEntr(Unary):
     ufunc = staticmethod(_entr)
 
     def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return -1 - log x, and infinity at 0 and below."""
-        return (-saved.log() - 1).masked_fill(wrap(saved._array <= 0), np.inf)
+        """Return -1 - log x: infinity at 0 and NaN below."""
+        return -saved.log() - 1
 
 
 class SpecialXlog1Py(Broadcasting):
@@ -246,8 +259,8 @@ class SpecialXlog1Py(Broadcasting):
         a, b = self.saved("self"), self.saved("other")
         grad_a = None
         if need_a:
-            undefined = wrap((a._array == 0) & (b._array <= -1))
-            grad_a = (grad * b.log1p()).masked_fill(undefined, 0)
+            undefined = wrap((a._array == 0) & compare(np.less_equal, b._array, -1))
+            grad_a = xlog1py(grad, b).masked_fill(undefined, 0)
         return self.reduced(grad_a, grad * (a / (b + 1)) if need_b else None)
 
 

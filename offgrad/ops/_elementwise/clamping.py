@@ -26,6 +26,7 @@ from offgrad.ops._core.dtypes import (
     element,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._elementwise.comparison import compare
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -65,10 +66,12 @@ class Extremum(Broadcasting):
         a, b = self.saved("self")._array, self.saved("other")._array
         need_a, need_b = self.needs_input_grad
         if self.ufunc in (np.fmax, np.fmin):
-            first = (a >= b if self.ufunc is np.fmax else a <= b) | np.isnan(b)
+            wins = np.greater_equal if self.ufunc is np.fmax else np.less_equal
+            first = compare(wins, a, b) | np.isnan(b)
             loses_a, loses_b = ~first, first
         else:
-            loses_a, loses_b = (a < b, a > b) if self.ufunc is np.maximum else (a > b, a < b)
+            less, greater = compare(np.less, a, b), compare(np.greater, a, b)
+            loses_a, loses_b = (less, greater) if self.ufunc is np.maximum else (greater, less)
             tie = a == b
             if tie.any():
                 grad = grad * wrap(np.where(tie, 0.5, 1.0).astype(grad._array.dtype))
@@ -155,11 +158,13 @@ class ClampTensor(Broadcasting):
         inside: Any = np.True_
         masks = []
         if low is not None:
-            inside = inside & (x >= low)
-            masks.append((x < low) & (True if high is None else low < high))
+            inside = inside & compare(np.greater_equal, x, low)
+            is_lower = True if high is None else compare(np.less, low, high)
+            masks.append(compare(np.less, x, low) & is_lower)
         if high is not None:
-            inside = inside & (x <= high)
-            masks.append((x > high) | (False if low is None else high < low))
+            inside = inside & compare(np.less_equal, x, high)
+            is_lower = False if low is None else compare(np.less, high, low)
+            masks.append(compare(np.greater, x, high) | is_lower)
         grads = iter(self.reduced(*[grad.masked_fill(wrap(~mask), 0) for mask in (inside, *masks)]))
         return (
             next(grads),

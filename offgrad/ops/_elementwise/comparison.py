@@ -73,6 +73,14 @@ def _compare(ufunc: Callable[..., Any], a: TensorLike, b: TensorLike, where: str
         return wrap(compute(ufunc, *arrays, dtype=np.bool_))
 
 
+def compare(ufunc: Callable[..., Any], a: Array, b: Any) -> Array:
+    """Return ``ufunc(a, b)``, which compares an array, without a warning of NaN."""
+    if a.dtype.kind != "V":
+        return ufunc(a, b)  # type: ignore[no-any-return]
+    with np.errstate(invalid="ignore"):  # bfloat16's comparisons report NaN
+        return ufunc(a, b)  # type: ignore[no-any-return]
+
+
 def eq(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return where the two are equal, as bool."""
     return _compare(np.equal, input, other, "eq")

@@ -27,6 +27,7 @@ from offgrad.ops._core.dtypes import (
     common_dtype,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._elementwise.comparison import compare
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -138,7 +139,8 @@ def _to_exponent(
 ) -> "Tensor":
     """Return the gradient of the exponent: 0 where base is 0 and the exponent not negative."""
     power = exponent._array
-    is_zero = (base == 0) & (power.real >= 0)
+    real = power.real if power.dtype.kind == "c" else power
+    is_zero = (base == 0) & compare(np.greater_equal, real, 0)
     if power.dtype.kind == "c":
         is_zero &= power.imag == 0
     return grad.new_zeros(()).where(wrap(is_zero), grad * conj(result * log_base))

@@ -26,10 +26,9 @@ from offgrad.ops._core.dtypes import (
     floating,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
-from offgrad.ops._elementwise.comparison import where
+from offgrad.ops._elementwise.comparison import compare, where
 from offgrad.ops._elementwise.exponential import (
     exp,
-    log,
     reciprocal,
 )
 from offgrad.ops._elementwise.unary import Unary
@@ -154,8 +153,8 @@ class Xlogy(Broadcasting):
         a, b = self.saved("self"), self.saved("other")
         grad_a = None
         if need_a:
-            undefined = wrap((a._array == 0) & (b._array <= 0))
-            grad_a = (grad * log(b)).masked_fill(undefined, 0)
+            undefined = wrap((a._array == 0) & compare(np.less_equal, b._array, 0))
+            grad_a = xlogy(grad, b).masked_fill(undefined, 0)
         return self.reduced(grad_a, grad * (a / b) if need_b else None)
 
 
