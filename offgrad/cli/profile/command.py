@@ -36,7 +36,8 @@ from offgrad.profiler import profile as record
 @click.option(
     "--saves",
     metavar="FILE",
-    help="Record what a step saves, too, for offgrad replay and offgrad tune.",
+    help="Record what a step saves, too, for offgrad replay and offgrad tune. The other figures are "
+    "then those of the policy keep.",
 )
 @click.option("--directory", metavar="FOLDER", help="Where stores write their files.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")
@@ -63,8 +64,9 @@ def profile(
       memory.png    memory over time, by category
       report.html   all of it on one page
 
-    --saves writes the step that saved most for backward into one more file. Sessions of the script
-    do not apply their policies then: what they save stays in memory.
+    --saves writes the step that saved most for backward into one more file, and changes what is
+    measured: all that is saved stays in memory. Sessions of the script do not apply their policies,
+    and nothing is recomputed. For the figures of the script as it is, profile it without --saves.
 
     \b
     Examples:
@@ -194,7 +196,10 @@ class _Ending:
             recording.save(self._file)
         except OSError as error:
             return f"{self._file.name}: {error.strerror or error}"
-        return f"wrote a step for offgrad replay to {self._file}"
+        return (
+            f"wrote a step for offgrad replay to {self._file}; with --saves all figures are those "
+            "of the policy keep"
+        )
 
 
 def write(prof: Profile, folder: Path) -> tuple[list[str], list[str]]:

@@ -103,3 +103,18 @@ def test_wrong_arguments(
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_with_saves_figures_are_those_of_keep_and_it_says_so(run: Run, tmp_path: Path) -> None:
+    training = TRAINING.replace("    model(", "    with torch.offload('disk'): loss = model(")
+    training = training.replace(".sum().backward()", ".sum()\n    loss.backward()")
+    (tmp_path / "train.py").write_text(training)
+    for arguments, has_session in ((), True), (("--saves", "run.offgrad"), False):
+        result = run("profile", *arguments, "train.py", "2")
+        assert result.returncode == 0, result.stderr
+        figures = json.loads((tmp_path / "offgrad-profile" / "profile.json").read_text())
+        assert bool(figures["ledger"]["saves"]) is has_session
+        note = "with --saves all figures are those of the policy keep"
+        assert result.stderr.rstrip().endswith(note) is not has_session
+    assert "those of the policy keep" in " ".join(run("profile", "--help").stdout.split())
