@@ -33,14 +33,21 @@ class Choice:
     chosen: int
     reason: str
 
+    @property
+    def count(self) -> str:
+        """How many tensors, as text: ``"2 of 5"``."""
+        part = f"{self.chosen} of " if self.chosen != self.tensors else ""
+        return f"{part}{self.tensors}"
+
+    @property
+    def where(self) -> str:
+        """Op, slot and modules, as text."""
+        return f"{self.op}.{self.slot}" + (f" in {self.module}" if self.module else "")
+
     def __str__(self) -> str:
-        count = str(self.tensors)
-        if self.chosen != self.tensors:
-            count = f"{self.chosen} of {self.tensors}"
-        where = f" in {self.module}" if self.module else ""
         return (
-            f"{self.action:>9}  {count:>9}  {format_nbytes(self.nbytes):>9}  "
-            f"{self.op}.{self.slot}{where}: {self.reason}"
+            f"{self.action:>9}  {self.count:>9}  {format_nbytes(self.nbytes):>9}  {self.where}: "
+            f"{self.reason}"
         )
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 import offgrad
 from offgrad.cli import _COMMANDS, main
-from offgrad.cli.terminal import any_encoding, print_table
+from offgrad.cli.terminal import Name, any_encoding, folded, print_table
 from offgrad.prediction import SaveRecorder
 
 SPILLING = sorted(_COMMANDS.keys() - {"warmup"})
@@ -65,6 +65,30 @@ def test_a_table_keeps_its_figures_on_a_narrow_terminal() -> None:
     assert "a policy" in text
     assert "5234.5" in text
     assert console.width == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "lines"),
+    [
+        ("disk", 4, ["disk"]),
+        ("keep, no limit", 8, ["keep, no", "limit"]),
+        ("cast:bfloat16,then=disk,min=1MiB", 14, ["cast:bfloat16,", "then=disk,", "min=1MiB"]),
+        ("zarr:blosc-zstd-bitshuffle", 12, ["zarr:blosc-", "zstd-", "bitshuffle"]),
+        ("layers.10.feed_forward.0", 12, ["layers.10.", "feed_", "forward.0"]),
+        ("disk,op=Gelu;[red]", 13, ["disk,op=Gelu;", "[red]"]),
+        ("unbreakable", 6, ["unbrea", "kable"]),
+        ("", 5, [""]),
+    ],
+)
+def test_a_name_is_folded_between_its_parts(name: str, width: int, lines: list[str]) -> None:
+    assert folded(name, width) == lines
+    table = Table("name", "figure", box=None, pad_edge=False)
+    table.columns[1].no_wrap = True
+    table.add_row(Name(name), "1234567890")
+    file = StringIO()
+    Console(file=file, width=width + 12).print(table)
+    shown = [line[:width].rstrip() for line in file.getvalue().splitlines()[1:]]
+    assert shown == lines
 
 
 def test_what_an_encoding_lacks_does_not_stop_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

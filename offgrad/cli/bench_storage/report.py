@@ -13,7 +13,7 @@ from offgrad.cli.bench_storage.loops import MB, label
 from offgrad.cli.bench_storage.measure import SIZES, Cell, Rates
 from offgrad.cli.bench_storage.workload import Workload
 from offgrad.cli.machine import describe_machine
-from offgrad.cli.terminal import print_table
+from offgrad.cli.terminal import Name, print_table
 from offgrad.memory import format_nbytes
 
 _GB = 1e9
@@ -61,13 +61,13 @@ def heading(drive: dict[str, Any]) -> str:
 
 def _rates_table(names: Sequence[str], rates: dict[tuple[str, int], Rates | None]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1))
-    table.add_column("store", min_width=14, overflow="fold")
+    table.add_column("store", min_width=14)
     for column in ("GPT", *map(label, SIZES), "stored", "CPU s"):
         table.add_column(column, justify="right", no_wrap=True)
     for name in names:
         of_step = rates.get((name, 0))
         table.add_row(
-            name,
+            Name(name),
             *(_pair(rates.get((name, column)), unit="") for column in (0, *SIZES)),
             _NONE if of_step is None else f"{of_step.stored_part:.0%}",
             _NONE if of_step is None else f"{of_step.cpu_seconds:.2f}",

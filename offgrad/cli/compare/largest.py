@@ -17,7 +17,6 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 import offgrad
 from offgrad.cli.compare.config import REFERENCE, Config
@@ -29,7 +28,7 @@ from offgrad.cli.compare.progress import SilentDisplay
 from offgrad.cli.compare.results import CRASHED, FINISHED, Run
 from offgrad.cli.compare.runner import run_workers
 from offgrad.cli.machine import describe_machine
-from offgrad.cli.terminal import print_table
+from offgrad.cli.terminal import Name, print_table
 from offgrad.memory import format_nbytes
 
 LARGEST = "largest.json", "largest.csv"
@@ -153,12 +152,12 @@ class _Trials:
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("policy", overflow="fold")
+    table.add_column("policy")
     for heading in ("limit", "largest batch", "does not fit"):
         table.add_column(heading, justify="right")
     for row in rows:
         numbers = str(row["largest_batch"]), str(row["fails"])
-        table.add_row(Text(row["name"]), format_nbytes(row["memory_limit"]), *numbers)
+        table.add_row(Name(row["name"]), format_nbytes(row["memory_limit"]), *numbers)
     return table
 
 

@@ -9,13 +9,12 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 import offgrad
 from offgrad.cli.compare.comparison import Comparison
 from offgrad.cli.compare.results import CRASHED, OUT_OF_MEMORY, Quartiles, Run
 from offgrad.cli.machine import describe_machine
-from offgrad.cli.terminal import print_table
+from offgrad.cli.terminal import Name, print_table
 from offgrad.memory import format_nbytes
 
 NOT_AVAILABLE = "-"
@@ -69,7 +68,7 @@ def _table(title: str, *headings: str) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("\npolicy", overflow="fold")
+    table.add_column("\npolicy")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
@@ -79,7 +78,7 @@ def _training(groups: Groups) -> Table:
     table = _table("Training", "\nresult", "final\nloss", "gradients\nvs keep")
     for run, reference in rows(groups):
         table.add_row(
-            Text(run.name), run.status, number(run.final_loss, "{:.5f}"), equality(run, reference)
+            Name(run.name), run.status, number(run.final_loss, "{:.5f}"), equality(run, reference)
         )
     return table
 
@@ -92,7 +91,7 @@ def _time(groups: Groups) -> Table:
     for run, reference in rows(groups):
         is_reference = run is reference
         cells: list[Any] = [
-            Text(run.name),
+            Name(run.name),
             seconds(run.seconds),
             "1" if is_reference else spread(run.times(reference), 2),
             "reference" if is_reference else run.difference(reference) or NOT_AVAILABLE,
@@ -118,7 +117,7 @@ def _memory(groups: Groups) -> Table:
     )
     for run, reference in rows(groups):
         table.add_row(
-            Text(run.name),
+            Name(run.name),
             nbytes(run.peak_nbytes),
             number(peak_ratio(run, reference), "{:.3f}"),
             nbytes(run.peak_rss_nbytes),

@@ -7,11 +7,10 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from offgrad.cli.drive import drive_in_words
 from offgrad.cli.errors import BadValue
-from offgrad.cli.terminal import print_table
+from offgrad.cli.terminal import Name, print_table
 from offgrad.memory import format_nbytes
 
 _KEYS = {"machine", "config", "runs"}
@@ -72,7 +71,7 @@ def _differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
 
 def _table(common: list[tuple[Any, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("\npolicy", overflow="fold")
+    table.add_column("\npolicy")
     for heading in ("seconds\nA", "\nB", "\nB / A", "peak tensors\nA", "\nB", "\nB / A"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("\nlosses")
@@ -80,7 +79,7 @@ def _table(common: list[tuple[Any, Any]]) -> Table:
         times = [(each["step_seconds"] or {}).get("median") for each in (a, b)]
         peaks = [each["peak_tensor_nbytes"] for each in (a, b)]
         table.add_row(
-            Text(a["name"]),
+            Name(a["name"]),
             *(_number(each, "{:.3f}") for each in times),
             _ratio(*times),
             *("-" if each is None else format_nbytes(each) for each in peaks),

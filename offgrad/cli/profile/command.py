@@ -36,8 +36,8 @@ from offgrad.profiler import profile as record
 @click.option(
     "--saves",
     metavar="FILE",
-    help="Record what a step saves, too, for offgrad replay and offgrad tune. The other figures are "
-    "then those of the policy keep.",
+    help="Record what a step saves, too, for offgrad replay and tune. All figures are then those "
+    "of the policy keep.",
 )
 @click.option("--directory", metavar="FOLDER", help="Where stores write their files.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as in python -m.")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from offgrad.cli.errors import BadValue
 from offgrad.cli.folders import check_spill_directory
-from offgrad.cli.terminal import print_table
+from offgrad.cli.terminal import Name, print_table
 from offgrad.memory import format_nbytes
 from offgrad.policies import parse_policy
 from offgrad.policies.rule_matches import check_ops
@@ -113,12 +113,12 @@ def machine_for(bandwidth: str | None, directory: str | None) -> Machine:
 def table(names: list[str], results: list[Replay]) -> Table:
     """Return a table with a row for each policy."""
     found = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    found.add_column("policy", overflow="fold")
+    found.add_column("policy")
     for name in ("peak", "step", "stall", "recompute", "written", "read"):
         found.add_column(name, justify="right", no_wrap=True)
     for name, each in zip(names, results, strict=True):
         found.add_row(
-            name,
+            Name(name),
             format_nbytes(each.peak_nbytes),
             f"{each.seconds:.3f} s",
             f"{each.stall_seconds:.3f} s",

@@ -1,12 +1,14 @@
 """``offgrad tune``: choose a policy for a recorded step, or for a script."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from offgrad.cli import trailing
 from offgrad.cli.errors import BadValue
@@ -14,9 +16,10 @@ from offgrad.cli.replay.command import load, machine_for, table
 from offgrad.cli.run.live import show
 from offgrad.cli.saves import StepSaves
 from offgrad.cli.script import Script
-from offgrad.cli.terminal import print_table
+from offgrad.cli.terminal import Name, print_table
 from offgrad.memory import format_nbytes, parse_nbytes
 from offgrad.prediction import Machine, Recording, choose
+from offgrad.prediction.plan import Choice
 
 
 @click.command(
@@ -141,7 +144,19 @@ def _tune(loaded: Recording, nbytes: int, machine: Machine, seconds: float) -> N
     print_table(console, table(names, [plan.predicted, *plan.others]))
     console.print(f"Held for backward: at most {format_nbytes(nbytes)}.", highlight=False)
     if plan.choices:
-        click.echo(f"{'':>9}  {'tensors':>9}  {'bytes':>9}  operation, slot and module: why")
-    for each in plan.choices:
-        click.echo(each)
+        print_table(console, _reasons(plan.choices))
     click.echo(str(plan))
+
+
+def _reasons(choices: Sequence[Choice]) -> Table:
+    """Return a table of what was chosen for each class of tensors, and why."""
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("choice", "tensors", "bytes"):
+        found.add_column(name, justify="right", no_wrap=True)
+    found.add_column("operation, slot, module", ratio=3)
+    found.add_column("why", ratio=2)
+    for each in choices:
+        found.add_row(
+            each.action, each.count, format_nbytes(each.nbytes), Name(each.where), each.reason
+        )
+    return found
