@@ -13,13 +13,14 @@ from offgrad.cli.compare.comparison import Comparison
 from offgrad.cli.compare.config import Config
 from offgrad.cli.compare.groups import Plan
 from offgrad.cli.compare.output import check_output, write_output
-from offgrad.cli.compare.plot import save_comparison
+from offgrad.cli.compare.plot import figure_of, save_comparison
 from offgrad.cli.compare.report import as_json, print_tables
 from offgrad.cli.compare.results import (
     FASTER,
     FINISHED,
     OUT_OF_MEMORY,
     SLOWER,
+    STOPPED,
     UNKNOWN,
     WITHIN_SPREAD,
     Run,
@@ -54,7 +55,7 @@ def _run(
         ),
         error="" if status == FINISHED else "OutOfMemoryError",
         message="" if status == FINISHED else "held [red]all[/red] of it",
-        failed_step=None if status == FINISHED else 0,
+        failed_step=0 if status == OUT_OF_MEMORY else None,
     )
     for number in range(6):
         run.add_profile(number, profile)
@@ -195,6 +196,29 @@ def test_the_plot_shows_the_failed_step() -> None:
     assert run.profile is None
     run.add_profile(6, {"timeline": "of this step"})
     assert run.profile == {"timeline": "of this step"}
+
+
+def test_the_plot_says_which_steps_it_shows() -> None:
+    failed = _run("pool", OUT_OF_MEMORY)
+    cold = {"seconds": [0.0, 60.0], "nbytes": [1 << 20, 9 << 20]}
+    failed.add_profile(0, {"timeline": cold, "phases": []})
+    axes = figure_of([_run("keep"), failed], []).axes[0]
+    title = axes.get_title("left")
+    assert title.endswith("(of each policy that finished, one of median time)")
+    texts = [each.get_text() for each in axes.get_legend().get_texts()]
+    assert texts == ["keep: peak 5 MiB", "pool: OutOfMemoryError in step 1"]
+    # The cold step takes no room from the others; its mark stays in the picture.
+    assert axes.get_xlim()[1] == pytest.approx(1.05)
+    assert axes.lines[-1].get_marker() == "X"
+    assert axes.lines[-1].get_xdata() == pytest.approx([1.05])
+    assert "one of median time" in figure_of([_run("keep")], []).axes[0].get_title("left")
+    assert "that failed" in figure_of([failed], []).axes[0].get_title("left")
+
+
+def test_a_stopped_run_is_not_drawn_as_a_failed_one() -> None:
+    axes = figure_of([_run("keep", STOPPED)], []).axes[0]
+    assert [each.get_text() for each in axes.get_legend().get_texts()] == ["keep: peak 5 MiB"]
+    assert not [each for each in axes.lines if each.get_marker() == "X"]
 
 
 def test_the_plot_has_a_line_for_each_run(tmp_path: Path) -> None:
