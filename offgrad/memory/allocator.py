@@ -5,7 +5,7 @@ last view dies. NumPy allocates smaller arrays; the `Storage` that holds one cou
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import _GeneratorContextManager, contextmanager
 from threading import get_ident
 
 import numpy as np
@@ -110,16 +110,22 @@ def reset_peak() -> None:
     counter.reset_peak()
 
 
-@contextmanager
-def limit(size: int | str) -> Iterator[None]:
+def limit(size: int | str) -> _GeneratorContextManager[None]:
     """Make allocations that would take tensor memory past `size` raise `OutOfMemoryError`.
 
     The limit applies to all threads of the process. Of nested limits the smallest applies.
 
     Args:
         size: bytes, or text such as ``"512MiB"``.
+
+    Raises:
+        ValueError, TypeError: it is no size; here already, not where the block begins.
     """
-    nbytes = parse_nbytes(size)
+    return _limit(parse_nbytes(size))
+
+
+@contextmanager
+def _limit(nbytes: int) -> Iterator[None]:
     limits, key = counter.limits, object()
     # The changes themselves are single steps: after Ctrl-C the limit is either there or ended.
     try:

@@ -25,7 +25,10 @@ def parse_nbytes(size: int | str) -> int:
         match = _PATTERN.fullmatch(size)
         factor = _UNITS.get(match[2].upper()) if match else None
         if match is None or factor is None:
-            raise ValueError(f"a size is a number and a unit, such as '512MiB'; got {size!r}")
+            raise ValueError(
+                "a size is a number and a unit, such as '512MiB' (B, KiB, MiB, GiB, TiB; or KB, MB, "
+                f"GB, TB of 1000); got {size!r}"
+            )
         nbytes = int(float(match[1]) * factor)
     else:
         try:

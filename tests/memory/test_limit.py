@@ -186,6 +186,29 @@ def test_threads_together_stay_below_the_limit() -> None:
     assert memory.allocated() == start
 
 
+def test_what_is_no_size_is_refused_before_the_block() -> None:
+    for text, message in (
+        ("12 potatoes", r"such as '512MiB' \(B, KiB, .*\); got '12 potatoes'"),
+        ("-3MiB", "got '-3MiB'"),
+        ("0MiB", "a size must be positive, got '0MiB'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            memory.limit(text)
+    with pytest.raises(TypeError, match="got NoneType"):
+        memory.limit(None)  # type: ignore[arg-type]
+
+
+def test_a_limit_decorates_a_function() -> None:
+    @memory.limit(memory.allocated() + MIB)
+    def twice() -> None:
+        mebibytes(2)
+
+    for _ in range(2):
+        with pytest.raises(OutOfMemoryError):
+            twice()
+    mebibytes(2)
+
+
 def test_absurd_size() -> None:
     with pytest.raises(MemoryError):
         offgrad.empty(2**58)
