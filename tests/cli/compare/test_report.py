@@ -198,6 +198,10 @@ def test_the_plot_shows_the_failed_step() -> None:
     assert run.profile == {"timeline": "of this step"}
 
 
+def _legend(axes: Any) -> list[str]:
+    return [each.get_text() for each in axes.get_legend().get_texts()]
+
+
 def test_the_plot_says_which_steps_it_shows() -> None:
     failed = _run("pool", OUT_OF_MEMORY)
     cold = {"seconds": [0.0, 60.0], "nbytes": [1 << 20, 9 << 20]}
@@ -205,7 +209,7 @@ def test_the_plot_says_which_steps_it_shows() -> None:
     axes = figure_of([_run("keep"), failed], []).axes[0]
     title = axes.get_title("left")
     assert title.endswith("(of each policy that finished, one of median time)")
-    texts = [each.get_text() for each in axes.get_legend().get_texts()]
+    texts = _legend(axes)
     assert texts == ["keep: peak 5 MiB", "pool: OutOfMemoryError in step 1"]
     # The cold step takes no room from the others; its mark stays in the picture.
     assert axes.get_xlim()[1] == pytest.approx(1.05)
@@ -217,7 +221,7 @@ def test_the_plot_says_which_steps_it_shows() -> None:
 
 def test_a_stopped_run_is_not_drawn_as_a_failed_one() -> None:
     axes = figure_of([_run("keep", STOPPED)], []).axes[0]
-    assert [each.get_text() for each in axes.get_legend().get_texts()] == ["keep: peak 5 MiB"]
+    assert _legend(axes) == ["keep: peak 5 MiB"]
     assert not [each for each in axes.lines if each.get_marker() == "X"]
 
 
