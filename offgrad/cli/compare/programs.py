@@ -168,15 +168,24 @@ class StepFunction(_Program):
         return found  # type: ignore[no-any-return]
 
     def _options(self, step: Callable[..., Any]) -> dict[str, Any]:
-        if self._config.batch is None:
+        try:
+            signature = inspect.signature(step)
+        except ValueError:  # of a class in C
             return {}
-        names = inspect.signature(step).parameters
-        if "batch" not in names:
+        options = {} if self._config.batch is None else {"batch": self._config.batch}
+        if not options.keys() <= signature.parameters.keys():
             raise NotTrainable(
                 f"--batch: {self._config.target} takes no argument named batch; only a factory "
                 "with one can be told the batch size"
             )
-        return {"batch": self._config.batch}
+        try:
+            signature.bind(**options)
+        except TypeError as error:
+            raise NotTrainable(
+                f"{self._config.target} cannot be called without arguments ({error}): a function "
+                "that trains a step, or returns one that does, takes none, or batch for --batch"
+            ) from None
+        return options
 
 
 def _value(result: Any) -> float | None:

@@ -131,6 +131,27 @@ def test_a_function_and_a_factory(run: Finished, tmp_path: Path, name: str) -> N
         2,
         f"offgrad: work has no '{name}s'; did you mean {name}?\n",
     )
+    assert done.stdout == ""  # no worker started
+
+
+@pytest.mark.slow
+def test_names_that_appear_as_a_module_runs_are_found(run: Finished, tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text(MODULE)
+    (tmp_path / "star.py").write_text("from inner import *\n")
+    (tmp_path / "lazy.py").write_text("import inner\n__getattr__ = inner.__dict__.__getitem__\n")
+    for module in ("star", "lazy"):
+        done = run("compare", f"{module}:step", "--steps", "1", "--policies", "keep")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_function_of_arguments_is_refused(run: Finished, tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("def step(model, x): pass\n")
+    done = run("compare", "work:step", "--steps", "1", "--policies", "keep")
+    assert done.returncode == 2
+    assert "cannot be called without arguments (missing a required argument: 'model')" in (
+        done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -257,6 +278,9 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no script": (["missing.py"], "missing.py cannot be read"),
     "syntax": (["broken.py"], "broken.py is not Python"),
     "module": (["no_such_module:step"], "no module named 'no_such_module'"),
+    "module of a package": (["json.no_such:step"], "no module named 'json.no_such'"),
+    "no such function": (["json.decoder:scanString"], "no 'scanString'; did you mean scanstring?"),
+    "no such step": (["work:step"], "work has no 'step'"),
     "no name": (["a b:step"], "is not a built-in model"),
     "arguments": (["mlp", "--", "--lr", "3"], "only a script takes arguments"),
     "size": (["resnet", "--heads", "2"], "--heads is no option of the model resnet"),
@@ -291,6 +315,7 @@ def test_bad_values_get_one_line(
     for file, text in {
         "broken.py": "def f(",
         "fine.py": "pass",
+        "work.py": "raise SystemExit('it ran')\ndef stride(): pass",
         "bad.toml": "x = ",
         "typo.toml": '[policies]\nfast = "dsik"',
         "empty.toml": "",
