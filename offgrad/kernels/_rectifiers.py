@@ -109,6 +109,8 @@ def _run_many(loop: Kernel[..., None], with_numpy: Any, out: Array, *arrays: Arr
     """As `_run`, but few elements are not worth the compilation of a loop."""
     if out.size > CHUNK and out.dtype == np.float32 and _is_compiled(out):
         by_loop(loop, out, *arrays)
+    elif out.dtype.itemsize == 2:
+        elementwise_flat(with_numpy, out, *arrays)
     else:
         elementwise(with_numpy, out, *arrays)
 

@@ -55,6 +55,26 @@ def test_gradients_of_bfloat16_with_nan_are_silent() -> None:
         call(x, y).sum().backward()
 
 
+@pytest.mark.parametrize("dtype", [offgrad.float16, offgrad.bfloat16])
+@pytest.mark.parametrize("shape", [(), (3,), (70_000,)])
+def test_writes_of_what_overflows_are_silent(shape: tuple[int, ...], dtype: Any) -> None:
+    big = offgrad.full(shape, 1e300, dtype=offgrad.float64)
+    inf = float("inf")
+    ones = offgrad.ones(shape, dtype=dtype)
+    stack: Any = offgrad.stack
+    for written in (
+        ones.clone().mul_(big), ones.clone().add_(big), ones.clone().sub_(big, alpha=-1),
+        stack([big], out=ones.clone().unsqueeze(0)),
+    ):  # fmt: skip
+        assert written.dtype == dtype
+        assert (written == inf).all()
+
+
+def test_ranges_beyond_float16_are_silent() -> None:
+    assert offgrad.arange(0, 1e5, 9e4, dtype=offgrad.float16).tolist() == [0, float("inf")]
+    assert offgrad.linspace(0, 1e5, 2, dtype=offgrad.float16).tolist() == [0, float("inf")]
+
+
 def test_means_of_more_float16_than_float16_counts() -> None:
     x = offgrad.ones(140, 1000, dtype=offgrad.float16, requires_grad=True)
     mean = x.mean()

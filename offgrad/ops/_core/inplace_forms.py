@@ -104,7 +104,11 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     if recorded:
         result = as_tensor_of(result, array.dtype, name)
     target._storage.write(name)
-    np.copyto(target._array, result._array, casting="unsafe")
+    if result._array.dtype == array.dtype:
+        np.copyto(target._array, result._array)
+    else:
+        with np.errstate(all="ignore"):  # numbers that overflow are infinite
+            np.copyto(target._array, result._array, casting="unsafe")
     if recorded:
         rewrite_history(target, gradient_edge(result))
     return target

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import integer, shape_of
 from offgrad.ops._core.dtypes import category, common_dtype, default_dtype
@@ -37,7 +38,13 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = No
     if end is None:
         raise TypeError("arange needs an end: arange(end), arange(start, end) or with a step")
     start, end, step, kind = _bounds("arange", 0 if start is None else start, end, step, dtype)
-    return wrap(np.arange(start, end, step).astype(kind))
+    return wrap(_converted(np.arange(start, end, step), kind))
+
+
+def _converted(numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Return the numbers as `dtype`, infinite beyond its range."""
+    with np.errstate(over="ignore"):
+        return numbers.astype(dtype)
 
 
 def _bounds(where: str, start: Any, end: Any, step: Any, dtype: Any) -> tuple[Any, Any, Any, Any]:
@@ -89,7 +96,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> "Tensor"
             do not fit into the dtype.
     """
     start, end, steps, kind = _interval("linspace", start, end, steps, dtype)
-    return wrap(np.linspace(start, end, steps).astype(kind))
+    return wrap(_converted(np.linspace(start, end, steps), kind))
 
 
 @factory
