@@ -176,9 +176,28 @@ def _train(program: Script, settings: _Settings) -> None:
             atexit.unregister(report.finish)
             report.stop()
             raise
-        except Exception:
+        except Exception as error:
             report.has_failed = True
+            report.remedy = _remedy(program, settings, error)
             raise
+
+
+def _remedy(program: Script, settings: _Settings, error: Exception) -> str:
+    """Return what to do about an error of the limit, and empty text about another one."""
+    limit = settings.memory_limit
+    if limit is None or not isinstance(error, memory.OutOfMemoryError):
+        return ""
+    if f"limited to {format_nbytes(limit)}:" not in str(error):
+        return ""  # by the script itself, or by the system
+    ways = []
+    if settings.policy is None:
+        ways.append("--policy disk, which moves the tensors saved for backward")
+    if settings.model_policy is None:
+        ways.append("--offload-model disk, which moves parameters, gradients and optimizer state")
+    return (
+        f"out of memory: {program.name} needs more for tensors than --memory-limit "
+        f"{format_nbytes(limit)}; try {', '.join([*ways, 'a smaller batch, or a higher limit'])}"
+    )
 
 
 class _Report:
@@ -186,6 +205,10 @@ class _Report:
 
     Registered before the program starts, so its end comes after what the program registers, when
     its threads have ended and an error has been printed.
+
+    Attributes:
+        has_failed: whether an error ended the program.
+        remedy: for it, in one line; empty if there is none.
     """
 
     def __init__(
@@ -200,7 +223,7 @@ class _Report:
         self._pid = os.getpid()
         self._meter = Meter()
         self._before = self._meter.read()
-        self.has_failed = False
+        self.has_failed, self.remedy = False, ""
         self._live: LiveLine | None = None
         if not settings.quiet and can_be_live(sys.stderr):
             self._live = LiveLine(sys.stderr, self._line)
@@ -234,4 +257,6 @@ class _Report:
             unused = "; no parameter was paged: does the script make its model with offgrad?"
         if not self._settings.quiet:
             show(f"offgrad run: {self._settings}: {figures.summary()}{unused}")
+            if self.remedy:  # last: a traceback of many lines is above
+                show(f"offgrad run: {self.remedy}")
         self._lasting.close()

@@ -200,6 +200,22 @@ def test_policy_that_got_nothing_is_told(run: Run, tmp_path: Path) -> None:
     assert run("run", "--quiet", "--policy", "disk", "empty.py").stderr == ""
 
 
+@pytest.mark.slow
+def test_the_last_line_tells_what_to_do_about_the_limit(run: Run, tmp_path: Path) -> None:
+    write(tmp_path, "train.py", TRAINING + "train()")
+    result = run("run", "train.py", "--policy", "disk", "--memory-limit", "400KiB")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("offgrad run: out of memory: train.py needs more for tensors than")
+    assert "--memory-limit 400.0 KiB; try --offload-model disk" in last
+    assert "--policy disk" not in last
+    assert "out of memory" not in run("run", "-q", "--memory-limit", "400KiB", "train.py").stderr
+    write(tmp_path, "own.py", "import offgrad\nwith offgrad.memory.limit(9):\n offgrad.ones(9)")
+    result = run("run", "--memory-limit", "1MiB", "own.py")
+    assert "OutOfMemoryError" in result.stderr
+    assert "offgrad run: out of memory" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
