@@ -1,5 +1,6 @@
 """torch.linalg beyond values and derivatives: singular matrices, ranks, errors, shapes."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -113,3 +114,40 @@ def test_gradient_of_a_singular_determinant() -> None:
     offgrad.det(x).backward()
     assert x.grad is not None
     np.testing.assert_allclose(x.grad.numpy(), [[4, -2], [-2, 1]], atol=1e-12)
+
+
+EMPTY = [(0, 0), (2, 0, 0), (0, 3), (3, 0), (2, 3, 0)]
+
+
+@pytest.mark.parametrize("shape", EMPTY, ids=str)
+def test_matrices_without_elements(shape: tuple[int, ...]) -> None:
+    square = shape[-1] == shape[-2]
+    calls: dict[str, Any] = {
+        "cond": lambda m, x: m.linalg.cond(x),
+        **{
+            f"norm {order}": lambda m, x, order=order: m.linalg.matrix_norm(x, order)
+            for order in (1, 2, math.inf, "nuc", "fro")
+            if shape[-2:] != (0, 3) or order != 1  # which counts columns
+        },
+        "solutions": lambda m, x: m.linalg.lstsq(x, m.ones(*shape[:-1], 2)),
+    }
+    if square:
+        calls |= {name: lambda m, x, name=name: getattr(m.linalg, name)(x)
+                  for name in ("lu", "lu_factor", "cholesky", "cholesky_ex")}  # fmt: skip
+    for name, call in calls.items():
+        mine, theirs = (call(m, m.ones(*shape)) for m in (offgrad, torch))
+        if not isinstance(mine, tuple):
+            mine, theirs = (mine,), (theirs,)
+        for have, want in zip(mine, theirs, strict=True):
+            assert (*have.shape,) == (*want.shape,), name
+            assert have.tolist() == want.tolist(), name
+
+
+def test_residuals_are_those_of_torch() -> None:
+    for driver in (None, "gelsy", "gels", "gelsd", "gelss"):
+        mine, theirs = (
+            m.linalg.lstsq(m.eye(4)[:, :2], m.ones(4, 2), driver=driver) for m in (offgrad, torch)
+        )
+        for have, want in zip(mine, theirs, strict=True):
+            assert (*have.shape,) == (*want.shape,)
+            assert have.reshape(-1).tolist() == pytest.approx(want.reshape(-1).tolist(), abs=1e-6)

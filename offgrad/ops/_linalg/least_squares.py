@@ -114,13 +114,18 @@ def matrix_rank(
 class LinalgLstsq(Op):
     """X with the least |A X - B|; keeps A and B."""
 
-    def forward(self, a: Array, b: Array, rcond: float, driver: str) -> tuple[Array, ...]:
+    def forward(
+        self, a: Array, b: Array, rcond: float, driver: str, has_residuals: bool
+    ) -> tuple[Array, ...]:
         from scipy.linalg import lstsq as scipy_lstsq
 
         self.save(self=a, b=b)
 
         def one(a: Array, b: Array) -> tuple[Array, ...]:
             np.asarray_chkfinite(a)
+            if not (a.size and b.size):
+                none = np.zeros(min(a.shape), real_of(a.dtype))
+                return np.zeros((a.shape[1], b.shape[1]), a.dtype), np.zeros((), np.int64), none
             solution, _, rank, singular = scipy_lstsq(
                 a, b, rcond, lapack_driver=driver, check_finite=False
             )
@@ -130,7 +135,7 @@ class LinalgLstsq(Op):
 
         solution, rank, singular = lapack("linalg.lstsq", over_batch, one, a, b)
         residuals = np.zeros(0, singular.dtype)
-        if a.shape[-2] > a.shape[-1] and (rank == a.shape[-1]).all():
+        if has_residuals and a.shape[-2] > a.shape[-1] and (rank == a.shape[-1]).all():
             residuals = (np.abs(a @ solution - b) ** 2).sum(-2)
         return solution, residuals, rank, singular
 
@@ -152,8 +157,8 @@ def lstsq(A: "Tensor", B: "Tensor", rcond: Any = None, *, driver: Any = None) ->
             ``"gelsd"`` or ``"gelss"``. Only the last two return singular values.
 
     Returns:
-        solution [..., n, k], residuals [..., k], empty unless m > n and A has full rank, rank
-        [...] (empty for gels), and singular values [..., min(m, n)].
+        solution [..., n, k], residuals [..., k], empty for gelsy, and unless m > n and A has full
+        rank, rank [...] (empty for gels), and singular values [..., min(m, n)].
     """
     check_matrices(A, "linalg.lstsq")
     vector = is_vector(A, B)
@@ -172,7 +177,9 @@ def lstsq(A: "Tensor", B: "Tensor", rcond: Any = None, *, driver: Any = None) ->
     b = b.expand(*batch, *b._array.shape[-2:])
     bound = max(A._array.shape[-2:]) * float(np.finfo(A._array.dtype).eps)
     routine = "gelsy" if driver in (None, "gels") else driver
-    results = LinalgLstsq.apply_all(a, b, rcond=bound if rcond is None else rcond, driver=routine)
+    rcond = bound if rcond is None else rcond
+    has_residuals = driver not in (None, "gelsy")
+    results = LinalgLstsq.apply_all(a, b, rcond=rcond, driver=routine, has_residuals=has_residuals)
     solution, residuals, rank, singular = results
     if routine == "gelsy":
         singular = singular.new_empty(0)

@@ -1,5 +1,6 @@
 """LU factors of matrices, with or without exchanges of rows."""
 
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -112,7 +113,7 @@ def _permutation(pivots: Array, size: int, dtype: np.dtype[Any]) -> "Tensor":
     """Return the matrices P [..., size, size] of the row exchanges `pivots`, with A = P L U."""
     if type(pivots) is MetaArray:
         return wrap(meta_empty((*pivots.shape[:-1], size, size), dtype))
-    flat = pivots.reshape(-1, pivots.shape[-1])
+    flat = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])
     result = np.zeros((flat.shape[0], size, size), dtype)
     for matrix, exchanges in zip(result, flat, strict=True):
         order = np.arange(size)

@@ -1,6 +1,7 @@
 """Checks and helpers of operations on batches of matrices."""
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def over_batch(function: Callable[..., tuple[Array, ...]], *arrays: Array) -> tu
     on an identity, of which the shapes are kept.
     """
     batch = arrays[0].shape[:-2]
-    flat = [each.reshape(-1, *each.shape[-2:]) for each in arrays]
+    flat = [each.reshape(prod(batch), *each.shape[-2:]) for each in arrays]
     if not flat[0].shape[0] or type(flat[0]) is MetaArray:
         eyes = [np.zeros(each.shape[1:], each.dtype) for each in flat]
         for each in eyes:

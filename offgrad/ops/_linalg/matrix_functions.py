@@ -55,7 +55,11 @@ def matrix_norm(
     if ord in ("nuc", 2, -2):
         values = svdvals(A.movedim((rows, columns), (-2, -1)))
         result = (
-            values.sum(-1) if ord == "nuc" else values.amax(-1) if ord == 2 else values.amin(-1)
+            values.sum(-1)
+            if ord == "nuc"
+            else _largest(values, -1)
+            if ord == 2
+            else values.amin(-1)
         )
         if keepdim:
             for each in sorted((rows, columns)):
@@ -67,10 +71,15 @@ def matrix_norm(
         )
     summed, extreme = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = A.abs().sum(summed, keepdim=True)
-    result = sums.amax(extreme, keepdim=True) if ord > 0 else sums.amin(extreme, keepdim=True)
+    result = _largest(sums, extreme, True) if ord > 0 else sums.amin(extreme, keepdim=True)
     if keepdim:
         return result
     return result.squeeze((rows, columns))
+
+
+def _largest(sizes: "Tensor", dim: int, keepdim: bool = False) -> "Tensor":
+    """Return the largest along `dim`, 0 of none."""
+    return sizes.amax(dim, keepdim) if sizes._array.shape[dim] else sizes.sum(dim, keepdim)
 
 
 def norm(
@@ -109,6 +118,8 @@ def cond(A: "Tensor", p: Any = None) -> "Tensor":
     """Return condition numbers [...]: |A| |A^-1| in the norm `p`, by default the 2-norm."""
     if p in (None, 2, -2):
         values = svdvals(A)
+        if not values._array.shape[-1]:
+            return values.sum(-1)
         largest, smallest = values[..., 0], values[..., -1]
         return smallest / largest if p == -2 else largest / smallest
     return matrix_norm(A, p) * matrix_norm(inv_ex(A)[0], p)
