@@ -81,7 +81,7 @@ def _quantile(
         raise RuntimeError(f"{where}(): each q must be in [0, 1], got {fractions.tolist()}")
     axis = None if dim is None else normalize_dim(dim, ndim, where)
     flat = x.reshape(-1) if axis is None else x.movedim(axis, -1) if ndim else x.reshape(1)
-    if not flat._array.shape[-1]:
+    if not flat._array.size:
         raise RuntimeError(f"{where}() input tensor must be non-empty, got a {describe(x)}")
     found = _at_fractions(sort(flat).values, fractions.reshape(-1), interpolation, where)
     if keepdim:

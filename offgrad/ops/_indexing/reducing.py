@@ -46,7 +46,8 @@ class ScatterReduce(Op):
             if not self.include_self:  # x is infinite there, as the result may be
                 is_x = scatter(is_x, dim, index, 0)
             is_part = (part == result.gather(dim, index)).to(grad.dtype)
-            share = grad / scatter_add(is_x, dim, index, is_part).clamp(min=1)
+            # None equals NaN: 0/0 is its gradient.
+            share = grad / scatter_add(is_x, dim, index, is_part)
             grad_x, grad_part = is_x * share, is_part * share.gather(dim, index)
         if part._array.shape != source._array.shape:
             padding: list[int] = []
@@ -69,14 +70,11 @@ class ScatterReduce(Op):
         ones = scatter_reduce(
             x.masked_fill(is_x, 1), dim, index, part.masked_fill(is_part, 1), "prod"
         )
-        product = ones * (zeros <= 1)
-        over_x = (ones * (zeros == 0)) / x.masked_fill(is_x, 1)
-        grad_x = grad * over_x.masked_fill(is_x, 0) + grad * product * is_x
-        count, others = zeros.gather(dim, index), ones.gather(dim, index)
-        picked = grad.gather(dim, index)
-        over_part = others * (count == 0) / part.masked_fill(is_part, 1)
-        grad_part = picked * over_part + picked * (others * ((count == 1) & is_part))
-        return grad_x, grad_part
+        others = ones.masked_fill(zeros > is_x.long(), 0) / x.masked_fill(is_x, 1)
+        count, product = zeros.gather(dim, index), ones.gather(dim, index)
+        others_of_part = product.masked_fill(count > is_part.long(), 0)
+        others_of_part = others_of_part / part.masked_fill(is_part, 1)
+        return grad * others, grad.gather(dim, index) * others_of_part
 
 
 def _identity(dtype: np.dtype[Any], reduce: str) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import integer, normalize_dim, normalize_dims
 from offgrad.ops._core.dtypes import check_tensor, floating, real_floating
+from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._shape.joining import cat
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ def renorm(input: "Tensor", p: float, dim: int, maxnorm: float) -> "Tensor":
     axis = normalize_dim(dim, x._array.ndim, "renorm")
     others = tuple(each for each in range(x._array.ndim) if each != axis)
     norms = x.norm(p, others, keepdim=True)
+    undefined = np.isnan(norms._array)
+    if undefined.any():  # it exceeds nothing
+        return where(wrap(undefined), x, renorm(x.masked_fill(wrap(undefined), 0), p, dim, maxnorm))
     factors = (maxnorm / (norms + 1e-7)).masked_fill(norms <= maxnorm, 1)
     return x * factors
 

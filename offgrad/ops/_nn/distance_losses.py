@@ -238,7 +238,8 @@ def multi_margin_loss(
             f"multi_margin_loss: a class for each row is needed, got a {describe(target)} for a "
             f"{describe(input)}"
         )
-    shortfall = clamp(scores - scores.gather(1, index) + margin, min=0) ** p
+    shortfall = scores - scores.gather(1, index) + margin
+    shortfall = shortfall.masked_fill(~(shortfall > 0), 0) ** p  # NaN falls short of nothing
     if weight is not None:
         shortfall = shortfall * weight[index]
     losses = scatter(shortfall, 1, index, 0.0).sum(1) / scores._array.shape[1]

@@ -6,7 +6,6 @@ import numpy as np
 
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dtypes import check_tensor, real_floating
-from offgrad.ops._nn.activations import relu
 from offgrad.ops._nn.classification_losses import check_reduction, reduce
 from offgrad.ops._nn.smooth_activations import logsigmoid
 
@@ -47,9 +46,10 @@ def multilabel_margin_loss(input: "Tensor", target: "Tensor", reduction: str = "
     others = np.ones(classes.shape, bool)
     rows, columns = np.nonzero(counted)
     others[rows, classes[rows, columns]] = False
-    pairs = wrap((counted[:, :, None] & others[:, None, :]).astype(x._array.dtype))
+    pairs = wrap(counted[:, :, None] & others[:, None, :])
     at_targets = scores.gather(1, wrap(classes.astype(np.int64)))
-    shortfalls = relu(1 - at_targets.unsqueeze(2) + scores.unsqueeze(1)) * pairs
+    shortfalls = 1 - at_targets.unsqueeze(2) + scores.unsqueeze(1)
+    shortfalls = shortfalls.masked_fill(~((shortfalls > 0) & pairs), 0)  # also where it is NaN
     losses = shortfalls.sum((1, 2)) / max(count, 1)
     return reduce(losses if x._array.ndim == 2 else losses.squeeze(0), reduction)
 

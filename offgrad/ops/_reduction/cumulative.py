@@ -7,6 +7,7 @@ import numpy as np
 
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
+from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.dims import (
     normalize_dim,
 )
@@ -76,6 +77,8 @@ class Cumprod(Op):
         """
         x = self.saved("self").conj()
         dim = self.dim
+        if x._array.size == 1:
+            return grad
         if np.all(x._array):
             weighted = (grad * self.saved("result").conj()).flip(dim).cumsum(dim).flip(dim)
             return weighted / x
@@ -156,7 +159,11 @@ class Logcumsumexp(Op):
         """
         x, result = self.saved("self"), self.saved("result")
         before = _shifted(result, self.dim, 1, first=0)
-        ratios = (before - result).exp().conj()
+        distances = before - result
+        if not np.isfinite(result._array).all():  # equal infinities are no distance apart
+            is_equal = np.isinf(result._array) & (before._array == result._array)
+            distances = distances.masked_fill(wrap(is_equal), 0)
+        ratios = distances.exp().conj()
         return _recur_backwards(grad, ratios, self.dim) * (x - result).exp().conj()
 
 

@@ -1,6 +1,6 @@
 """Variance, standard deviation and log-sum-exp over dimensions."""
 
-from math import inf, prod
+from math import inf, nan, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class Var(Reduction):
 
     def forward(self, x: Array, dim: Dims, keepdim: bool, correction: float | None) -> Array:
         """Return the sum of squared distances from the mean over ``n - correction``."""
-        self.correction = correction
+        self.correction, self.is_whole = correction, dim is None or not x.ndim
         out = memory.empty(self.reduced_shape(x, dim, keepdim), real_dtype(x.dtype))
         promoted = x.astype(np.float32) if x.dtype.itemsize == 2 else x
         if self.count:
@@ -75,11 +75,14 @@ class Var(Reduction):
         return self.count - (1 if self.correction is None else self.correction)
 
     def backward(self, grad: "Tensor") -> Any:
-        """d var = 2/(n - correction) (x - mean) dx."""
+        """d var = 2/(n - correction) (x - mean) dx; of all elements infinite for too few."""
         x = self.saved("self")
+        center = mean(x, self.dims or None, keepdim=True)
+        if self.is_whole and self.degrees_of_freedom <= 0:
+            ends = np.where(x._array == center._array, nan, inf)
+            return self.with_reduced_dims(grad) * wrap(ends.astype(x._array.dtype))
         factor = 2 / self.degrees_of_freedom if self.degrees_of_freedom else inf
-        scaled = self.with_reduced_dims(grad) * factor
-        return scaled * (x - mean(x, self.dims or None, keepdim=True))
+        return self.with_reduced_dims(grad) * factor * (x - center)
 
 
 class Std(Var):

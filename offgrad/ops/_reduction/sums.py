@@ -110,8 +110,12 @@ class Nansum(Reduction):
         return out
 
     def backward(self, grad: "Tensor") -> Any:
-        """Pass the gradient to every element but NaN."""
-        return self.expanded(grad).masked_fill(wrap(np.isnan(self.saved("self")._array)), 0)
+        """Pass the gradient to every element but NaN.
+
+        A product, so that a gradient that is not finite, as that of the mean of no numbers, gives
+        NaN.
+        """
+        return self.expanded(grad) * wrap(~np.isnan(self.saved("self")._array))
 
 
 class Mean(Reduction):
@@ -150,6 +154,8 @@ class Prod(Reduction):
     def backward(self, grad: "Tensor") -> Any:
         """Multiply by the product of the others."""
         x = self.saved("self")
+        if not x.ndim:
+            return grad
         if np.all(x._array):
             return self.expanded(grad * self.saved("result").conj()) / x.conj()
         return self.expanded(grad) * self._products_of_others(x).conj()
