@@ -13,7 +13,7 @@ from offgrad.cli.compare import report
 from offgrad.cli.compare.comparison import Comparison
 from offgrad.cli.compare.config import Config, parse_batches, parse_limits
 from offgrad.cli.compare.dataset import Bytes, load_text
-from offgrad.cli.compare.files import check_files, settings_of, write_files
+from offgrad.cli.compare.files import check_files, keeps_earlier, settings_of, write_files
 from offgrad.cli.compare.groups import Plan
 from offgrad.cli.compare.kept import Kept
 from offgrad.cli.compare.largest import compare_largest
@@ -21,7 +21,7 @@ from offgrad.cli.compare.least_limit import least_limit
 from offgrad.cli.compare.models import MODELS
 from offgrad.cli.compare.output import names_of
 from offgrad.cli.compare.policy_list import read_policies
-from offgrad.cli.compare.results import CRASHED, FINISHED
+from offgrad.cli.compare.results import CRASHED
 from offgrad.cli.compare.runner import LimitTooLow, Refused
 from offgrad.cli.compare.settings import check_settings, check_torch
 from offgrad.cli.compare.side_by_side import print_side_by_side
@@ -277,20 +277,24 @@ def _run(
         _leave_results(console, comparison, output, curve)
         raise
     report.print_tables(console, comparison.groups)
-    try:
-        files = write_files(comparison, output, curve)
-    except OSError as error:
-        raise click.ClickException(f"the results could not be written: {error}") from error
+    if keeps_earlier(comparison, output):
+        written = f"Nothing written: {output} keeps the results of an earlier run"
+    else:
+        try:
+            files = write_files(comparison, output, curve)
+        except OSError as error:
+            raise click.ClickException(f"the results could not be written: {error}") from error
+        written = f"Written to {names_of(files)}"
     kept.clear()
-    console.print(f"Written to {names_of(files)}", highlight=False, markup=False, soft_wrap=True)
-    if not any(run.status == FINISHED for run in comparison.runs if not run.is_extra):
+    console.print(written, highlight=False, markup=False, soft_wrap=True)
+    if not comparison.has_finished_any:
         raise click.ClickException("no policy finished; the reasons are above")
     return int(any(run.status == CRASHED or run.differs for run in comparison.runs))
 
 
 def _leave_results(console: Console, comparison: Comparison, output: Path, curve: bool) -> None:
     """Write what was done before a signal."""
-    if not comparison.groups:
+    if not comparison.groups or keeps_earlier(comparison, output):
         return
     with contextlib.suppress(OSError):
         files = write_files(comparison, output, curve)

@@ -10,7 +10,13 @@ from offgrad.cli.compare.dataset import Bytes
 from offgrad.cli.compare.groups import Plan
 from offgrad.cli.compare.kept import Kept
 from offgrad.cli.compare.progress import Remaining, progress_display
-from offgrad.cli.compare.results import MIN_KEPT_ROUNDS, STOPPED, Run, finished_rounds
+from offgrad.cli.compare.results import (
+    FINISHED,
+    MIN_KEPT_ROUNDS,
+    STOPPED,
+    Run,
+    finished_rounds,
+)
 from offgrad.cli.compare.runner import run_workers
 
 
@@ -35,6 +41,20 @@ class Comparison:
     def runs(self) -> list[Run]:
         """The runs of all groups."""
         return [run for group in self.groups for run in group]
+
+    @property
+    def has_finished_any(self) -> bool:
+        """Whether any policy that was asked for finished."""
+        return any(run.status == FINISHED for run in self.runs if not run.is_extra)
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether any policy that was asked for has times: it finished, or came far enough."""
+        return any(
+            run.status == FINISHED or (run.is_timed and len(run.steps) >= MIN_KEPT_ROUNDS)
+            for run in self.runs
+            if not run.is_extra
+        )
 
     def run(self, console: Console, text: Bytes, kept: Kept) -> None:
         """Run all that is not kept; what a signal leaves is in `groups`, too.

@@ -31,6 +31,11 @@ def check_files(output: Path, curve: bool, largest: bool) -> None:
     check_output(output, names)
 
 
+def keeps_earlier(comparison: Comparison, output: Path) -> bool:
+    """Return whether the folder has results of an earlier run, which are worth more."""
+    return not comparison.has_figures and any((output / name).exists() for name in _OUTPUTS)
+
+
 def write_files(comparison: Comparison, output: Path, curve: bool) -> list[Path]:
     """Write all files of results, or none.
 

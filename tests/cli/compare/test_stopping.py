@@ -99,6 +99,36 @@ def test_spilled_data_is_removed_with_the_worker(
     assert (tmp_path / "offgrad-compare").exists() is (signum == signal.SIGINT)
 
 
+@pytest.mark.slow
+def test_results_stay_where_nothing_finished(start: Offgrad, tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(
+        "import os, signal, time, offgrad\n"
+        "def step():\n"
+        "    offgrad.ones(4, requires_grad=True).sin().sum().backward()\n"
+        "def fail():\n"
+        "    raise ValueError('no luck')\n"
+        "def interrupt():\n"
+        "    step()\n"
+        "    os.kill(os.getppid(), signal.SIGINT)\n"
+        "    time.sleep(60)\n"
+    )
+
+    def compare(name: str) -> tuple[int, str]:
+        process = start("compare", f"work:{name}", "--policies", "keep,disk", "--steps", "2")
+        return process.wait(timeout=60), process.communicate()[0]
+
+    folder = tmp_path / "offgrad-compare"
+    assert compare("fail")[0] == 1
+    failed = (folder / "compare.json").read_bytes()
+    assert compare("step")[0] == 0
+    results = (folder / "compare.json").read_bytes()
+    assert results != failed
+    status, text = compare("fail")
+    assert (status, "offgrad-compare keeps the results of an earlier run" in text) == (1, True)
+    assert compare("interrupt")[0] == 130
+    assert (folder / "compare.json").read_bytes() == results
+
+
 def _workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     """Return the comparison's workers, in the order in which they started."""
     found = psutil.Process(process.pid).children(recursive=True)
