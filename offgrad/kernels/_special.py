@@ -64,8 +64,14 @@ def fmod(a: Array, b: Array, out: Array) -> None:
 
 
 def remainder(a: Array, b: Array, out: Array) -> None:
-    """Write `np.remainder` into `out`."""
-    _by_parts(_remainder_loop, np.remainder, a, b, out)
+    """Write `np.remainder` into `out`; a zero has the sign of `a`, as in PyTorch."""
+    _by_parts(_remainder_loop, _remainder_numpy, a, b, out)
+
+
+def _remainder_numpy(a: Array, b: Array, out: Array) -> None:
+    np.remainder(a, b, out=out)
+    if out.dtype.kind not in "iu" and np.count_nonzero(out) < out.size:
+        np.copysign(out, a, out=out, where=out == 0)
 
 
 def floor_divide(a: Array, b: Array, out: Array) -> None:
@@ -82,7 +88,9 @@ def _is_compiled(out: Array) -> bool:
     return out.size > FEW and backend() == "numba"
 
 
-def _by_parts(loop: Callable[..., Any], ufunc: np.ufunc, a: Array, b: Array, out: Array) -> None:
+def _by_parts(
+    loop: Callable[..., Any], ufunc: Callable[..., Any], a: Array, b: Array, out: Array
+) -> None:
     if out.dtype != np.float32 or not _is_compiled(out):
         elementwise(ufunc, out, a, b)
         return

@@ -198,10 +198,8 @@ def has_wrong_sign(mod: Any, b: Any) -> Any:
 
 @inlined
 def floor_mod(mod: Any, b: Any) -> Any:
-    """The remainder with the sign of b, of the one with the sign of the dividend."""
-    zero = np.int32(np.float32(b).view(np.int32) & _SIGN_BIT32).view(np.float32)
-    moved = mod + b if has_wrong_sign(mod, b) else mod
-    return zero if mod == _ZERO else moved
+    """The remainder with the sign of b, of the one with the sign of the dividend; zeros stay."""
+    return mod + b if has_wrong_sign(mod, b) else mod
 
 
 @inlined

@@ -25,9 +25,17 @@ ERROR_FUNCTIONS: dict[str, Exact] = {
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
 }
-DIVISIONS: dict[str, tuple[np.ufunc, Kernel[..., None]]] = {
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    """`np.remainder`, but a zero has the sign of `a`."""
+    mod = np.remainder(a, b)
+    return np.where(mod == 0, np.copysign(mod, a), mod)
+
+
+DIVISIONS: dict[str, tuple[Callable[..., Any], Kernel[..., None]]] = {
     "fmod": (np.fmod, _fmod_loop),
-    "remainder": (np.remainder, _remainder_loop),
+    "remainder": (_remainder, _remainder_loop),
     "floor_divide": (np.floor_divide, _floor_divide_loop),
 }
 ULPS = {"erf": 2, "erfc": 4}

@@ -6,6 +6,7 @@ repeated to whole vectors.
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import offgrad
@@ -71,6 +72,20 @@ def test_gradients_that_are_not_finite(
         x = m.tensor(VECTORS * repeated, dtype=getattr(m, dtype), requires_grad=True)
         y = call(m, f"F.{name}", x, *parameters)
         return m.autograd.grad(y, x, m.full_like(x, grad))
+
+    _compare(run(offgrad), run(torch))
+
+
+@pytest.mark.parametrize("name", ["hardshrink", "softshrink", "threshold"])
+def test_bounds_are_rounded_to_the_dtype(name: str) -> None:
+    """Also those of NumPy, which are wider than 0.1 of the input."""
+    parameters = [np.float64(0.1)] * (2 if name == "threshold" else 1)
+
+    def run(m: Any) -> Any:
+        x = m.tensor([0.1, -0.1, 0.10000001, 0.2] * 16, requires_grad=True)
+        y = call(m, f"F.{name}", x, *parameters)
+        assert y.dtype == m.float32
+        return y, *m.autograd.grad(y, x, m.ones_like(y))
 
     _compare(run(offgrad), run(torch))
 
@@ -169,6 +184,24 @@ def test_no_gradient_passes_a_logarithm_that_is_not_finite(name: str) -> None:
         return m.autograd.grad(getattr(m.special, name)(x, other), x, m.zeros(12))
 
     _compare(run(offgrad), run(torch))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("repeated", [1, 2000])
+@pytest.mark.parametrize("name", ["remainder", "fmod", "floor_divide"])
+def test_signs_of_zeros_in_division(name: str, repeated: int, dtype: str, backend: str) -> None:
+    numbers = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 4.0, float("inf"), float("-inf"), float("nan")]
+
+    def run(m: Any) -> Any:
+        a = m.tensor(numbers * repeated).to(getattr(m, dtype))
+        results = [call(m, name, a, b) for b in (2.0, -2.0, a.flip(0), m.tensor(-1).to(a.dtype))]
+        return [
+            (each.float().tolist(), m.signbit(each[~m.isnan(each)]).tolist()) for each in results
+        ]
+
+    for have, want in zip(run(offgrad), run(torch), strict=True):
+        assert have[0] == pytest.approx(want[0], nan_ok=True)
+        assert have[1] == want[1]
 
 
 def test_losses_warn_of_shapes_that_broadcast() -> None:

@@ -246,7 +246,10 @@ class Remainder(Broadcasting):
         a, b = self.operands(dtype, a, b)
         is_large = are_large(a, b)
         if rounding_mode == "floor":
-            return compute(kernels.remainder if is_large else np.remainder, a, b)
+            has_signed_zeros = dtype.kind not in "iu"
+            return compute(
+                kernels.remainder if is_large or has_signed_zeros else np.remainder, a, b
+            )
         return compute(kernels.fmod if is_large else np.fmod, a, b)
 
     def backward(self, grad: "Tensor") -> Any:

@@ -157,7 +157,8 @@ class Threshold(TwoSlopes):
     replacement: float
 
     def value(self, x: Array) -> Any:
-        return np.where(x <= self.threshold, np.asarray(self.replacement, x.dtype), x)
+        bound = x.dtype.type(self.threshold) if x.dtype.kind == "f" else self.threshold
+        return np.where(x <= bound, np.asarray(self.replacement, x.dtype), x)
 
     def write(self, x: Array, out: Array) -> None:
         if x.dtype.kind == "f":
@@ -359,7 +360,7 @@ def softshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
     """
     if lambd < 0:
         raise RuntimeError(f"softshrink: lambd must not be negative, got {lambd}")
-    return Softshrink.apply(real_floating(input, "softshrink"), lambd=lambd)
+    return Softshrink.apply(real_floating(input, "softshrink"), lambd=float(lambd))
 
 
 def hardshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
@@ -371,7 +372,7 @@ def hardshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
     tensor = real_floating(input, "hardshrink")
     if is_half(tensor._array.dtype):
         lambd = float(element(lambd, tensor._array.dtype, "hardshrink"))
-    return Hardshrink.apply(tensor, lambd=lambd)
+    return Hardshrink.apply(tensor, lambd=float(lambd))
 
 
 rrelu_ = inplace_form(rrelu)
