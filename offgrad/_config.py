@@ -7,7 +7,7 @@ from typing import Any
 import offgrad_storage
 
 from offgrad import kernels
-from offgrad.kernels import _blas, _openblas
+from offgrad.kernels import _bfloat16_tiles, _blas, _openblas
 
 _PACKAGES = ("offgrad", "numpy", "numba", "ml_dtypes", "zarr", "numcodecs")
 
@@ -31,7 +31,10 @@ def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
         "CPU": {"name": cpu_name(), "SIMD extensions": sorted(_openblas.cpu_features())},
         "BLAS": blas_config(),
         "Threads": {"kernels": kernels.get_num_threads(), "BLAS": _blas.blas_threads()},
-        "Kernels": {"backend": kernels.backend()},
+        "Kernels": {
+            "backend": kernels.backend(),
+            "bfloat16 products": _bfloat16_tiles.instructions() or "in float32",
+        },
         "Stores": {"spill directory": str(offgrad_storage.spill_directory())},
     }
     if mode == "dicts":

@@ -1,12 +1,12 @@
 """Kernels: functions of NumPy arrays that write into arrays given by the caller.
 
 Each kernel is a fused loop compiled by Numba beside its NumPy reference, `_<name>_numpy`, which is
-the oracle in tests and runs with OFFGRAD_KERNELS=numpy, without numba, or for 16-bit floats
-(computed in float32). Loops serve float32 and float64. Where NumPy's own functions are vectorised,
-a kernel is these over pieces that stay in a core's cache, on several threads (`_chunks`); small
-arrays take one call. Arrays are C-contiguous (attention takes any
-strides). Dtypes and shapes alone decide the implementation and the order of its arithmetic: the
-same call gives the same bits on any number of threads.
+the oracle in tests and runs with OFFGRAD_KERNELS=numpy or without numba. Loops serve float32 and
+float64; 16-bit floats are converted to float32, and results rounded once (`_halves`). Where
+NumPy's own functions are vectorised, a kernel is these over pieces that stay in a core's cache, on
+several threads (`_chunks`); small arrays take one call. Arrays are C-contiguous (attention takes
+any strides). Dtypes and shapes alone decide the implementation and the order of its arithmetic:
+the same call gives the same bits on any number of threads.
 
 Internal: operations call kernels, users do not. Importing this package neither imports numba nor
 compiles anything; the first calls do. The first use of a kernel imports its file.
@@ -45,6 +45,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         scatter_add,
         scatter_reduce,
     )
+    from offgrad.kernels._arrays import is_half
     from offgrad.kernels._attention import attention, attention_backward
     from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
     from offgrad.kernels._chunks import (
@@ -74,6 +75,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._gelu import gelu, gelu_backward
     from offgrad.kernels._gradients import scale_all, sum_of_squares
     from offgrad.kernels._group_norm import group_norm, group_norm_backward
+    from offgrad.kernels._halves import convert
     from offgrad.kernels._layer_norm import layer_norm, layer_norm_backward
     from offgrad.kernels._losses import (
         PairLoss,
@@ -208,6 +210,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "columns",
+    "convert",
     "convolve",
     "convolve_transposed",
     "convolve_weight",
@@ -251,6 +254,7 @@ __all__ = [
     "has_scans",
     "huber",
     "hypot",
+    "is_half",
     "is_large",
     "in_chunks",
     "in_parts",

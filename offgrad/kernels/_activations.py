@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import by_loop, elementwise_flat, scratch
 from offgrad.kernels._fastmath import exp_of_negative, log1p_of_share, quadratic
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._jit import backend, jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-BITS: dict[int, np.dtype[Any]] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+BITS: dict[int, np.dtype[Any]] = {size: np.dtype(f"u{size}") for size in (2, 4, 8)}
 """By the bytes of an element, the numbers as which loops copy it: bits alone matter."""
 
 SUM_ROWS = 512
@@ -19,6 +19,11 @@ SUM_ROWS = 512
 SUM_BLOCK = 4096
 """Loops add up so many numbers in the arrays' dtype, and the sums of such blocks in float64: a
 sum of millions keeps the digits of float32. Rows of a usual length are one block."""
+
+
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Whether `dtype` is float16 or bfloat16."""
+    return dtype.itemsize == 2 and dtype.kind not in "iu"
 
 
 def flat(array: Array) -> Array:
@@ -35,12 +40,6 @@ def rows(array: Array) -> Array:
     if array.ndim == 0:
         return array.reshape(1, 1)
     return array.reshape(prod(array.shape[:-1]), array.shape[-1])
-
-
-def as_float(array: Array) -> Array:
-    """The array as float32 if it holds 16-bit floats, else itself."""
-    is_short = array.dtype.itemsize < 4 and array.dtype.kind not in "biu"
-    return array.astype(np.float32) if is_short else array
 
 
 def or_constant(array: Array | None, size: int, like: Array, value: int) -> Array:

@@ -27,12 +27,14 @@ from offgrad.kernels._attention_heads import backward, forward, head_cost
 from offgrad.kernels._attention_heads import usable as heads_usable
 from offgrad.kernels._attention_tiles import Dropout, softmax_tile, softmax_tile_backward
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._parallel import Body, parallel_for
 
 TILE = 128
 """Query rows in a tile."""
 
 
+@in_float32("out", "lse")
 def attention(
     q: Array,
     k: Array,
@@ -93,6 +95,7 @@ def attention(
     _over_heads(run_heads, batch * heads, cost)
 
 
+@in_float32("dq", "dk", "dv")
 def attention_backward(
     grad: Array,
     q: Array,

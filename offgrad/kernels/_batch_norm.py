@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from offgrad.kernels._arrays import SUM_ROWS, Array, as_float, or_constant, same_shape
+from offgrad.kernels._arrays import SUM_ROWS, Array, or_constant, same_shape
 from offgrad.kernels._batch_norm_loops import (
     column_products_loop,
     column_spreads_loop,
@@ -22,6 +22,7 @@ from offgrad.kernels._batch_norm_loops import (
     planes_backward_loop,
     planes_loop,
 )
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import Kernel, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
@@ -32,6 +33,7 @@ _COLUMNS = 256
 """Channels that are columns, and that one thread adds up."""
 
 
+@in_float32("out")
 def batch_norm(
     x: Array,
     weight: Array | None,
@@ -86,6 +88,7 @@ def batch_norm(
     )
 
 
+@in_float32("dx", "dweight", "dbias")
 def batch_norm_backward(
     grad: Array,
     x: Array,
@@ -186,7 +189,7 @@ def _check(x: Array, weight: Array | None, bias: Array | None, *statistics: Arra
 
 def _by_channel(array: Array, x: Array) -> Array:
     """[C] as an array that broadcasts to x."""
-    return as_float(array).reshape(array.size, *(1,) * (x.ndim - 2))
+    return array.reshape(array.size, *(1,) * (x.ndim - 2))
 
 
 @np.errstate(all="ignore")
@@ -200,14 +203,14 @@ def _batch_norm_numpy(
     invstd: Array,
     variance: Array | None,
 ) -> None:
-    a, axes = as_float(x), (0, 2)[: x.ndim - 1]
+    axes = (0, 2)[: x.ndim - 1]
     if variance is not None and x.size:
-        m = a.mean(axes, dtype=np.float64)
-        squares = np.square(a - _by_channel(m, x), dtype=np.float64)
+        m = x.mean(axes, dtype=np.float64)
+        squares = np.square(x - _by_channel(m, x), dtype=np.float64)
         v = squares.mean(axes)
         mean[...], variance[...] = m, v
         invstd[...] = 1 / np.sqrt(v + eps)
-    y = (a - _by_channel(mean, x)) * _by_channel(invstd, x)
+    y = (x - _by_channel(mean, x)) * _by_channel(invstd, x)
     if weight is not None:
         y = y * _by_channel(weight, x)
     if bias is not None:
@@ -227,8 +230,8 @@ def _batch_norm_backward_numpy(
     dbias: Array | None,
     training: bool,
 ) -> None:
-    g, a, axes = as_float(grad), as_float(x), (0, 2)[: x.ndim - 1]
-    normal = (a - _by_channel(mean, x)) * _by_channel(invstd, x)
+    g, axes = grad, (0, 2)[: x.ndim - 1]
+    normal = (x - _by_channel(mean, x)) * _by_channel(invstd, x)
     total, product = g.sum(axes, dtype=np.float64), (g * normal).sum(axes, dtype=np.float64)
     if dweight is not None:
         dweight[...] = product
@@ -239,5 +242,5 @@ def _batch_norm_backward_numpy(
     if training:
         count = x.size // x.shape[1]
         g = g - _by_channel(total / count, x) - normal * _by_channel(product / count, x)
-    scale = as_float(invstd) if weight is None else as_float(invstd) * as_float(weight)
+    scale = invstd if weight is None else invstd * weight
     dx[...] = g * _by_channel(scale, x)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._arrays import Array, is_half
+from offgrad.kernels._halves import as_float, convert
 from offgrad.kernels._parallel import BLOCK, Body, parallel_for
 
 CHUNK = 64 * 1024
@@ -45,7 +46,9 @@ def elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> Non
         out: the results.
         arrays: they broadcast to the shape of `out`.
     """
-    if out.size <= CHUNK or not out.flags.c_contiguous:
+    if type(function) is np.ufunc and out.size > BLOCK and is_half(out.dtype):
+        elementwise_flat(function, out, *arrays)
+    elif out.size <= CHUNK or not out.flags.c_contiguous:
         function(*arrays, out=out)
     elif all(each.flags.c_contiguous and each.shape == out.shape for each in arrays):
         flat, flats = out.reshape(-1), [each.reshape(-1) for each in arrays]
@@ -84,7 +87,7 @@ def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -
 
     The function gets 16-bit floats as float32.
     """
-    is_wide = out.dtype.itemsize >= 4
+    is_wide = not is_half(out.dtype)
     flats = _flats(*arrays, out) if is_wide and out.size <= CHUNK else None
     if flats is not None:
         function(*flats)
@@ -95,7 +98,7 @@ def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -
         parts = tuple([np.broadcast_to(each, out.shape) for each in parts])
         function(*[np.ascontiguousarray(as_float(each)).reshape(-1) for each in parts], result)
         if not is_wide:
-            out[...] = result.reshape(out.shape)
+            convert(result.reshape(out.shape), out)
 
     elementwise(piece, out, *arrays)
 
@@ -104,7 +107,7 @@ def by_loop(
     loop: Callable[..., Any], out: Array, *arrays: Array, numbers: tuple[Any, ...] = ()
 ) -> None:
     """Call a compiled ``loop(*arrays, out, *numbers)`` in pieces, as `elementwise_flat`."""
-    flats = _flats(*arrays, out) if out.dtype.itemsize >= 4 else None
+    flats = None if is_half(out.dtype) else _flats(*arrays, out)
     if flats is None:
         elementwise_flat(lambda *each: loop(*each, *numbers), out, *arrays)
     elif out.size <= BLOCK:

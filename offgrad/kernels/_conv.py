@@ -5,22 +5,23 @@ The arrays' dtypes and shapes alone choose the algorithm, and the order of its a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from offgrad import memory
 from offgrad.kernels import _conv_columns, _conv_direct, _conv_shifted, _conv_winograd
-from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._arrays import Array
 from offgrad.kernels._conv_numpy import (
     Steps,
     convolve_numpy,
     convolve_transposed_numpy,
     convolve_weight_numpy,
 )
+from offgrad.kernels._halves import in_float32
 
 
+@in_float32("out")
 def convolve(x: Array, weight: Array, out: Array, steps: Steps, bias: Array | None = None) -> None:
     """Write a convolution into `out`.
 
@@ -36,9 +37,6 @@ def convolve(x: Array, weight: Array, out: Array, steps: Steps, bias: Array | No
 
     16-bit floats are computed in float32.
     """
-    if out.dtype.itemsize < 4:
-        out[...] = _wide(convolve, out, x, weight, steps, bias)
-        return
     way = _way(out, x, weight.shape[2:], steps)
     if way is not None:
         x, weight = memory.contiguous(x), memory.contiguous(weight)
@@ -48,6 +46,7 @@ def convolve(x: Array, weight: Array, out: Array, steps: Steps, bias: Array | No
     _add(bias, out)
 
 
+@in_float32("out")
 def convolve_transposed(
     x: Array, weight: Array, out: Array, steps: Steps, bias: Array | None = None
 ) -> None:
@@ -64,9 +63,6 @@ def convolve_transposed(
 
     16-bit floats are computed in float32.
     """
-    if out.dtype.itemsize < 4:
-        out[...] = _wide(convolve_transposed, out, x, weight, steps, bias)
-        return
     way = _way(x, out, weight.shape[2:], steps)
     if way is not None:
         x, weight = memory.contiguous(x), memory.contiguous(weight)
@@ -76,6 +72,7 @@ def convolve_transposed(
     _add(bias, out)
 
 
+@in_float32("out")
 def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> None:
     """Write the gradient that `convolve` gives its weight into `out`.
 
@@ -87,30 +84,12 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
 
     16-bit floats are computed in float32.
     """
-    if out.dtype.itemsize < 4:
-        out[...] = _wide(convolve_weight, out, small, large, steps)
-        return
     way = _way(small, large, out.shape[2:], steps, of_weight=True)
     if way is not None:
         small, large = memory.contiguous(small), memory.contiguous(large)
         way.convolve_weight(small, large, out, steps)
         return
     convolve_weight_numpy(small, large, out, steps)
-
-
-def _wide(
-    kernel: Callable[..., None],
-    out: Array,
-    a: Array,
-    b: Array,
-    steps: Steps,
-    bias: Array | None = None,
-) -> Array:
-    """Return the result of a kernel in float32, for an `out` of a shorter dtype."""
-    result: Array = memory.empty(out.shape, np.float32)
-    more = [] if bias is None else [as_float(bias)]
-    kernel(as_float(a), as_float(b), result, steps, *more)
-    return result
 
 
 def _way(

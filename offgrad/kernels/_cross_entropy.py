@@ -18,16 +18,17 @@ import numpy as np
 from offgrad.kernels._arrays import (
     SUM_BLOCK,
     Array,
-    as_float,
     flat,
     rows,
     same_shape,
 )
 from offgrad.kernels._fastmath import exp, log_share, row_max
+from offgrad.kernels._halves import as_float, in_float32
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
 
+@in_float32("losses", "lse")
 def cross_entropy(
     logits: Array,
     target: Array,
@@ -66,6 +67,7 @@ def cross_entropy(
     )
 
 
+@in_float32("out")
 def cross_entropy_backward(
     grad_losses: Array,
     logits: Array,
@@ -159,16 +161,15 @@ def _cross_entropy_numpy(
         losses[...] = 0
         lse[...] = -np.inf
         return
-    x = as_float(logits)
     counted = target != ignore_index
-    at = np.arange(len(x)), np.where(counted, target, 0)
-    highest = x.max(axis=1, keepdims=True)
-    log_total = np.log(np.exp(x - highest).sum(axis=1, keepdims=True))
-    log_p = (x - highest) - log_total
-    w = np.ones(x.shape[1], x.dtype) if weight is None else as_float(weight)
+    at = np.arange(len(logits)), np.where(counted, target, 0)
+    highest = logits.max(axis=1, keepdims=True)
+    log_total = np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
+    log_p = (logits - highest) - log_total
+    w = np.ones(logits.shape[1], logits.dtype) if weight is None else weight
     loss = -(1 - label_smoothing) * w[at[1]] * log_p[at]
     if label_smoothing > 0:
-        loss = loss - label_smoothing / x.shape[1] * (w * log_p).sum(axis=1)
+        loss = loss - label_smoothing / logits.shape[1] * (w * log_p).sum(axis=1)
     losses[...] = np.where(counted, loss, 0)
     lse[...] = (highest + log_total)[:, 0]
 
@@ -186,17 +187,16 @@ def _cross_entropy_backward_numpy(
 ) -> None:
     if logits.size == 0:
         return
-    x = as_float(logits)
     counted = target != ignore_index
-    at = np.arange(len(x)), np.where(counted, target, 0)
-    w = np.ones(x.shape[1], x.dtype) if weight is None else as_float(weight)
-    p = np.exp(x - as_float(lse)[:, None])
+    at = np.arange(len(logits)), np.where(counted, target, 0)
+    w = np.ones(logits.shape[1], logits.dtype) if weight is None else weight
+    p = np.exp(logits - lse[:, None])
     share = (1 - label_smoothing) * w[at[1]]
     gradient = p * share[:, None]
     gradient[at] -= share
     if label_smoothing > 0:
-        gradient += label_smoothing / x.shape[1] * (w.sum() * p - w)
-    out[...] = np.where(counted[:, None], gradient * as_float(grad_losses)[:, None], 0)
+        gradient += label_smoothing / logits.shape[1] * (w.sum() * p - w)
+    out[...] = np.where(counted[:, None], gradient * grad_losses[:, None], 0)
 
 
 @jit

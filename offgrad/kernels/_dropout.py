@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from offgrad.kernels._arrays import (
     Array,
-    as_float,
     flat,
     same_shape,
 )
 from offgrad.kernels._fastmath import random_bits, stream_key
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
@@ -26,6 +26,7 @@ _HIGH_HALF = np.uint64(32)
 _MASK64 = 2**64 - 1
 
 
+@in_float32("out")
 def dropout(x: Array, out: Array, p: float, seed: int, offset: int = 0) -> None:
     """Write x / (1 - p) where an element is kept and 0 where it is dropped into `out`.
 
@@ -70,7 +71,6 @@ def keep_rule(p: float) -> tuple[np.uint64, float]:
 
 @np.errstate(all="ignore")
 def _dropout_numpy(x: Array, out: Array, p: float, seed: int, offset: int) -> None:
-    x = as_float(x)
     scaled = x * x.dtype.type(keep_rule(p)[1])
     out[...] = np.where(dropout_mask(x.shape, p, seed, offset), scaled, x.dtype.type(0))
 

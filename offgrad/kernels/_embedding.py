@@ -8,16 +8,17 @@ import numpy as np
 
 from offgrad.kernels._arrays import (
     Array,
-    as_float,
     flat,
     rows,
 )
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
 _MIN_COLUMNS = 64
 
 
+@in_float32("out")
 def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int = -1) -> None:
     """Write into row v of `out` the sum of those rows of `grad` whose index is v.
 
@@ -61,9 +62,9 @@ def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int =
 
 
 def _embedding_backward_numpy(grad: Array, index: Array, out: Array, padding_idx: int) -> None:
-    total = np.zeros(out.shape, dtype=as_float(out).dtype)
+    total = np.zeros(out.shape, dtype=out.dtype)
     kept = index != padding_idx
-    np.add.at(total, index[kept], as_float(grad)[kept])
+    np.add.at(total, index[kept], grad[kept])
     out[...] = total
 
 

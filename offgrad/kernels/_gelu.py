@@ -12,10 +12,11 @@ import numpy as np
 
 from offgrad.kernels._arrays import (
     Array,
-    as_float,
     flat,
+    is_half,
     same_shape,
 )
+from offgrad.kernels._chunks import elementwise_flat
 from offgrad.kernels._fastmath import (
     ERFC_P,
     ERFC_T,
@@ -37,6 +38,9 @@ def gelu(x: Array, out: Array, approximate: Approximation = "none") -> None:
     """Write GELU of `x` into `out`, of equal shape; `approximate` as in torch ("none", "tanh")."""
     _check(approximate)
     same_shape(x=x, out=out)
+    if is_half(out.dtype):
+        elementwise_flat(lambda x, out: gelu(x, out, approximate), out, x)
+        return
     if not uses_numba(x, out):
         _gelu_numpy(x, out, approximate)
         return
@@ -49,6 +53,11 @@ def gelu_backward(grad: Array, x: Array, out: Array, approximate: Approximation 
     """Write `grad` times GELU's derivative at `x` into `out`; all have the same shape."""
     _check(approximate)
     same_shape(grad=grad, x=x, out=out)
+    if is_half(out.dtype):
+        elementwise_flat(
+            lambda grad, x, out: gelu_backward(grad, x, out, approximate), out, grad, x
+        )
+        return
     if not uses_numba(grad, x, out):
         _gelu_backward_numpy(grad, x, out, approximate)
         return
@@ -64,13 +73,11 @@ def _check(approximate: str) -> None:
 
 @np.errstate(all="ignore")
 def _gelu_numpy(x: Array, out: Array, approximate: Approximation) -> None:
-    x = as_float(x)
     out[...] = x * (_normal_cdf_numpy(x) if approximate == "none" else _tanh_gate_numpy(x))
 
 
 @np.errstate(all="ignore")
 def _gelu_backward_numpy(grad: Array, x: Array, out: Array, approximate: Approximation) -> None:
-    grad, x = as_float(grad), as_float(x)
     if approximate == "none":
         derivative = _normal_cdf_numpy(x) + x * np.exp(-0.5 * x * x) * x.dtype.type(_PDF_AT_0)
     else:

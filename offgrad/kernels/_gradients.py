@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._array_tables import arrays_at, batches
-from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._jit import jit
 from offgrad.kernels._parallel import BLOCK
 

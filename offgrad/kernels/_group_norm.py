@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import SUM_BLOCK, Array, as_float, or_constant, same_shape
+from offgrad.kernels._arrays import SUM_BLOCK, Array, or_constant, same_shape
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
 
+@in_float32("out", "mean", "rstd")
 def group_norm(
     x: Array,
     weight: Array | None,
@@ -49,6 +51,7 @@ def group_norm(
     )
 
 
+@in_float32("dx", "dweight", "dbias")
 def group_norm_backward(
     grad: Array,
     x: Array,
@@ -119,15 +122,14 @@ def _group_norm_numpy(
 ) -> None:
     if not x.size:
         return
-    a = as_float(x)
-    m = a.mean((2, 3), dtype=np.float64)
-    v = np.square(a - m[..., None, None], dtype=np.float64).mean((2, 3))
+    m = x.mean((2, 3), dtype=np.float64)
+    v = np.square(x - m[..., None, None], dtype=np.float64).mean((2, 3))
     mean[...], rstd[...] = m, 1 / np.sqrt(v + eps)
-    y = (a - as_float(mean)[..., None, None]) * as_float(rstd)[..., None, None]
+    y = (x - mean[..., None, None]) * rstd[..., None, None]
     if weight is not None:
-        y = y * as_float(weight).reshape(*x.shape[1:3], 1)
+        y = y * weight.reshape(*x.shape[1:3], 1)
     if bias is not None:
-        y = y + as_float(bias).reshape(*x.shape[1:3], 1)
+        y = y + bias.reshape(*x.shape[1:3], 1)
     out[...] = y
 
 
@@ -142,14 +144,14 @@ def _group_norm_backward_numpy(
     dweight: Array | None,
     dbias: Array | None,
 ) -> None:
-    g, a, r = as_float(grad), as_float(x), as_float(rstd)[..., None, None]
-    normal = (a - as_float(mean)[..., None, None]) * r
+    r = rstd[..., None, None]
+    normal = (x - mean[..., None, None]) * r
     if dweight is not None:
-        dweight[...] = (g * normal).sum((0, 3), dtype=np.float64).reshape(-1)
+        dweight[...] = (grad * normal).sum((0, 3), dtype=np.float64).reshape(-1)
     if dbias is not None:
-        dbias[...] = g.sum((0, 3), dtype=np.float64).reshape(-1)
+        dbias[...] = grad.sum((0, 3), dtype=np.float64).reshape(-1)
     if dx is not None and x.size:
-        h = g if weight is None else g * as_float(weight).reshape(*x.shape[1:3], 1)
+        h = grad if weight is None else grad * weight.reshape(*x.shape[1:3], 1)
         average = h.mean((2, 3), keepdims=True)
         projection = (h * normal).mean((2, 3), keepdims=True)
         dx[...] = r * (h - average - normal * projection)

@@ -14,17 +14,18 @@ from offgrad.kernels._arrays import (
     SUM_BLOCK,
     SUM_ROWS,
     Array,
-    as_float,
     flat,
     or_constant,
     rows,
     same_shape,
     sum_axes,
 )
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import block_items, parallel_for
 
 
+@in_float32("out", "mean", "rstd")
 def layer_norm(
     x: Array,
     weight: Array | None,
@@ -57,6 +58,7 @@ def layer_norm(
     )
 
 
+@in_float32("dx", "dweight", "dbias")
 def layer_norm_backward(
     grad: Array,
     x: Array,
@@ -130,15 +132,15 @@ def _layer_norm_numpy(
 ) -> None:
     if x.size == 0:
         return
-    a = as_float(rows(x))
+    a = rows(x)
     m = a.mean(axis=1)
     centred = a - m[:, None]
     r = 1 / np.sqrt((centred * centred).mean(axis=1) + a.dtype.type(eps))
     y = centred * r[:, None]
     if weight is not None:
-        y = y * as_float(weight)
+        y = y * weight
     if bias is not None:
-        y = y + as_float(bias)
+        y = y + bias
     rows(out)[...] = y
     flat(mean)[...] = m
     flat(rstd)[...] = r
@@ -155,11 +157,11 @@ def _layer_norm_backward_numpy(
     dweight: Array | None,
     dbias: Array | None,
 ) -> None:
-    g, a = as_float(rows(grad)), as_float(rows(x))
-    r = as_float(flat(rstd))[:, None]
-    normal = (a - as_float(flat(mean))[:, None]) * r
+    g, a = rows(grad), rows(x)
+    r = flat(rstd)[:, None]
+    normal = (a - flat(mean)[:, None]) * r
     if dx is not None and x.size:
-        h = g if weight is None else g * as_float(weight)
+        h = g if weight is None else g * weight
         projection = (h * normal).mean(axis=1, keepdims=True)
         rows(dx)[...] = r * (h - h.mean(axis=1, keepdims=True) - normal * projection)
     if dweight is not None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.kernels import _conv, _jit, _parallel, _recurrent
-from offgrad.kernels._arrays import as_float
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._losses import PairLoss
 from offgrad.memory import meta
 from offgrad.memory.meta import Array, meta_empty
@@ -25,8 +25,8 @@ from offgrad.memory.meta_functions import reduced_shape
 
 # They read no arrays, or only geometry.
 _AS_THEY_ARE = {
-    "backend", "code_dtype", "get_num_threads", "has_scans", "is_large", "nadam_momentum",
-    "set_backend", "set_num_threads", "single_threaded_blas",
+    "backend", "code_dtype", "get_num_threads", "has_scans", "is_half", "is_large",
+    "nadam_momentum", "set_backend", "set_num_threads", "single_threaded_blas",
 }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._array_tables import Columns, arrays_at, update_rows
-from offgrad.kernels._arrays import Array, as_float, same_shape
+from offgrad.kernels._arrays import Array, same_shape
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._jit import jit
 
 

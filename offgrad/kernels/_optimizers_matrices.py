@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 
 from offgrad import memory
-from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._products import matmul
 
 _BLOCK = 1 << 16

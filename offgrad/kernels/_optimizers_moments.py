@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._array_tables import arrays_at, update_rows
-from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._jit import inlined, jit
 
 MOMENTUM_DECAY_BASE = 0.96

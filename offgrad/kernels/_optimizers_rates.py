@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._array_tables import Columns, arrays_at, update_rows
-from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._jit import jit
 from offgrad.kernels._optimizers_moments import penalised, penalised_numpy
 

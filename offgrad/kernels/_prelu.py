@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import SUM_BLOCK, Array, as_float, same_shape
+from offgrad.kernels._arrays import SUM_BLOCK, Array, same_shape
 from offgrad.kernels._chunks import scratch
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 from offgrad.kernels._reduce import sum_rows
 
 
+@in_float32("out")
 def prelu(x: Array, weight: Array, out: Array) -> None:
     """Write x where it is above 0, else the channel's weight times x, into `out`."""
     same_shape(x=x, out=out)
     if not uses_numba(x, weight, out):
         with np.errstate(all="ignore"):
-            a, w = as_float(x), as_float(weight)[:, None]
-            out[...] = np.where(a > 0, a, a * w)
+            out[...] = np.where(x > 0, x, x * weight[:, None])
         return
     if x.shape[2] == 1:
         rows, results = x.reshape(x.shape[:2]), out.reshape(x.shape[:2])
@@ -39,6 +40,7 @@ def prelu(x: Array, weight: Array, out: Array) -> None:
     )
 
 
+@in_float32("dx", "dweight")
 def prelu_backward(
     grad: Array, x: Array, weight: Array, dx: Array | None, dweight: Array | None
 ) -> None:
@@ -85,11 +87,10 @@ def _prelu_backward_rows(
 def _prelu_backward_numpy(
     grad: Array, x: Array, weight: Array, dx: Array | None, dweight: Array | None
 ) -> None:
-    g, a = as_float(grad), as_float(x)
     if dx is not None:
-        dx[...] = np.where(a > 0, g, g * as_float(weight)[:, None])
+        dx[...] = np.where(x > 0, grad, grad * weight[:, None])
     if dweight is not None:
-        dweight[...] = np.where(a > 0, 0, g * a).sum((0, 2), dtype=np.float64)
+        dweight[...] = np.where(x > 0, 0, grad * x).sum((0, 2), dtype=np.float64)
 
 
 @jit

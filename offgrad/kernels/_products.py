@@ -4,17 +4,25 @@ Each thread multiplies tiles, by the compiled loop of `_product_loops` or, where
 with BLAS on one thread. The loop's bits depend on no tiles, and the shapes alone decide those of
 BLAS: so bits depend on no number of threads, as those of OpenBLAS's own threads do. And there is
 one pool: no second set of threads waits in a loop for cores that kernels use.
+
+Products of bfloat16 use the CPU's instructions for them (`_bfloat16_products`). Without these, and
+for float16, both factors become float32, and the result is rounded once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
+import ml_dtypes
 import numpy as np
 
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import Array, is_half
+from offgrad.kernels._bfloat16_products import multiply_tile as multiply_bfloat16_tile
+from offgrad.kernels._bfloat16_products import usable as bfloat16_usable
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
 from offgrad.kernels._chunks import elementwise
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._openblas import library
 from offgrad.kernels._parallel import BLOCK, Body, get_num_threads, parallel_for
 from offgrad.kernels._product_loops import multiply_tile, usable
@@ -48,9 +56,15 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         bias: [m].
     """
     inner = a.shape[-1]
+    is_small = out.size * inner <= DIRECT_COST or library() is None
+    if is_half(out.dtype) and (
+        is_small or not bfloat16_usable(*[_first_matrix(each) for each in (a, b, out)])
+    ):
+        _in_float32(a, b, out, bias)
+        return
     if inner == 1 and out.size > BLOCK:
         elementwise(np.multiply, out, a, b)
-    elif out.size * inner <= DIRECT_COST or out.dtype not in _BLAS_DTYPES or library() is None:
+    elif is_small or out.dtype not in _DTYPES:
         np.matmul(a, b, out=out)
     elif (count := prod(out.shape[:-2])) == 1:
         _one(a.reshape(a.shape[-2:]), b.reshape(b.shape[-2:]), out.reshape(out.shape[-2:]), bias)
@@ -61,7 +75,24 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         np.add(out, bias, out=out)
 
 
-_BLAS_DTYPES = frozenset(np.dtype(each) for each in "fdFD")
+@in_float32("out")
+def _in_float32(a: Array, b: Array, out: Array, bias: Array | None) -> None:
+    matmul(a, b, out, bias)
+
+
+_DTYPES = frozenset([*[np.dtype(each) for each in "fdFD"], np.dtype(ml_dtypes.bfloat16)])
+
+
+def _first_matrix(array: Array) -> Array:
+    matrix: Array = array[(0,) * (array.ndim - 2)]
+    return matrix
+
+
+def _tile_loop(a: Array, b: Array, out: Array, bias: Array | None) -> Callable[..., None] | None:
+    """Return the compiled loop that multiplies these matrices and their tiles; None for BLAS."""
+    if is_half(out.dtype):
+        return multiply_bfloat16_tile
+    return multiply_tile if usable(a, b, out, bias) else None
 
 
 def tile_shape(
@@ -92,8 +123,8 @@ def _compiled_tile_shape(rows: int, columns: int, inner: int) -> tuple[int, int]
 
 def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     rows, columns = out.shape
-    is_compiled = usable(a, b, out, bias)
-    shape = _compiled_tile_shape if is_compiled else tile_shape
+    loop = _tile_loop(a, b, out, bias)
+    shape = tile_shape if loop is None else _compiled_tile_shape
     height, width = shape(rows, columns, a.shape[1])
     across = -(-columns // width)
 
@@ -105,15 +136,15 @@ def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
                 slice(right * width, (right + 1) * width),
             )
             part = out[i, j]
-            if is_compiled:
-                multiply_tile(a[i], b[:, j], part, None if bias is None else bias[j])
+            if loop is not None:
+                loop(a[i], b[:, j], part, None if bias is None else bias[j])
                 continue
             np.matmul(a[i], b[:, j], out=part)
             if bias is not None:
                 np.add(part, bias[j], out=part)
 
     count, cost = -(-rows // height) * across, height * width * a.shape[1]
-    if is_compiled:
+    if loop is not None:
         parallel_for(run, count, cost // _PER_ELEMENT)
     else:
         _run(run, count, cost)
@@ -126,6 +157,9 @@ def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
         for at in np.ndindex(*batch):
             _one(factors[0][at], factors[1][at], out[at], None)
         return
+    first = [_first_matrix(each) for each in (*factors, out)]
+    has_loop = cost > DIRECT_COST or is_half(out.dtype)
+    loop = _tile_loop(first[0], first[1], first[2], None) if has_loop else None
     try:
         left, right, result = (
             np.reshape(each, (count, *each.shape[-2:]), copy=False) for each in (*factors, out)
@@ -135,17 +169,19 @@ def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
 
         def run(start: int, stop: int) -> None:
             for at in places[start:stop]:
-                np.matmul(factors[0][at], factors[1][at], out=out[at])
+                if loop is None:
+                    np.matmul(factors[0][at], factors[1][at], out=out[at])
+                else:
+                    loop(factors[0][at], factors[1][at], out[at], None)
 
     else:
-        is_compiled = cost > DIRECT_COST and usable(left[0], right[0], result[0], None)
 
         def run(start: int, stop: int) -> None:
-            if not is_compiled:
+            if loop is None:
                 np.matmul(left[start:stop], right[start:stop], out=result[start:stop])
                 return
             for at in range(start, stop):
-                multiply_tile(left[at], right[at], result[at], None)
+                loop(left[at], right[at], result[at], None)
 
     _run(run, count, cost)
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels import _arrays
-from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, as_float, rows
+from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, rows
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
 

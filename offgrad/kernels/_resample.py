@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offgrad import memory
-from offgrad.kernels._arrays import Array, as_float
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._halves import as_float
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 

@@ -14,17 +14,18 @@ from offgrad.kernels._arrays import (
     SUM_BLOCK,
     SUM_ROWS,
     Array,
-    as_float,
     flat,
     or_constant,
     rows,
     same_shape,
     sum_axes,
 )
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
 from offgrad.kernels._parallel import block_items, parallel_for
 
 
+@in_float32("out", "rstd")
 def rms_norm(x: Array, weight: Array | None, eps: float, out: Array, rstd: Array) -> None:
     """Write the normalised rows into `out` and each row's rstd.
 
@@ -44,6 +45,7 @@ def rms_norm(x: Array, weight: Array | None, eps: float, out: Array, rstd: Array
     parallel_for(lambda start, stop: _rms_norm_loop(a, w, small, o, r, start, stop), *a.shape)
 
 
+@in_float32("dx", "dweight")
 def rms_norm_backward(
     grad: Array,
     x: Array,
@@ -99,10 +101,10 @@ def _check(x: Array, weight: Array | None, rstd: Array) -> None:
 def _rms_norm_numpy(x: Array, weight: Array | None, eps: float, out: Array, rstd: Array) -> None:
     if x.size == 0:
         return
-    a = as_float(rows(x))
+    a = rows(x)
     r = 1 / np.sqrt((a * a).mean(axis=1) + a.dtype.type(eps))
     y = a * r[:, None]
-    rows(out)[...] = y if weight is None else y * as_float(weight)
+    rows(out)[...] = y if weight is None else y * weight
     flat(rstd)[...] = r
 
 
@@ -115,11 +117,11 @@ def _rms_norm_backward_numpy(
     dx: Array | None,
     dweight: Array | None,
 ) -> None:
-    g, a = as_float(rows(grad)), as_float(rows(x))
-    r = as_float(flat(rstd))[:, None]
+    g, a = rows(grad), rows(x)
+    r = flat(rstd)[:, None]
     normal = a * r
     if dx is not None and x.size:
-        h = g if weight is None else g * as_float(weight)
+        h = g if weight is None else g * weight
         rows(dx)[...] = r * (h - normal * (h * normal).mean(axis=1, keepdims=True))
     if dweight is not None:
         dweight[...] = sum_axes(g * normal, (0,))

@@ -12,15 +12,16 @@ import numpy as np
 from offgrad.kernels._arrays import (
     SUM_BLOCK,
     Array,
-    as_float,
     rows,
     same_shape,
 )
 from offgrad.kernels._fastmath import exp, log_share, row_max
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import Kernel, jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
 
+@in_float32("out")
 def softmax(x: Array, out: Array) -> None:
     """Write exp(x) / sum(exp(x)) along the last axis into `out`, of x's shape."""
     same_shape(x=x, out=out)
@@ -30,6 +31,7 @@ def softmax(x: Array, out: Array) -> None:
         _softmax_numpy(x, out)
 
 
+@in_float32("out")
 def softmax_backward(grad: Array, result: Array, out: Array) -> None:
     """Write softmax's gradient into `out`, from `grad` and the forward's `result`."""
     same_shape(grad=grad, result=result, out=out)
@@ -39,6 +41,7 @@ def softmax_backward(grad: Array, result: Array, out: Array) -> None:
         _softmax_backward_numpy(grad, result, out)
 
 
+@in_float32("out")
 def log_softmax(x: Array, out: Array) -> None:
     """Write x - log(sum(exp(x))) along the last axis into `out`, of x's shape."""
     same_shape(x=x, out=out)
@@ -48,6 +51,7 @@ def log_softmax(x: Array, out: Array) -> None:
         _log_softmax_numpy(x, out)
 
 
+@in_float32("out")
 def log_softmax_backward(grad: Array, result: Array, out: Array) -> None:
     """Write log_softmax's gradient into `out`, from `grad` and the forward's `result`."""
     same_shape(grad=grad, result=result, out=out)
@@ -67,14 +71,12 @@ def _over_rows(loop: Kernel[..., None], *arrays: Array) -> None:
 def _softmax_numpy(x: Array, out: Array) -> None:
     if x.size == 0:
         return
-    x = as_float(x)
     powers = np.exp(x - x.max(axis=-1, keepdims=True))
     out[...] = powers / powers.sum(axis=-1, keepdims=True)
 
 
 @np.errstate(all="ignore")
 def _softmax_backward_numpy(grad: Array, result: Array, out: Array) -> None:
-    grad, result = as_float(grad), as_float(result)
     out[...] = result * (grad - (grad * result).sum(axis=-1, keepdims=True))
 
 
@@ -82,14 +84,12 @@ def _softmax_backward_numpy(grad: Array, result: Array, out: Array) -> None:
 def _log_softmax_numpy(x: Array, out: Array) -> None:
     if x.size == 0:
         return
-    x = as_float(x)
     shifted = x - x.max(axis=-1, keepdims=True)
     out[...] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 @np.errstate(all="ignore")
 def _log_softmax_backward_numpy(grad: Array, result: Array, out: Array) -> None:
-    grad, result = as_float(grad), as_float(result)
     out[...] = grad - np.exp(result) * grad.sum(axis=-1, keepdims=True)
 
 

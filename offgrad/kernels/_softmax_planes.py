@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from offgrad import memory
-from offgrad.kernels._arrays import Array, as_float, same_shape
+from offgrad.kernels._arrays import Array, same_shape
 from offgrad.kernels._fastmath import exp, log_share
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import Kernel, jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
@@ -26,6 +27,7 @@ MIN_LENGTH = 16
 """The length of planes from which on these loops are faster than copies to rows."""
 
 
+@in_float32("out")
 def softmax_planes(x: Array, out: Array, is_log: bool) -> None:
     """Write softmax over axis 1, or its logarithm, into `out`; both are [N, C, L], contiguous."""
     same_shape(x=x, out=out)
@@ -36,6 +38,7 @@ def softmax_planes(x: Array, out: Array, is_log: bool) -> None:
     _over_tiles(_softmax_loop, x, x, out, highest, total, part, is_log)
 
 
+@in_float32("out")
 def softmax_planes_backward(grad: Array, result: Array, out: Array, is_log: bool) -> None:
     """Write the gradient of `softmax_planes`, from `grad` and the forward's `result`."""
     same_shape(grad=grad, result=result, out=out)
@@ -46,6 +49,7 @@ def softmax_planes_backward(grad: Array, result: Array, out: Array, is_log: bool
     _over_tiles(_softmax_backward_loop, result, grad, result, out, total, part, is_log)
 
 
+@in_float32("lse")
 def log_sum_exp_planes(x: Array, lse: Array) -> None:
     """Write the logarithms of the sums of exponentials over axis 1 of [N, C, L] into [N, L]."""
     if not uses_numba(x, lse):
@@ -55,6 +59,7 @@ def log_sum_exp_planes(x: Array, lse: Array) -> None:
     _over_tiles(_log_sum_exp_loop, x, x, lse, highest, part)
 
 
+@in_float32("out")
 def scaled_softmax_planes(x: Array, lse: Array, factor: Array, out: Array) -> None:
     """Write ``exp(x - lse) * factor`` into `out` [N, C, L]; `lse` and `factor` are [N, L]."""
     same_shape(x=x, out=out)
@@ -79,7 +84,6 @@ def _over_tiles(loop: Kernel[..., None], like: Array, *arguments: Any) -> None:
 def _softmax_numpy(x: Array, out: Array, is_log: bool) -> None:
     if not x.size:
         return
-    x = as_float(x)
     shifted = x - x.max(axis=1, keepdims=True)
     powers = np.exp(shifted)
     total = powers.sum(axis=1, keepdims=True)
@@ -88,7 +92,6 @@ def _softmax_numpy(x: Array, out: Array, is_log: bool) -> None:
 
 @np.errstate(all="ignore")
 def _softmax_backward_numpy(grad: Array, result: Array, out: Array, is_log: bool) -> None:
-    grad, result = as_float(grad), as_float(result)
     if is_log:
         out[...] = grad - np.exp(result) * grad.sum(axis=1, keepdims=True)
     else:
@@ -98,14 +101,13 @@ def _softmax_backward_numpy(grad: Array, result: Array, out: Array, is_log: bool
 @np.errstate(all="ignore")
 def _log_sum_exp_numpy(x: Array, lse: Array) -> None:
     if x.size:
-        x = as_float(x)
         highest = x.max(axis=1, keepdims=True)
         lse[...] = np.log(np.exp(x - highest).sum(axis=1)) + highest[:, 0]
 
 
 @np.errstate(all="ignore")
 def _scaled_softmax_numpy(x: Array, lse: Array, factor: Array, out: Array) -> None:
-    out[...] = np.exp(as_float(x) - as_float(lse)[:, None]) * as_float(factor)[:, None]
+    out[...] = np.exp(x - lse[:, None]) * factor[:, None]
 
 
 @jit

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from offgrad import kernels
@@ -168,6 +169,14 @@ def _logits_loss_backward(x: Array) -> None:
 def _product(x: Array) -> None:
     side = np.ones((128, 128), x.dtype)
     kernels.matmul(side, side, side.copy())
+
+
+def _halves(x: Array) -> None:
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        side = np.ones((128, 128), dtype)
+        kernels.matmul(side, side, side.copy())
+        kernels.convert(side, np.empty(side.shape, x.dtype))
+        kernels.convert(np.ones(side.shape, x.dtype), side)
 
 
 def _layer_norm(x: Array) -> None:
@@ -495,6 +504,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "reciprocal of the root": _large_elementwise(kernels.rsqrt, 1),
     "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),
     "elements of a rank": lambda x: kernels.sorted_indices(_large(x), False, 4, 5),
+    "16-bit floats": _halves,
     "erf": _large_elementwise(kernels.erf, 1),
     "erfc": _large_elementwise(kernels.erfc, 1),
     "erfinv": _large_elementwise(kernels.erfinv, 1),

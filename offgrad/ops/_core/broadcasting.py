@@ -70,9 +70,7 @@ def are_large(a: Array, b: Array) -> bool:
     return kernels.is_large(a.size * b.size) and kernels.is_large(np.broadcast(a, b).size)
 
 
-def is_half(dtype: np.dtype[Any]) -> bool:
-    """Return whether `dtype` is float16 or bfloat16."""
-    return dtype.itemsize == 2 and dtype.kind not in "iu"
+is_half = kernels.is_half
 
 
 def rounded_once(function: Callable[..., Any], dtype: np.dtype[Any], *arrays: Array) -> Array:
@@ -87,7 +85,7 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype == dtype:
         return array
     out = memory.empty(array.shape, dtype)
-    np.copyto(out, array, casting="unsafe")
+    kernels.convert(array, out)
     return out
 
 

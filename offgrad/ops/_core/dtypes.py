@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad._warning import warn_program
 from offgrad.autograd.op import Op
 from offgrad.autograd.tensor_base import (
@@ -280,7 +280,7 @@ class Cast(Op):
             # The gradient of a real number is real.
             x = x.real if is_gradient else real_part(x)
         out = memory.empty(x.shape, dtype)
-        np.copyto(out, x, casting="unsafe")
+        kernels.convert(x, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:

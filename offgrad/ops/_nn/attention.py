@@ -8,6 +8,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.autocast import lower_precision
+from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating, shape_error
 from offgrad.ops._linalg.products import matmul
@@ -50,7 +51,7 @@ class ScaledDotProductAttention(Op):
         self.scale, self.is_causal = scale, options["causal"]
         self.dropout_p = options["dropout_p"]
         out = _empty_heads((*q.shape[:3], v.shape[3]), q.dtype)
-        lse = memory.empty(q.shape[:3], q.dtype)
+        lse = memory.empty(q.shape[:3], wide_dtype(q.dtype))
         kernels.attention(q, k, v, out, lse, mask=mask, **options)
         self.save(query=q, key=k, value=v, attn_mask=mask, output=out, logsumexp=lse)
         return out

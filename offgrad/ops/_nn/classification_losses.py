@@ -9,6 +9,7 @@ from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.autocast import full_precision
+from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import (
     category,
@@ -126,7 +127,7 @@ class CrossEntropy(Classification):
         else:
             rows = rows_of(logits)
             losses = memory.empty(rows.shape[0], logits.dtype)
-            lse = memory.empty(rows.shape[0], logits.dtype)
+            lse = memory.empty(rows.shape[0], wide_dtype(logits.dtype))
             kernels.cross_entropy(rows, classes, losses, lse, weight, **self.options)
         self.shape, self.dtype = logits.shape, logits.dtype
         self.reduction, self.ignore_index = reduction, ignore_index

@@ -8,6 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating
 from offgrad.ops._shape.joining import cat
@@ -34,7 +35,7 @@ class GroupNorm(Op):
         self.N, self.C, self.HxW = x.shape[0], x.shape[1], prod(x.shape[2:])
         self.group, self.eps = group, eps
         out = memory.empty(x.shape, x.dtype)
-        dtype = np.float32 if x.dtype.itemsize == 2 else x.dtype
+        dtype = wide_dtype(x.dtype)
         mean, rstd = (memory.zeros((self.N, group), dtype) for _ in range(2))
         shape = _shape(x, group)
         rows = memory.contiguous(x).reshape(shape)

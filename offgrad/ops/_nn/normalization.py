@@ -9,6 +9,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating
 from offgrad.ops._reduction.sums import sum_to_size
@@ -42,7 +43,7 @@ class LayerNorm(Op):
         ndim = len(normalized_shape)
         row_shape = (*x.shape[:-ndim], *(1,) * ndim)
         out = memory.empty(x.shape, x.dtype)
-        mean, rstd = memory.empty(row_shape, x.dtype), memory.empty(row_shape, x.dtype)
+        mean, rstd = (memory.empty(row_shape, wide_dtype(x.dtype)) for _ in range(2))
         rows = prod(row_shape), prod(normalized_shape)
         kernels.layer_norm(
             memory.contiguous(x).reshape(rows),

@@ -11,6 +11,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.memory.meta import MetaArray
+from offgrad.ops._core.broadcasting import wide_dtype
 
 
 def has_planes(x: Array) -> bool:
@@ -56,7 +57,7 @@ def cross_entropy(
     """Return the losses and the logarithms of the sums of exponentials, both [N L]."""
     planes = planes_of(logits)
     counted, at = classes_of(target, ignore_index, logits.shape[1], "cross_entropy")
-    lse: Any = memory.empty(at.shape, logits.dtype)
+    lse: Any = memory.empty(at.shape, wide_dtype(logits.dtype))
     kernels.log_sum_exp_planes(planes, lse)
     losses = picked(planes, at)
     np.subtract(lse, losses, out=losses)

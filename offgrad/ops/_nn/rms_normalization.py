@@ -9,6 +9,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
+from offgrad.ops._core.broadcasting import wide_dtype
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating
 from offgrad.ops._reduction.sums import sum_to_size
@@ -35,7 +36,7 @@ class RmsNorm(Op):
         self.normalized_shape, self.eps = normalized_shape, eps
         ndim = len(normalized_shape)
         out = memory.empty(x.shape, x.dtype)
-        dtype = np.float32 if x.dtype.itemsize == 2 else x.dtype
+        dtype = wide_dtype(x.dtype)
         rstd = memory.empty((*x.shape[:-ndim], *(1,) * ndim), dtype)
         rows = rstd.size, prod(normalized_shape)
         kernels.rms_norm(

@@ -1,0 +1,211 @@
+"""Products of bfloat16 matrices by the CPU's own instructions, in a compiled loop.
+
+Both matrices are packed in pairs along the depth: b in panels of columns, and a in blocks of rows
+unless its rows are contiguous and the depth has no remainder. Sums are float32, and each result
+is rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from offgrad import memory
+from offgrad.kernels import _bfloat16_tiles
+from offgrad.kernels._array_tables import array_at
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._bfloat16_tiles import (
+    DEPTH,
+    MAX_HEIGHT,
+    WIDTH,
+    begin,
+    end,
+    instructions,
+    multiply_pairs,
+)
+from offgrad.kernels._halves import as_float, bfloat16_bits
+from offgrad.kernels._jit import inlined, jit
+from offgrad.kernels._product_tiles import copy_turned
+
+MIN_SIDE = 32
+"""Rows, columns and depth at least: for smaller matrices, packing costs more than it gains."""
+
+_ROWS = 96
+"""Rows of a block of a: whole tiles of either height."""
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_SQUARE = 16
+_ZERO16, _ZERO32, _ZERO = np.uint16(0), np.uint32(0), np.float32(0)
+_SIXTEEN = np.uint32(16)
+
+
+def usable(a: Array, b: Array, out: Array) -> bool:
+    """Whether `multiply_tile` computes ``a @ b`` of matrices."""
+    return (
+        a.dtype == b.dtype == out.dtype == _BFLOAT16
+        and min(*a.shape, b.shape[1]) >= MIN_SIDE
+        and out.strides[1] == 2
+        and all(each >= 0 for each in (*a.strides, *b.strides, *out.strides))
+        and bool(instructions())
+    )
+
+
+def multiply_tile(a: Array, b: Array, out: Array, bias: Array | None) -> None:
+    """Write ``a @ b``, plus `bias` if given, into `out`, on the calling thread.
+
+    Args:
+        a: [n, k] bfloat16 of any strides, as `b`.
+        b: [k, m].
+        out: [n, m]; each row is contiguous.
+        bias: [m].
+    """
+    _bfloat16_tiles.register()
+    name = instructions()
+    (rows, depth), columns = a.shape, b.shape[1]
+    pairs = -(-depth // DEPTH) * DEPTH // 2
+    start = np.zeros(columns, np.float32) if bias is None else as_float(bias)
+    sizes = [
+        -(-columns // WIDTH) * pairs * WIDTH * 4,  # panels of b
+        _ROWS * pairs * 4,  # a block of a
+        MAX_HEIGHT * WIDTH * 4,  # sums of a tile
+        _SQUARE * _SQUARE * 4,
+    ]
+    room = memory.empty(sum(sizes) + 64, np.uint8)
+    places = [-(-room.ctypes.data // 64) * 64]
+    for size in sizes[:-1]:
+        places.append(places[-1] + size)
+    bfloat16_product_loop(
+        _bfloat16_tiles.kind(name),
+        (rows, depth, columns, pairs, _bfloat16_tiles.height(name)),
+        tuple([each // 2 for each in (*a.strides, *b.strides, out.strides[0])]),
+        (a.ctypes.data, b.ctypes.data, start.ctypes.data, out.ctypes.data),
+        (*places, _bfloat16_tiles.config_address()),
+    )
+
+
+@inlined
+def pair_at(matrix: int, pair_step: int, step: int, pair: int, at: int, depth: int) -> Any:
+    """Return two neighbours along the depth as one number; 0 beyond the depth."""
+    first = 2 * pair
+    if first >= depth:
+        return _ZERO32
+    place = matrix + 2 * (first * pair_step + at * step)
+    low = np.uint32(array_at(place, 1, _ZERO16)[0])
+    if first + 1 == depth:
+        return low
+    high = np.uint32(array_at(place + 2 * pair_step, 1, _ZERO16)[0])
+    return np.uint32(low | np.uint32(high << _SIXTEEN))
+
+
+@inlined
+def interleave(upper: int, lower: int, count: int, target: int) -> None:
+    """Write the pairs of two rows of numbers."""
+    a, b = array_at(upper, count, _ZERO16), array_at(lower, count, _ZERO16)
+    out = array_at(target, count, _ZERO32)
+    for j in range(count):
+        out[j] = np.uint32(a[j]) | np.uint32(np.uint32(b[j]) << _SIXTEEN)
+
+
+@inlined
+def pack_panel(
+    b: int, b_row: int, b_column: int, depth: int, columns: int, pairs: int, target: int
+) -> None:
+    """Copy [depth, columns] to `target` as [pairs, WIDTH, 2], with zeros around."""
+    whole = depth // 2
+    if b_column == 1:
+        for pair in range(whole):
+            upper = b + 4 * pair * b_row
+            interleave(upper, upper + 2 * b_row, columns, target + 4 * pair * WIDTH)
+    elif b_row == 1 and b_column % 2 == 0:
+        turned = whole // _SQUARE * _SQUARE
+        across = columns // _SQUARE * _SQUARE
+        for j in range(0, across, _SQUARE):
+            for pair in range(0, turned, _SQUARE):
+                from_ = b + 2 * (2 * pair + j * b_column)
+                copy_turned(from_, b_column // 2, target + 4 * (pair * WIDTH + j), WIDTH, _ZERO)
+        for pair in range(whole):
+            line = array_at(target + 4 * pair * WIDTH, WIDTH, _ZERO32)
+            for j in range(across if pair < turned else 0, columns):
+                line[j] = pair_at(b, b_row, b_column, pair, j, depth)
+    else:
+        whole = 0
+    for pair in range(whole, pairs):
+        line = array_at(target + 4 * pair * WIDTH, WIDTH, _ZERO32)
+        for j in range(columns):
+            line[j] = pair_at(b, b_row, b_column, pair, j, depth)
+    if columns < WIDTH:
+        for pair in range(pairs):
+            line = array_at(target + 4 * pair * WIDTH, WIDTH, _ZERO32)
+            line[columns:] = _ZERO32
+
+
+@inlined
+def pack_rows(
+    a: int, a_row: int, a_depth: int, rows: int, height: int, depth: int, pairs: int, target: int,
+    square: int,
+) -> None:  # fmt: skip
+    """Copy [rows, depth] to `target` as [height, pairs, 2], with zeros around."""
+    for i in range(height):
+        line = array_at(target + 4 * i * pairs, pairs, _ZERO32)
+        if i >= rows:
+            line[:] = _ZERO32
+        elif a_depth == 1:
+            numbers = array_at(target + 4 * i * pairs, 2 * pairs, _ZERO16)
+            numbers[:depth] = array_at(a + 2 * i * a_row, depth, _ZERO16)
+            numbers[depth:] = _ZERO16
+    if a_depth == 1:
+        return
+    whole = depth // DEPTH * _SQUARE if a_row == 1 else 0
+    down = rows // _SQUARE * _SQUARE
+    for i in range(0, down, _SQUARE):
+        for first in range(0, whole, _SQUARE):
+            for pair in range(_SQUARE):
+                upper = a + 2 * (2 * (first + pair) * a_depth + i)
+                interleave(upper, upper + 2 * a_depth, _SQUARE, square + 4 * pair * _SQUARE)
+            copy_turned(square, _SQUARE, target + 4 * (i * pairs + first), pairs, _ZERO)
+    for i in range(rows):
+        line = array_at(target + 4 * i * pairs, pairs, _ZERO32)
+        for pair in range(whole if i < down else 0, pairs):
+            line[pair] = pair_at(a, a_depth, a_row, pair, i, depth)
+
+
+@inlined
+def write_tile(sums: int, bias: int, out: int, out_stride: int, rows: int, columns: int) -> None:
+    """Write sums plus `bias`, rounded."""
+    added = array_at(bias, columns, _ZERO)
+    for i in range(rows):
+        row = array_at(sums + 4 * i * WIDTH, columns, _ZERO)
+        to = array_at(out + 2 * i * out_stride, columns, _ZERO16)
+        for j in range(columns):
+            to[j] = bfloat16_bits(np.float32(row[j] + added[j]).view(np.uint32))
+
+
+@jit
+def bfloat16_product_loop(kind: Any, sizes: Any, strides: Any, addresses: Any, places: Any) -> None:
+    rows, depth, columns, pairs, height = sizes
+    a_row, a_depth, b_row, b_column, c_stride = strides
+    a, b, bias, c = addresses
+    panels, block, sums, square, config = places
+    for left in range(0, columns, WIDTH):
+        width = min(WIDTH, columns - left)
+        from_ = b + 2 * left * b_column
+        pack_panel(from_, b_row, b_column, depth, width, pairs, panels + 4 * left * pairs)
+    begin(kind, config)
+    for first in range(0, rows, _ROWS):
+        count = min(_ROWS, rows - first)
+        source, stride = a + 2 * first * a_row, 2 * a_row
+        if a_depth != 1 or depth != 2 * pairs or count % height != 0:
+            whole = (count + height - 1) // height * height
+            pack_rows(source, a_row, a_depth, count, whole, depth, pairs, block, square)
+            source, stride = block, 4 * pairs
+        for left in range(0, columns, WIDTH):
+            width = min(WIDTH, columns - left)
+            for i in range(0, count, height):
+                multiply_pairs(
+                    kind, source + i * stride, stride, panels + 4 * left * pairs, pairs, sums
+                )
+                to = c + 2 * ((first + i) * c_stride + left)
+                write_tile(sums, bias + 4 * left, to, c_stride, min(height, count - i), width)
+    end(kind)

@@ -1,0 +1,188 @@
+"""Conversions between float32 and the floats of 2 bytes, float16 and bfloat16.
+
+NumPy converts float16 one element at a time, and bfloat16 on one thread. These loops work on the
+bits as integers, so that they vectorise on every CPU, and round as NumPy does: to the nearest, ties
+to even.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import numpy as np
+
+from offgrad import memory
+from offgrad.kernels._arrays import BITS, Array, is_half
+from offgrad.kernels._jit import backend, inlined, jit
+from offgrad.kernels._parallel import parallel_for
+
+P = ParamSpec("P")
+
+FEW = 1024
+"""So many elements NumPy converts as fast."""
+
+_SINGLE = np.dtype(np.float32)
+_COST = 2  # of an element, in the time that kernels spend on one
+
+
+def convert(source: Array, target: Array) -> None:
+    """Write `source`, of any dtype, into `target`, of the same shape and any other dtype."""
+    loop = _loop(source.dtype, target.dtype) if source.size > FEW else None
+    flats = None if loop is None or backend() != "numba" else _flats(source, target)
+    if loop is None or flats is None:
+        with np.errstate(all="ignore"):
+            np.copyto(target, source, casting="unsafe")
+        return
+    a, b = flats
+    parallel_for(lambda start, stop: loop(a[start:stop], b[start:stop]), a.size, _COST, merge=True)
+
+
+def as_float(array: Array) -> Array:
+    """Return floats of 1 or 2 bytes as float32, in their memory order; other arrays themselves."""
+    if array.dtype.itemsize >= 4 or array.dtype.kind in "biu":
+        return array
+    out = _single_like(array)
+    convert(array, out)
+    return out
+
+
+def in_float32(*written: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Decorate a kernel that has loops for float32 and float64 alone.
+
+    It gets arrays of 2-byte floats as float32, and what it writes is rounded once.
+
+    Args:
+        written: the names of the parameters whose arrays it writes.
+    """
+
+    def decorate(kernel: Callable[P, None]) -> Callable[P, None]:
+        names = [*inspect.signature(kernel).parameters]
+
+        @functools.wraps(kernel)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+            for each in args:
+                if isinstance(each, np.ndarray) and is_half(each.dtype):
+                    break
+            else:
+                kernel(*args, **kwargs)
+                return
+            results: list[tuple[Array, Array]] = []
+
+            def wide(name: str, value: Any) -> Any:
+                if not isinstance(value, np.ndarray) or not is_half(value.dtype):
+                    return value
+                if name not in written:
+                    return as_float(value)
+                results.append((_single_like(value), value))
+                return results[-1][0]
+
+            positional: Any = [wide(*each) for each in zip(names, args, strict=False)]
+            named: Any = {name: wide(name, value) for name, value in kwargs.items()}
+            kernel(*positional, **named)
+            for result, array in results:
+                convert(result, array)
+
+        return wrapper
+
+    return decorate
+
+
+def _single_like(array: Array) -> Array:
+    if array.flags.c_contiguous:
+        return memory.empty(array.shape, _SINGLE)
+    order = sorted(range(array.ndim), key=lambda dim: -abs(array.strides[dim]))
+    back = sorted(range(array.ndim), key=order.__getitem__)
+    return memory.empty(tuple([array.shape[dim] for dim in order]), _SINGLE).transpose(back)
+
+
+def _flats(a: Array, b: Array) -> tuple[Array, Array] | None:
+    """Return two arrays of one shape as bits in one dimension; None if memory orders differ."""
+    if not (a.flags.c_contiguous and b.flags.c_contiguous):
+        if a.strides != tuple([each * a.itemsize // b.itemsize for each in b.strides]):
+            return None
+        order = sorted(range(a.ndim), key=lambda dim: -a.strides[dim])
+        a, b = a.transpose(order), b.transpose(order)
+        if not (a.flags.c_contiguous and b.flags.c_contiguous):
+            return None
+    return a.reshape(-1).view(BITS[a.itemsize]), b.reshape(-1).view(BITS[b.itemsize])
+
+
+def _loop(source: np.dtype[Any], target: np.dtype[Any]) -> Callable[..., None] | None:
+    if target == _SINGLE and is_half(source):
+        return _from_float16 if source.kind == "f" else _from_bfloat16
+    if source == _SINGLE and is_half(target):
+        return _to_float16 if target.kind == "f" else _to_bfloat16
+    return None
+
+
+_SIGN, _MAGNITUDE, _INFINITY, _QUIET = (
+    np.uint32(each) for each in (0x80000000, 0x7FFFFFFF, 0x7F800000, 0x400000)
+)
+_SIXTEEN, _THIRTEEN, _ONE, _ZERO = (np.uint32(each) for each in (16, 13, 1, 0))
+
+_HALF_MAGNITUDE, _HALF_INFINITY = np.uint32(0x7FFF), np.uint32(0x7C00)
+_BIAS = np.float32(2.0**112)
+"""The exponents of float32 exceed those of float16 by so much."""
+
+_OVERFLOW = np.uint32((127 + 16) << 23)
+_SMALLEST = np.uint32((127 - 14) << 23)
+"""The bits of the smallest float16 that is no subnormal number."""
+
+_SUBNORMAL = np.uint32((127 - 15 + 23 - 10 + 1) << 23)
+"""The bits of a number beside which a float32 has the last digit of a subnormal float16."""
+
+_DIGITS = np.float32(_SUBNORMAL.view(np.float32))
+_REBIAS = np.uint32((15 - 127) % 512 << 23)
+_ROUND_16, _ROUND_13 = np.uint32(0x7FFF), np.uint32(0xFFF)
+
+
+@jit
+def _from_bfloat16(source: Any, target: Any) -> None:
+    for i in range(source.size):
+        target[i] = np.uint32(source[i]) << _SIXTEEN
+
+
+@inlined
+def bfloat16_bits(bits: Any) -> Any:
+    """Return the bits of a float32, a uint32, as those of bfloat16."""
+    odd = np.uint32(np.uint32(bits >> _SIXTEEN) & _ONE)
+    rounded = np.uint32(np.uint32(bits + _ROUND_16) + odd)
+    nan = np.uint32((bits & _SIGN) | _INFINITY | _QUIET)
+    result = nan if np.uint32(bits & _MAGNITUDE) > _INFINITY else rounded
+    return np.uint16(np.uint32(result) >> _SIXTEEN)
+
+
+@jit
+def _to_bfloat16(source: Any, target: Any) -> None:
+    for i in range(source.size):
+        target[i] = bfloat16_bits(np.uint32(source[i]))
+
+
+@jit
+def _from_float16(source: Any, target: Any) -> None:
+    for i in range(source.size):
+        half = np.uint32(source[i])
+        magnitude = np.uint32(half & _HALF_MAGNITUDE)
+        number = np.uint32(magnitude << _THIRTEEN).view(np.float32) * _BIAS
+        special = _INFINITY if magnitude >= _HALF_INFINITY else _ZERO
+        sign = np.uint32(np.uint32(half << _SIXTEEN) & _SIGN)
+        target[i] = np.uint32(np.float32(number).view(np.uint32) | special | sign)
+
+
+@jit
+def _to_float16(source: Any, target: Any) -> None:
+    for i in range(source.size):
+        bits = np.uint32(source[i])
+        magnitude = np.uint32(bits & _MAGNITUDE)
+        odd = np.uint32(np.uint32(magnitude >> _THIRTEEN) & _ONE)
+        normal = np.uint32(np.uint32(magnitude + _REBIAS) + np.uint32(_ROUND_13 + odd))
+        normal = np.uint32(normal >> _THIRTEEN)
+        sum_ = np.float32(np.uint32(magnitude).view(np.float32) + _DIGITS)
+        subnormal = np.uint32(sum_.view(np.uint32) - _SUBNORMAL)
+        large = np.uint32(0x7E00) if magnitude > _INFINITY else _HALF_INFINITY
+        result = subnormal if magnitude < _SMALLEST else normal
+        result = large if magnitude >= _OVERFLOW else result
+        target[i] = np.uint16(np.uint32(result) | np.uint32(np.uint32(bits & _SIGN) >> _SIXTEEN))
