@@ -239,3 +239,6 @@ class AutoSession(OffloadSession):
         # A block may have more steps: the next one begins.
         if self._recorded >= _STEPS or not self._blocks.are_running:
             recorder.stop()
+
+
+AutoSession.__init__.__qualname__ = "offload"  # as of OffloadSession

@@ -424,3 +424,7 @@ class OffloadSession(ShownSession):
         self._deferred_writes.forget_other_threads()
         self._pending.clear()  # stores of the parent do not write here
         self._budgets.forget_other_threads()
+
+
+# Python's messages about arguments name what users call.
+OffloadSession.__init__.__qualname__ = "offload"

@@ -416,6 +416,17 @@ def test_models_that_contain_themselves() -> None:
         (lambda: ByModule({"a": "keep"}, 5), TypeError, "got int"),  # type: ignore[arg-type]
         (lambda: offgrad.offload({}, model=Net()), ValueError, "at least"),
         (lambda: offgrad.offload({"haed": "keep"}, model=Net()), ValueError, "mean 'head'"),
+        (lambda: offgrad.offload(), TypeError, r"^offload\(\) missing .*'policy'"),  # type: ignore[call-arg]
+        (
+            lambda: offgrad.offload("disk", modle=Net()),  # type: ignore[call-arg]
+            TypeError,
+            r"^offload\(\) got an unexpected keyword argument 'modle'",
+        ),
+        (
+            lambda: offgrad.offload("auto", budgt="1MiB"),  # type: ignore[call-arg]
+            TypeError,
+            r"^offload\(\) got an unexpected keyword argument 'budgt'",
+        ),
     ],
 )
 def test_bad_policies(call: Callable[[], object], error: type[Exception], match: str) -> None:
