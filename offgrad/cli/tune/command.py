@@ -51,7 +51,8 @@ def tune(file: str, arguments: tuple[str, ...], **options: Any) -> int | Callabl
     with -m a module) with its arguments, which runs for a few steps to record one. Options stand
     before FILE, or last; after a script's arguments they begin with --budget.
 
-    What is chosen holds the bound whatever a step saves. The last line is the policy as text, for
+    Masks may also be encoded, eight to a byte, before they are stored. What is chosen holds the
+    bound whatever a step saves. The last line is the policy as text, for
     offgrad.offload and all commands.
 
     In a program, offgrad.offload("auto", budget="512MiB") does the same after two steps.
