@@ -50,6 +50,34 @@ REDUCTIONS: dict[str, Call] = {
 }
 
 
+ORDERS: dict[str, Call] = {
+    "sort": lambda m, x: m.sort(x, stable=True)[0],
+    "places": lambda m, x: m.sort(x, stable=True)[1],
+    "descending": lambda m, x: m.sort(x, stable=True, descending=True)[1],
+    "argsort": lambda m, x: m.argsort(x, stable=True),
+    "msort": lambda m, x: m.msort(x),
+    "topk": lambda m, x: m.topk(x, 3)[0],
+    "smallest": lambda m, x: m.topk(x, 3, largest=False)[0],
+    "kthvalue": lambda m, x: m.kthvalue(x, 2)[0],
+    "median": lambda m, x: m.median(x, -1)[0],
+    "nanmedian": lambda m, x: m.nanmedian(x, -1)[0],
+    "unique": lambda m, x: m.unique(x),
+    "cummax": lambda m, x: m.cummax(x, -1)[0],
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", *DTYPES])
+@pytest.mark.parametrize("repeated", [1, 400])
+@pytest.mark.parametrize("name", ORDERS)
+def test_orders(name: str, repeated: int, dtype: str, backend: str) -> None:
+    """NumPy has no order of bfloat16 with NaN."""
+    mine, theirs = (
+        ORDERS[name](m, m.tensor(ROWS * repeated).to(getattr(m, dtype))) for m in (offgrad, torch)
+    )
+    have, want = (each.float().reshape(-1).tolist() for each in (mine, theirs))
+    assert have == pytest.approx(want, nan_ok=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name: str, dtype: str, backend: str) -> None:

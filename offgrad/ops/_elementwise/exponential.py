@@ -16,6 +16,7 @@ from offgrad.ops._core.broadcasting import (
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import check_ordered, check_tensor, floating
 from offgrad.ops._core.inplace_forms import inplace_form
+from offgrad.ops._elementwise.comparison import compare
 from offgrad.ops._elementwise.unary import FusedUnary, Unary
 
 if TYPE_CHECKING:
@@ -265,8 +266,9 @@ class LogitBackward(Op):
         low, outside = _limits(self.eps)
 
         def reference(g: "Tensor", x: "Tensor") -> Any:
-            is_outside = wrap(~((x._array >= low) & (x._array <= 1 - low)))
-            return (g / (x * (1 - x))).masked_fill(is_outside, outside)
+            above = compare(np.greater_equal, x._array, low)
+            is_inside = above & compare(np.less_equal, x._array, 1 - low)
+            return (g / (x * (1 - x))).masked_fill(wrap(~is_inside), outside)
 
         inputs = self.saved("grad_output"), self.saved("self")
         return differentiate(reference, inputs, (grad,), self.needs_input_grad)

@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.broadcasting import wide
 from offgrad.ops._core.dims import normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
 from offgrad.ops._core.results import Extreme
@@ -115,7 +116,7 @@ def _at_fractions(ordered: "Tensor", fractions: Array, interpolation: str, where
 
 def _nanmedian_index(x: Array, axis: int) -> Array:
     """Return the index of the lower median of the elements that are not NaN; 0 if all are."""
-    order = np.argsort(x, axis=axis, kind="stable")
+    order = np.argsort(wide(x), axis=axis, kind="stable")
     count = x.shape[axis] - np.isnan(x).sum(axis, keepdims=True)
     return np.take_along_axis(order, np.maximum(count - 1, 0) // 2, axis)
 
@@ -147,7 +148,7 @@ def nanmedian(input: "Tensor", dim: int | None = None, keepdim: bool = False) ->
 
 def _mode_index(x: Array, axis: int) -> Array:
     """Return the last index of the most frequent element, of several the smallest."""
-    rows = np.moveaxis(x, axis, -1)
+    rows = np.moveaxis(wide(x), axis, -1)
     order = np.argsort(rows, axis=-1, kind="stable")
     ordered = np.take_along_axis(rows, order, -1)
     place = np.arange(rows.shape[-1])

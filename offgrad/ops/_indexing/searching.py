@@ -6,6 +6,7 @@ import numpy as np
 
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
+from offgrad.ops._core.broadcasting import wide
 from offgrad.ops._core.dims import (
     normalize_dim,
 )
@@ -60,10 +61,11 @@ def unique(
     """
     array = _unordered(input, "unique")
     axis = None if dim is None else normalize_dim(dim, array.ndim, "unique")
+    # bfloat16 as float32: NumPy has no order of bfloat16 with NaN.
     values, inverse, counts = np.unique(
-        array, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+        wide(array), return_inverse=True, return_counts=True, axis=axis, equal_nan=False
     )
-    result = Unique2.apply(input, values=values)
+    result = Unique2.apply(input, values=values.astype(array.dtype, copy=False))
     inverse = inverse.reshape(array.shape if axis is None else -1)
     extra = [wrap(inverse)] * return_inverse + [wrap(counts)] * return_counts
     return (result, *extra) if extra else result
@@ -91,13 +93,14 @@ def searchsorted(
     Raises:
         RuntimeError: if the rows do not fit, or `right` and `side` contradict each other.
     """
-    rows = _unordered(sorted_sequence, "searchsorted")
+    rows = wide(_unordered(sorted_sequence, "searchsorted"))
     if side not in (None, "left", "right") or (side == "left" and right):
         raise RuntimeError(
             f"searchsorted: side must be 'left' or 'right' and agree with right, got {side!r} and "
             f"{right}"
         )
     values = _unordered(input, "searchsorted") if isinstance(input, TensorBase) else np.array(input)  # type: ignore[arg-type]
+    values = wide(values)
     if not rows.ndim or (rows.ndim > 1 and rows.shape[:-1] != values.shape[:-1]):
         raise RuntimeError(
             "searchsorted: a vector, or a row for each row of values, is needed, got a "

@@ -7,6 +7,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
+from offgrad.ops._core.broadcasting import wide
 from offgrad.ops._core.dims import integer, normalize_dim
 from offgrad.ops._core.dtypes import check_not_bool, check_ordered, check_tensor
 from offgrad.ops._core.numpy_names import with_numpy_names
@@ -38,6 +39,7 @@ def _sorted_indices(
     x: Array, axis: int, descending: bool, first: int = 0, last: int | None = None
 ) -> Array:
     """Return the indices of a stable sort, from rank `first` to ``last - 1``; NaN is largest."""
+    x = wide(x)  # NumPy has no order of bfloat16 with NaN
     if x.size <= _SMALL:
         order = _small_order(x, axis, descending)
         return order[(*(slice(None),) * axis, slice(first, last))]

@@ -16,7 +16,7 @@ from offgrad.ops._core.dtypes import (
     real_floating,
     shape_error,
 )
-from offgrad.ops._elementwise.comparison import where
+from offgrad.ops._elementwise.comparison import compare, where
 from offgrad.ops._elementwise.exponential import (
     exp,
     log,
@@ -350,7 +350,7 @@ def gaussian_nll_loss(
                 "gaussian_nll_loss: variances must fit the means, got a "
                 f"{describe(var)} for a {describe(input)}"
             )
-    if (var._array < 0).any():
+    if compare(np.less, var._array, 0).any():
         raise ValueError("gaussian_nll_loss: variances must not be negative")
     # The limit changes values, not gradients.
     increase = np.maximum(var._array, eps) - var._array
