@@ -26,8 +26,8 @@ def parse_nbytes(size: int | str) -> int:
         factor = _UNITS.get(match[2].upper()) if match else None
         if match is None or factor is None:
             raise ValueError(
-                "a size is a number and a unit, such as '512MiB' (B, KiB, MiB, GiB, TiB; or KB, MB, "
-                f"GB, TB of 1000); got {size!r}"
+                "a size is a number and a unit, such as '512MiB' (B, KiB, MiB, GiB, TiB; or, of "
+                f"1000, KB, MB, GB, TB); got {size!r}"
             )
         nbytes = int(float(match[1]) * factor)
     else:
