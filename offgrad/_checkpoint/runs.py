@@ -1,8 +1,11 @@
 """Checkpoints of a whole run: see `offgrad.checkpoint`."""
 
+import atexit
+import functools
 import os
 import random
 import re
+import sys
 import threading
 import time
 import traceback
@@ -81,6 +84,26 @@ class Save:
 _last_saves: dict[Path, Save] = {}  # in the background, by folder
 
 
+@functools.cache
+def _end_saves_at_exit() -> None:
+    """Do so before stores are closed: called when the stores of paged tensors have been opened.
+
+    Some stores are closed before the handlers of `atexit` run (see `offgrad_storage`).
+    """
+    getattr(threading, "_register_atexit", atexit.register)(_end_saves)
+    atexit.register(_end_saves)
+
+
+def _end_saves() -> None:
+    """Wait for the saves under way; print the errors that no `Save.wait` has raised."""
+    for save in [*_last_saves.values()]:
+        try:
+            save.wait()
+        except Exception as error:
+            text = f"offgrad.checkpoint: at exit: {save.path} is not written: {error}"
+            print(text, file=sys.stderr)
+
+
 def save(
     path: AnyPath,
     *,
@@ -106,6 +129,7 @@ def save(
 
     Raises:
         ValueError: `keep_last` without `step`, or below 1; a name that is taken.
+        TypeError: the state has a NumPy array, which `load` would refuse.
         OSError, StoreError: the file cannot be written; older files are as before.
     """
     if keep_last is not None and (step is None or keep_last < 1):
@@ -126,6 +150,7 @@ def save(
         name: each.state_dict() if hasattr(each, "state_dict") else each
         for name, each in state.items()
     }
+    _check_arrays(content, "")
     content["random"] = _random_states()
     if step is not None:
         content["step"] = step
@@ -148,6 +173,7 @@ def save(
 
     if not background:
         return Save(target, write, False)
+    _end_saves_at_exit()
     with masked:  # else Ctrl-C could leave a save that the next one does not know
         result = _last_saves[folder.resolve()] = Save(target, write, True)
     return result
@@ -256,6 +282,21 @@ def _set_random_states(states: Mapping[str, Any]) -> None:
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
+
+
+def _check_arrays(value: Any, place: str) -> None:
+    """Raise for arrays of NumPy, and its numbers, in nested containers."""
+    if isinstance(value, np.ndarray | np.generic):
+        raise TypeError(
+            f"a checkpoint holds tensors, containers, numbers and text, got {type(value).__name__} "
+            f"of NumPy at {place[1:]!r}: pass offgrad.as_tensor of it, or item() of a number"
+        )
+    if isinstance(value, dict):
+        for key, each in value.items():
+            _check_arrays(each, f"{place}.{key}")
+    elif type(value) in (list, tuple):
+        for number, each in enumerate(value):
+            _check_arrays(each, f"{place}.{number}")
 
 
 def _captured(content: Any) -> Any:

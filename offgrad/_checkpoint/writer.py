@@ -301,7 +301,9 @@ def replacing(path: str) -> Iterator[BinaryIO]:
         if mode:
             os.chmod(temporary, stat.S_IMODE(mode))
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = path  # as of a full drive
         raise

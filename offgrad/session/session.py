@@ -426,5 +426,4 @@ class OffloadSession(ShownSession):
         self._budgets.forget_other_threads()
 
 
-# Python's messages about arguments name what users call.
-OffloadSession.__init__.__qualname__ = "offload"
+OffloadSession.__init__.__qualname__ = "offload"  # in Python's messages about arguments

@@ -42,14 +42,15 @@ class Backend(ABC):
         packs_below: arrays of fewer bytes, before or after encoding, are copied into packs of a few
             MB, if the store has threads: the backend gets a ``Pack`` instead. Arrays of one
             ``kind`` share packs. 0 for none.
+        needs_executors: whether it uses ``concurrent.futures``, which end early at exit.
         used_nbytes: bytes stored now, counted by the executor.
-        is_publishing: whether ``publish`` is under way, during which no I/O thread writes; set by
-            the executor.
+        is_publishing: whether ``publish`` is under way, and no I/O thread writes; set by the store.
     """
 
     persistent: bool = False
     tracks_entries: bool = False
     packs_below: int = 0
+    needs_executors: bool = False
 
     prepare: Callable[[Entry], None] | None = None
     """Define ``prepare(self, entry)`` to get ready for ``entry`` before its space is reserved.

@@ -40,15 +40,15 @@ class Drive:
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def drive(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Drive]:
-    """Mount a file system of 96 MiB; skip where that is not allowed."""
+    """Mount a file system of 128 MiB; skip where that is not allowed."""
     path = tmp_path / "drive"
     path.mkdir()
     if request.param == "tmpfs":
-        command = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(path)]
+        command = ["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(path)]
     else:
         image = tmp_path / "image"
         with open(image, "wb") as file:
-            file.truncate(96 << 20)
+            file.truncate(128 << 20)
         with contextlib.suppress(OSError):
             subprocess.run(
                 ["mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(image)], check=False

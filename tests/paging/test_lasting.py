@@ -14,6 +14,8 @@ from offgrad_storage import ForkedStoreError
 import offgrad
 from offgrad import memory, nn, optim
 from offgrad.nn import functional as F
+from offgrad.policies import Offload
+from offgrad.session.paging.use_order import UseOrder
 from tests.forked import run_in_child
 from tests.interrupts import interrupt_everywhere
 from tests.paging.models import WIDTH, assert_same, batches, mlp, paging, result_of
@@ -129,7 +131,7 @@ def test_nothing_grows_in_a_thousand_steps(inside: bool) -> None:
 
 
 def test_the_learned_order_is_bounded() -> None:
-    order = offgrad.session.paging.use_order.UseOrder()
+    order = UseOrder()
     for number in range(200_000):
         order.use(number)
     assert len(order._next) <= 1 << 16
@@ -269,6 +271,27 @@ def test_a_forked_child_gets_a_clear_error() -> None:
     run_in_child(work)
     np.testing.assert_array_equal(model(x).detach().numpy(), expected)
     step(model, optimizer)
+
+
+def test_a_fork_beside_pending_writes_gets_a_clear_error() -> None:
+    backend = MemoryBackend()
+    with memory_store(backend) as store:
+        with offgrad.offload_model(Offload(store), window=3 * PAGE):
+            model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(6)])
+        store.flush()
+        backend.delay = 1.0
+        with offgrad.no_grad():
+            for layer in list(model)[:4]:  # the last writes are pending
+                layer.weight.mul_(2)
+
+        def work() -> None:
+            for _ in range(2):
+                with pytest.raises(ForkedStoreError, match=r"paged Parameter .* before the fork"):
+                    model(offgrad.ones(1, WIDTH))
+
+        run_in_child(work)
+        backend.delay = 0
+        assert bool(model(offgrad.ones(1, WIDTH)).isfinite().all())
 
 
 def test_loader_workers_beside_a_paged_model() -> None:

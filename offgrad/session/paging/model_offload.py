@@ -119,6 +119,8 @@ class ModelOffload:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if not self._registration:
+            raise RuntimeError(f"{self} was exited more often than it was entered; use `with`")
         for _ in range(2):
             self._registration.pop().remove()
 

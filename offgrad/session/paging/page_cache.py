@@ -236,7 +236,7 @@ class PageCache:
         for page in self.table.live():
             self._evict(page)
         while self._writer.leaving_nbytes and not self.owner.is_writing:
-            self._writer.wait_for_first()
+            self._wait_for_first()
         return self.held_nbytes < held_nbytes
 
     def _make_room(self, nbytes: int, wanted: Page) -> None:
@@ -248,16 +248,23 @@ class PageCache:
             if excess <= 0:
                 return
             if writer.leaving_nbytes >= excess:
-                writer.wait_for_first()
+                self._wait_for_first()
             elif not self._evict_furthest(-1):
                 if writer.leaving_nbytes:
-                    writer.wait_for_first()
+                    self._wait_for_first()
                 elif self.table.ahead_nbytes:
                     self._reads.cancel_furthest()
                 elif self._is_strict:
                     raise self._too_little(nbytes, wanted)
                 else:
                     return
+
+    def _wait_for_first(self) -> None:
+        page = self._writer.first_leaving
+        try:
+            self._writer.wait_for_first()
+        except ForkedStoreError as error:
+            raise self._of_parent(page, error) from None
 
     def _find_room(self, nbytes: int, number: int) -> bool:
         """Begin to evict pages used later than `number`; return whether there is room by now."""
@@ -305,7 +312,10 @@ class PageCache:
         if (page.is_dirty or page.handle is None) and self.owner.is_writing:
             page.restore(array)
             return False
-        self._writer.leave(page, array)
+        try:
+            self._writer.leave(page, array)
+        except ForkedStoreError as error:
+            raise self._of_parent(page, error) from None
         return True
 
     def _too_little(self, nbytes: int, wanted: Page) -> OutOfMemoryError:

@@ -75,6 +75,11 @@ class PageWriter:
         return sum(each.nbytes for each in self._leaving)
 
     @property
+    def first_leaving(self) -> Page:
+        """The page that has begun to leave first; there must be one."""
+        return self._leaving[0]
+
+    @property
     def last_leaving(self) -> Page | None:
         """The page that has begun to leave last."""
         return self._leaving[-1] if self._leaving else None
@@ -250,11 +255,15 @@ class PageWriter:
         """Wait for the write of the page that began to leave first.
 
         Raises:
-            StoreError: it has failed; the page is resident again.
+            StoreError: it has failed, or belongs to the parent of this process; the page is
+                resident again.
         """
         page = self._leaving[0]
         began = time.perf_counter()
         if page.handle is not None:
             page.handle.wait_written()
+            if page.handle.is_pending:  # the parent process writes it; no thread of a fork does
+                self.rescue(page)
+                page.handle.store.flush()
         page.row.write_stall_seconds += time.perf_counter() - began
         self.reap()

@@ -3,13 +3,15 @@
 A closed store takes no new work. Its threads end, then ``close`` closes the backend. Without
 ``close``, the last thread does, and without threads a callback of a weak reference to the store.
 
-All open stores are in a registry, so that the exit of Python closes them.
+All open stores are in a registry, so that the exit of Python closes them: after the program's
+threads have ended, and its handlers of ``atexit`` that were registered later.
 """
 
 from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401  (see the end of this file)
+import functools
 import sys
 import threading
 import time
@@ -203,6 +205,11 @@ class Closing:
         """Whether the store belongs to the parent of this process."""
         return self._table.is_forked()
 
+    @property
+    def needs_executors(self) -> bool:
+        """Whether it must be closed before the threads of ``concurrent.futures`` end."""
+        return self._backend.needs_executors
+
     def _unregister(self) -> None:
         for reference, closing in list(_open.items()):
             if closing is self:
@@ -223,10 +230,10 @@ def _end_abandoned(reference: object = None) -> None:
             closing.abandon()
 
 
-def _close_at_exit() -> None:
+def _close_at_exit(are_executors_ending: bool) -> None:
     begun = []
     for closing in list(_open.values()):
-        if closing.is_forked():
+        if closing.is_forked() or (are_executors_ending and not closing.needs_executors):
             continue
         try:
             closing.begin_close()
@@ -241,6 +248,7 @@ def _print_at_exit(error: StoreError) -> None:
     print(f"offgrad_storage: at exit: {error}", file=sys.stderr)
 
 
-# At exit, a backend may need threads of other packages, as zarr does. Those end before atexit runs,
-# but after callbacks registered later than theirs: so concurrent.futures.thread is imported first.
-getattr(threading, "_register_atexit", atexit.register)(_close_at_exit)
+atexit.register(_close_at_exit, False)
+# The threads of concurrent.futures end before, in a callback that is called after those registered
+# later: so its module is imported first.
+getattr(threading, "_register_atexit", atexit.register)(functools.partial(_close_at_exit, True))

@@ -133,7 +133,10 @@ class FileBackend(Backend):
                 entry.place = (file, start, length)
                 self.files[file] += length
                 return length
-        raise full or self.over_quota(entry, length)
+        try:
+            raise full or self.over_quota(entry, length)
+        finally:
+            full = None  # its traceback holds this frame
 
     def _free_range(self, file: ArrayFile, start: int, length: int) -> None:
         if length:

@@ -65,6 +65,7 @@ class ObjectBackend(Backend):
         if not keep and not getattr(where, "supports_deletes", True):
             raise ValueError(f"{where} does not support deletes: pass keep=True")
         self.persistent = keep
+        self.needs_executors = True
         self._codec = codec
         self._buffers = BufferPool()
         self._made_root = False

@@ -104,7 +104,7 @@ class ShardBackend(FileBackend):
         self, directory: Path, codec: ZarrCodec, keep: bool, quota: int | None, direct: bool
     ) -> None:
         super().__init__(f"ZarrStore in {directory}", quota)
-        self.persistent = keep
+        self.persistent = self.needs_executors = keep  # zarr writes the group's metadata
         self._codec = codec
         self._direct: bool | None = direct
         self._kinds: dict[tuple[Shape, str, Any], _Kind] = {}
