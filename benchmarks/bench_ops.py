@@ -1,13 +1,14 @@
 """How fast is each operation at millions of elements, compared with torch?
 
-    python -m benchmarks.bench_ops [--only "loss|sum"] [--seconds 1] [--json FILE]
+    python -m benchmarks.bench_ops [--only "loss|sum"] [--dtype bfloat16] [--seconds 1]
+                                   [--json FILE]
 
 Every operation of the tests' table that torch has under the same name runs forward and backward on
-float32 tensors of about --elements elements. Both libraries take turns in one process on --threads
-threads; a pause before each turn lets the other's threads fall asleep. Results and gradients are
-compared first. Printed are medians of the rounds' ratios with quartiles, and the ratio of the
-fastest rounds ("best"), which other load on the machine disturbs least; it orders the table of the
-worst operations. No time is asserted.
+tensors of about --elements elements, of float32 or --dtype. Both libraries take turns in one
+process on --threads threads; a pause before each turn lets the other's threads fall asleep. Results
+and gradients are compared first. Printed are medians of the rounds' ratios with quartiles, and the
+ratio of the fastest rounds ("best"), which other load on the machine disturbs least; it orders the
+table of the worst operations. No time is asserted.
 """
 
 import json
@@ -35,15 +36,19 @@ Figures = dict[str, Any]
 
 _PAUSE = 0.012  # OpenMP's threads spin for about 10 ms after their last work
 _MIN_ROUNDS, _MAX_ROUNDS = 5, 50
+_TOLERANCES = {"float32": 1e-3, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 class Side:
     """One library's operation on its own copies of the inputs."""
 
-    def __init__(self, lib: Any, call: Callable[..., Any], arrays: list[Array]) -> None:
+    def __init__(self, lib: Any, call: Callable[..., Any], arrays: list[Array], dtype: str) -> None:
         self.lib, self.call = lib, call
         make = offgrad.tensor if lib is offgrad else lambda each: lib.from_numpy(each.copy())
-        self.inputs = [make(each) for each in arrays]
+        self.inputs = [
+            make(each).to(getattr(lib, dtype)) if each.dtype == np.float32 else make(each)
+            for each in arrays
+        ]
         self.leaves = [
             tensor.requires_grad_()
             for tensor, array in zip(self.inputs, arrays, strict=True)
@@ -66,33 +71,50 @@ class Side:
         return middle - began, time.perf_counter() - middle_again, outputs, grads
 
 
-def _differ(mine: Any, theirs: Any) -> str | None:
+def _array(tensor: Any) -> Array:
+    tensor = tensor.detach()
+    tensor = tensor.float() if tensor.element_size() < 4 and tensor.is_floating_point() else tensor
+    array: Array = (tensor if isinstance(tensor, offgrad.Tensor) else tensor.resolve_conj()).numpy()
+    return array
+
+
+def _differ(mine: Any, theirs: Any, tolerance: float) -> str | None:
     """Return a description of the first result that differs by more than rounding."""
     for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
         if a is None or b is None:
             continue
-        have, want = a.detach().numpy(), b.detach().resolve_conj().numpy(force=True)
+        have, want = _array(a), _array(b)
         if have.shape != want.shape:
             return f"shape of result {number}"
         finite = np.isfinite(want)
         size = float(np.abs(want[finite]).max()) if finite.any() else 0.0
-        if not np.allclose(have, want, 1e-3, 1e-3 * size + 1e-6, equal_nan=True):
+        if not np.allclose(have, want, tolerance, tolerance * size + 1e-6, equal_nan=True):
             return f"result {number}"
     return None
 
 
-def measure(name: str, torch: Any, elements: int, budget: float) -> Figures:
+def measure(name: str, torch: Any, elements: int, budget: float, dtype: str) -> Figures:
     """Return an operation's figures; with "skipped", the reason why it has none."""
     specs = {spec.name: spec for spec in SPECS}
     try:
         call, arrays = sample_of(name, specs, torch, elements)
-        sides = {"torch": Side(torch, call, arrays), "offgrad": Side(offgrad, call, arrays)}
+        sides = {
+            key: Side(lib, call, arrays, dtype)
+            for key, lib in (("torch", torch), ("offgrad", offgrad))
+        }
         checked = {key: side.run() for key, side in sides.items()}
     except (TooSmall, RuntimeError, ValueError, IndexError, AssertionError) as error:
         return {"name": name, "skipped": str(error).partition("\n")[0]}
     figures: Figures = {"name": name, "shapes": [list(each.shape) for each in arrays]}
-    figures["differs"] = _differ(checked["offgrad"][2], checked["torch"][2]) or _differ(
-        checked["offgrad"][3], checked["torch"][3]
+    figures["differs"] = next(
+        filter(
+            None,
+            (
+                _differ(checked["offgrad"][part], checked["torch"][part], _TOLERANCES[dtype])
+                for part in (2, 3)
+            ),
+        ),
+        None,
     )
     seconds = {key: sum(side.run()[:2]) for key, side in sides.items()}  # warm; not counted
     del checked
@@ -151,8 +173,9 @@ def _table(rows: list[Figures], worst: int) -> Table:
     return table
 
 
-def _save(file: Path, threads: int, elements: int, rows: list[Figures]) -> None:
-    file.write_text(json.dumps({"threads": threads, "elements": elements, "rows": rows}, indent=1))
+def _save(file: Path, threads: int, elements: int, dtype: str, rows: list[Figures]) -> None:
+    found = {"threads": threads, "elements": elements, "dtype": dtype, "rows": rows}
+    file.write_text(json.dumps(found, indent=1))
 
 
 @click.command()
@@ -162,6 +185,7 @@ def _save(file: Path, threads: int, elements: int, rows: list[Figures]) -> None:
     default="",
     help="A regular expression.",
 )
+@click.option("--dtype", type=click.Choice([*_TOLERANCES]), default="float32", help="Of floats.")
 @click.option("--elements", default=2_000_000, show_default=True)
 @click.option("--seconds", default=1.0, show_default=True, help="Time to spend on an operation.")
 @click.option("--threads", default=2, show_default=True)
@@ -169,6 +193,7 @@ def _save(file: Path, threads: int, elements: int, rows: list[Figures]) -> None:
 @click.option("--json", "file", type=click.Path(path_type=Path), help="A file for all figures.")
 def main(
     only: re.Pattern[str],
+    dtype: str,
     elements: int,
     seconds: float,
     threads: int,
@@ -184,9 +209,9 @@ def main(
     rows: list[Figures] = []
     for name in names(SPECS):
         if only.search(name):
-            rows.append(measure(name, torch, elements, seconds))
+            rows.append(measure(name, torch, elements, seconds, dtype))
             if file is not None:
-                _save(file, threads, elements, rows)
+                _save(file, threads, elements, dtype, rows)
     measured = [row for row in rows if row.get("both")]
     skipped = [row["name"] for row in rows if row not in measured]
     console.print(_table(measured, worst))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from offgrad.kernels._jit import backend, inlined, jit
 from offgrad.kernels._parallel import parallel_for
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 FEW = 1024
 """So many elements NumPy converts as fast."""
@@ -49,7 +50,7 @@ def as_float(array: Array) -> Array:
     return out
 
 
-def in_float32(*written: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+def in_float32(*written: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a kernel that has loops for float32 and float64 alone.
 
     It gets arrays of 2-byte floats as float32, and what it writes is rounded once.
@@ -58,17 +59,16 @@ def in_float32(*written: str) -> Callable[[Callable[P, None]], Callable[P, None]
         written: the names of the parameters whose arrays it writes.
     """
 
-    def decorate(kernel: Callable[P, None]) -> Callable[P, None]:
+    def decorate(kernel: Callable[P, R]) -> Callable[P, R]:
         names = [*inspect.signature(kernel).parameters]
 
         @functools.wraps(kernel)
-        def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             for each in args:
                 if isinstance(each, np.ndarray) and is_half(each.dtype):
                     break
             else:
-                kernel(*args, **kwargs)
-                return
+                return kernel(*args, **kwargs)
             results: list[tuple[Array, Array]] = []
 
             def wide(name: str, value: Any) -> Any:
@@ -81,9 +81,10 @@ def in_float32(*written: str) -> Callable[[Callable[P, None]], Callable[P, None]
 
             positional: Any = [wide(*each) for each in zip(names, args, strict=False)]
             named: Any = {name: wide(name, value) for name, value in kwargs.items()}
-            kernel(*positional, **named)
+            returned = kernel(*positional, **named)
             for result, array in results:
                 convert(result, array)
+            return returned
 
         return wrapper
 

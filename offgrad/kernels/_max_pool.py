@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offgrad.kernels._arrays import Array
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
@@ -43,6 +44,7 @@ class Windows(NamedTuple):
     last: int = 0
 
 
+@in_float32("out")
 def max_pool(x: Array, windows: tuple[Windows, ...], out: Array, codes: Array | None) -> None:
     """Write the maxima of windows into `out`, and where they are into `codes` unless it is None.
 
@@ -77,6 +79,7 @@ def max_pool(x: Array, windows: tuple[Windows, ...], out: Array, codes: Array | 
     )
 
 
+@in_float32("dx")
 def max_pool_backward(grad: Array, codes: Array, windows: tuple[Windows, ...], dx: Array) -> None:
     """Write zeros into `dx`, with each gradient added at the place of its maximum.
 
@@ -90,10 +93,7 @@ def max_pool_backward(grad: Array, codes: Array, windows: tuple[Windows, ...], d
         dx[...] = 0
         planes = np.arange(len(dx))[:, None, None, None]
         at = planes * prod(dx.shape[1:]) + places(codes, windows, dx.shape[1:])
-        # 16-bit floats add up as float32.
-        wide = dx.astype(np.float32) if dx.dtype.itemsize < 4 else dx
-        np.add.at(wide.reshape(-1), at, grad)
-        dx[...] = wide
+        np.add.at(dx.reshape(-1), at, grad)
         return
     starts = [each.starts for each in windows]
     is_pairs = dx.shape[1] == 1 and _are_pairs(windows[1:])

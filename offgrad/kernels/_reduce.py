@@ -11,7 +11,7 @@ import numpy as np
 from offgrad.kernels import _arrays
 from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, rows
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
-from offgrad.kernels._halves import as_float
+from offgrad.kernels._halves import as_float, in_float32
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
 
@@ -100,6 +100,7 @@ def _sum_last(x: Array, out: Array) -> None:
     out[...] = sums.sum(axis=1, dtype=np.float64)
 
 
+@in_float32("out")
 def prod_axes(x: Array, axes: tuple[int, ...], keepdims: bool, out: Array) -> None:
     """Write the product of `x` over `axes` into `out`, in its dtype.
 
@@ -205,6 +206,7 @@ def _reduced_shape(x: Array, axes: tuple[int, ...], keepdims: bool) -> tuple[int
     return tuple([size for axis, size in enumerate(x.shape) if axis not in axes])
 
 
+@in_float32()
 def arg_extreme(find: Reduce, x: Array) -> Array:
     """The indices that np.argmax or np.argmin, `find`, returns along the last axis."""
     table = rows(x)

@@ -9,6 +9,7 @@ import numpy as np
 from offgrad.kernels import _ranks
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import in_chunks
+from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import uses_numba
 
 _KEYED = (np.dtype(np.float32), np.dtype(np.int32))
@@ -17,6 +18,7 @@ _FEW = 16
 _LOW = np.int64(0xFFFFFFFF)
 
 
+@in_float32()
 def sorted_indices(x: Array, descending: bool, first: int = 0, last: int | None = None) -> Array:
     """Return the indices of a stable sort along the last axis, from rank `first` to ``last - 1``.
 

@@ -134,3 +134,49 @@ def test_hardshrink_refuses_what_does_not_fit() -> None:
     for t in (offgrad, torch):
         with pytest.raises(RuntimeError):
             t.nn.functional.hardshrink(t.ones(2).half(), 1e6)
+
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "prod": lambda t, x: (x[:, :20] / 2).prod(1),
+    "sum": lambda t, x: x.sum(0),
+    "logsumexp": lambda t, x: x.logsumexp(1),
+    "softmax": lambda t, x: x.softmax(1),
+    "layer_norm": lambda t, x: t.nn.functional.layer_norm(x, (500,)),
+    "batch_norm": lambda t, x: t.nn.functional.batch_norm(x, None, None, training=True),
+    "cross_entropy": lambda t, x: t.nn.functional.cross_entropy(
+        x, t.arange(40) % 7, reduction="none"
+    ),
+    "max_pool": lambda t, x: t.nn.functional.max_pool1d(x[None], 5),
+    "attention": lambda t, x: t.nn.functional.scaled_dot_product_attention(
+        *(x[:, :64].reshape(1, 2, 20, 64) for _ in range(3)), is_causal=True
+    ),
+    "linear": lambda t, x: t.nn.functional.linear(x, x[:36], x[:36, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_results_are_nearer_to_the_exact_ones_than_two_roundings(name: str, dtype: str) -> None:
+    x = offgrad.tensor(_numbers(20_000).reshape(40, 500)).to(getattr(offgrad, dtype))
+    result = REDUCTIONS[name](offgrad, x)
+    exact = REDUCTIONS[name](offgrad, x.double()).numpy()
+    assert str(result.dtype) == f"torch.{dtype}"
+    digits = 11 if dtype == "float16" else 8
+    bound = np.abs(exact) * 2.0**-digits * 1.01 + np.abs(exact).max() * 2e-6 + 2.0**-25
+    assert (np.abs(result.double().numpy() - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_indices_of_halves(dtype: str) -> None:
+    values = np.random.default_rng(1).permutation(200).astype(np.float32)  # exact in both
+    calls: list[Callable[[Any], Any]] = [
+        lambda x: x.topk(7).indices,
+        lambda x: x.argsort(descending=True),
+        lambda x: x.argmax(),
+        lambda x: x.kthvalue(9).indices,
+    ]
+    for call in calls:
+        result, expected = [
+            call(t.tensor(values).to(getattr(t, dtype))).numpy() for t in (offgrad, torch)
+        ]
+        np.testing.assert_array_equal(result, expected)
