@@ -43,8 +43,7 @@ class Row:
 
 
 def _gpt(name: str, sizes: str, dropout: float, time: float, peak: float) -> Row:
-    names = "layers", "width", "heads", "context", "batch"
-    numbers = dict(zip(names, map(int, sizes.split()), strict=True))
+    numbers = _gpt_sizes(sizes)
     return Row(
         f"{name}, dropout {dropout:g}",
         "GPTSteps",
@@ -55,12 +54,27 @@ def _gpt(name: str, sizes: str, dropout: float, time: float, peak: float) -> Row
     )
 
 
+def _gpt_sizes(text: str) -> dict[str, int]:
+    names = "layers", "width", "heads", "context", "batch"
+    return dict(zip(names, map(int, text.split()), strict=True))
+
+
+_BFLOAT16_TOLERANCE = 5e-2  # its numbers have two digits and a half
+
 ROWS = (
     _gpt("GPT 6x512", "6 512 8 512 4", 0.1, 0.40, 0.50),
     _gpt("GPT 6x512", "6 512 8 512 4", 0.0, 0.45, 0.70),
     _gpt("GPT 12x768", "12 768 12 1024 1", 0.1, 0.35, 0.50),
     _gpt("GPT of compare", "12 128 4 256 16", 0.1, 0.55, 0.45),
     _gpt("GPT of compare", "12 128 4 256 16", 0.0, 0.80, 0.75),
+    Row(
+        "GPT 6x512, bfloat16",
+        "GPTSteps",
+        {**_gpt_sizes("6 512 8 512 4"), "dropout": 0.0, "autocast": "bfloat16"},
+        {"step": None},
+        compiles=True,
+        tolerance=_BFLOAT16_TOLERANCE,
+    ),
     Row(
         "MLP 784-2048-2048-10",
         "MLPSteps",

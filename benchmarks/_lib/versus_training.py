@@ -22,7 +22,7 @@ class _Steps:
         compiles: whether torch.compile compiles the loss.
         variant: see `benchmarks._lib.variants`.
         folder: where stores and hooks write.
-        sizes: of the model and the batch.
+        sizes: of the model and the batch; "autocast" is the dtype of autocast, none without it.
     """
 
     def __init__(
@@ -38,6 +38,10 @@ class _Steps:
     def _tiny(self) -> dict[str, Any]:
         """Return the sizes of a tiny model."""
         raise NotImplementedError
+
+    def _autocast(self) -> Any:
+        lib, name = self._lib, self._sizes.get("autocast")
+        return lib.autocast("cpu", dtype=getattr(lib, name or "bfloat16"), enabled=name is not None)
 
     def prepare(self, sizes: dict[str, Any] | None = None) -> None:
         """Make the model, with the same weights and data in all frameworks."""
@@ -58,7 +62,7 @@ class _Steps:
         """Write the gradients of a step without dropout into files, and return the loss."""
         if self._sizes.get("dropout"):
             self._model.eval()
-        with self._variants.context(self._variant):
+        with self._variants.context(self._variant), self._autocast():
             loss = self._loss(*self._data)
         loss.backward()
         for name, parameter in self._model.named_parameters():
@@ -71,7 +75,7 @@ class _Steps:
         """Train for a step and return its seconds."""
         began = time.perf_counter()
         self._optimizer.zero_grad()
-        with self._variants.context(self._variant):
+        with self._variants.context(self._variant), self._autocast():
             loss = self._loss(*self._data)
         loss.backward()
         self._optimizer.step()

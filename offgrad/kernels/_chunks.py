@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array, is_half
-from offgrad.kernels._halves import as_float, convert
+from offgrad.kernels._arrays import BITS, Array, is_half
+from offgrad.kernels._halves import FEW, as_float, convert, from_half, to_half
+from offgrad.kernels._jit import backend
 from offgrad.kernels._parallel import BLOCK, Body, parallel_for
 
 CHUNK = 64 * 1024
 """Elements of a piece: a few arrays of this length stay in a core's cache between passes."""
+
+
+_PIECE = 4 * CHUNK
+"""Elements of a piece of 16-bit floats: smaller ones compete for the GIL."""
 
 
 def in_chunks(body: Body, count: int, cost: int = 1) -> None:
@@ -42,15 +47,21 @@ def elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> Non
     In one call if `out` is small or not contiguous.
 
     Args:
-        function: works on arrays of any number of dimensions.
+        function: works on arrays of any number of dimensions; it gets many 16-bit floats as
+            float32.
         out: the results.
         arrays: they broadcast to the shape of `out`.
     """
-    if type(function) is np.ufunc and out.size > BLOCK and is_half(out.dtype):
+    if is_half(out.dtype) and out.size > FEW:
         elementwise_flat(function, out, *arrays)
-    elif out.size <= CHUNK or not out.flags.c_contiguous:
+    else:
+        _elementwise(function, out, *arrays)
+
+
+def _elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> None:
+    if out.size <= CHUNK or not out.flags.c_contiguous:
         function(*arrays, out=out)
-    elif all(each.flags.c_contiguous and each.shape == out.shape for each in arrays):
+    elif _are_flat(out, *arrays):
         flat, flats = out.reshape(-1), [each.reshape(-1) for each in arrays]
 
         def piece(start: int, stop: int) -> None:
@@ -59,6 +70,10 @@ def elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> Non
         _in_pieces(function, piece, flat.size, 1)
     else:
         _in_slices(function, out, [np.broadcast_to(each, out.shape) for each in arrays])
+
+
+def _are_flat(out: Array, *arrays: Array) -> bool:
+    return all(each.flags.c_contiguous and each.shape == out.shape for each in (out, *arrays))
 
 
 def _in_slices(function: Callable[..., Any], out: Array, arrays: list[Array]) -> None:
@@ -92,6 +107,11 @@ def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -
     if flats is not None:
         function(*flats)
         return
+    if not is_wide and out.size > CHUNK and backend() == "numba":
+        whole = [each for each in arrays if each.size > 1]
+        if _are_flat(out, *whole):
+            _in_float32(function, out.reshape(-1), [each.reshape(-1) for each in arrays])
+            return
 
     def piece(*parts: Array, out: Array) -> None:
         result = out.reshape(-1) if is_wide else np.empty(out.size, np.float32)
@@ -100,7 +120,43 @@ def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -
         if not is_wide:
             convert(result.reshape(out.shape), out)
 
-    elementwise(piece, out, *arrays)
+    _elementwise(piece, out, *arrays)
+
+
+def _in_float32(function: Callable[..., Any], out: Array, arrays: list[Array]) -> None:
+    """Call ``function(*arrays, out)`` for pieces, converted to float32 in a core's cache.
+
+    All are of one dimension, and of one length or one element.
+    """
+    narrow = to_half(out.dtype)
+    loops = [from_half(each.dtype) if is_half(each.dtype) else None for each in arrays]
+    sources = [each.view(BITS[2]) if is_half(each.dtype) else each for each in arrays]
+    out = out.view(BITS[2])
+
+    def run(start: int, stop: int) -> None:
+        width = min(_PIECE, stop - start)
+        rooms = np.empty((len(arrays) + 1, width), np.float32)
+        bits = rooms.view(BITS[4])
+        for room, each in zip(rooms, arrays, strict=False):
+            if each.size == 1:
+                room[...] = each[0]
+        for first in range(start, stop, width):
+            last = min(first + width, stop)
+            parts = []
+            for number, source in enumerate(sources):
+                part, loop = rooms[number, : last - first], loops[number]
+                if source.size == 1:
+                    pass
+                elif loop is None:
+                    part = source[first:last]
+                else:
+                    loop(source[first:last], bits[number, : last - first])
+                parts.append(part)
+            function(*parts, rooms[-1, : last - first])
+            narrow(bits[-1, : last - first], out[first:last])
+
+    with np.errstate(all="ignore"):
+        parallel_for(run, out.size, len(arrays), merge=True)
 
 
 def by_loop(

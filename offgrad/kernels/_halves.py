@@ -31,8 +31,13 @@ _COST = 2  # of an element, in the time that kernels spend on one
 
 def convert(source: Array, target: Array) -> None:
     """Write `source`, of any dtype, into `target`, of the same shape and any other dtype."""
-    loop = _loop(source.dtype, target.dtype) if source.size > FEW else None
-    flats = None if loop is None or backend() != "numba" else _flats(source, target)
+    loop = flats = None
+    if source.size > FEW and backend() == "numba":
+        if target.dtype == _SINGLE and is_half(source.dtype):
+            loop = from_half(source.dtype)
+        elif source.dtype == _SINGLE and is_half(target.dtype):
+            loop = to_half(target.dtype)
+        flats = None if loop is None else _flats(source, target)
     if loop is None or flats is None:
         with np.errstate(all="ignore"):
             np.copyto(target, source, casting="unsafe")
@@ -111,12 +116,14 @@ def _flats(a: Array, b: Array) -> tuple[Array, Array] | None:
     return a.reshape(-1).view(BITS[a.itemsize]), b.reshape(-1).view(BITS[b.itemsize])
 
 
-def _loop(source: np.dtype[Any], target: np.dtype[Any]) -> Callable[..., None] | None:
-    if target == _SINGLE and is_half(source):
-        return _from_float16 if source.kind == "f" else _from_bfloat16
-    if source == _SINGLE and is_half(target):
-        return _to_float16 if target.kind == "f" else _to_bfloat16
-    return None
+def from_half(dtype: np.dtype[Any]) -> Callable[[Array, Array], None]:
+    """Return the loop that writes the bits of a 16-bit dtype as those of float32."""
+    return _from_float16 if dtype.kind == "f" else _from_bfloat16
+
+
+def to_half(dtype: np.dtype[Any]) -> Callable[[Array, Array], None]:
+    """Return the loop that writes the bits of float32 as those of a 16-bit dtype."""
+    return _to_float16 if dtype.kind == "f" else _to_bfloat16
 
 
 _SIGN, _MAGNITUDE, _INFINITY, _QUIET = (

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels import _arrays
-from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, rows
+from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, is_half, rows
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
-from offgrad.kernels._halves import as_float, in_float32
+from offgrad.kernels._halves import as_float, convert, in_float32
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
 
@@ -26,11 +26,18 @@ def sum_axes(
 ) -> Array:
     """The sum of `x` over `axes`, written into `out` if given; in its dtype, else that of x.
 
-    Sizes and strides alone decide the order of the additions.
+    Sizes and strides alone decide the order of the additions. 16-bit floats are added up in
+    float32.
     """
+    kind = x.dtype if out is None else out.dtype
+    if is_half(kind):
+        result = np.empty(_reduced_shape(x, axes, keepdims), kind) if out is None else out
+        total = np.empty(result.shape, np.float32)
+        convert(sum_axes(as_float(x), axes, keepdims, total), result)
+        return result
+    x = as_float(x)
     if x.size <= BLOCK:
         return _arrays.sum_axes(x, axes, keepdims, out)
-    kind = x.dtype if out is None else out.dtype
     if x.dtype != kind or kind.kind not in "fc" or kind.itemsize < 4:
         return _arrays.sum_axes(x, axes, keepdims, out)
     if out is None:

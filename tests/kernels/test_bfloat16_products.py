@@ -11,7 +11,7 @@ import pytest
 
 from offgrad import kernels
 from offgrad.kernels import _bfloat16_products, _bfloat16_tiles
-from offgrad.kernels._bfloat16_tiles import available, instructions
+from offgrad.kernels._bfloat16_tiles import available, fastest, instructions
 from offgrad.kernels._products import matmul
 from tests.forked import run_in_child
 
@@ -23,15 +23,15 @@ SHAPES = [
 
 
 def _names() -> list[str]:
-    found = [name for name in ("amx", "avx512") if _bfloat16_tiles._is_available(name)]
-    return [*found, ""]
+    found = available(_bfloat16_tiles._target()[1])
+    return [each for each in found if each != "amx" or _bfloat16_tiles._has_permission()]
 
 
 @pytest.fixture(params=["amx", "avx512", "float32"])
 def name(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """Multiply with these instructions."""
     chosen = "" if request.param == "float32" else request.param
-    if chosen not in _names() or kernels.backend() != "numba":
+    if chosen and (chosen not in _names() or kernels.backend() != "numba"):
         pytest.skip(f"this CPU, or this backend, has no {request.param}")
     monkeypatch.setattr(_bfloat16_products, "instructions", lambda: chosen)
     return chosen
@@ -144,6 +144,13 @@ def test_never_instructions_that_the_cpu_lacks(features: str, expected: list[str
     assert available(features) == expected
 
 
+def test_avx512_is_chosen_where_it_is_faster() -> None:
+    assert fastest("znver5", ["avx512"]) == "avx512"
+    assert fastest("cooperlake", ["avx512"]) == ""
+    assert fastest("emeraldrapids", ["amx", "avx512"]) == "amx"
+    assert fastest("znver3", []) == ""
+
+
 def _ask(**environment: str) -> str:
     code = (
         "import warnings; warnings.simplefilter('always')\n"
@@ -162,8 +169,7 @@ def _ask(**environment: str) -> str:
 def test_the_choice_can_be_overridden() -> None:
     assert _ask(OFFGRAD_BFLOAT16="float32") == "none"
     for each in _names():
-        if each:
-            assert _ask(OFFGRAD_BFLOAT16=each) == each
+        assert _ask(OFFGRAD_BFLOAT16=each) == each
     text = _ask(OFFGRAD_BFLOAT16="mmx")
     assert text.startswith("none")
     assert "OFFGRAD_BFLOAT16 must be one of" in text

@@ -8,7 +8,7 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.node import as_tensors
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, numpy_dtype, wrap
+from offgrad.autograd.tensor_base import TensorBase, numpy_dtype
 from offgrad.memory.meta import MetaArray, meta_tensor_memory
 from offgrad.ops._core.dtypes import (
     TensorLike,
@@ -186,9 +186,6 @@ def _summed_to(x: Array, shape: tuple[int, ...]) -> Array:
     """Return `x` summed to a shape that broadcasts to its own, as `sum_to_size` does."""
     if x.shape == shape:
         return x
-    if x.dtype.itemsize == 2:
-        summed: Array = wrap(x).sum_to_size(shape)._array
-        return summed
     extra = x.ndim - len(shape)
     axes = [*range(extra)]
     axes += [

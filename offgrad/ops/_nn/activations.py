@@ -38,7 +38,7 @@ class Relu(Op):
     is_recomputable = True
 
     def forward(self, x: Array) -> Array:
-        if x.nbytes < memory.POOL_THRESHOLD or x.dtype.kind != "f":
+        if x.nbytes < memory.POOL_THRESHOLD or category(x.dtype) != 2:
             result = compute(np.maximum, x, np.zeros((), x.dtype))
         else:
             result = memory.empty(x.shape, x.dtype)

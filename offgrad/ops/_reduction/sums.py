@@ -74,14 +74,6 @@ class Reduction(Op):
         return product(self.self_sym_sizes[axis] for axis in self.dims)
 
 
-def sum_into(out: Array, x: Array, dims: tuple[int, ...], keepdim: bool) -> None:
-    """Write the sum over `dims` into `out`; 16-bit floats are added up in float32."""
-    if out.dtype.itemsize == 2 and category(out.dtype) == 2:
-        out[...] = np.sum(x, axis=dims, keepdims=keepdim, dtype=np.float32)
-    else:
-        kernels.sum_axes(x, dims, keepdim, out)
-
-
 class Sum(Reduction):
     """The sum over dimensions; keeps nothing."""
 
@@ -89,7 +81,7 @@ class Sum(Reduction):
         self, x: Array, dim: tuple[int, ...] | None, keepdim: bool, dtype: np.dtype[Any]
     ) -> Array:
         out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
-        sum_into(out, x, self.dims, keepdim)
+        kernels.sum_axes(x, self.dims, keepdim, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -106,7 +98,7 @@ class Nansum(Reduction):
         out = memory.empty(self.reduced_shape(x, dim, keepdim), dtype)
         numbers = memory.empty(x.shape, x.dtype)
         kernels.nan_to_zero(memory.contiguous(x), numbers)
-        sum_into(out, numbers, self.dims, keepdim)
+        kernels.sum_axes(numbers, self.dims, keepdim, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -125,12 +117,13 @@ class Mean(Reduction):
         """Return the mean; NaN over no elements."""
         out = memory.empty(self.reduced_shape(x, dim, keepdim), x.dtype)
         self.self_sym_numel = x.size
-        if out.dtype.itemsize == 2:
-            total = np.sum(x, axis=self.dims, keepdims=keepdim, dtype=np.float32)
-            out[...] = total / np.float32(self.count)
-            return out
-        sum_into(out, x, self.dims, keepdim)
-        np.divide(out, x.dtype.type(self.count), out=out)
+        total = out
+        if kernels.is_half(x.dtype):
+            total = memory.empty(out.shape, np.float32)
+        kernels.sum_axes(x, self.dims, keepdim, total)
+        np.divide(total, total.dtype.type(self.count), out=total)
+        if total is not out:
+            kernels.convert(total, out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
