@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import BITS, Array, is_half
-from offgrad.kernels._halves import FEW, as_float, convert, from_half, to_half
+from offgrad.kernels._halves import (
+    FEW,
+    arithmetic,
+    as_float,
+    convert,
+    from_half,
+    has_arithmetic,
+    to_half,
+)
 from offgrad.kernels._jit import backend
 from offgrad.kernels._parallel import BLOCK, Body, parallel_for
 
@@ -110,8 +118,13 @@ def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -
     if not is_wide and out.size > CHUNK and backend() == "numba":
         whole = [each for each in arrays if each.size > 1]
         if _are_flat(out, *whole):
-            _in_float32(function, out.reshape(-1), [each.reshape(-1) for each in arrays])
+            flats = [each.reshape(-1) for each in (*arrays, out)]
+            if has_arithmetic(function, *flats):
+                arithmetic(function, *flats)
+            else:
+                _in_float32(_positional(function), flats[-1], flats[:-1])
             return
+    function = _positional(function)
 
     def piece(*parts: Array, out: Array) -> None:
         result = out.reshape(-1) if is_wide else np.empty(out.size, np.float32)
@@ -121,6 +134,13 @@ def elementwise_flat(function: Callable[..., Any], out: Array, *arrays: Array) -
             convert(result.reshape(out.shape), out)
 
     _elementwise(piece, out, *arrays)
+
+
+def _positional(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that takes `out` as its last argument, as some of NumPy's do not."""
+    if type(function) is not np.ufunc:
+        return function
+    return lambda *each: function(*each[:-1], out=each[-1])
 
 
 def _in_float32(function: Callable[..., Any], out: Array, arrays: list[Array]) -> None:

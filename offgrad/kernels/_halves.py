@@ -126,6 +126,46 @@ def to_half(dtype: np.dtype[Any]) -> Callable[[Array, Array], None]:
     return _to_float16 if dtype.kind == "f" else _to_bfloat16
 
 
+_CODES: dict[Any, int] = {np.add: 0, np.subtract: 1, np.multiply: 2}
+
+
+def has_arithmetic(function: Any, a: Array, b: Array, *more: Array) -> bool:
+    """Whether `arithmetic` computes this function of arrays in one dimension."""
+    if function not in _CODES or len(more) != 1 or a.dtype != more[0].dtype or a.size == 1:
+        return False
+    return b.dtype == a.dtype if b.size > 1 else is_half(b.dtype) or b.dtype == _SINGLE
+
+
+def arithmetic(function: Any, a: Array, b: Array, out: Array) -> None:
+    """Write a sum, difference or product of 16-bit floats in one pass over the memory.
+
+    Args:
+        function: np.add, np.subtract or np.multiply.
+        a: of the dtype and length of `out`.
+        b: as a; or one element, float32 or of 16 bits.
+        out: [n].
+    """
+    code, x, result = _CODES[function], a.view(BITS[2]), out.view(BITS[2])
+    is_float16 = out.dtype.kind == "f"
+    if b.size == 1:
+        number, by_number = (
+            np.float32(b[0]),
+            _float16_by_number if is_float16 else _bfloat16_by_number,
+        )
+        parallel_for(
+            lambda start, stop: by_number(code, x[start:stop], number, result[start:stop]),
+            out.size,
+            merge=True,
+        )
+        return
+    y, loop = b.view(BITS[2]), _float16_arithmetic if is_float16 else _bfloat16_arithmetic
+    parallel_for(
+        lambda start, stop: loop(code, x[start:stop], y[start:stop], result[start:stop]),
+        out.size,
+        merge=True,
+    )
+
+
 _SIGN, _MAGNITUDE, _INFINITY, _QUIET = (
     np.uint32(each) for each in (0x80000000, 0x7FFFFFFF, 0x7F800000, 0x400000)
 )
@@ -147,12 +187,6 @@ _REBIAS = np.uint32((15 - 127) % 512 << 23)
 _ROUND_16, _ROUND_13 = np.uint32(0x7FFF), np.uint32(0xFFF)
 
 
-@jit
-def _from_bfloat16(source: Any, target: Any) -> None:
-    for i in range(source.size):
-        target[i] = np.uint32(source[i]) << _SIXTEEN
-
-
 @inlined
 def bfloat16_bits(bits: Any) -> Any:
     """Return the bits of a float32, a uint32, as those of bfloat16."""
@@ -161,6 +195,42 @@ def bfloat16_bits(bits: Any) -> Any:
     nan = np.uint32((bits & _SIGN) | _INFINITY | _QUIET)
     result = nan if np.uint32(bits & _MAGNITUDE) > _INFINITY else rounded
     return np.uint16(np.uint32(result) >> _SIXTEEN)
+
+
+@inlined
+def float16_bits(bits: Any) -> Any:
+    """Return the bits of a float32, a uint32, as those of float16."""
+    magnitude = np.uint32(bits & _MAGNITUDE)
+    odd = np.uint32(np.uint32(magnitude >> _THIRTEEN) & _ONE)
+    normal = np.uint32(np.uint32(magnitude + _REBIAS) + np.uint32(_ROUND_13 + odd))
+    normal = np.uint32(normal >> _THIRTEEN)
+    sum_ = np.float32(np.uint32(magnitude).view(np.float32) + _DIGITS)
+    subnormal = np.uint32(sum_.view(np.uint32) - _SUBNORMAL)
+    large = np.uint32(0x7E00) if magnitude > _INFINITY else _HALF_INFINITY
+    result = subnormal if magnitude < _SMALLEST else normal
+    result = large if magnitude >= _OVERFLOW else result
+    return np.uint16(np.uint32(result) | np.uint32(np.uint32(bits & _SIGN) >> _SIXTEEN))
+
+
+@inlined
+def _of_bfloat16(bits: Any) -> Any:
+    return np.uint32(np.uint32(bits) << _SIXTEEN)
+
+
+@inlined
+def _of_float16(bits: Any) -> Any:
+    half = np.uint32(bits)
+    magnitude = np.uint32(half & _HALF_MAGNITUDE)
+    number = np.uint32(magnitude << _THIRTEEN).view(np.float32) * _BIAS
+    special = _INFINITY if magnitude >= _HALF_INFINITY else _ZERO
+    sign = np.uint32(np.uint32(half << _SIXTEEN) & _SIGN)
+    return np.uint32(np.float32(number).view(np.uint32) | special | sign)
+
+
+@jit
+def _from_bfloat16(source: Any, target: Any) -> None:
+    for i in range(source.size):
+        target[i] = _of_bfloat16(source[i])
 
 
 @jit
@@ -172,25 +242,44 @@ def _to_bfloat16(source: Any, target: Any) -> None:
 @jit
 def _from_float16(source: Any, target: Any) -> None:
     for i in range(source.size):
-        half = np.uint32(source[i])
-        magnitude = np.uint32(half & _HALF_MAGNITUDE)
-        number = np.uint32(magnitude << _THIRTEEN).view(np.float32) * _BIAS
-        special = _INFINITY if magnitude >= _HALF_INFINITY else _ZERO
-        sign = np.uint32(np.uint32(half << _SIXTEEN) & _SIGN)
-        target[i] = np.uint32(np.float32(number).view(np.uint32) | special | sign)
+        target[i] = _of_float16(source[i])
 
 
 @jit
 def _to_float16(source: Any, target: Any) -> None:
     for i in range(source.size):
-        bits = np.uint32(source[i])
-        magnitude = np.uint32(bits & _MAGNITUDE)
-        odd = np.uint32(np.uint32(magnitude >> _THIRTEEN) & _ONE)
-        normal = np.uint32(np.uint32(magnitude + _REBIAS) + np.uint32(_ROUND_13 + odd))
-        normal = np.uint32(normal >> _THIRTEEN)
-        sum_ = np.float32(np.uint32(magnitude).view(np.float32) + _DIGITS)
-        subnormal = np.uint32(sum_.view(np.uint32) - _SUBNORMAL)
-        large = np.uint32(0x7E00) if magnitude > _INFINITY else _HALF_INFINITY
-        result = subnormal if magnitude < _SMALLEST else normal
-        result = large if magnitude >= _OVERFLOW else result
-        target[i] = np.uint16(np.uint32(result) | np.uint32(np.uint32(bits & _SIGN) >> _SIXTEEN))
+        target[i] = float16_bits(np.uint32(source[i]))
+
+
+@jit
+def _bfloat16_arithmetic(code: int, a: Any, b: Any, out: Any) -> None:
+    for i in range(out.size):
+        x = np.uint32(_of_bfloat16(a[i])).view(np.float32)
+        y = np.uint32(_of_bfloat16(b[i])).view(np.float32)
+        result = x * y if code == 2 else x + y if code == 0 else x - y
+        out[i] = bfloat16_bits(np.float32(result).view(np.uint32))
+
+
+@jit
+def _float16_arithmetic(code: int, a: Any, b: Any, out: Any) -> None:
+    for i in range(out.size):
+        x = np.uint32(_of_float16(a[i])).view(np.float32)
+        y = np.uint32(_of_float16(b[i])).view(np.float32)
+        result = x * y if code == 2 else x + y if code == 0 else x - y
+        out[i] = float16_bits(np.float32(result).view(np.uint32))
+
+
+@jit
+def _bfloat16_by_number(code: int, a: Any, y: Any, out: Any) -> None:
+    for i in range(out.size):
+        x = np.uint32(_of_bfloat16(a[i])).view(np.float32)
+        result = x * y if code == 2 else x + y if code == 0 else x - y
+        out[i] = bfloat16_bits(np.float32(result).view(np.uint32))
+
+
+@jit
+def _float16_by_number(code: int, a: Any, y: Any, out: Any) -> None:
+    for i in range(out.size):
+        x = np.uint32(_of_float16(a[i])).view(np.float32)
+        result = x * y if code == 2 else x + y if code == 0 else x - y
+        out[i] = float16_bits(np.float32(result).view(np.uint32))

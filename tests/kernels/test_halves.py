@@ -119,3 +119,24 @@ def test_bits_depend_on_no_threads(dtype: Any, rng: np.random.Generator) -> None
     finally:
         kernels.set_num_threads(before)
     assert results == [array.tobytes()] * 2
+
+
+@pytest.mark.parametrize("function", [np.add, np.subtract, np.multiply, np.divide, np.maximum])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_functions_of_many_round_once(function: Any, dtype: Any, rng: np.random.Generator) -> None:
+    size = 70_000
+    a, b = (rng.normal(size=size).astype(dtype) for _ in range(2))
+    a[:6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-7]
+    others = [b, b[:1], np.asarray(b[0]), np.asarray(np.float32(0.3)), b[:size].astype(np.float32)]
+    others += [np.ones(size, np.int8), np.asarray(0.3, np.float32)]
+    for other in others:
+        for left, right in ((a, other), (other, a)):
+            out = np.empty(size, dtype)
+            kernels.elementwise(function, out, left, right)
+            with np.errstate(all="ignore"):
+                expected = function(*[each.astype(np.float32) for each in (left, right)]).astype(
+                    dtype
+                )
+            np.testing.assert_array_equal(out.astype(np.float32), expected.astype(np.float32))
+            signs = np.signbit(out.astype(np.float32)) == np.signbit(expected.astype(np.float32))
+            assert (signs | np.isnan(out.astype(np.float32))).all()

@@ -16,7 +16,7 @@ from offgrad._config import blas_config, cpu_name, versions
 from offgrad.cli import machine
 from offgrad.cli.drive import describe_folder
 from offgrad.cli.folders import check_spill_directory
-from offgrad.kernels import _blas, _openblas, _warmup
+from offgrad.kernels import _bfloat16_tiles, _blas, _openblas, _warmup
 from offgrad.memory import format_nbytes
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"
@@ -139,7 +139,8 @@ def _kernels() -> Finding:
         remedy = "unset OFFGRAD_KERNELS" if "OFFGRAD_KERNELS" in os.environ else "install numba"
         text = "NumPy: several times slower than compiled kernels"
         return Finding("Kernels", WRONG, text, remedy)
-    return Finding("Kernels", FINE, "compiled by Numba")
+    products = _bfloat16_tiles.instructions().upper() or "float32"
+    return Finding("Kernels", FINE, f"compiled by Numba; products of bfloat16 in {products}")
 
 
 def _cache() -> Finding:
