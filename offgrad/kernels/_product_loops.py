@@ -177,6 +177,20 @@ def copy_panels(
 ) -> None:  # fmt: skip
     """Copy [depth, columns] at `b` to `target` as panels, one after another."""
     column = 0
+    if b_column == 1:  # whole rows, which the CPU foresees, not first the parts of one panel
+        whole = VECTORS * lanes
+        count = columns // whole
+        if 0 < columns - count * whole <= lanes:  # of the last four vectors, panels have two
+            count -= 1
+        for k in range(depth if count > 0 else 0):
+            row = b + k * b_row * size
+            for panel in range(count):
+                to = target + (panel * depth + k) * whole * size
+                for j in range(0, whole, lanes):
+                    copy_vector(row + (panel * whole + j) * size, to + j * size, like)
+        if count > 0:
+            column = count * whole
+            target += depth * column * size
     while column < columns:
         vectors = panel_vectors(columns - column, lanes)
         width = min(vectors * lanes, columns - column)
