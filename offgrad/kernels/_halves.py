@@ -29,6 +29,10 @@ _SINGLE = np.dtype(np.float32)
 _COST = 2  # of an element, in the time that kernels spend on one
 
 
+converting: set[str] = set()
+"""The names of the kernels that `in_float32` decorates."""
+
+
 def convert(source: Array, target: Array) -> None:
     """Write `source`, of any dtype, into `target`, of the same shape and any other dtype."""
     loop = flats = None
@@ -91,6 +95,7 @@ def in_float32(*written: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 convert(result, array)
             return returned
 
+        converting.add(kernel.__name__)
         return wrapper
 
     return decorate

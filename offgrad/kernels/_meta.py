@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from offgrad import memory
-from offgrad.kernels import _conv, _jit, _parallel, _recurrent
+from offgrad.kernels import _conv, _halves, _jit, _parallel, _products, _recurrent
+from offgrad.kernels._arrays import is_half
 from offgrad.kernels._halves import as_float
 from offgrad.kernels._losses import PairLoss
 from offgrad.memory import meta
@@ -120,9 +121,36 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
+_CONVERTING: dict[str, Callable[..., bool] | None] = {
+    "matmul": lambda a, b, out, *_: _products.is_converted(a, b, out),
+    "sum_axes": None,
+}
+"""Kernels that convert 16-bit floats themselves, and when; None for always."""
+
+
+def _with_copies(
+    rule: Callable[..., Any], converts: Callable[..., bool] | None
+) -> Callable[..., Any]:
+    """Return the rule of a kernel that gets 16-bit floats as float32."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        arrays = [each for each in (*args, *kwargs.values()) if isinstance(each, np.ndarray)]
+        halves = [each for each in arrays if is_half(each.dtype)]
+        if halves and converts is not None and not converts(*args, **kwargs):
+            halves = []
+        copies = [memory.empty(each.shape, np.float32) for each in halves]
+        result = rule(*args, **kwargs)
+        del copies
+        return result
+
+    return run
+
+
 def _silent(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     rule: Any = _RULES.get(name, _nothing)
     metered_rule: Any = kernel if name in _WITHOUT_LOOPS else _SCRATCH.get(name, rule)
+    if name in _CONVERTING or name in _halves.converting - _WITHOUT_LOOPS:
+        metered_rule = _with_copies(metered_rule, _CONVERTING.get(name))
 
     def run(*args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()

@@ -57,9 +57,7 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
     """
     inner = a.shape[-1]
     is_small = out.size * inner <= DIRECT_COST or library() is None
-    if is_half(out.dtype) and (
-        is_small or not bfloat16_usable(*[_first_matrix(each) for each in (a, b, out)])
-    ):
+    if is_half(out.dtype) and is_converted(a, b, out):
         _in_float32(a, b, out, bias)
         return
     if inner == 1 and out.size > BLOCK:
@@ -73,6 +71,12 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         _batch(a, b, out, count, out.shape[-2] * out.shape[-1] * inner)
     if bias is not None:
         np.add(out, bias, out=out)
+
+
+def is_converted(a: Array, b: Array, out: Array) -> bool:
+    """Whether `matmul` computes 16-bit floats in float32, and not by instructions for them."""
+    is_small = out.size * a.shape[-1] <= DIRECT_COST or library() is None
+    return is_small or not bfloat16_usable(*[_first_matrix(each) for each in (a, b, out)])
 
 
 @in_float32("out")

@@ -142,6 +142,24 @@ def estimated(given: Case, policy: Any, **options: Any) -> Estimate:
 MODELS = [
     "gpt", "char_lstm", "dcgan", "fine_tune", "image_classifier", "unet", "vae", "vit",
 ]  # fmt: skip
+
+
+def under_autocast(given: Case) -> Case:
+    """Return a case that runs its model under autocast, and its loss in float32."""
+    make_model, inputs, loss_fn, make_optimizer = given
+
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = make_model()
+
+        def forward(self, *inputs: Any) -> Any:
+            with offgrad.autocast("cpu", dtype=offgrad.bfloat16):
+                return self.model(*inputs)
+
+    return Cast, inputs, lambda out: loss_fn(out.float()), make_optimizer
+
+
 EXACT = [None, "keep", "pool", "recompute", "cast:bfloat16"]
 
 
@@ -508,3 +526,12 @@ def test_it_lets_go_of_the_model_and_its_inputs() -> None:
         assert [each() for each in died] == [None, None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("policy", ["keep", "pool"])
+@pytest.mark.parametrize("name", ["gpt", "vit", "image_classifier"])
+def test_peaks_under_autocast(name: str, policy: str, examples: Callable[[str], Any]) -> None:
+    given = under_autocast(case(name, examples))
+    result = estimated(given, policy)
+    peaks = real_peaks(given, offgrad.offload(policy))
+    assert result.peak_nbytes == pytest.approx(max(peaks[1:]), rel=0.05)
