@@ -1,15 +1,61 @@
 """Tables of text, for terminals and notebooks."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.measure import Measurement
     from rich.table import Table
+    from rich.text import Text
 
 WIDTH = 100
 """The maximum width of a table as text."""
+
+
+# A line may end after these; only where that leaves too much, after those of the next level.
+_BREAKS = (r"(?<=[,; ])", r"(?<=[.|/])", r"(?<=[:=_-])")
+
+
+class Name:
+    """A cell with words, such as a policy or the name of a module, folded between its parts."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
+        from rich.text import Text  # slow to import
+
+        yield Text("\n".join(folded(self._text, options.max_width)))
+
+    def __rich_measure__(self, console: "Console", options: "ConsoleOptions") -> "Measurement":
+        from rich.measure import Measurement
+
+        return Measurement(1, max(map(len, folded(self._text, options.max_width))))
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Return lines of at most `width` characters, broken between parts, and within them if one is
+    longer than that.
+    """
+    lines = [""]
+    for piece in _pieces(text, max(width, 1), _BREAKS):
+        if len(lines[-1]) + len(piece.rstrip()) > width and lines[-1]:
+            lines.append("")
+        lines[-1] += piece
+    return [each.rstrip() for each in lines]
+
+
+def _pieces(text: str, width: int, breaks: tuple[str, ...]) -> list[str]:
+    """Return the parts of a text: split no further than to make them fit."""
+    if len(text) <= width or not text:
+        return [text]
+    if not breaks:
+        return [text[at : at + width] for at in range(0, len(text), width)]
+    parts = [each for each in re.split(breaks[0], text) if each]
+    return [piece for each in parts for piece in _pieces(each, width, breaks[1:])]
 
 
 @dataclass(frozen=True)
@@ -38,7 +84,8 @@ class Grid:
             else:
                 table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
-            table.add_row(*map(Text, row))  # a name may look like markup
+            names, figures = row[: self.texts], row[self.texts :]
+            table.add_row(*map(Name, names), *map(Text, figures))  # a name may look like markup
         return table
 
     def html(self) -> str:

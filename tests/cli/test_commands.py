@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 import offgrad
+from offgrad._display import Name, folded
 from offgrad.cli import _COMMANDS, main
-from offgrad.cli.terminal import Name, any_encoding, folded, print_table
+from offgrad.cli.terminal import any_encoding, print_table
 from offgrad.prediction import SaveRecorder
 
 SPILLING = sorted(_COMMANDS.keys() - {"warmup"})

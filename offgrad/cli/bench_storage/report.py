@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 import offgrad
+from offgrad._display import Name
 from offgrad.cli.bench_storage.loops import MB, label
 from offgrad.cli.bench_storage.measure import SIZES, Cell, Rates
 from offgrad.cli.bench_storage.workload import Workload
 from offgrad.cli.machine import describe_machine
-from offgrad.cli.terminal import Name, print_table
+from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes
 
 _GB = 1e9

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import offgrad
+from offgrad._display import Name
 from offgrad.cli.compare.config import REFERENCE, Config
 from offgrad.cli.compare.dataset import Bytes
 from offgrad.cli.compare.groups import Plan
@@ -28,7 +29,7 @@ from offgrad.cli.compare.progress import SilentDisplay
 from offgrad.cli.compare.results import CRASHED, FINISHED, Run
 from offgrad.cli.compare.runner import run_workers
 from offgrad.cli.machine import describe_machine
-from offgrad.cli.terminal import Name, print_table
+from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes
 
 LARGEST = "largest.json", "largest.csv"

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 import offgrad
+from offgrad._display import Name
 from offgrad.cli.compare.comparison import Comparison
 from offgrad.cli.compare.results import CRASHED, OUT_OF_MEMORY, Quartiles, Run
 from offgrad.cli.machine import describe_machine
-from offgrad.cli.terminal import Name, print_table
+from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes
 
 NOT_AVAILABLE = "-"

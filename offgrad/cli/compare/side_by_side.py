@@ -8,9 +8,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from offgrad._display import Name
 from offgrad.cli.drive import drive_in_words
 from offgrad.cli.errors import BadValue
-from offgrad.cli.terminal import Name, print_table
+from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes
 
 _KEYS = {"machine", "config", "runs"}

@@ -8,9 +8,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from offgrad._display import Name
 from offgrad.cli.errors import BadValue
 from offgrad.cli.folders import check_spill_directory
-from offgrad.cli.terminal import Name, print_table
+from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes
 from offgrad.policies import parse_policy
 from offgrad.policies.rule_matches import check_ops

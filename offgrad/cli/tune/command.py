@@ -10,13 +10,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from offgrad._display import Name
 from offgrad.cli import trailing
 from offgrad.cli.errors import BadValue
 from offgrad.cli.replay.command import load, machine_for, table
 from offgrad.cli.run.live import show
 from offgrad.cli.saves import StepSaves
 from offgrad.cli.script import Script
-from offgrad.cli.terminal import Name, print_table
+from offgrad.cli.terminal import print_table
 from offgrad.memory import format_nbytes, parse_nbytes
 from offgrad.prediction import Machine, Recording, choose
 from offgrad.prediction.plan import Choice
