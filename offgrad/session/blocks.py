@@ -74,13 +74,15 @@ class Blocks:
         """End the innermost block of this thread.
 
         Raises:
-            RuntimeError: none is left.
+            RuntimeError: none is left, or only those of other threads.
         """
         thread = get_ident()
         if not self._running:
             raise RuntimeError(f"{session} was exited more often than it was entered; use `with`")
-        if thread not in self._running:  # entered by another thread
-            thread = next(iter(self._running))
+        if thread not in self._running:
+            raise RuntimeError(
+                f"{session} was entered by another thread, whose tensors it offloads: exit it there"
+            )
         self._running[thread] -= 1
         self._end_hook()
         for hooks in [each for each in active_hooks(session) if each.call is None][:1]:

@@ -432,3 +432,25 @@ def test_models_that_contain_themselves() -> None:
 def test_bad_policies(call: Callable[[], object], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
+
+
+def test_a_session_ends_where_it_was_entered() -> None:
+    session = offgrad.offload("disk")
+    errors: list[str] = []
+
+    def leave() -> None:
+        with pytest.raises(RuntimeError) as caught:
+            session.__exit__(None, None, None)
+        errors.append(str(caught.value))
+
+    session.__enter__()
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert "was entered by another thread" in errors[0]
+    session.__exit__(None, None, None)
+    offgrad.ones(600, 600, requires_grad=True).square()
+    assert not session.ledger.rows
+    for context in (session, offgrad.offload_model("disk")):
+        with pytest.raises(RuntimeError, match="exited more often than it was entered; use `with`"):
+            context.__exit__(None, None, None)
