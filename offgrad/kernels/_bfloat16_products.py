@@ -35,6 +35,9 @@ MIN_SIDE = 32
 _ROWS = 96
 """Rows of a block of a: whole tiles of either height."""
 
+_MAX_PANELS_NBYTES = 4 << 20
+"""Bytes of the panels of b that are packed at a time, unless one panel takes more."""
+
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _SQUARE = 16
 _ZERO16, _ZERO32, _ZERO = np.uint16(0), np.uint32(0), np.float32(0)
@@ -66,8 +69,10 @@ def multiply_tile(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     (rows, depth), columns = a.shape, b.shape[1]
     pairs = -(-depth // DEPTH) * DEPTH // 2
     start = np.zeros(columns, np.float32) if bias is None else as_float(bias)
+    panel = pairs * WIDTH * 4
+    panels = min(-(-columns // WIDTH), max(1, _MAX_PANELS_NBYTES // panel))
     sizes = [
-        -(-columns // WIDTH) * pairs * WIDTH * 4,  # panels of b
+        panels * panel,  # of b
         _ROWS * pairs * 4,  # a block of a
         MAX_HEIGHT * WIDTH * 4,  # sums of a tile
         _SQUARE * _SQUARE * 4,
@@ -78,7 +83,7 @@ def multiply_tile(a: Array, b: Array, out: Array, bias: Array | None) -> None:
         places.append(places[-1] + size)
     bfloat16_product_loop(
         _bfloat16_tiles.kind(name),
-        (rows, depth, columns, pairs, _bfloat16_tiles.height(name)),
+        (rows, depth, columns, pairs, panels * WIDTH, _bfloat16_tiles.height(name)),
         tuple([each // 2 for each in (*a.strides, *b.strides, out.strides[0])]),
         (a.ctypes.data, b.ctypes.data, start.ctypes.data, out.ctypes.data),
         (*places, _bfloat16_tiles.config_address()),
@@ -184,28 +189,27 @@ def write_tile(sums: int, bias: int, out: int, out_stride: int, rows: int, colum
 
 @jit
 def bfloat16_product_loop(kind: Any, sizes: Any, strides: Any, addresses: Any, places: Any) -> None:
-    rows, depth, columns, pairs, height = sizes
+    rows, depth, columns, pairs, group, height = sizes
     a_row, a_depth, b_row, b_column, c_stride = strides
     a, b, bias, c = addresses
     panels, block, sums, square, config = places
-    for left in range(0, columns, WIDTH):
-        width = min(WIDTH, columns - left)
-        from_ = b + 2 * left * b_column
-        pack_panel(from_, b_row, b_column, depth, width, pairs, panels + 4 * left * pairs)
-    begin(kind, config)
-    for first in range(0, rows, _ROWS):
-        count = min(_ROWS, rows - first)
-        source, stride = a + 2 * first * a_row, 2 * a_row
-        if a_depth != 1 or depth != 2 * pairs or count % height != 0:
-            whole = (count + height - 1) // height * height
-            pack_rows(source, a_row, a_depth, count, whole, depth, pairs, block, square)
-            source, stride = block, 4 * pairs
-        for left in range(0, columns, WIDTH):
-            width = min(WIDTH, columns - left)
-            for i in range(0, count, height):
-                multiply_pairs(
-                    kind, source + i * stride, stride, panels + 4 * left * pairs, pairs, sums
-                )
-                to = c + 2 * ((first + i) * c_stride + left)
-                write_tile(sums, bias + 4 * left, to, c_stride, min(height, count - i), width)
-    end(kind)
+    for begun in range(0, columns, group):
+        ended = min(begun + group, columns)
+        for left in range(begun, ended, WIDTH):
+            from_, to = b + 2 * left * b_column, panels + 4 * (left - begun) * pairs
+            pack_panel(from_, b_row, b_column, depth, min(WIDTH, ended - left), pairs, to)
+        begin(kind, config)
+        for first in range(0, rows, _ROWS):
+            count = min(_ROWS, rows - first)
+            source, stride = a + 2 * first * a_row, 2 * a_row
+            if a_depth != 1 or depth != 2 * pairs or count % height != 0:
+                whole = (count + height - 1) // height * height
+                pack_rows(source, a_row, a_depth, count, whole, depth, pairs, block, square)
+                source, stride = block, 4 * pairs
+            for left in range(begun, ended, WIDTH):
+                panel, width = panels + 4 * (left - begun) * pairs, min(WIDTH, ended - left)
+                for i in range(0, count, height):
+                    multiply_pairs(kind, source + i * stride, stride, panel, pairs, sums)
+                    to = c + 2 * ((first + i) * c_stride + left)
+                    write_tile(sums, bias + 4 * left, to, c_stride, min(height, count - i), width)
+        end(kind)

@@ -68,6 +68,17 @@ def test_values(
     _check(a, b, rng.normal(size=m).astype(BFLOAT16))
 
 
+def test_panels_in_groups(
+    name: str, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    a, b, bias = (rng.normal(size=each).astype(BFLOAT16) for each in ((99, 70), (70, 333), (333,)))
+    whole = _check(a, b, bias)
+    monkeypatch.setattr(_bfloat16_products, "_MAX_PANELS_NBYTES", 3 * 96 * 64)
+    np.testing.assert_array_equal(_check(a, b, bias), whole)
+    monkeypatch.setattr(_bfloat16_products, "_MAX_PANELS_NBYTES", 1)
+    np.testing.assert_array_equal(_check(a, b, bias), whole)
+
+
 @pytest.mark.parametrize("batches", [((3,), (3,)), ((2, 3), (2, 3)), ((4, 1), (2,)), ((), (5,))])
 def test_batches(name: str, batches: Any, rng: np.random.Generator) -> None:
     a = rng.normal(size=(*batches[0], 70, 65)).astype(BFLOAT16)
