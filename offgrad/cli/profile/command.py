@@ -219,4 +219,6 @@ def write(prof: Profile, folder: Path) -> tuple[list[str], list[str]]:
             written.append(name)
         except OSError as error:  # a full drive
             failures.append(f"{name}: {error.strerror or error}")
+            with suppress(OSError):
+                (folder / name).unlink()  # half a file
     return written, failures

@@ -9,7 +9,10 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
+import offgrad
+from offgrad.cli.profile.command import write
 from offgrad.prediction import Recording
+from offgrad.profiler import profile
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -118,3 +121,26 @@ def test_with_saves_figures_are_those_of_keep_and_it_says_so(run: Run, tmp_path:
         note = "with --saves all figures are those of the policy keep"
         assert result.stderr.rstrip().endswith(note) is not has_session
     assert "those of the policy keep" in " ".join(run("profile", "--help").stdout.split())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are POSIX's")
+def test_a_full_drive_leaves_no_half_written_file(tmp_path: Path) -> None:
+    import resource
+
+    with profile() as prof:
+        offgrad.ones(300, 300, requires_grad=True).square().sum().backward()
+    _, failures = write(prof, tmp_path)
+    assert not failures
+    for each in tmp_path.iterdir():
+        each.unlink()
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+    try:
+        written, failures = write(prof, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    assert not written
+    assert [each.partition(":")[0] for each in failures] == [
+        "profile.json", "trace.json", "memory.png", "report.html"
+    ]  # fmt: skip
+    assert not [*tmp_path.iterdir()]
