@@ -13,7 +13,7 @@ _PACKAGES = ("offgrad", "numpy", "numba", "ml_dtypes", "zarr", "numcodecs")
 
 
 def show_config(mode: str = "stdout") -> dict[str, dict[str, Any]] | None:
-    """Print versions, CPU, BLAS and the kernels it runs, threads, backend and spill directory.
+    """Print versions, CPU, BLAS and its kernels, threads, offgrad's kernels and spill directory.
 
     Args:
         mode: "stdout" prints and returns None; "dicts" returns the same as dictionaries.

@@ -85,10 +85,11 @@ _last_saves: dict[Path, Save] = {}  # in the background, by folder
 
 
 @functools.cache
-def _end_saves_at_exit() -> None:
-    """Do so before stores are closed: called when the stores of paged tensors have been opened.
+def _wait_at_exit() -> None:
+    """Let Python's exit wait for saves before it closes stores.
 
-    Some stores are closed before the handlers of `atexit` run (see `offgrad_storage`).
+    Handlers run in reverse order, so this comes after the stores of paged tensors were opened. Some
+    stores are closed before the handlers of `atexit` run (see `offgrad_storage`).
     """
     getattr(threading, "_register_atexit", atexit.register)(_end_saves)
     atexit.register(_end_saves)
@@ -173,7 +174,7 @@ def save(
 
     if not background:
         return Save(target, write, False)
-    _end_saves_at_exit()
+    _wait_at_exit()
     with masked:  # else Ctrl-C could leave a save that the next one does not know
         result = _last_saves[folder.resolve()] = Save(target, write, True)
     return result

@@ -55,12 +55,12 @@ def elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> Non
     In one call if `out` is small or not contiguous.
 
     Args:
-        function: works on arrays of any number of dimensions; it gets many 16-bit floats as
-            float32.
+        function: works on arrays of any number of dimensions; it gets 16-bit floats as float32,
+            unless it is one of NumPy's and they are few.
         out: the results.
         arrays: they broadcast to the shape of `out`.
     """
-    if is_half(out.dtype) and out.size > FEW:
+    if is_half(out.dtype) and (out.size > FEW or type(function) is not np.ufunc):
         elementwise_flat(function, out, *arrays)
     else:
         _elementwise(function, out, *arrays)

@@ -28,7 +28,6 @@ FEW = 1024
 _SINGLE = np.dtype(np.float32)
 _COST = 2  # of an element, in the time that kernels spend on one
 
-
 converting: set[str] = set()
 """The names of the kernels that `in_float32` decorates."""
 
@@ -151,24 +150,20 @@ def arithmetic(function: Any, a: Array, b: Array, out: Array) -> None:
         out: [n].
     """
     code, x, result = _CODES[function], a.view(BITS[2]), out.view(BITS[2])
-    is_float16 = out.dtype.kind == "f"
+    of_arrays, by_number = _FLOAT16_LOOPS if out.dtype.kind == "f" else _BFLOAT16_LOOPS
     if b.size == 1:
-        number, by_number = (
-            np.float32(b[0]),
-            _float16_by_number if is_float16 else _bfloat16_by_number,
-        )
-        parallel_for(
-            lambda start, stop: by_number(code, x[start:stop], number, result[start:stop]),
-            out.size,
-            merge=True,
-        )
-        return
-    y, loop = b.view(BITS[2]), _float16_arithmetic if is_float16 else _bfloat16_arithmetic
-    parallel_for(
-        lambda start, stop: loop(code, x[start:stop], y[start:stop], result[start:stop]),
-        out.size,
-        merge=True,
-    )
+        number = np.float32(b[0])
+
+        def run(start: int, stop: int) -> None:
+            by_number(code, x[start:stop], number, result[start:stop])
+
+    else:
+        y = b.view(BITS[2])
+
+        def run(start: int, stop: int) -> None:
+            of_arrays(code, x[start:stop], y[start:stop], result[start:stop])
+
+    parallel_for(run, out.size, merge=True)
 
 
 _SIGN, _MAGNITUDE, _INFINITY, _QUIET = (
@@ -232,6 +227,14 @@ def _of_float16(bits: Any) -> Any:
     return np.uint32(np.float32(number).view(np.uint32) | special | sign)
 
 
+@inlined
+def _combined(code: int, x_bits: Any, y: Any) -> Any:
+    """Return the bits of a sum (0), difference (1) or product (2)."""
+    x = np.uint32(x_bits).view(np.float32)
+    result = x * y if code == 2 else x + y if code == 0 else x - y
+    return np.float32(result).view(np.uint32)
+
+
 @jit
 def _from_bfloat16(source: Any, target: Any) -> None:
     for i in range(source.size):
@@ -257,34 +260,30 @@ def _to_float16(source: Any, target: Any) -> None:
 
 
 @jit
-def _bfloat16_arithmetic(code: int, a: Any, b: Any, out: Any) -> None:
+def _bfloat16_arrays(code: int, a: Any, b: Any, out: Any) -> None:
     for i in range(out.size):
-        x = np.uint32(_of_bfloat16(a[i])).view(np.float32)
         y = np.uint32(_of_bfloat16(b[i])).view(np.float32)
-        result = x * y if code == 2 else x + y if code == 0 else x - y
-        out[i] = bfloat16_bits(np.float32(result).view(np.uint32))
-
-
-@jit
-def _float16_arithmetic(code: int, a: Any, b: Any, out: Any) -> None:
-    for i in range(out.size):
-        x = np.uint32(_of_float16(a[i])).view(np.float32)
-        y = np.uint32(_of_float16(b[i])).view(np.float32)
-        result = x * y if code == 2 else x + y if code == 0 else x - y
-        out[i] = float16_bits(np.float32(result).view(np.uint32))
+        out[i] = bfloat16_bits(_combined(code, _of_bfloat16(a[i]), y))
 
 
 @jit
 def _bfloat16_by_number(code: int, a: Any, y: Any, out: Any) -> None:
     for i in range(out.size):
-        x = np.uint32(_of_bfloat16(a[i])).view(np.float32)
-        result = x * y if code == 2 else x + y if code == 0 else x - y
-        out[i] = bfloat16_bits(np.float32(result).view(np.uint32))
+        out[i] = bfloat16_bits(_combined(code, _of_bfloat16(a[i]), y))
+
+
+@jit
+def _float16_arrays(code: int, a: Any, b: Any, out: Any) -> None:
+    for i in range(out.size):
+        y = np.uint32(_of_float16(b[i])).view(np.float32)
+        out[i] = float16_bits(_combined(code, _of_float16(a[i]), y))
 
 
 @jit
 def _float16_by_number(code: int, a: Any, y: Any, out: Any) -> None:
     for i in range(out.size):
-        x = np.uint32(_of_float16(a[i])).view(np.float32)
-        result = x * y if code == 2 else x + y if code == 0 else x - y
-        out[i] = float16_bits(np.float32(result).view(np.uint32))
+        out[i] = float16_bits(_combined(code, _of_float16(a[i]), y))
+
+
+_BFLOAT16_LOOPS = _bfloat16_arrays, _bfloat16_by_number
+_FLOAT16_LOOPS = _float16_arrays, _float16_by_number

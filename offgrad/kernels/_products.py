@@ -57,7 +57,7 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
     """
     inner = a.shape[-1]
     is_small = out.size * inner <= DIRECT_COST or library() is None
-    if is_half(out.dtype) and is_converted(a, b, out):
+    if out.itemsize == 2 and is_half(out.dtype) and is_converted(a, b, out):
         _in_float32(a, b, out, bias)
         return
     if inner == 1 and out.size > BLOCK:

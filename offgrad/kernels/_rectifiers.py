@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._chunks import CHUNK, by_loop, elementwise, elementwise_flat
+from offgrad.kernels._chunks import CHUNK, by_loop, elementwise, elementwise_flat, keep_where
 from offgrad.kernels._jit import Kernel, jit
-from offgrad.kernels._piecewise import _is_compiled, _numbers, keep_where
+from offgrad.kernels._piecewise import _is_compiled, _numbers
 
 
 def relu(x: Array, out: Array) -> None:
@@ -48,7 +48,7 @@ def hardswish_backward(grad: Array, x: Array, out: Array) -> None:
     def with_numpy(grad: Array, x: Array, out: Array) -> None:
         slope = np.where(x >= 3, 1, x / 3 + 0.5)
         np.multiply(grad, slope, out=out)
-        keep_where(~(x <= -3), out)
+        keep_where(out, lambda start, stop: ~(x[start:stop] <= -3), out)
 
     _run(_hardswish_backward_loop, with_numpy, out, grad, x)
 
@@ -109,8 +109,6 @@ def _run_many(loop: Kernel[..., None], with_numpy: Any, out: Array, *arrays: Arr
     """As `_run`, but few elements are not worth the compilation of a loop."""
     if out.size > CHUNK and out.dtype == np.float32 and _is_compiled(out):
         by_loop(loop, out, *arrays)
-    elif out.dtype.itemsize == 2:
-        elementwise_flat(with_numpy, out, *arrays)
     else:
         elementwise(with_numpy, out, *arrays)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from offgrad import kernels
 from offgrad._config import cpu_name
+from offgrad.kernels import _bfloat16_tiles
 
 
 def describe_machine() -> dict[str, Any]:
@@ -23,4 +24,5 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "kernels": kernels.backend(),
+        "bfloat16_products": _bfloat16_tiles.instructions() or "float32",
     }

@@ -70,9 +70,6 @@ def are_large(a: Array, b: Array) -> bool:
     return kernels.is_large(a.size * b.size) and kernels.is_large(np.broadcast(a, b).size)
 
 
-is_half = kernels.is_half
-
-
 def rounded_once(function: Callable[..., Any], dtype: np.dtype[Any], *arrays: Array) -> Array:
     """Return what ``function(*arrays, out)`` writes in float32 as `dtype`, which has 2 bytes."""
     out = memory.empty(np.broadcast_shapes(*[each.shape for each in arrays]), dtype)
@@ -101,7 +98,7 @@ def conj(tensor: "Tensor") -> "Tensor":
 
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return float32 for float16 and bfloat16, else `dtype`."""
-    return np.dtype(np.float32) if is_half(dtype) else dtype
+    return np.dtype(np.float32) if kernels.is_half(dtype) else dtype
 
 
 def wide(array: Array) -> Array:
@@ -144,7 +141,7 @@ class Broadcasting(Op):
 
         As in PyTorch, a number `b` is not rounded to float16 or bfloat16 first.
         """
-        if b.size != 1 or b.dtype is dtype or not is_half(dtype):
+        if b.size != 1 or b.dtype is dtype or not kernels.is_half(dtype):
             return compute(ufunc, *self.operands(dtype, a, b))
         a, _ = self.operands(dtype, a, b)  # records the dtypes; the number stays as it is
         return rounded_once(ufunc, dtype, a, converted(b, np.dtype(np.float32)))
@@ -231,7 +228,11 @@ def operands(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor,
 
 def factors(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
     """Return what `operands` returns; beside 2-byte floats a number `b` stays float32."""
-    if isinstance(a, TensorBase) and is_half(a._array.dtype) and not isinstance(b, TensorBase):
+    if (
+        isinstance(a, TensorBase)
+        and kernels.is_half(a._array.dtype)
+        and not isinstance(b, TensorBase)
+    ):
         dtype = common_dtype(a, check_operand(b, where))
         return a, as_tensor_of(b, wide_dtype(dtype), where), dtype
     return operands(where, a, b)

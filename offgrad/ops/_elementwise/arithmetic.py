@@ -13,7 +13,6 @@ from offgrad.ops._core.broadcasting import (
     compute,
     conj,
     factors,
-    is_half,
     no_bools,
     operands,
     rounded_once,
@@ -55,7 +54,7 @@ class Add(Broadcasting):
         a, b = self.operands(dtype, a, b)
         self.alpha = alpha
         if alpha != 1:
-            if is_half(dtype):
+            if kernels.is_half(dtype):
                 factor = np.float32(dtype.type(alpha))  # as in PyTorch
                 return rounded_once(lambda a, b, out: self.ufunc(a, b * factor, out), dtype, a, b)
             b = b * dtype.type(alpha)
@@ -140,7 +139,7 @@ class Div(Broadcasting):
             return self.computed(np.true_divide, dtype, a, b)
         if rounding_mode == "trunc":
             return self.computed(_truncating_division, dtype, a, b)
-        is_large = are_large(a, b) and not is_half(dtype)
+        is_large = are_large(a, b) and not kernels.is_half(dtype)
         floor_divide = kernels.floor_divide if is_large else np.floor_divide
         return self.computed(floor_divide, dtype, a, b)
 

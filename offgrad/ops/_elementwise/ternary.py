@@ -12,7 +12,6 @@ from offgrad.ops._core.broadcasting import (
     Broadcasting,
     compute,
     conj,
-    is_half,
     rounded_once,
 )
 from offgrad.ops._core.dtypes import (
@@ -36,7 +35,7 @@ class Lerp(Broadcasting):
         """Start from the nearer end: exact at both."""
         self.weight = weight
         start, end = self.operands(start.dtype, start, end)
-        number_type = np.float32 if is_half(start.dtype) else start.dtype.type
+        number_type = np.float32 if kernels.is_half(start.dtype) else start.dtype.type
         number = number_type(weight)
         near_start = abs(number) < 0.5
         factor = number if near_start else number - number_type(1)
@@ -46,7 +45,7 @@ class Lerp(Broadcasting):
             np.multiply(out, factor, out=out)
             np.add(out, start if near_start else end, out=out)
 
-        if is_half(start.dtype):
+        if kernels.is_half(start.dtype):
             return rounded_once(interpolate, start.dtype, start, end)
         return _by_pieces(interpolate, start, end)
 
@@ -98,7 +97,7 @@ def _by_pieces(function: Callable[..., None], *arrays: Array) -> Array:
 
 def _added(ufunc: np.ufunc, a: Array, b: Array, c: Array, value: Any) -> Array:
     """Return ``a + ufunc(value * b, c)``, in the order of PyTorch."""
-    if not is_half(a.dtype):
+    if not kernels.is_half(a.dtype):
         return compute(np.add, a, ufunc(b if value == 1 else b * a.dtype.type(value), c))
     factor = np.float32(value)
     return rounded_once(lambda a, b, c, out: np.add(a, ufunc(b * factor, c), out), a.dtype, a, b, c)

@@ -8,7 +8,6 @@ import numpy as np
 from offgrad import kernels, memory
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, numpy_dtype
-from offgrad.ops._core.broadcasting import is_half
 from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import (
     category,
@@ -370,7 +369,7 @@ def hardshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
         RuntimeError: if `lambd` does not fit into float16 or bfloat16 of `input`.
     """
     tensor = real_floating(input, "hardshrink")
-    if is_half(tensor._array.dtype):
+    if kernels.is_half(tensor._array.dtype):
         lambd = float(element(lambd, tensor._array.dtype, "hardshrink"))
     return Hardshrink.apply(tensor, lambd=float(lambd))
 
