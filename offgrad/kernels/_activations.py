@@ -6,7 +6,7 @@ broadcast to `out`, which is C-contiguous; 16-bit floats are computed in float32
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
@@ -121,7 +121,7 @@ def glu(x: Array, out: Array) -> None:
         out: [N, L], likewise.
     """
     if uses_numba(x, out):
-        parallel_for(lambda start, stop: _glu_loop(x, out, start, stop), out.size)
+        parallel_for(partial(_glu_loop, x, out), out.size, merge=True)
     else:
         _glu_numpy(x, out)
 
@@ -135,7 +135,7 @@ def glu_backward(grad: Array, x: Array, dx: Array) -> None:
         dx: as x.
     """
     if uses_numba(grad, x, dx):
-        parallel_for(lambda start, stop: _glu_backward_loop(grad, x, dx, start, stop), grad.size)
+        parallel_for(partial(_glu_backward_loop, grad, x, dx), grad.size, merge=True)
     else:
         _glu_backward_numpy(grad, x, dx)
 
@@ -244,7 +244,8 @@ def _mish_backward(grad: Array, x: Array, out: Array) -> None:
 
 
 @jit
-def _sigmoid_loop(x: Any, out: Any) -> None:
+def _sigmoid_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     number = x.dtype.type
     zero, one = number(0), number(1)
     for i in range(x.size):
@@ -254,13 +255,17 @@ def _sigmoid_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _quadratic_backward_loop(grad: Any, y: Any, out: Any, a: Any, b: Any, c: Any) -> None:
+def _quadratic_backward_loop(
+    grad: Any, y: Any, out: Any, a: Any, b: Any, c: Any, start: int, stop: int
+) -> None:
+    grad, y, out = grad[start:stop], y[start:stop], out[start:stop]
     for i in range(y.size):
         out[i] = grad[i] * quadratic(y[i], a, b, c)
 
 
 @jit
-def _silu_loop(x: Any, out: Any) -> None:
+def _silu_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     number = x.dtype.type
     zero, one = number(0), number(1)
     for i in range(x.size):
@@ -270,7 +275,8 @@ def _silu_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _silu_backward_loop(grad: Any, x: Any, out: Any) -> None:
+def _silu_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
+    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
     number = x.dtype.type
     zero, one = number(0), number(1)
     for i in range(x.size):
@@ -283,7 +289,8 @@ def _silu_backward_loop(grad: Any, x: Any, out: Any) -> None:
 
 
 @jit
-def _softplus_loop(x: Any, out: Any, beta: Any, threshold: Any) -> None:
+def _softplus_loop(x: Any, out: Any, beta: Any, threshold: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     number = x.dtype.type
     zero = number(0)
     for i in range(x.size):
@@ -295,7 +302,10 @@ def _softplus_loop(x: Any, out: Any, beta: Any, threshold: Any) -> None:
 
 
 @jit
-def _softplus_backward_loop(grad: Any, x: Any, out: Any, beta: Any, threshold: Any) -> None:
+def _softplus_backward_loop(
+    grad: Any, x: Any, out: Any, beta: Any, threshold: Any, start: int, stop: int
+) -> None:
+    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
     number = x.dtype.type
     zero, one = number(0), number(1)
     for i in range(x.size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -62,9 +63,7 @@ def gather(x: Array, index: Array, dim: int, out: Array) -> None:
     layout = _Layout(x, out, index, dim)
     arrays = x.reshape(-1).view(bits), _vector(index), out.reshape(-1).view(bits)
     parallel_for(
-        lambda start, stop: _gather_loop(*arrays, *layout.numbers, start, stop),
-        layout.rows,
-        layout.width,
+        partial(_gather_loop, *arrays, *layout.numbers), layout.rows, layout.width, merge=True
     )
 
 
@@ -122,25 +121,20 @@ def _where(out: Array, index: Array, dim: int) -> tuple[Any, ...]:
 def _scatter(action: int, out: Array, index: Array, source: Array, dim: int) -> None:
     layout = _Layout(out, source, index, dim)
     arguments = out.reshape(-1), _vector(index), source.reshape(-1), action, *layout.numbers
-    planes, rows = layout.rows // layout.rows_in_plane, layout.rows
+    planes, rows, width = layout.rows // layout.rows_in_plane, layout.rows, layout.width
     if planes > 1 or layout.step == 0:  # planes on different threads
-        per_plane, width = layout.rows_in_plane, layout.width
+        per_plane = layout.rows_in_plane
         parallel_for(
-            lambda start, stop: _scatter_loop(
-                *arguments, 0, width, start * per_plane, stop * per_plane
-            ),
-            planes,
-            per_plane * width,
+            partial(_scatter_loop, *arguments, 0, per_plane), planes, per_plane * width, merge=True
         )
     else:  # columns on different threads: as wide as possible, since lines of the cache are read
-        width, threads = layout.width, get_num_threads()
+        threads = get_num_threads()
         columns = max(_MIN_COLUMNS, -(-width // (1 if threads == 1 else 2 * threads)))
         parallel_for(
-            lambda start, stop: _scatter_loop(
-                *arguments, start * columns, min(stop * columns, width), 0, rows
-            ),
+            partial(_scatter_loop, *arguments, columns, rows),
             -(-width // columns),
             rows * columns,
+            merge=True,
         )
 
 
@@ -249,12 +243,16 @@ def _scatter_loop(
     index_rows: int,
     index_row_step: int,
     index_step: int,
-    first: int,
-    last: int,
+    columns: int,
+    rows: int,
     start: int,
     stop: int,
 ) -> None:
-    for row in range(start, stop):
+    # A range has so many whole rows, or so many columns of all rows.
+    first, last, top, bottom = 0, width, start * rows, stop * rows
+    if columns > 0:
+        first, last, top, bottom = start * columns, min(stop * columns, width), 0, rows
+    for row in range(top, bottom):
         base = (row // rows_in_plane) * plane
         part = target[base : base + plane]
         at = index[(row % index_rows) * index_row_step :]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from ctypes import addressof, c_char
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from offgrad.kernels._arrays import Array, flat, same_shape
 from offgrad.kernels._jit import uses_numba
-from offgrad.kernels._parallel import BLOCK, parallel_for
+from offgrad.kernels._parallel import BLOCK, in_ranges
 
 Columns = Mapping[str, Sequence[Array | None]]
 """For each role, the arrays of all rows; only those of the first role are never None."""
@@ -186,7 +187,7 @@ class ArrayTable:
         return bool((starts[order[1:]] < ends[order[:-1]]).any())
 
     def run(self, loop: Callable[..., None], factors: Sequence[float], *arguments: Any) -> None:
-        """Call ``loop(first, last, table, numbers, factors, *arguments)`` for ranges of the rows.
+        """Call ``loop(table, numbers, factors, *arguments, start, stop)`` for ranges of the rows.
 
         Rows of more than `BLOCK` elements are split before. `numbers` are of the columns' dtypes,
         for `arrays_at`, and `factors` of that of the first.
@@ -197,17 +198,13 @@ class ArrayTable:
         arguments = numbers, tuple(np.array(factors, row[0].dtype)), *arguments
         table = self._table
         if np.add.reduce(table[0]) <= BLOCK:
-            loop(0, table.shape[1], table, *arguments)
+            loop(table, *arguments, 0, table.shape[1])
             return
         table = _split(table, np.array([each.itemsize for each in numbers]))
         # A row belongs to the range in which its first element is, counted over all rows.
         ranges = (table[0].cumsum() - table[0]) // BLOCK
         bounds = [*np.flatnonzero(np.diff(ranges, prepend=-1)).tolist(), table.shape[1]]
-        parallel_for(
-            lambda start, stop: loop(bounds[start], bounds[stop], table, *arguments),
-            len(bounds) - 1,
-            BLOCK,
-        )
+        in_ranges(partial(loop, table, *arguments), bounds)
 
 
 def _split(table: Array, itemsizes: Array) -> Array:

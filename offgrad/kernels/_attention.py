@@ -23,7 +23,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._attention_heads import backward, forward, head_cost
+from offgrad.kernels._attention_heads import backward, forward
 from offgrad.kernels._attention_heads import usable as heads_usable
 from offgrad.kernels._attention_tiles import Dropout, softmax_tile, softmax_tile_backward
 from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
@@ -72,8 +72,7 @@ def attention(
     dropping = Dropout.of(dropout_p, seed, offset)
     cost = rows * keys * (q.shape[3] + v.shape[3])
     if heads_usable(q, k, v, out, lse):
-        body = forward(q, k, v, out, lse, scale, causal, dropping, mask)
-        _over_heads(body, batch * heads, head_cost(q, v))
+        forward(q, k, v, out, lse, scale, causal, dropping, mask)
         return
 
     def run_heads(start: int, stop: int) -> None:
@@ -127,8 +126,7 @@ def attention_backward(
     dropping = Dropout.of(dropout_p, seed, offset)
     cost = 2 * rows * keys * (q.shape[3] + v.shape[3])
     if heads_usable(q, k, v, grad, out, lse, dq, dk, dv):
-        body = backward((grad, q, k, v, out), lse, (dq, dk, dv), scale, causal, dropping, mask)
-        _over_heads(body, batch * heads, head_cost(q, v))
+        backward((grad, q, k, v, out), lse, (dq, dk, dv), scale, causal, dropping, mask)
         return
 
     def run_heads(start: int, stop: int) -> None:

@@ -7,6 +7,7 @@ of a head are copied in the order in which products read them, into memory that 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._attention_loops import attention_backward_loop, attention_loop, register
 from offgrad.kernels._attention_tiles import Dropout
 from offgrad.kernels._jit import uses_numba
-from offgrad.kernels._parallel import Body
+from offgrad.kernels._parallel import num_workers, parallel_for
 from offgrad.kernels._product_tiles import vector_shape
 
 _MASK64 = 2**64 - 1
@@ -38,12 +39,6 @@ def usable(q: Array, k: Array, v: Array, *others: Array | None) -> bool:
     )
 
 
-def head_cost(q: Array, v: Array) -> int:
-    """Return the cost of a head for `parallel_for`, which also bounds the copies of a range."""
-    (rows, width), (keys, value_width) = q.shape[2:], v.shape[2:]
-    return int(rows * keys // 2 + (rows + keys) * max(width, value_width))
-
-
 def forward(
     q: Array,
     k: Array,
@@ -54,8 +49,8 @@ def forward(
     causal: bool,
     dropout: Dropout,
     mask: Array | None = None,
-) -> Body:
-    """Return the body of a `parallel_for` over heads that computes `attention` of them."""
+) -> None:
+    """Compute `attention`."""
     register()
     loop: Any = attention_loop
     q, k, v = (_readable(each) for each in (q, k, v))
@@ -65,30 +60,26 @@ def forward(
     line, value_line, room = _lines(sizes)
     count = width * line + keys * value_line + room * (line + value_line)
     added, strides = _added(mask, keys, number)
-    flat = lse.reshape(-1)
-
-    def run(start: int, stop: int) -> None:
-        space = _room(count, sizes, number)
-        loop(
-            sizes,
-            *_addresses(q, k, v, target),
-            flat,
-            np.empty(tile, number),
-            causal,
-            number(scale),
-            *_rule(dropout, number),
-            added,
-            strides,
-            space.ctypes.data,
-            start,
-            stop,
-        )
-        if target is not out:
-            for at in range(start, stop):
-                place = divmod(at, q.shape[1])
-                out[place] = target[place]
-
-    return run
+    heads = q.shape[0] * q.shape[1]
+    workers = min(num_workers(), heads)
+    space, share = _rooms(count, sizes, number, workers)
+    body = partial(
+        loop,
+        sizes,
+        *_addresses(q, k, v, target),
+        lse.reshape(-1),
+        np.empty((workers, tile), number),
+        causal,
+        number(scale),
+        *_rule(dropout, number),
+        added,
+        strides,
+        space.ctypes.data,
+        share,
+    )
+    parallel_for(body, heads, _head_cost(q, v), merge=True)
+    if target is not out:
+        out[...] = target
 
 
 def backward(
@@ -99,8 +90,8 @@ def backward(
     causal: bool,
     dropout: Dropout,
     mask: Array | None = None,
-) -> Body:
-    """Return the body of a `parallel_for` over heads that computes `attention_backward` of them.
+) -> None:
+    """Compute `attention_backward`.
 
     Args:
         inputs: grad, q, k, v and out.
@@ -120,31 +111,32 @@ def backward(
     count = (width + value_width + 2 * room) * line + (keys + room + key_room) * key_line
     count += tile * (key_line + value_line) + key_room * value_line
     added, strides = _added(mask, keys, number)
-    flat = np.array(lse).reshape(-1)  # writable: loops are compiled for one type
+    heads = q.shape[0] * q.shape[1]
+    workers = min(num_workers(), heads)
+    space, share = _rooms(count, sizes, number, workers)
+    body = partial(
+        loop,
+        sizes,
+        *_addresses(*inputs, *targets),
+        np.array(lse).reshape(-1),  # writable: loops are compiled for one type
+        np.empty((workers, tile), number),
+        causal,
+        number(scale),
+        *_rule(dropout, number),
+        added,
+        strides,
+        space.ctypes.data,
+        share,
+    )
+    parallel_for(body, heads, _head_cost(q, v), merge=True)
+    for target, gradient in zip(targets, gradients, strict=True):
+        if target is not None and gradient is not None and target is not gradient:
+            gradient[...] = target
 
-    def run(start: int, stop: int) -> None:
-        space = _room(count, sizes, number)
-        loop(
-            sizes,
-            *_addresses(*inputs, *targets),
-            flat,
-            np.empty(tile, number),
-            causal,
-            number(scale),
-            *_rule(dropout, number),
-            added,
-            strides,
-            space.ctypes.data,
-            start,
-            stop,
-        )
-        for target, gradient in zip(targets, gradients, strict=True):
-            if target is not None and gradient is not None and target is not gradient:
-                for at in range(start, stop):
-                    place = divmod(at, q.shape[1])
-                    gradient[place] = target[place]
 
-    return run
+def _head_cost(q: Array, v: Array) -> int:
+    (rows, width), (keys, value_width) = q.shape[2:], v.shape[2:]
+    return int(rows * keys // 2 + (rows + keys) * max(width, value_width))
 
 
 def _sizes(q: Array, v: Array, causal: bool) -> tuple[int, ...]:
@@ -163,10 +155,14 @@ def _lines(sizes: tuple[int, ...]) -> tuple[int, int, int]:
     return -(-keys // lanes) * lanes, -(-value_width // lanes) * lanes, -(-tile // most) * most
 
 
-def _room(count: int, sizes: tuple[int, ...], number: Any) -> Array:
-    """Return memory for `count` elements, for a row of zeros, and what the last tile overruns."""
-    _, _, _, _, _, _, most, lanes, _ = sizes
-    return memory.empty(count + 3 * lanes * (most + 1), number)
+def _rooms(count: int, sizes: tuple[int, ...], number: Any, workers: int) -> tuple[Array, int]:
+    """Return memory for each worker, and the bytes of one's share.
+
+    It holds `count` elements, a row of zeros, and what the last tile overruns.
+    """
+    _, _, _, _, _, _, most, lanes, size = sizes
+    share = -(-(count + 3 * lanes * (most + 1)) * size // 4096) * 4096
+    return memory.empty(workers * share, np.uint8), share
 
 
 def _readable(array: Array) -> Array:

@@ -148,7 +148,7 @@ def attention_loop(
     addresses: Any,
     strides: Any,
     lse: Any,
-    norms: Any,
+    all_norms: Any,
     causal: bool,
     scale: Any,
     key: Any,
@@ -158,8 +158,10 @@ def attention_loop(
     mask: Any,
     mask_strides: Any,
     memory: int,
+    share: int,
     start: int,
     stop: int,
+    worker: int,
 ) -> None:
     heads, rows, keys, width, value_width, tile, most, lanes, size = sizes
     batch_stride, head_stride, row_stride = mask_strides
@@ -168,7 +170,8 @@ def attention_loop(
     line = (keys + lanes - 1) // lanes * lanes
     value_line = (value_width + lanes - 1) // lanes * lanes
     room = (tile + most - 1) // most * most
-    zeros = memory
+    norms = all_norms[worker]
+    zeros = memory + worker * share
     turned_keys = zeros + 3 * lanes * size
     values = turned_keys + width * line * size
     scores = values + keys * value_line * size
@@ -223,7 +226,7 @@ def attention_backward_loop(
     addresses: Any,
     strides: Any,
     lse: Any,
-    deltas: Any,
+    all_deltas: Any,
     causal: bool,
     scale: Any,
     key: Any,
@@ -233,8 +236,10 @@ def attention_backward_loop(
     mask: Any,
     mask_strides: Any,
     memory: int,
+    share: int,
     start: int,
     stop: int,
+    worker: int,
 ) -> None:
     heads, rows, keys, width, value_width, tile, most, lanes, size = sizes
     batch_stride, head_stride, row_stride = mask_strides
@@ -243,7 +248,8 @@ def attention_backward_loop(
     key_line = (width + lanes - 1) // lanes * lanes
     value_line = (value_width + lanes - 1) // lanes * lanes
     room, key_room = (tile + most - 1) // most * most, (keys + most - 1) // most * most
-    zeros = memory
+    deltas = all_deltas[worker]
+    zeros = memory + worker * share
     turned_keys = zeros + 3 * lanes * size
     turned_values = turned_keys + width * line * size
     scaled_keys = turned_values + value_width * line * size

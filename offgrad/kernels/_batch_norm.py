@@ -11,6 +11,8 @@ that writes: both run over one channel before the next.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from offgrad.kernels._arrays import SUM_ROWS, Array, or_constant, same_shape
@@ -83,9 +85,7 @@ def batch_norm(
             variance[...] = np.maximum(squares / count - shift * shift, 0)
             invstd[...] = 1 / np.sqrt(variance + small)
     scale = invstd * w
-    parallel_for(
-        lambda start, stop: columns_loop(x, scale, b, mean, out, start, stop), count, channels
-    )
+    parallel_for(partial(columns_loop, x, scale, b, mean, out), count, channels, merge=True)
 
 
 @in_float32("dx", "dweight", "dbias")
@@ -144,11 +144,10 @@ def batch_norm_backward(
     means = (db / x.dtype.type(count)) if training else np.zeros_like(db)
     slopes = (dw * invstd / x.dtype.type(count)) if training else means
     parallel_for(
-        lambda start, stop: columns_backward_loop(
-            grad, x, scale, mean, means, slopes, dx, start, stop
-        ),
+        partial(columns_backward_loop, grad, x, scale, mean, means, slopes, dx),
         count,
         channels,
+        merge=True,
     )
 
 
@@ -158,7 +157,7 @@ def _column_sums(loop: Kernel[..., None], *arrays: Array) -> Array:
     blocks, width = -(-rows // SUM_ROWS), min(channels, _COLUMNS)
     parts = np.empty((2, blocks, channels), arrays[0].dtype)
     parallel_for(
-        lambda start, stop: loop(*arrays, parts, width, start, stop),
+        partial(loop, *arrays, parts, width),
         blocks * -(-channels // max(1, width)),
         SUM_ROWS * width,
         merge=True,

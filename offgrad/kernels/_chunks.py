@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -182,18 +183,15 @@ def _in_float32(function: Callable[..., Any], out: Array, arrays: list[Array]) -
 def by_loop(
     loop: Callable[..., Any], out: Array, *arrays: Array, numbers: tuple[Any, ...] = ()
 ) -> None:
-    """Call a compiled ``loop(*arrays, out, *numbers)`` in pieces, as `elementwise_flat`."""
+    """Call a compiled ``loop(*arrays, out, *numbers, start, stop)`` in ranges.
+
+    The arrays are as in `elementwise_flat`.
+    """
     flats = None if is_half(out.dtype) else _flats(*arrays, out)
     if flats is None:
-        elementwise_flat(lambda *each: loop(*each, *numbers), out, *arrays)
-    elif out.size <= BLOCK:
-        loop(*flats, *numbers)
+        elementwise_flat(lambda *each: loop(*each, *numbers, 0, each[-1].size), out, *arrays)
     else:
-        parallel_for(
-            lambda start, stop: loop(*[each[start:stop] for each in flats], *numbers),
-            out.size,
-            merge=True,
-        )
+        parallel_for(partial(loop, *flats, *numbers), out.size, merge=True)
 
 
 def _flats(*arrays: Array) -> list[Array] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -83,9 +84,7 @@ def _copy_turned_rows(out: Array, array: Array) -> None:
     # A row begins at its last element.
     sources = _offsets(list(array.shape[:-1]), strides[:-1]) + (sum(below) - (cols - 1))
     parallel_for(
-        lambda start, stop: _turned_rows_loop(source, target, sources, cols, start, stop),
-        sources.size,
-        cols,
+        partial(_turned_rows_loop, source, target, sources, cols), sources.size, cols, merge=True
     )
 
 
@@ -132,9 +131,10 @@ def _copy_tiles(out: Array, array: Array, axis: int) -> None:
     )
     lengths = rows, cols, strides[-1], out_strides[axis]
     parallel_for(
-        lambda start, stop: _tiles_loop(source, target, sources, targets, *lengths, start, stop),
+        partial(_tiles_loop, source, target, sources, targets, *lengths),
         prod(shape) * -(-rows // _ROWS),
         min(rows, _ROWS) * cols,
+        merge=True,
     )
 
 

@@ -11,6 +11,7 @@ mean is `cross_entropy_total_weight`. Backward needs the logits and each row's l
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,10 +61,12 @@ def cross_entropy(
     weighted, smooth = weight is not None, label_smoothing > 0
     smoothing = logits.dtype.type(label_smoothing)
     parallel_for(
-        lambda start, stop: _cross_entropy_loop(
-            x, t, losses, lse, w, weighted, ignore_index, smooth, smoothing, start, stop
+        partial(
+            _cross_entropy_loop, x, t, losses, lse, w, weighted, ignore_index, smooth, smoothing
         ),
-        *x.shape,
+        x.shape[0],
+        x.shape[1],
+        merge=True,
     )
 
 
@@ -95,10 +98,23 @@ def cross_entropy_backward(
     weighted, smooth = weight is not None, label_smoothing > 0
     smoothing, total = logits.dtype.type(label_smoothing), w.sum(dtype=w.dtype)
     parallel_for(
-        lambda start, stop: _cross_entropy_backward_loop(
-            g, x, t, lse, d, w, weighted, total, ignore_index, smooth, smoothing, start, stop
+        partial(
+            _cross_entropy_backward_loop,
+            g,
+            x,
+            t,
+            lse,
+            d,
+            w,
+            weighted,
+            total,
+            ignore_index,
+            smooth,
+            smoothing,
         ),
-        *x.shape,
+        x.shape[0],
+        x.shape[1],
+        merge=True,
     )
 
 

@@ -9,6 +9,7 @@ log-probabilities.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,11 +55,10 @@ def ctc_loss(log_probs: Array, targets: Targets, losses: Array, alpha: Array) ->
     alpha[...] = -np.inf  # frames and states that a sample does not have, too
     labels, starts, lengths, frames, blank = targets
     parallel_for(
-        lambda start, stop: _ctc_loop(
-            log_probs, labels, starts, lengths, frames, blank, losses, alpha, start, stop
-        ),
+        partial(_ctc_loop, log_probs, labels, starts, lengths, frames, blank, losses, alpha),
         len(losses),
         alpha[0].size * _EXPENSE if len(alpha) else 1,
+        merge=True,
     )
 
 

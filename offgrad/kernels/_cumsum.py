@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -35,9 +36,10 @@ def cumsum(x: Array, out: Array, dim: int, reverse: bool = False) -> None:
     source, target = x.reshape(-1), out.reshape(-1)
     if inner == 1:
         parallel_for(
-            lambda start, stop: _rows_loop(source, target, length, reverse, start, stop),
+            partial(_rows_loop, source, target, length, reverse),
             x.size // length,
             length,
+            merge=True,
         )
         return
     parts = -(-inner // _COLUMNS)

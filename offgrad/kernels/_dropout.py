@@ -6,6 +6,7 @@ least p * 2^32. Backward is `dropout` of the gradient with the same p, seed and 
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -45,10 +46,7 @@ def dropout(x: Array, out: Array, p: float, seed: int, offset: int = 0) -> None:
         return
     a, o = flat(x), flat(out)
     key, first, factor = stream_key(seed), np.uint64(offset & _MASK64), a.dtype.type(scale)
-    parallel_for(
-        lambda start, stop: _dropout_loop(a, o, key, first, threshold, factor, start, stop),
-        a.size,
-    )
+    parallel_for(partial(_dropout_loop, a, o, key, first, threshold, factor), a.size, merge=True)
 
 
 def dropout_mask(

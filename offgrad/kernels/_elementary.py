@@ -85,103 +85,120 @@ def _rsqrt_numpy(x: Array, out: Array) -> None:
 
 
 @jit
-def _rsqrt_loop(x: Any, out: Any) -> None:
+def _rsqrt_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = reciprocal_root(x[i])
 
 
 @jit
-def _exp_loop(x: Any, out: Any) -> None:
+def _exp_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = exp(np.float64(x[i]))
 
 
 @jit
-def _exp2_loop(x: Any, out: Any) -> None:
+def _exp2_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = exp2(np.float64(x[i]))
 
 
 @jit
-def _expm1_loop(x: Any, out: Any) -> None:
+def _expm1_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = expm1(np.float64(x[i]))
 
 
 @jit
-def _log_loop(x: Any, out: Any) -> None:
+def _log_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = log(np.float64(x[i]))
 
 
 @jit
-def _log2_loop(x: Any, out: Any) -> None:
+def _log2_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = log2(np.float64(x[i]))
 
 
 @jit
-def _log10_loop(x: Any, out: Any) -> None:
+def _log10_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = log10(np.float64(x[i]))
 
 
 @jit
-def _log1p_loop(x: Any, out: Any) -> None:
+def _log1p_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = log1p(np.float64(x[i]))
 
 
 @jit
-def _sinh_loop(x: Any, out: Any) -> None:
+def _sinh_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = sinh(np.float64(x[i]))
 
 
 @jit
-def _cosh_loop(x: Any, out: Any) -> None:
+def _cosh_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = cosh(np.float64(x[i]))
 
 
 @jit
-def _asinh_loop(x: Any, out: Any) -> None:
+def _asinh_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = asinh(np.float64(x[i]))
 
 
 @jit
-def _acosh_loop(x: Any, out: Any) -> None:
+def _acosh_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = acosh(np.float64(x[i]))
 
 
 @jit
-def _atanh_loop(x: Any, out: Any) -> None:
+def _atanh_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = atanh(np.float64(x[i]))
 
 
 @jit
-def _atan_loop(x: Any, out: Any) -> None:
+def _atan_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = atan(np.float64(x[i]))
 
 
 @jit
-def _asin_loop(x: Any, out: Any) -> None:
+def _asin_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = asin(np.float64(x[i]))
 
 
 @jit
-def _acos_loop(x: Any, out: Any) -> None:
+def _acos_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = acos(np.float64(x[i]))
 
 
 @jit
-def _logaddexp_loop(a: Any, b: Any, out: Any) -> None:
+def _logaddexp_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(a.size):
         x = np.float64(a[i])
         y = np.float64(b[i])
@@ -190,7 +207,8 @@ def _logaddexp_loop(a: Any, b: Any, out: Any) -> None:
 
 
 @jit
-def _logaddexp2_loop(a: Any, b: Any, out: Any) -> None:
+def _logaddexp2_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(a.size):
         x = np.float64(a[i])
         y = np.float64(b[i])
@@ -199,7 +217,8 @@ def _logaddexp2_loop(a: Any, b: Any, out: Any) -> None:
 
 
 @jit
-def _atan2_loop(a: Any, b: Any, out: Any) -> None:
+def _atan2_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(a.size):
         out[i] = atan2(np.float64(a[i]), np.float64(b[i]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,10 @@ def embedding_backward(grad: Array, index: Array, out: Array, padding_idx: int =
     parts = max(1, width // _MIN_COLUMNS)
     step = -(-width // parts)
     parallel_for(
-        lambda start, stop: _embedding_backward_loop(
-            g, i, o, padding_idx, start * step, min(stop * step, width)
-        ),
+        partial(_embedding_backward_loop, g, i, o, padding_idx, step),
         parts,
         i.size * step,
+        merge=True,
     )
 
 
@@ -70,8 +70,9 @@ def _embedding_backward_numpy(grad: Array, index: Array, out: Array, padding_idx
 
 @jit
 def _embedding_backward_loop(
-    grad: Any, index: Any, out: Any, padding_idx: int, first: int, last: int
+    grad: Any, index: Any, out: Any, padding_idx: int, step: int, start: int, stop: int
 ) -> None:
+    first, last = start * step, min(stop * step, out.shape[1])
     for i in range(index.size):
         v = index[i]
         if v != padding_idx:

@@ -6,6 +6,7 @@ Source: D. Hendrycks, K. Gimpel, "Gaussian error linear units (GELUs)", arXiv:16
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -46,7 +47,7 @@ def gelu(x: Array, out: Array, approximate: Approximation = "none") -> None:
         return
     a, o = flat(x), flat(out)
     loop = _gelu_loop if approximate == "none" else _gelu_tanh_loop
-    parallel_for(lambda start, stop: loop(a, o, start, stop), a.size, merge=True)
+    parallel_for(partial(loop, a, o), a.size, merge=True)
 
 
 def gelu_backward(grad: Array, x: Array, out: Array, approximate: Approximation = "none") -> None:
@@ -63,7 +64,7 @@ def gelu_backward(grad: Array, x: Array, out: Array, approximate: Approximation 
         return
     g, a, o = flat(grad), flat(x), flat(out)
     loop = _gelu_backward_loop if approximate == "none" else _gelu_tanh_backward_loop
-    parallel_for(lambda start, stop: loop(g, a, o, start, stop), a.size, merge=True)
+    parallel_for(partial(loop, g, a, o), a.size, merge=True)
 
 
 def _check(approximate: str) -> None:

@@ -62,9 +62,9 @@ def _sum_of_squares_numpy(row: tuple[Array, ...]) -> float:
 
 @jit
 def _sum_of_squares_loop(
-    first: int, last: int, table: Array, numbers: Any, factors: Any, sums: Array
+    table: Array, numbers: Any, factors: Any, sums: Array, start: int, stop: int
 ) -> None:
-    for row in range(first, last):
+    for row in range(start, stop):
         (values,) = arrays_at(table, row, numbers)
         total = 0.0
         for start in range(0, values.size, _RUN):
@@ -77,9 +77,9 @@ def _sum_of_squares_loop(
 
 
 @jit
-def _scale_loop(first: int, last: int, table: Array, numbers: Any, factors: Any) -> None:
+def _scale_loop(table: Array, numbers: Any, factors: Any, start: int, stop: int) -> None:
     (factor,) = factors
-    for row in range(first, last):
+    for row in range(start, stop):
         (values,) = arrays_at(table, row, numbers)
         for i in range(values.size):
             values[i] *= factor

@@ -6,6 +6,7 @@ Backward needs x and the two statistics of each group.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,10 @@ def group_norm(
     w, b = or_constant(weight, channels, x, 1), or_constant(bias, channels, x, 0)
     small = x.dtype.type(eps)
     parallel_for(
-        lambda start, stop: _group_norm_loop(x, w, b, small, out, mean, rstd, start, stop),
+        partial(_group_norm_loop, x, w, b, small, out, mean, rstd),
         mean.size,
         x.size // max(1, mean.size),
+        merge=True,
     )
 
 
@@ -77,11 +79,10 @@ def group_norm_backward(
     # Of each channel of each sample.
     products, totals = np.zeros((2, *x.shape[:3]), np.float64)
     parallel_for(
-        lambda start, stop: _group_norm_backward_loop(
-            grad, x, w, mean, rstd, d, products, totals, start, stop
-        ),
+        partial(_group_norm_backward_loop, grad, x, w, mean, rstd, d, products, totals),
         mean.size,
         x.size // max(1, mean.size),
+        merge=True,
     )
     if dweight is not None:
         dweight[...] = products.sum(0).reshape(-1)

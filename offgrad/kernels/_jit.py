@@ -30,6 +30,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 from offgrad_storage.interrupts import MaskedLock, interruptible
 
+from offgrad.kernels import _range_driver
 from offgrad.memory.forks import Lock, forkables
 
 P = ParamSpec("P")
@@ -115,6 +116,15 @@ def _numba_imports() -> bool:
     return True
 
 
+def compiles() -> bool:
+    """Return whether loops are compiled: not if NUMBA_DISABLE_JIT asks Numba for Python's."""
+    if backend() != "numba":
+        return False
+    import numba
+
+    return not numba.config.DISABLE_JIT
+
+
 _COMPILED_DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 
@@ -129,10 +139,20 @@ def uses_numba(*arrays: np.ndarray[Any, Any]) -> bool:
 
 
 class Kernel(Generic[P, R]):
-    """A loop that Numba compiles at its first call, once per combination of argument types."""
+    """A loop that Numba compiles at its first call, once per combination of argument types.
+
+    Attributes:
+        function: the loop in Python.
+        has_ranges: whether threads may share a call; see `_range_driver`.
+        first_worker: what a call of one range passes after `stop`.
+    """
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.function = function
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount]
+        self.has_ranges = _range_driver.has_ranges(names)
+        self.first_worker = (0,) if names[-1:] == ("worker",) else ()
         self._compiled: Callable[P, R] | None = None
         functools.update_wrapper(self, function)
         loops.append(self)
@@ -170,7 +190,7 @@ class Kernel(Generic[P, R]):
         with _lock, interruptible:
             if self._compiled is None:
                 _register_helpers()
-                self._compiled = _njit(_named_after_helpers(self.function))
+                self._compiled = _njit(_named_after_helpers(self.function), self.has_ranges)
             return self._compiled
 
 
@@ -216,21 +236,49 @@ def inlined(function: F) -> F:
     return specialised(float32=function)(function)
 
 
-def _njit(function: Callable[P, R]) -> Callable[P, R]:
+def _njit(function: Callable[P, R], has_ranges: bool) -> Callable[P, R]:
     import numba
 
+    options: dict[str, Any] = {"pipeline_class": _range_driver.pipeline()} if has_ranges else {}
     compile_ = functools.partial(
         numba.njit,
         nogil=True,
         fastmath=set(FAST),
         error_model="numpy",
         no_cfunc_wrapper=True,  # no C code calls loops: less to compile
+        **options,
     )
-    try:
-        compiled: Callable[P, R] = compile_(cache=True)(function)
-    except RuntimeError:  # neither the source's folder nor the user's cache can be written to
-        compiled = compile_(cache=False)(function)
+    compiled: Callable[P, R] = _cached(compile_)(function)
     return compiled
+
+
+def _cached(compile_: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Numba's decorator with a cache on disk, if there is a folder for it."""
+
+    def decorate(function: Callable[P, R]) -> Any:
+        try:
+            return compile_(cache=True)(function)
+        except RuntimeError:  # neither the source's folder nor the user's cache can be written to
+            return compile_(cache=False)(function)
+
+    return decorate
+
+
+def compile_c_function(function: Callable[..., int], parameters: int) -> int:
+    """Compile a C function of 64-bit integers, which returns one; return its address."""
+    import numba
+
+    with _lock, interruptible, _collector_paused():
+        _register_helpers()
+        signature = numba.int64(*[numba.int64] * parameters)
+        compile_ = functools.partial(numba.cfunc, signature, nopython=True, error_model="numpy")
+        compiled = _cached(compile_)(_named_after_helpers(function))
+        _c_functions.append(compiled)
+        address: int = compiled.address
+        return address
+
+
+_c_functions: list[Any] = []
 
 
 def _register_helpers() -> None:
@@ -294,4 +342,5 @@ def _helpers_digest(function: types.FunctionType) -> str:
             if isinstance(value := helper.__globals__.get(name), (int, float, np.generic, tuple))
         ]
         digest.update(repr((code.co_code.hex(), code.co_consts, constants)).encode())
+    digest.update(_range_driver.VERSION)
     return digest.hexdigest()[:8]

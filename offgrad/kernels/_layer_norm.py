@@ -6,6 +6,7 @@ divisor the number of columns. Backward needs x and the two statistics of each r
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def layer_norm(
     w, b = or_constant(weight, a.shape[1], a, 1), or_constant(bias, a.shape[1], a, 0)
     small = a.dtype.type(eps)
     parallel_for(
-        lambda start, stop: _layer_norm_loop(a, w, b, small, o, m, r, start, stop), *a.shape
+        partial(_layer_norm_loop, a, w, b, small, o, m, r), a.shape[0], a.shape[1], merge=True
     )
 
 
@@ -93,9 +94,7 @@ def layer_norm_backward(
     biases = none if dbias is None else np.zeros(sums, dtype=a.dtype)
 
     parallel_for(
-        lambda start, stop: _layer_norm_backward_loop(
-            g, a, w, m, r, d, weights, biases, start // step * parts, start, stop
-        ),
+        partial(_layer_norm_backward_loop, g, a, w, m, r, d, weights, biases, step, parts),
         count,
         cols,
     )
@@ -219,13 +218,14 @@ def _layer_norm_backward_loop(
     dx: Any,
     weights: Any,
     biases: Any,
-    first_sum: int,
+    step: int,
+    parts: int,
     start: int,
     stop: int,
 ) -> None:
     number = x.dtype.type
     for i in range(start, stop):
-        at = first_sum + (i - start) // SUM_ROWS
+        at = start // step * parts + (i - start) // SUM_ROWS
         g = grad[i]
         row = x[i]
         m = number(mean[i])

@@ -7,6 +7,7 @@ the cross-entropies are elementary functions over pieces that stay in a core's c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -110,11 +111,7 @@ class HuberFamily(PairLoss):
         a, t, numbers = x.reshape(-1), target.reshape(-1), self._numbers(x)
         step = block_items(1)
         sums = np.zeros(-(-a.size // step), np.float64)
-
-        def add(start: int, stop: int) -> None:
-            sums[start // step] = _total_loop(a, t, *numbers, start, stop)
-
-        parallel_for(add, a.size)
+        parallel_for(partial(_total_loop, a, t, *numbers, sums, step), a.size)
         return float(sums.sum())
 
     def values(self, x: Array, target: Array, out: Array) -> None:
@@ -267,8 +264,17 @@ def huber(delta: float) -> HuberFamily:
 
 @jit
 def _total_loop(
-    x: Any, target: Any, bound: Any, square: Any, line: Any, shift: Any, start: int, stop: int
-) -> float:
+    x: Any,
+    target: Any,
+    bound: Any,
+    square: Any,
+    line: Any,
+    shift: Any,
+    sums: Any,
+    step: int,
+    start: int,
+    stop: int,
+) -> None:
     number = x.dtype.type
     total = 0.0
     for first in range(start, stop, SUM_BLOCK):
@@ -280,13 +286,22 @@ def _total_loop(
             near = distance * distance * square
             part += near if distance < bound else (distance - shift) * line
         total += part
-    return total
+    sums[start // step] = total
 
 
 @jit
 def _values_loop(
-    x: Any, target: Any, out: Any, bound: Any, square: Any, line: Any, shift: Any
+    x: Any,
+    target: Any,
+    out: Any,
+    bound: Any,
+    square: Any,
+    line: Any,
+    shift: Any,
+    start: int,
+    stop: int,
 ) -> None:
+    x, target, out = x[start:stop], target[start:stop], out[start:stop]
     for i in range(x.size):
         distance = abs(x[i] - target[i])
         near = distance * distance * square
@@ -303,16 +318,34 @@ def _slope(d: Any, bound: Any, slope: Any, line: Any) -> Any:
 
 @jit
 def _slopes_loop(
-    x: Any, target: Any, out: Any, bound: Any, slope: Any, line: Any, scale: Any
+    x: Any,
+    target: Any,
+    out: Any,
+    bound: Any,
+    slope: Any,
+    line: Any,
+    scale: Any,
+    start: int,
+    stop: int,
 ) -> None:
+    x, target, out = x[start:stop], target[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = _slope(x[i] - target[i], bound, slope, line) * scale
 
 
 @jit
 def _scaled_slopes_loop(
-    x: Any, target: Any, scale: Any, out: Any, bound: Any, slope: Any, line: Any
+    x: Any,
+    target: Any,
+    scale: Any,
+    out: Any,
+    bound: Any,
+    slope: Any,
+    line: Any,
+    start: int,
+    stop: int,
 ) -> None:
+    x, target, scale, out = x[start:stop], target[start:stop], scale[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = _slope(x[i] - target[i], bound, slope, line) * scale[i]
 

@@ -7,6 +7,7 @@ last counts, as in PyTorch.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -63,9 +64,7 @@ def max_pool(x: Array, windows: tuple[Windows, ...], out: Array, codes: Array | 
     if x.shape[1] == 1 and _are_pairs(windows[1:]):
         planes = x[:, 0], out[:, 0], kept.reshape(len(kept), *kept.shape[2:])
         parallel_for(
-            lambda start, stop: _max_pool_pairs_loop(*planes, start, stop),
-            len(x),
-            4 * prod(out.shape[1:]),
+            partial(_max_pool_pairs_loop, *planes), len(x), 4 * prod(out.shape[1:]), merge=True
         )
         return
     # Loops over few windows at once cost more than loops over their elements.
@@ -73,9 +72,10 @@ def max_pool(x: Array, windows: tuple[Windows, ...], out: Array, codes: Array | 
     row = (w.starts, w.counts, w.dilation, w.width, w.stride, first, last)
     arguments: tuple[Any, ...] = (x, out, kept, *tables, *row)
     parallel_for(
-        lambda start, stop: _max_pool_loop(*(*arguments, start, stop)),
+        partial(_max_pool_loop, *arguments),
         len(x),
         prod(out.shape[1:]) * d.width * h.width * w.width,
+        merge=True,
     )
 
 
@@ -100,9 +100,10 @@ def max_pool_backward(grad: Array, codes: Array, windows: tuple[Windows, ...], d
     offsets = _offsets(windows, dx.shape[1:])
     arguments: tuple[Any, ...] = (grad, codes, dx, *starts, offsets, is_pairs)
     parallel_for(
-        lambda start, stop: _max_pool_backward_loop(*(*arguments, start, stop)),
+        partial(_max_pool_backward_loop, *arguments),
         len(dx),
         prod(dx.shape[1:]) + prod(grad.shape[1:]),
+        merge=True,
     )
 
 

@@ -254,16 +254,11 @@ def _sgd_step_numpy(
 
 @jit
 def _adamw_loop(
-    first: int,
-    last: int,
-    table: Any,
-    numbers: Any,
-    factors: Any,
-    options: Any,
+    table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int
 ) -> None:
     decay, penalty, one_minus_beta1, beta2, one_minus_beta2, step_size, correction, eps = factors
     (maximize,) = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq = arrays_at(table, row, numbers)
         amsgrad = table[5, row] != 0
         number = param.dtype.type
@@ -288,17 +283,10 @@ def _adamw_loop(
 
 
 @jit
-def _sgd_loop(
-    first: int,
-    last: int,
-    table: Any,
-    numbers: Any,
-    factors: Any,
-    options: Any,
-) -> None:
+def _sgd_loop(table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int) -> None:
     lr, momentum, grad_factor, weight_decay = factors
     nesterov, first_step, maximize = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, momentum_buffer = arrays_at(table, row, numbers)
         has_momentum = table[3, row] != 0
         number = param.dtype.type

@@ -245,11 +245,11 @@ def _radam_step_numpy(
 
 @jit
 def _adamax_loop(
-    first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
+    table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int
 ) -> None:
     step_size, one_minus_beta1, beta2, eps, weight_decay = factors
     (maximize,) = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, exp_avg, exp_inf = arrays_at(table, row, numbers)
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)
@@ -266,7 +266,7 @@ def _adamax_loop(
 
 @jit
 def _nadam_loop(
-    first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
+    table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int
 ) -> None:
     (
         shrink,
@@ -280,7 +280,7 @@ def _nadam_loop(
         eps,
     ) = factors
     (maximize,) = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, exp_avg, exp_avg_sq = arrays_at(table, row, numbers)
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)
@@ -296,11 +296,11 @@ def _nadam_loop(
 
 @jit
 def _radam_loop(
-    first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
+    table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int
 ) -> None:
     shrink, penalty, one_minus_beta1, beta2, one_minus_beta2, step_size, factor, eps = factors
     maximize, is_rectified = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, exp_avg, exp_avg_sq = arrays_at(table, row, numbers)
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)

@@ -274,11 +274,11 @@ def _asgd_step_numpy(
 
 @jit
 def _adadelta_loop(
-    first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
+    table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int
 ) -> None:
     lr, rho, one_minus_rho, eps, weight_decay = factors
     (maximize,) = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, square_avg, acc_delta = arrays_at(table, row, numbers)
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)
@@ -293,11 +293,11 @@ def _adadelta_loop(
 
 @jit
 def _adagrad_loop(
-    first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
+    table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int
 ) -> None:
     rate, eps, weight_decay = factors
     (maximize,) = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, total = arrays_at(table, row, numbers)
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)
@@ -310,11 +310,11 @@ def _adagrad_loop(
 
 @jit
 def _rmsprop_loop(
-    first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
+    table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int
 ) -> None:
     lr, alpha, one_minus_alpha, eps, weight_decay, momentum = factors
     (maximize,) = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, square_avg, momentum_buffer, grad_avg = arrays_at(table, row, numbers)
         has_momentum, is_centered = table[4, row] != 0, table[5, row] != 0
         number = param.dtype.type
@@ -354,11 +354,11 @@ def _rmsprop_loop(
 
 @jit
 def _rprop_loop(
-    first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any
+    table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int
 ) -> None:
     eta_minus, eta_plus, smallest, largest = factors
     (maximize,) = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, prev, step_size = arrays_at(table, row, numbers)
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)
@@ -377,10 +377,10 @@ def _rprop_loop(
 
 
 @jit
-def _asgd_loop(first: int, last: int, table: Any, numbers: Any, factors: Any, options: Any) -> None:
+def _asgd_loop(table: Any, numbers: Any, factors: Any, options: Any, start: int, stop: int) -> None:
     shrink, eta, mu, weight_decay = factors
     maximize, takes_param = options
-    for row in range(first, last):
+    for row in range(start, stop):
         param, grad, average = arrays_at(table, row, numbers)
         number = param.dtype.type
         sign = number(-1) if maximize else number(1)

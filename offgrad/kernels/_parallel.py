@@ -14,26 +14,34 @@ For the reasons against Numba's threads and OpenMP see `_jit`.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.kernels._blas import set_blas_threads
+from offgrad.kernels._jit import Kernel
+from offgrad.kernels._shared_ranges import Cells, Ranges
 from offgrad.kernels._waiting import Counter, can_wait, has_counted, prepare, wait_for_work
 from offgrad.memory.forks import forkables
 
 BLOCK = 128 * 1024
 """Minimum of elements in a range: distributing smaller ones costs more than it gains."""
 
+SHARED_BLOCK = 16 * 1024
+"""As `BLOCK`, for compiled loops, which threads share without the GIL."""
+
 THREAD_NAME = "offgrad-kernels"
 """Prefix of the names of the pool's daemon threads."""
 
-Body = Callable[[int, int], None]
+Body = Callable[..., None]
 
 
 class _Job:
@@ -43,7 +51,7 @@ class _Job:
         left: counted up by each helper that has left, if the caller may wait for it in a loop.
     """
 
-    def __init__(self, body: Body, bounds: list[int]) -> None:
+    def __init__(self, body: Body, bounds: tuple[int, ...]) -> None:
         self._body: Body | None = body
         # next() on it runs no Python code: it is atomic under the GIL.
         self._ranges = pairwise(bounds)
@@ -56,8 +64,8 @@ class _Job:
         self.left = Counter()
         self.error: BaseException | None = None
 
-    def run(self, posted: Counter | None = None) -> None:
-        """Compute ranges until none is left; count `posted` up just before the first one."""
+    def run(self, cells: Cells | None = None) -> None:
+        """Compute ranges until none is left; count the job in `cells` just before the first one."""
         body = self._body
         assert body is not None
         _thread.inside = True
@@ -65,9 +73,9 @@ class _Job:
             for start, stop in self._ranges:
                 if self.error is not None:
                     return
-                if posted is not None:
-                    posted.count()
-                    posted = None
+                if cells is not None:
+                    cells.count_posted()
+                    cells = None
                 body(start, stop)
         finally:
             _thread.inside = False
@@ -140,29 +148,57 @@ class _Pool:
 
     def forget_other_threads(self) -> None:
         """In a forked child: no worker exists."""
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        self.posted = Counter()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self.cells = Cells()
         self._workers = 0
+        self._sleeping: set[int] = set()
+        self._shared = 0
 
-    def offer(self, job: _Job, helpers: int) -> None:
-        prepare()
+    def start(self, helpers: int) -> None:
+        """Start threads until there are `helpers`."""
+        prepare(self.cells)
         if self._workers < helpers:
             with self.lock:
                 while self._workers < helpers:
-                    name = f"{THREAD_NAME}-{self._workers}"
-                    threading.Thread(target=self._serve, name=name, daemon=True).start()
+                    number = self._workers
+                    threading.Thread(
+                        target=self._serve,
+                        args=(number,),
+                        name=f"{THREAD_NAME}-{number}",
+                        daemon=True,
+                    ).start()
                     self._workers += 1
+
+    def offer(self, job: _Job, helpers: int) -> None:
+        """Let `helpers` threads compute ranges of a job."""
         for _ in range(helpers):
             self._jobs.put(job)
 
-    def _serve(self) -> None:
+    def wake(self, helpers: int) -> None:
+        """Let up to `helpers` threads that sleep wait for a shared loop, which comes next."""
+        self._shared += 1
+        while helpers > 0 and self._sleeping:
+            try:
+                self._sleeping.pop()
+            except KeyError:  # it woke just now
+                return
+            self._jobs.put(None)
+            helpers -= 1
+
+    def _serve(self, number: int) -> None:
         np.seterr(all="ignore")  # in this thread; the caller decides for its own
         left: Counter | None = None
         while True:
-            posted = self.posted.value
+            shared, posted = self._shared, self.cells.posted
             if can_wait():
-                wait_for_work(self.posted, posted + 1 if self._jobs.empty() else 0, left)
-            left = self._jobs.get().help()
+                wait_for_work(self.cells, posted + 1 if self._jobs.empty() else 0, left)
+            left = None
+            self._sleeping.add(number)
+            if self._shared == shared or not self._jobs.empty():  # no loop came meanwhile
+                job = self._jobs.get()
+                left = None if job is None else job.help()
+                del job
+            self._sleeping.discard(number)
 
 
 def _initial_num_threads() -> int:
@@ -235,7 +271,10 @@ def parallel_for(body: Body, count: int, cost: int = 1, merge: bool = False) -> 
 
     Args:
         body: Works on items start to stop - 1. It may run on any thread, at the same time as its
-            other ranges; it should release the GIL, and write where no other range does.
+            other ranges; it should release the GIL, and write where no other range does. Threads
+            share the ranges of ``partial(loop, *arguments)`` without the GIL, for a compiled loop
+            whose last parameters are `start` and `stop`, or `start`, `stop` and `worker`: the
+            number of the thread within the call, below `num_workers()`.
         count: Number of items; with 0 `body` is not called.
         cost: Elements of work per item, for the size of the ranges: `block_items(cost)` each.
         merge: Let threads take neighbouring ranges as one, the first ones larger than the last. For
@@ -248,24 +287,76 @@ def parallel_for(body: Body, count: int, cost: int = 1, merge: bool = False) -> 
     step = block_items(cost)
     if instead and instead[0](body, count, step):
         return
-    if count <= step:
-        if count > 0:
-            body(0, count)
-        return
-    helpers = 0 if _thread.inside else min(get_num_threads(), -(-count // step)) - 1
-    if helpers == 0 and merge:
-        body(0, count)
-        return
+    loop = _loop(body)
+    if loop is not None and merge:
+        step = -(-step * SHARED_BLOCK // BLOCK)
+    helpers = _helpers(-(-count // step))
+    if count > step and not (helpers == 0 and merge):
+        _run(body, _bounds(count, step, helpers, merge), helpers)
+    elif count > 0:
+        _run(body, (0, count), 0)
+
+
+def in_ranges(body: Body, bounds: Sequence[int]) -> None:
+    """Call `body(start, stop)` for each two neighbours of `bounds`, as `parallel_for`."""
+    _run(body, tuple(bounds), _helpers(len(bounds) - 1))
+
+
+def _loop(body: Body) -> Kernel[..., Any] | None:
+    """Return the loop that `body` calls if threads can share it."""
+    if type(body) is partial and type(body.func) is Kernel and body.func.has_ranges:
+        return body.func
+    return None
+
+
+def num_workers() -> int:
+    """Return how many threads may compute ranges of a call from here."""
+    return 1 if _thread.inside else get_num_threads()
+
+
+def _helpers(ranges: int) -> int:
+    return min(num_workers(), ranges) - 1
+
+
+@functools.lru_cache(maxsize=256)
+def _bounds(count: int, step: int, helpers: int, merge: bool) -> tuple[int, ...]:
+    """Return the bounds of ranges of `step` items; with `merge`, each a share of what is left."""
+    if not merge:
+        return *range(0, count, step), count
+    bounds = [0]
+    while bounds[-1] < count:
+        steps = -(-(count - bounds[-1]) // step)
+        bounds.append(min(count, bounds[-1] + step * -(-steps // (2 * (helpers + 1)))))
+    return tuple(bounds)
+
+
+@functools.lru_cache(maxsize=256)
+def _ranges(bounds: tuple[int, ...], helpers: int) -> Ranges:
+    return Ranges(bounds, helpers)
+
+
+def _run(body: Body, bounds: tuple[int, ...], helpers: int) -> None:
+    loop = _loop(body)
+    rest = () if loop is None else loop.first_worker
+    if loop is not None and len(bounds) > 2:
+        _pool.start(helpers)
+        if can_wait():
+            ranges = _ranges(bounds, helpers)
+            if helpers:
+                _pool.wake(helpers)
+            body(ranges.address, -_pool.cells.address, *rest)
+            return
+        helpers = 0 if rest else helpers  # Python's threads have no number
     if helpers == 0:
-        for start in range(0, count, step):
-            body(start, min(start + step, count))
+        for start, stop in pairwise(bounds):
+            body(start, stop, *rest)
         return
-    bounds = _merged(count, step, helpers + 1) if merge else [*range(0, count, step), count]
     job = _Job(body, bounds)
     try:
         try:
+            _pool.start(helpers)
             _pool.offer(job, helpers)
-            job.run(_pool.posted)
+            job.run(_pool.cells)
         except BaseException as error:
             job.error = error
             raise
@@ -275,12 +366,3 @@ def parallel_for(body: Body, count: int, cost: int = 1, merge: bool = False) -> 
             raise job.error
     finally:
         job.error = None  # its frames hold the job, and so the arrays
-
-
-def _merged(count: int, step: int, threads: int) -> list[int]:
-    """Return the bounds of ranges of whole steps, each a share of what is left."""
-    bounds = [0]
-    while bounds[-1] < count:
-        steps = -(-(count - bounds[-1]) // step)
-        bounds.append(min(count, bounds[-1] + step * -(-steps // (2 * threads))))
-    return bounds

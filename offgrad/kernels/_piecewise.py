@@ -134,7 +134,8 @@ def _logit_backward_numpy(
 
 
 @jit
-def _elu_loop(x: Any, out: Any, scale: Any, below: Any, rate: Any) -> None:
+def _elu_loop(x: Any, out: Any, scale: Any, below: Any, rate: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     zero = x.dtype.type(0)
     for i in range(x.size):
         a = x[i]
@@ -144,7 +145,10 @@ def _elu_loop(x: Any, out: Any, scale: Any, below: Any, rate: Any) -> None:
 
 
 @jit
-def _elu_backward_loop(grad: Any, x: Any, out: Any, scale: Any, below: Any, rate: Any) -> None:
+def _elu_backward_loop(
+    grad: Any, x: Any, out: Any, scale: Any, below: Any, rate: Any, start: int, stop: int
+) -> None:
+    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
     zero = x.dtype.type(0)
     for i in range(x.size):
         a = x[i]
@@ -164,7 +168,10 @@ def _two_slopes_backward_loop(
     outside: Any,
     undefined: Any,
     closed: Any,
+    start: int,
+    stop: int,
 ) -> None:
+    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
     zero = x.dtype.type(0)
     for i in range(x.size):
         a = x[i]
@@ -175,7 +182,10 @@ def _two_slopes_backward_loop(
 
 
 @jit
-def _logit_backward_loop(grad: Any, x: Any, out: Any, low: Any, high: Any, outside: Any) -> None:
+def _logit_backward_loop(
+    grad: Any, x: Any, out: Any, low: Any, high: Any, outside: Any, start: int, stop: int
+) -> None:
+    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
     one = x.dtype.type(1)
     for i in range(x.size):
         a = x[i]

@@ -5,6 +5,7 @@ Arrays are [N, C, L], C-contiguous, weights [C].
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,11 @@ def prelu(x: Array, weight: Array, out: Array) -> None:
     if x.shape[2] == 1:
         rows, results = x.reshape(x.shape[:2]), out.reshape(x.shape[:2])
         parallel_for(
-            lambda start, stop: _prelu_rows_loop(rows, weight, results, start, stop),
-            x.shape[0],
-            x.shape[1],
+            partial(_prelu_rows_loop, rows, weight, results), x.shape[0], x.shape[1], merge=True
         )
         return
     parallel_for(
-        lambda start, stop: _prelu_loop(x, weight, out, start, stop),
-        x.shape[0] * x.shape[1],
-        x.shape[2],
+        partial(_prelu_loop, x, weight, out), x.shape[0] * x.shape[1], x.shape[2], merge=True
     )
 
 
@@ -57,9 +54,10 @@ def prelu_backward(
     # Of each channel of each sample.
     sums = np.zeros(x.shape[:2] if dweight is not None else (0, 0), np.float64)
     parallel_for(
-        lambda start, stop: _prelu_backward_loop(grad, x, weight, d, sums, start, stop),
+        partial(_prelu_backward_loop, grad, x, weight, d, sums),
         x.shape[0] * x.shape[1],
         x.shape[2],
+        merge=True,
     )
     if dweight is not None:
         dweight[...] = sums.sum(0)
@@ -75,9 +73,10 @@ def _prelu_backward_rows(
     d = empty if dx is None else dx.reshape(shape)
     shares = empty if dweight is None else scratch(0, x.size, x.dtype).reshape(shape)
     parallel_for(
-        lambda start, stop: _prelu_backward_rows_loop(g, rows, weight, d, shares, start, stop),
+        partial(_prelu_backward_rows_loop, g, rows, weight, d, shares),
         shape[0],
         shape[1],
+        merge=True,
     )
     if dweight is not None:
         sum_rows(shares, dweight)

@@ -8,6 +8,8 @@ sums over blocks of the depth: the bits depend on nothing else, and not on the t
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,18 +74,35 @@ def multiply_tile(a: Array, b: Array, out: Array, bias: Array | None) -> None:
         out: [n, m]; each row is contiguous.
         bias: [m].
     """
+    tiles_body(a[None], b[None], out[None], bias, out.shape, 1)(0, 1, 0)
+
+
+def tiles_body(
+    a: Array, b: Array, out: Array, bias: Array | None, tile: tuple[int, int], workers: int
+) -> Callable[..., None]:
+    """Return the body of a `parallel_for` over the tiles of a batch of products.
+
+    Args:
+        a: [batch, n, k] floats of any strides, as `b`.
+        b: [batch, k, m].
+        out: [batch, n, m]; each row is contiguous.
+        bias: [m].
+        tile: rows and columns of a tile. Those of a matrix follow one another, row by row.
+        workers: threads that may compute.
+    """
     register()
     _array_tables.register()
     size, number = out.itemsize, out.dtype.type
-    start = np.zeros(out.shape[1], number) if bias is None else np.ascontiguousarray(bias)
+    start = np.zeros(out.shape[2], number) if bias is None else np.array(bias)
     lanes = vector_shape()[0] // size
-    memory = _scratch.memory()
-    strides = *a.strides, *b.strides, out.strides[0]
-    product_loop(
-        (*a.shape, out.shape[1], vector_shape()[1], lanes),
+    strides = *a.strides, *b.strides, *out.strides[:2]
+    return partial(
+        product_loop,
+        (*a.shape[1:], out.shape[2], vector_shape()[1], lanes, *tile),
         tuple([stride // size for stride in strides]),
-        (a.ctypes.data, b.ctypes.data, start.ctypes.data, out.ctypes.data),
-        -(-memory.ctypes.data // 64) * 64,
+        (a.ctypes.data, b.ctypes.data, out.ctypes.data),
+        start,
+        *_scratch.memory(workers),
         size,
         number(0),
     )
@@ -91,16 +110,20 @@ def multiply_tile(a: Array, b: Array, out: Array, bias: Array | None) -> None:
 
 class _Scratch(threading.local):
     def __init__(self) -> None:
-        self._memory: Array | None = None
+        self._memory: Array = np.empty(0, np.uint8)
 
-    def memory(self) -> Array:
-        """Return room for a block of each matrix and a tile, which the calling thread keeps."""
-        if self._memory is None:
-            nbytes, rows = vector_shape()
-            vectors = BLOCK_DEPTH * _BLOCK_COLUMNS + rows * VECTORS + 1
-            turned = _BLOCK_ROWS * BLOCK_DEPTH * np.dtype(np.float64).itemsize
-            self._memory = np.empty(vectors * nbytes + turned, np.uint8)
-        return self._memory
+    def memory(self, workers: int) -> tuple[Array, int]:
+        """Return memory with a room for each worker, and the bytes of a room.
+
+        A room holds a block of each matrix and a tile. The calling thread keeps the memory.
+        """
+        nbytes, rows = vector_shape()
+        vectors = BLOCK_DEPTH * _BLOCK_COLUMNS + rows * VECTORS
+        turned = _BLOCK_ROWS * BLOCK_DEPTH * np.dtype(np.float64).itemsize
+        room = -(-(vectors * nbytes + turned) // 4096) * 4096
+        if self._memory.size < workers * room + 64:
+            self._memory = np.empty(workers * room + 64, np.uint8)
+        return self._memory, room
 
 
 _scratch = _Scratch()
@@ -292,15 +315,13 @@ def multiply_panel(
         row += tiles * most
 
 
-# It calls what attention's helpers call by helpers of its own: Numba compiles a helper once for
-# helpers, and once more for loops, whose options differ.
-@jit
-def product_loop(
-    sizes: Any, strides: Any, addresses: Any, memory: int, size: int, zero: Any
-) -> None:
-    rows, depth, columns, most, lanes = sizes
-    a_row, a_depth, b_row, b_column, c_stride = strides
-    a, b, bias, c = addresses
+@inlined
+def _product(
+    rows: int, depth: int, columns: int, most: int, lanes: int,
+    a_row: int, a_depth: int, b_row: int, b_column: int, c_stride: int,
+    a: int, b: int, bias: int, c: int, memory: int, size: int, zero: Any,
+) -> None:  # fmt: skip
+    """Write bias + a b into `c`; `memory` has room for a block of each matrix and a tile."""
     step = _BLOCK_COLUMNS * lanes
     tile = memory + BLOCK_DEPTH * step * size
     turned = tile + most * VECTORS * lanes * size
@@ -336,3 +357,26 @@ def product_loop(
                     )  # fmt: skip
                     at += count * width * size
                     column += width
+
+
+@jit
+def product_loop(
+    sizes: Any, strides: Any, addresses: Any, bias: Any, memory: Any, room: int, size: int,
+    zero: Any, start: int, stop: int, worker: int,
+) -> None:  # fmt: skip
+    all_rows, depth, all_columns, most, lanes, height, width = sizes
+    a_batch, a_row, a_depth, b_batch, b_row, b_column, c_batch, c_stride = strides
+    of_bias, of_memory = bias.ctypes.data, (memory.ctypes.data + 63) // 64 * 64 + worker * room
+    across = (all_columns + width - 1) // width
+    tiles = (all_rows + height - 1) // height * across
+    for number in range(start, stop):
+        item, tile = number // tiles, number % tiles
+        top, left = tile // across * height, tile % across * width
+        rows, columns = min(height, all_rows - top), min(width, all_columns - left)
+        a = addresses[0] + (item * a_batch + top * a_row) * size
+        b = addresses[1] + (item * b_batch + left * b_column) * size
+        c = addresses[2] + (item * c_batch + top * c_stride + left) * size
+        _product(
+            rows, depth, columns, most, lanes, a_row, a_depth, b_row, b_column, c_stride, a, b,
+            of_bias + left * size, c, of_memory, size, zero,
+        )  # fmt: skip

@@ -11,7 +11,6 @@ for float16, both factors become float32, and the result is rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 import ml_dtypes
@@ -24,8 +23,8 @@ from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
 from offgrad.kernels._chunks import elementwise
 from offgrad.kernels._halves import in_float32
 from offgrad.kernels._openblas import library
-from offgrad.kernels._parallel import BLOCK, Body, get_num_threads, parallel_for
-from offgrad.kernels._product_loops import multiply_tile, usable
+from offgrad.kernels._parallel import BLOCK, Body, in_ranges, num_workers, parallel_for
+from offgrad.kernels._product_loops import multiply_tile, tiles_body, usable
 
 DIRECT_COST = 1 << 20
 """Multiplications of a product that NumPy computes as it does: here the rest takes longer."""
@@ -38,6 +37,9 @@ MIN_SIDE, MAX_SIDE = 128, 1024
 
 MIN_TILES = 8
 """Tiles of a product, for the threads of an ordinary machine."""
+
+_MIN_RANGE = 1 << 18
+"""Multiplications of a range of small products of a batch."""
 
 _LONG = 512
 """Rows of a tile for which the compiled loop hardly notices that it copies the other matrix."""
@@ -92,13 +94,6 @@ def _first_matrix(array: Array) -> Array:
     return matrix
 
 
-def _tile_loop(a: Array, b: Array, out: Array, bias: Array | None) -> Callable[..., None] | None:
-    """Return the compiled loop that multiplies these matrices and their tiles; None for BLAS."""
-    if is_half(out.dtype):
-        return multiply_bfloat16_tile
-    return multiply_tile if usable(a, b, out, bias) else None
-
-
 def tile_shape(
     rows: int, columns: int, inner: int, min_tiles: int = MIN_TILES, max_side: int = MAX_SIDE
 ) -> tuple[int, int]:
@@ -115,20 +110,27 @@ def tile_shape(
         height, width = (half, width) if height == longer else (height, half)
 
 
-def _compiled_tile_shape(rows: int, columns: int, inner: int) -> tuple[int, int]:
-    """As `tile_shape`, for the compiled loop: its bits depend on no tiles, so threads decide."""
-    threads = get_num_threads()
-    if threads == 1:
+def _compiled_tile_shape(rows: int, columns: int, inner: int, count: int = 1) -> tuple[int, int]:
+    """As `tile_shape`, for `count` products by a compiled loop.
+
+    Its bits depend on no tiles, so threads decide.
+    """
+    threads = num_workers()
+    if threads == 1 or count >= 4 * threads:
         return rows, columns
     # Long tiles cost little, and shorten the wait for a thread that got no core.
-    tiles = 2 * threads if rows >= 2 * threads * _LONG else threads
+    tiles = 2 * threads if rows >= 2 * threads * _LONG or count > 1 else threads
+    tiles = -(-tiles // count)
     return tile_shape(rows, columns, inner, tiles, max(rows, columns))
 
 
 def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     rows, columns = out.shape
-    loop = _tile_loop(a, b, out, bias)
-    shape = tile_shape if loop is None else _compiled_tile_shape
+    if usable(a, b, out, bias):
+        _in_tiles(a[None], b[None], out[None], bias)
+        return
+    is_bfloat16 = is_half(out.dtype)
+    shape = _compiled_tile_shape if is_bfloat16 else tile_shape
     height, width = shape(rows, columns, a.shape[1])
     across = -(-columns // width)
 
@@ -140,18 +142,28 @@ def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
                 slice(right * width, (right + 1) * width),
             )
             part = out[i, j]
-            if loop is not None:
-                loop(a[i], b[:, j], part, None if bias is None else bias[j])
+            if is_bfloat16:
+                multiply_bfloat16_tile(a[i], b[:, j], part, None if bias is None else bias[j])
                 continue
             np.matmul(a[i], b[:, j], out=part)
             if bias is not None:
                 np.add(part, bias[j], out=part)
 
     count, cost = -(-rows // height) * across, height * width * a.shape[1]
-    if loop is not None:
+    if is_bfloat16:
         parallel_for(run, count, cost // _PER_ELEMENT)
     else:
         _run(run, count, cost)
+
+
+def _in_tiles(a: Array, b: Array, out: Array, bias: Array | None) -> None:
+    """Write a batch of products, [batch, rows, columns] each, by the compiled loop."""
+    count, rows, columns = out.shape
+    height, width = _compiled_tile_shape(rows, columns, a.shape[2], count)
+    tiles = count * -(-rows // height) * -(-columns // width)
+    body = tiles_body(a, b, out, bias, (height, width), num_workers())
+    step = max(1, _MIN_RANGE // (height * width * a.shape[2]))
+    in_ranges(body, [*range(0, tiles, step), tiles])
 
 
 def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
@@ -162,8 +174,8 @@ def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
             _one(factors[0][at], factors[1][at], out[at], None)
         return
     first = [_first_matrix(each) for each in (*factors, out)]
-    has_loop = cost > DIRECT_COST or is_half(out.dtype)
-    loop = _tile_loop(first[0], first[1], first[2], None) if has_loop else None
+    is_bfloat16 = is_half(out.dtype)
+    is_compiled = cost > DIRECT_COST and usable(first[0], first[1], first[2], None)
     try:
         left, right, result = (
             np.reshape(each, (count, *each.shape[-2:]), copy=False) for each in (*factors, out)
@@ -173,19 +185,27 @@ def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
 
         def run(start: int, stop: int) -> None:
             for at in places[start:stop]:
-                if loop is None:
-                    np.matmul(factors[0][at], factors[1][at], out=out[at])
-                else:
-                    loop(factors[0][at], factors[1][at], out[at], None)
+                multiply(factors[0][at], factors[1][at], out[at])
 
     else:
+        if is_compiled:
+            _in_tiles(left, right, result, None)
+            return
 
         def run(start: int, stop: int) -> None:
-            if loop is None:
+            if not is_bfloat16:
                 np.matmul(left[start:stop], right[start:stop], out=result[start:stop])
                 return
             for at in range(start, stop):
-                loop(left[at], right[at], result[at], None)
+                multiply(left[at], right[at], result[at])
+
+    def multiply(a: Array, b: Array, out: Array) -> None:
+        if is_bfloat16:
+            multiply_bfloat16_tile(a, b, out, None)
+        elif is_compiled:
+            multiply_tile(a, b, out, None)
+        else:
+            np.matmul(a, b, out=out)
 
     _run(run, count, cost)
 

@@ -127,7 +127,8 @@ def _run(
 
 
 @jit
-def _relu_loop(x: Any, out: Any) -> None:
+def _relu_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     zero = x.dtype.type(0)
     for i in range(x.size):
         a = x[i]
@@ -135,14 +136,16 @@ def _relu_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _relu_backward_loop(grad: Any, result: Any, out: Any) -> None:
+def _relu_backward_loop(grad: Any, result: Any, out: Any, start: int, stop: int) -> None:
+    grad, result, out = grad[start:stop], result[start:stop], out[start:stop]
     zero = grad.dtype.type(0)
     for i in range(grad.size):
         out[i] = grad[i] if result[i] != zero else zero
 
 
 @jit
-def _hardsigmoid_loop(x: Any, out: Any) -> None:
+def _hardsigmoid_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     number = x.dtype.type
     for i in range(x.size):
         a = x[i]
@@ -152,7 +155,8 @@ def _hardsigmoid_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _hardswish_loop(x: Any, out: Any) -> None:
+def _hardswish_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     number = x.dtype.type
     for i in range(x.size):
         a = x[i]
@@ -163,7 +167,8 @@ def _hardswish_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _hardswish_backward_loop(grad: Any, x: Any, out: Any) -> None:
+def _hardswish_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
+    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
     number = x.dtype.type
     for i in range(x.size):
         a = x[i]
@@ -173,7 +178,8 @@ def _hardswish_backward_loop(grad: Any, x: Any, out: Any) -> None:
 
 
 @jit
-def _shrink_loop(x: Any, out: Any, width: Any, moved: Any) -> None:
+def _shrink_loop(x: Any, out: Any, width: Any, moved: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     zero = x.dtype.type(0)
     for i in range(x.size):
         a = x[i]
@@ -182,14 +188,16 @@ def _shrink_loop(x: Any, out: Any, width: Any, moved: Any) -> None:
 
 
 @jit
-def _threshold_loop(x: Any, out: Any, bound: Any, value: Any) -> None:
+def _threshold_loop(x: Any, out: Any, bound: Any, value: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         a = x[i]
         out[i] = value if a <= bound else a
 
 
 @jit
-def _sign_loop(x: Any, out: Any) -> None:
+def _sign_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     one = x.dtype.type(1)
     zero = x.dtype.type(0)
     for i in range(x.size):
@@ -197,7 +205,8 @@ def _sign_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _angle_loop(x: Any, out: Any) -> None:
+def _angle_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     number = x.dtype.type
     for i in range(x.size):
         a = x[i]
@@ -206,10 +215,16 @@ def _angle_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _lerp_loop(start: Any, end: Any, weight: Any, out: Any) -> None:
-    number = start.dtype.type
-    for i in range(start.size):
-        a = start[i]
+def _lerp_loop(first: Any, end: Any, weight: Any, out: Any, start: int, stop: int) -> None:
+    first, end, weight, out = (
+        first[start:stop],
+        end[start:stop],
+        weight[start:stop],
+        out[start:stop],
+    )
+    number = first.dtype.type
+    for i in range(first.size):
+        a = first[i]
         b = end[i]
         near = abs(weight[i]) < number(0.5)
         # Selections of what is computed anyway: LLVM would branch to compute one side.

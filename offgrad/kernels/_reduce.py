@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -78,7 +79,7 @@ def _sum_planes(x: Array, first: int, last: int, out: Array) -> None:
     planes, width = prod(x.shape[:first]), prod(x.shape[last:])
     a, o = x.reshape(planes, -1, width), out.reshape(planes, width)
     parallel_for(
-        lambda start, stop: _plane_sums_loop(a, o, start, stop),
+        partial(_plane_sums_loop, a, o),
         planes,
         a.shape[1] * width // 4,
         merge=True,
@@ -90,20 +91,11 @@ def _sum_last(x: Array, out: Array) -> None:
     count, cols = x.shape
     parts = max(1, cols // _PART)
     if parts == 1:
-        parallel_for(lambda a, b: _row_sums_loop(x, out, cols, a, b), count, cols // 4)
+        parallel_for(partial(_part_sums_loop, x, out, 1), count, cols // 4, merge=True)
         return
     # Long rows: the sums of their parts first.
     sums = np.empty((count, parts), x.dtype)
-    flat, flats = x.reshape(-1), sums.reshape(-1)
-
-    def add(start: int, stop: int) -> None:
-        for item in range(start, stop):
-            row, part = divmod(item, parts)
-            last = cols if part == parts - 1 else (part + 1) * _PART
-            piece = flat[row * cols + part * _PART : row * cols + last]
-            _row_sums_loop(piece.reshape(1, -1), flats[item : item + 1], piece.size, 0, 1)
-
-    parallel_for(add, sums.size, BLOCK)
+    parallel_for(partial(_part_sums_loop, x, sums.reshape(-1), parts), sums.size, BLOCK, merge=True)
     out[...] = sums.sum(axis=1, dtype=np.float64)
 
 
@@ -125,7 +117,7 @@ def prod_axes(x: Array, axes: tuple[int, ...], keepdims: bool, out: Array) -> No
         np.prod(x, axis=axes, keepdims=keepdims, dtype=out.dtype, out=out)
         return
     a, o = x.reshape(prod(x.shape[: len(kept)]), -1), out.reshape(-1)
-    parallel_for(lambda start, stop: _products_loop(a, o, start, stop), a.shape[0], a.shape[1])
+    parallel_for(partial(_products_loop, a, o), a.shape[0], a.shape[1], merge=True)
 
 
 def reduce_axes(
@@ -233,11 +225,11 @@ def log_sum_exp(x: Array, out: Array) -> None:
     count, cols = a.shape
     if cols > 2 * CHUNK:  # of each row first the parts
         parts = -(-cols // CHUNK)
-        partial = np.empty((count, parts), a.dtype)
+        sums = np.empty((count, parts), a.dtype)
         parallel_for(
-            lambda start, stop: _log_sum_exp_parts(a, partial, start, stop), count * parts, CHUNK
+            lambda start, stop: _log_sum_exp_parts(a, sums, start, stop), count * parts, CHUNK
         )
-        log_sum_exp(partial, out)
+        log_sum_exp(sums, out)
         return
 
     def reduce(start: int, stop: int) -> None:
@@ -304,14 +296,12 @@ def sum_rows(x: Array, out: Array) -> None:
         return
     if count <= SUM_ROWS:
         out[...] = 0
-        _sum_rows_loop(a, out.reshape(1, cols), 0, 0, count)
+        _sum_rows_loop(a, out.reshape(1, cols), 1, 0, 0, count)
         return
     step = block_items(cols)
     parts = -(-min(step, count) // SUM_ROWS)
     sums = np.zeros((-(-count // step) * parts, cols), dtype=out.dtype)
-    parallel_for(
-        lambda start, stop: _sum_rows_loop(a, sums, start // step * parts, start, stop), count, cols
-    )
+    parallel_for(partial(_sum_rows_loop, a, sums, step, parts), count, cols)
     _arrays.sum_axes(sums, (0,), out=out)
 
 
@@ -321,7 +311,8 @@ def _sum_rows_numpy(x: Array, out: Array) -> None:
 
 
 @jit
-def _sum_rows_loop(x: Any, sums: Any, first_sum: int, start: int, stop: int) -> None:
+def _sum_rows_loop(x: Any, sums: Any, step: int, parts: int, start: int, stop: int) -> None:
+    first_sum = start // step * parts
     for i in range(start, stop):
         row = x[i]
         total = sums[first_sum + (i - start) // SUM_ROWS]
@@ -346,18 +337,21 @@ def _plane_sums_loop(x: Any, out: Any, start: int, stop: int) -> None:
 
 
 @jit
-def _row_sums_loop(x: Any, out: Any, cols: int, start: int, stop: int) -> None:
+def _part_sums_loop(x: Any, out: Any, parts: int, start: int, stop: int) -> None:
     number = x.dtype.type
-    for i in range(start, stop):
-        row = x[i]
+    cols = x.shape[1]
+    for item in range(start, stop):
+        at, part_of_row = item // parts, item % parts
+        begin = part_of_row * _PART
+        row = x[at, begin : cols if part_of_row == parts - 1 else begin + _PART]
         total = 0.0
-        for first in range(0, cols, SUM_BLOCK):
+        for first in range(0, row.size, SUM_BLOCK):
             block = row[first : first + SUM_BLOCK]
             part = number(0)
             for j in range(block.size):
                 part += block[j]
             total += part
-        out[i] = total
+        out[item] = total
 
 
 @inlined

@@ -7,7 +7,7 @@ whose intermediate row or plane stays in a core's cache.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -240,9 +240,7 @@ def _resample_numba(x: Array, rows: Taps | None, columns: Taps | None, out: Arra
     layout = even, stride, first, last
     arguments: tuple[Any, ...] = (x, out, *r, *c, above, below, is_rows_first, *layout)
     parallel_for(
-        lambda start, stop: _resample_loop(*(*arguments, start, stop)),
-        len(x),
-        min(rows_first, columns_first),
+        partial(_resample_loop, *arguments), len(x), min(rows_first, columns_first), merge=True
     )
 
 

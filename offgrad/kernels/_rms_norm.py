@@ -6,6 +6,7 @@ rstd.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def rms_norm(x: Array, weight: Array | None, eps: float, out: Array, rstd: Array
         return
     a, o, r = rows(x), rows(out), flat(rstd)
     w, small = or_constant(weight, a.shape[1], a, 1), a.dtype.type(eps)
-    parallel_for(lambda start, stop: _rms_norm_loop(a, w, small, o, r, start, stop), *a.shape)
+    parallel_for(partial(_rms_norm_loop, a, w, small, o, r), a.shape[0], a.shape[1], merge=True)
 
 
 @in_float32("dx", "dweight")
@@ -74,9 +75,7 @@ def rms_norm_backward(
     parts = -(-min(step, count) // SUM_ROWS)
     sums = none if dweight is None else np.zeros((-(-count // step) * parts, cols), a.dtype)
     parallel_for(
-        lambda start, stop: _rms_norm_backward_loop(
-            g, a, w, r, d, sums, start // step * parts, start, stop
-        ),
+        partial(_rms_norm_backward_loop, g, a, w, r, d, sums, step, parts),
         count,
         cols,
     )
@@ -156,7 +155,8 @@ def _rms_norm_backward_loop(
     rstd: Any,
     dx: Any,
     weights: Any,
-    first_sum: int,
+    step: int,
+    parts: int,
     start: int,
     stop: int,
 ) -> None:
@@ -180,6 +180,6 @@ def _rms_norm_backward_loop(
             for j in range(row.size):
                 d[j] = r * (g[j] * weight[j] - row[j] * slope)
         if weights.shape[0] > 0:
-            dweight = weights[first_sum + (i - start) // SUM_ROWS]
+            dweight = weights[start // step * parts + (i - start) // SUM_ROWS]
             for j in range(row.size):
                 dweight[j] += g[j] * (row[j] * r)

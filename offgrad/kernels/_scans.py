@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def running_extreme(x: Array, out: Array, largest: bool) -> None:
     """
     a, o = rows(x), rows(out)
     sign = x.dtype.type(1 if largest else -1)
-    parallel_for(lambda start, stop: _extreme_loop(a, o, sign, start, stop), *a.shape)
+    parallel_for(partial(_extreme_loop, a, o, sign), a.shape[0], a.shape[1], merge=True)
 
 
 def log_cumsum_exp(x: Array, out: Array) -> None:
@@ -38,7 +39,7 @@ def log_cumsum_exp(x: Array, out: Array) -> None:
     `has_scans` must be true. Sums are kept in float64, relative to the largest element so far.
     """
     a, o = rows(x), rows(out)
-    parallel_for(lambda start, stop: _log_cumsum_exp_loop(a, o, start, stop), *a.shape)
+    parallel_for(partial(_log_cumsum_exp_loop, a, o), a.shape[0], a.shape[1], merge=True)
 
 
 def cumprod(x: Array, out: Array) -> None:
@@ -47,7 +48,7 @@ def cumprod(x: Array, out: Array) -> None:
     `has_scans` must be true.
     """
     a, o = rows(x), rows(out)
-    parallel_for(lambda start, stop: _cumprod_loop(a, o, start, stop), *a.shape)
+    parallel_for(partial(_cumprod_loop, a, o), a.shape[0], a.shape[1], merge=True)
 
 
 def recurrence(b: Array, a: Array, out: Array) -> None:
@@ -56,7 +57,9 @@ def recurrence(b: Array, a: Array, out: Array) -> None:
     All are C-contiguous, of one shape and dtype; `has_scans` must be true.
     """
     arrays = rows(b), rows(a), rows(out)
-    parallel_for(lambda start, stop: _recurrence_loop(*arrays, start, stop), *arrays[0].shape)
+    parallel_for(
+        partial(_recurrence_loop, *arrays), arrays[0].shape[0], arrays[0].shape[1], merge=True
+    )
 
 
 @jit

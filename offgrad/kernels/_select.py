@@ -30,7 +30,8 @@ def select(condition: Array, a: Array, b: Array, out: Array) -> None:
 
 
 @jit
-def _select_loop(condition: Any, a: Any, b: Any, out: Any) -> None:
+def _select_loop(condition: Any, a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    condition, a, b, out = condition[start:stop], a[start:stop], b[start:stop], out[start:stop]
     for j in range(out.size):
         out[j] = a[j] if condition[j] else b[j]
 
@@ -45,7 +46,8 @@ def nan_to_zero(x: Array, out: Array) -> None:
 
 
 @jit
-def _nan_to_zero_loop(x: Any, out: Any) -> None:
+def _nan_to_zero_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     zero = x.dtype.type(0)
     for j in range(out.size):
         out[j] = x[j] if x[j] == x[j] else zero

@@ -5,6 +5,7 @@ A row of -inf alone gives NaN, as in torch; otherwise -inf masks an element.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def log_softmax_backward(grad: Array, result: Array, out: Array) -> None:
 def _over_rows(loop: Kernel[..., None], *arrays: Array) -> None:
     views = [rows(array) for array in arrays]
     count, cols = views[0].shape
-    parallel_for(lambda start, stop: loop(*views, start, stop), count if cols else 0, cols)
+    parallel_for(partial(loop, *views), count if cols else 0, cols, merge=True)
 
 
 @np.errstate(all="ignore")

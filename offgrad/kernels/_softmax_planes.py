@@ -6,6 +6,7 @@ memory is contiguous, over blocks of columns that stay in a core's cache.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,9 +75,10 @@ def _over_tiles(loop: Kernel[..., None], like: Array, *arguments: Any) -> None:
     count, classes, length = like.shape
     tiles = -(-length // _TILE)
     parallel_for(
-        lambda start, stop: loop(*arguments, tiles, start, stop),
+        partial(loop, *arguments, tiles),
         count * tiles if classes else 0,
         classes * min(length, _TILE),
+        merge=True,
     )
 
 

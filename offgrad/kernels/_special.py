@@ -134,7 +134,8 @@ def _erfinv_numpy(y: Array, out: Array) -> None:
 
 
 @jit
-def _erf_loop(x: Any, out: Any) -> None:
+def _erf_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     zero = x.dtype.type(0)
     for i in range(x.size):
         a = x[i]
@@ -145,7 +146,8 @@ def _erf_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _erfc_loop(x: Any, out: Any) -> None:
+def _erfc_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     number = x.dtype.type
     zero, two = number(0), number(2)
     for i in range(x.size):
@@ -157,7 +159,8 @@ def _erfc_loop(x: Any, out: Any) -> None:
 
 
 @jit
-def _erfinv_loop(x: Any, out: Any) -> None:
+def _erfinv_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
     for i in range(x.size):
         out[i] = erfinv_of_float32(x[i])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ def triangle(x: Array, out: Array, diagonal: int, upper: bool) -> None:
     source, target, height = rows(x.view(bits)), rows(out.view(bits)), x.shape[-2]
     first = diagonal if upper else diagonal + 1
     parallel_for(
-        lambda start, stop: _triangle_loop(source, target, height, first, upper, start, stop),
+        partial(_triangle_loop, source, target, height, first, upper),
         source.shape[0],
         source.shape[1],
+        merge=True,
     )
 
 

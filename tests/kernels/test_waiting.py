@@ -14,6 +14,7 @@ import pytest
 from offgrad import kernels
 from offgrad.kernels import _parallel, _waiting
 from offgrad.kernels._parallel import BLOCK, parallel_for
+from offgrad.kernels._shared_ranges import Cells
 from offgrad.kernels._waiting import Counter, can_wait, has_counted, wait_for_work
 
 
@@ -22,14 +23,14 @@ def _compiled() -> None:
     pytest.importorskip("numba")
     if kernels.backend() != "numba" or os.environ.get("NUMBA_DISABLE_JIT") == "1":
         pytest.skip("threads wait in a compiled loop")
-    _waiting.prepare()
+    _waiting.prepare(Cells())
 
 
 def test_waiting_ends_without_a_count() -> None:
-    counter = Counter()
+    counter, cells = Counter(), Cells()
     assert not has_counted(counter, 1)
-    wait_for_work(counter, 1, None)
-    assert counter.value == 0
+    wait_for_work(cells, 1, None)
+    assert counter.value == cells.posted == 0
 
 
 def test_waiting_sees_a_count_of_before() -> None:
@@ -49,11 +50,11 @@ def test_a_count_of_another_thread_ends_waiting(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_counts_of_many_threads_without_the_gil_all_arrive() -> None:
-    posted, left = Counter(), Counter()
+    cells, left = Cells(), Counter()
 
     def wait_often() -> None:
         for _ in range(500):
-            wait_for_work(posted, 0, left)
+            wait_for_work(cells, 0, left)
 
     threads = [threading.Thread(target=wait_often) for _ in range(4)]
     for each in threads:
@@ -101,7 +102,12 @@ def test_the_caller_waits_for_helpers_that_compute(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_thread_waits_where_openmp_is_told_so_or_numba_is_not_imported() -> None:
-    code = "from offgrad.kernels._waiting import can_wait, prepare; prepare(); print(can_wait())"
+    code = """
+from offgrad.kernels._shared_ranges import Cells
+from offgrad.kernels._waiting import can_wait, prepare
+prepare(Cells())
+print(can_wait())
+"""
     for policy, begin, expected in (
         ("passive", "import numba", "False"),
         ("PASSIVE", "import numba", "False"),
@@ -110,7 +116,7 @@ def test_no_thread_waits_where_openmp_is_told_so_or_numba_is_not_imported() -> N
         ("active", "pass", "False"),
     ):
         run = subprocess.run(
-            [sys.executable, "-c", f"{begin}; {code}"],
+            [sys.executable, "-c", f"{begin}\n{code}"],
             env={**os.environ, "OMP_WAIT_POLICY": policy},
             capture_output=True, text=True, check=True,
         )  # fmt: skip
