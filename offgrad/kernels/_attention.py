@@ -26,7 +26,7 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._attention_heads import backward, forward
 from offgrad.kernels._attention_heads import usable as heads_usable
 from offgrad.kernels._attention_tiles import Dropout, softmax_tile, softmax_tile_backward
-from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
+from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._halves import in_float32
 from offgrad.kernels._parallel import Body, parallel_for
 
@@ -169,7 +169,7 @@ def _over_heads(body: Body, count: int, cost: int) -> None:
             body(start, stop)
 
     with single_threaded_blas():
-        parallel_for(limited_in_each_thread(run), count, cost)
+        parallel_for(run, count, cost)
 
 
 def _shape(q: Array, k: Array, v: Array, out: Array, lse: Array) -> tuple[int, int, int, int]:

@@ -6,7 +6,7 @@ with one BLAS thread per worker, they are fast, and their bits do not depend on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -25,11 +25,7 @@ class _Use(NamedTuple):
 
 
 class _Limiter:
-    """Knows the users of single-threaded BLAS: the first one sets it, the last one restores it.
-
-    Attributes:
-        is_per_thread: whether each thread has its own setting; known from the first user on.
-    """
+    """Knows the users of single-threaded BLAS: the first one sets it, the last one restores it."""
 
     lock = None  # a fork does not wait for users
 
@@ -38,8 +34,13 @@ class _Limiter:
         self._libraries = libraries
         self._users: list[int] = []  # the threads, one as often as it entered
         self._before: list[int] = []  # the numbers of threads to restore
-        self.is_per_thread = False
         forkables.add(self)
+
+    def libraries(self) -> list[Any]:
+        """Return the libraries, which are looked for once."""
+        if self._libraries is None:
+            self._libraries = _blas_libraries()
+        return self._libraries
 
     def enter(self) -> _Use:
         """Set one thread; return the argument of `leave`.
@@ -48,16 +49,14 @@ class _Limiter:
         run in another one.
         """
         with self._lock:
-            if self._libraries is None:
-                self._libraries = _blas_libraries()
+            libraries = self.libraries()
             if not self._users:
-                self._before = [each.get_num_threads() for each in self._libraries]
-                self.is_per_thread = any(_is_per_thread(each) for each in self._libraries)
-            elif not self.is_per_thread:
+                self._before = [each.get_num_threads() for each in libraries]
+            elif not any(map(_is_per_thread, libraries)):
                 self._users.append(get_ident())
                 return _Use(get_ident(), [])
             self._users.append(get_ident())
-            changed = [(each, each.get_num_threads()) for each in self._libraries]
+            changed = [(each, each.get_num_threads()) for each in libraries]
             for each, _ in changed:
                 _set_num_threads(each, 1)
             # With OpenMP each thread has its own number and restores it itself.
@@ -76,20 +75,17 @@ class _Limiter:
     def set_count(self, count: int) -> None:
         """Set the number of threads, for the time after the last user if there are users."""
         with self._lock:
-            if self._libraries is None:
-                self._libraries = _blas_libraries()
+            libraries = self.libraries()
             if self._users:
-                self._before = [count] * len(self._libraries)
+                self._before = [count] * len(libraries)
                 return
-            for each in self._libraries:
+            for each in libraries:
                 _set_num_threads(each, count)
 
     def count(self) -> int | None:
         """Return the largest number of threads, outside of users; None without a known BLAS."""
         with self._lock:
-            if self._libraries is None:
-                self._libraries = _blas_libraries()
-            counts = self._before or [each.get_num_threads() for each in self._libraries]
+            counts = self._before or [each.get_num_threads() for each in self.libraries()]
             return max(counts, default=None)
 
     def forget_other_threads(self) -> None:
@@ -146,11 +142,14 @@ def single_threaded_blas() -> Iterator[None]:
         _limiter.leave(use)
 
 
-def limited_in_each_thread(body: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Return `body` for several threads within `single_threaded_blas`: where each thread has its
-    own setting, as with OpenMP, `body` enters the context again.
+def limit_this_thread() -> None:
+    """Let BLAS use one thread in the calling thread from now on, where each has its own number.
+
+    As with OpenMP; for threads that compute within `single_threaded_blas` only.
     """
-    return single_threaded_blas()(body) if _limiter.is_per_thread else body
+    for library in _limiter.libraries():
+        if _is_per_thread(library):
+            _set_num_threads(library, 1)
 
 
 def set_blas_threads(count: int) -> None:

@@ -8,6 +8,7 @@ Shapes alone decide the blocks and the order of sums.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.kernels import _gemm
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
+from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._conv_columns_loops import (
     columns_input_loop,
     columns_output_loop,
@@ -25,7 +26,7 @@ from offgrad.kernels._conv_columns_loops import (
 from offgrad.kernels._conv_numpy import Steps, three_dimensional
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._openblas import library
-from offgrad.kernels._parallel import BLOCK, Body, parallel_for
+from offgrad.kernels._parallel import Body, in_ranges, num_workers
 
 MIN_COST = 1 << 14
 """Multiplications of a convolution for which the loops are worth their calls."""
@@ -36,13 +37,11 @@ MAX_COLUMNS = 1 << 17
 MIN_WIDTH, MAX_WIDTH = 128, 1024
 """Places of a block, at least and at most: BLAS copies the weight for each block."""
 
-MIN_TASKS = 8
+MIN_TASKS = 16
 """Parts, for the threads of an ordinary machine."""
 
 MAX_PARTIAL = 1 << 22
 """Elements of the gradients of a weight that are added up in the end."""
-
-Planes = tuple[int, int, int]
 
 
 def usable(small: Array, large: Array, kernel: tuple[int, ...]) -> bool:
@@ -61,35 +60,26 @@ def convolve(x: Array, weight: Array, out: Array, bias: Array | None, steps: Ste
     """Write a convolution of C-contiguous arrays into `out`; see `_conv.convolve`."""
     _gemm.register()
     loop: Any = columns_output_loop
-    groups, number = steps.groups, x.dtype.type
-    add = np.zeros(out.shape[1], number) if bias is None else np.ascontiguousarray(bias)
+    groups, number, workers = steps.groups, x.dtype.type, num_workers()
     inner, count = prod(weight.shape[1:]), out.shape[1] // groups
     total = len(x) * prod(out.shape[2:])
     width = _width(inner, total * groups)
-    blocks = -(-total // width)
-    geometry = three_dimensional(x, weight, out, steps)
-
-    def run(start: int, stop: int) -> None:
-        segments = np.empty((width, 5), np.int64)
-        columns, products = memory.empty(inner * width, number), memory.empty(count * width, number)
-        for task in range(start, stop):
-            group, block = divmod(task, blocks)
-            loop(
-                _blas(x),
-                x.reshape(-1),
-                _planes(x, group, groups),
-                weight.reshape(-1),
-                _planes(out, group, groups),
-                add,
-                geometry,
-                (block * width, min(total, (block + 1) * width)),
-                out.reshape(-1),
-                segments,
-                columns,
-                products,
-            )
-
-    _run(run, blocks * groups, inner * count * width)
+    body = partial(
+        loop,
+        _blas(x),
+        x.reshape(-1),
+        weight.reshape(-1),
+        np.zeros(out.shape[1], number) if bias is None else np.array(bias),
+        (groups, x.shape[1], out.shape[1]),
+        three_dimensional(x, weight, out, steps),
+        total,
+        width,
+        out.reshape(-1),
+        np.empty((workers, width, 5), np.int64),
+        memory.empty((workers, inner * width), number),
+        memory.empty((workers, count * width), number),
+    )
+    _run(body, -(-total // width) * groups)
 
 
 def convolve_transposed(
@@ -100,59 +90,31 @@ def convolve_transposed(
     """
     _gemm.register()
     loop: Any = columns_input_loop
-    groups, number = steps.groups, x.dtype.type
+    groups, number, workers = steps.groups, x.dtype.type, num_workers()
     area, per_plane, outputs = prod(weight.shape[2:]), prod(x.shape[2:]), weight.shape[1]
     # Samples are independent, and so are outputs: each task has some of either.
     samples = max(1, min(MIN_WIDTH // max(1, per_plane), len(x) // MIN_TASKS))
     parts = -(-len(x) // samples)
     of_parts = min(outputs, max(1, -(-MIN_TASKS // (parts * groups))))
     step = -(-outputs // of_parts)
-    of_parts = -(-outputs // step)
     width = min(MAX_WIDTH, samples * per_plane)
     at_once = max(1, min(step, 2 * MAX_COLUMNS // (area * width)))
-    geometry = three_dimensional(out, weight, x, steps)
     inputs = x.shape[1] // groups
-
-    def run(start: int, stop: int) -> None:
-        segments = np.empty((width, 5), np.int64)
-        rows, columns = (
-            memory.empty(inputs * width, number),
-            memory.empty(at_once * area * width, number),
-        )
-        for task in range(start, stop):
-            rest, part = divmod(task, of_parts)
-            group, block = divmod(rest, parts)
-            first = part * step
-            count = min(step, outputs - first)
-            own = slice(block * samples, (block + 1) * samples)
-            begin = group * outputs + first
-            target = out[own, begin : begin + count]
-            target[...] = (
-                0
-                if bias is None
-                else bias[begin : begin + count].reshape(-1, *(1,) * (out.ndim - 2))
-            )
-            last = min(len(x), (block + 1) * samples) * per_plane
-            for place in range(block * samples * per_plane, last, width):
-                loop(
-                    _blas(x),
-                    x.reshape(-1),
-                    _planes(x, group, groups),
-                    weight.reshape(-1),
-                    outputs * area,
-                    (group * inputs * outputs + first) * area,
-                    (begin, count, out.shape[1]),
-                    at_once,
-                    geometry,
-                    (place, min(last, place + width)),
-                    out.reshape(-1),
-                    segments,
-                    rows,
-                    columns,
-                )
-
-    cost = inputs * step * area * samples * per_plane
-    _run(run, groups * parts * of_parts, cost)
+    body = partial(
+        loop,
+        _blas(x),
+        x.reshape(-1),
+        weight.reshape(-1),
+        np.zeros(out.shape[1], number) if bias is None else np.array(bias),
+        (groups, outputs, x.shape[1]),
+        (samples, step, width, at_once, len(x)),
+        three_dimensional(out, weight, x, steps),
+        out.reshape(-1),
+        np.empty((workers, width, 5), np.int64),
+        memory.empty((workers, inputs * width), number),
+        memory.empty((workers, at_once * area * width), number),
+    )
+    _run(body, groups * parts * -(-outputs // step))
 
 
 def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> None:
@@ -161,7 +123,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     """
     _gemm.register()
     loop: Any = columns_weight_loop
-    groups, number = steps.groups, large.dtype.type
+    groups, number, workers = steps.groups, large.dtype.type, num_workers()
     area, channels = prod(out.shape[2:]), out.shape[1]
     total, outputs = len(small) * prod(small.shape[2:]), out.shape[0] // groups
     # Channels are independent; the sums over ranges of places are added up in the end.
@@ -170,40 +132,23 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     length = -(-total // ranges)
     ranges = -(-total // length)
     step = -(-channels // min(channels, -(-wanted // ranges)))
-    parts = -(-channels // step)
     width = min(_width(step * area, total), length)
-    partial = memory.empty((ranges, out.size), number)
-    geometry = three_dimensional(large, out, small, steps)
-
-    def run(start: int, stop: int) -> None:
-        segments = np.empty((width, 5), np.int64)
-        rows, columns = (
-            memory.empty(outputs * width, number),
-            memory.empty(step * area * width, number),
-        )
-        for task in range(start, stop):
-            rest, number_of_range = divmod(task, ranges)
-            group, part = divmod(rest, parts)
-            first = part * step
-            loop(
-                _blas(small),
-                small.reshape(-1),
-                _planes(small, group, groups),
-                large.reshape(-1),
-                (group * channels + first, min(step, channels - first), large.shape[1]),
-                geometry,
-                (number_of_range * length, min(total, (number_of_range + 1) * length)),
-                width,
-                partial[number_of_range],
-                channels * area,
-                (group * outputs * channels + first) * area,
-                segments,
-                rows,
-                columns,
-            )
-
-    _run(run, groups * parts * ranges, outputs * step * area * length)
-    np.sum(partial, axis=0, out=out.reshape(-1))
+    sums = memory.empty((ranges, out.size), number)
+    body = partial(
+        loop,
+        _blas(small),
+        small.reshape(-1),
+        large.reshape(-1),
+        (groups, channels, small.shape[1]),
+        (step, length, width, total),
+        three_dimensional(large, out, small, steps),
+        sums,
+        np.empty((workers, width, 5), np.int64),
+        memory.empty((workers, outputs * width), number),
+        memory.empty((workers, step * area * width), number),
+    )
+    _run(body, groups * ranges * -(-channels // step))
+    np.sum(sums, axis=0, out=out.reshape(-1))
 
 
 def _width(inner: int, total: int) -> int:
@@ -212,17 +157,12 @@ def _width(inner: int, total: int) -> int:
     return max(1, min(width, -(-total // MIN_TASKS)))
 
 
-def _planes(x: Array, group: int, groups: int) -> Planes:
-    count = x.shape[1] // groups
-    return group * count, count, x.shape[1]
-
-
 def _blas(array: Array) -> tuple[Any, Any]:
     found = library()
     assert found is not None
     return np.uintp(found.gemm(array.dtype)), found.integer(0)
 
 
-def _run(body: Body, count: int, cost: int) -> None:
+def _run(body: Body, count: int) -> None:
     with single_threaded_blas():
-        parallel_for(limited_in_each_thread(body), count, min(BLOCK, cost // 16))
+        in_ranges(body, range(count + 1))

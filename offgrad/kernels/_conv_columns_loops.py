@@ -187,8 +187,8 @@ def _product(
                 )
 
 
-@jit
-def columns_output_loop(
+@inlined
+def _columns_output(
     blas: Any,
     x: Any,
     inputs: Any,
@@ -240,8 +240,8 @@ def columns_output_loop(
             place += part
 
 
-@jit
-def columns_input_loop(
+@inlined
+def _columns_input(
     blas: Any,
     x: Any,
     inputs: Any,
@@ -287,8 +287,8 @@ def columns_input_loop(
         _add_columns(result, (first + start, part, all_planes), geometry, segments, found, columns)
 
 
-@jit
-def columns_weight_loop(
+@inlined
+def _columns_weight(
     blas: Any,
     small: Any,
     outputs: Any,
@@ -333,4 +333,160 @@ def columns_weight_loop(
             number(0 if place == begin else 1),
             result.ctypes.data + result_start * item,
             result_stride,
+        )
+
+
+@inlined
+def _planes(group: int, groups: int, channels: int) -> tuple[int, int, int]:
+    """Return the first channel of a group, their number, and that of a sample."""
+    count = channels // groups
+    return group * count, count, channels
+
+
+@jit
+def columns_output_loop(
+    blas: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    channels: Any,
+    geometry: Any,
+    total: int,
+    width: int,
+    result: Any,
+    all_segments: Any,
+    all_columns: Any,
+    all_products: Any,
+    start: int,
+    stop: int,
+    worker: int,
+) -> None:
+    """Write outputs; a task is the number of a group, and of a block of `width` places.
+
+    `channels` are the number of groups, of inputs and of outputs.
+    """
+    groups, inputs, outputs = channels
+    blocks = (total + width - 1) // width
+    for task in range(start, stop):
+        group, block = task // blocks, task % blocks
+        _columns_output(
+            blas,
+            x,
+            _planes(group, groups, inputs),
+            weight,
+            _planes(group, groups, outputs),
+            bias,
+            geometry,
+            (block * width, min(total, (block + 1) * width)),
+            result,
+            all_segments[worker],
+            all_columns[worker],
+            all_products[worker],
+        )
+
+
+@jit
+def columns_input_loop(
+    blas: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    channels: Any,
+    steps: Any,
+    geometry: Any,
+    result: Any,
+    all_segments: Any,
+    all_rows: Any,
+    all_columns: Any,
+    start: int,
+    stop: int,
+    worker: int,
+) -> None:
+    """Write the gradients of inputs; a task has some samples, and some outputs of a group.
+
+    `channels` are the number of groups, of the outputs of one, and of all inputs; `steps` are the
+    samples and the outputs of a task, the places and outputs at a time, and all samples.
+    """
+    groups, outputs, all_inputs = channels
+    samples, step, width, at_once, all_samples = steps
+    space, kernel, size, _, _, _ = geometry
+    area, per_plane = kernel[0] * kernel[1] * kernel[2], size[0] * size[1] * size[2]
+    volume = space[0] * space[1] * space[2]
+    parts, of_parts = (all_samples + samples - 1) // samples, (outputs + step - 1) // step
+    inputs = all_inputs // groups
+    for task in range(start, stop):
+        part, rest = task % of_parts, task // of_parts
+        block, group = rest % parts, rest // parts
+        first = part * step
+        count, begin = min(step, outputs - first), group * outputs + first
+        end = min(all_samples, (block + 1) * samples)
+        for sample in range(block * samples, end):
+            for plane in range(begin, begin + count):
+                at = (sample * groups * outputs + plane) * volume
+                result[at : at + volume] = bias[plane]
+        for place in range(block * samples * per_plane, end * per_plane, width):
+            _columns_input(
+                blas,
+                x,
+                _planes(group, groups, all_inputs),
+                weight,
+                outputs * area,
+                (group * inputs * outputs + first) * area,
+                (begin, count, groups * outputs),
+                at_once,
+                geometry,
+                (place, min(end * per_plane, place + width)),
+                result,
+                all_segments[worker],
+                all_rows[worker],
+                all_columns[worker],
+            )
+
+
+@jit
+def columns_weight_loop(
+    blas: Any,
+    small: Any,
+    large: Any,
+    channels: Any,
+    steps: Any,
+    geometry: Any,
+    results: Any,
+    all_segments: Any,
+    all_rows: Any,
+    all_columns: Any,
+    start: int,
+    stop: int,
+    worker: int,
+) -> None:
+    """Write the gradients of weights; a task has some channels of a group, and a range of places.
+
+    `channels` are the number of groups, of the channels of one, and of all outputs; `steps` are the
+    channels and the places of a task, the places at a time, and all places. Each range of places
+    has its own results.
+    """
+    groups, count, all_outputs = channels
+    step, length, width, total = steps
+    kernel = geometry[1]
+    area, outputs = kernel[0] * kernel[1] * kernel[2], all_outputs // groups
+    parts, ranges = (count + step - 1) // step, (total + length - 1) // length
+    for task in range(start, stop):
+        number_of_range, rest = task % ranges, task // ranges
+        part, group = rest % parts, rest // parts
+        first = part * step
+        _columns_weight(
+            blas,
+            small,
+            _planes(group, groups, all_outputs),
+            large,
+            (group * count + first, min(step, count - first), groups * count),
+            geometry,
+            (number_of_range * length, min(total, (number_of_range + 1) * length)),
+            width,
+            results[number_of_range],
+            count * area,
+            (group * outputs * count + first) * area,
+            all_segments[worker],
+            all_rows[worker],
+            all_columns[worker],
         )

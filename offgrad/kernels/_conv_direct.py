@@ -10,6 +10,7 @@ Shapes alone decide the order of sums.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from offgrad import memory
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._conv_numpy import Steps, three_dimensional
 from offgrad.kernels._jit import inlined, jit, uses_numba
-from offgrad.kernels._parallel import parallel_for
+from offgrad.kernels._parallel import num_workers, parallel_for
 
 MAX_CHANNELS = 8
 """Channels of a group, and outputs of one, at most: with more, products take less time."""
@@ -115,18 +116,22 @@ def direct_output_loop(
     weight: Any,
     bias: Any,
     channels: Any,
-    tasks: Any,
     geometry: Any,
     edges: Any,
     result: Any,
-    images: Any,
-    rows: Any,
-    distances: Any,
+    all_images: Any,
+    all_rows: Any,
+    all_distances: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
     """Write the outputs of some groups; a task is the number of a sample and of a group.
 
     `channels` are the number of groups, and the inputs and outputs of one.
     """
+    tasks, images, rows = (start, stop), all_images[worker], all_rows[worker]
+    distances = all_distances[worker]
     space, _, size, stride, _, _ = geometry
     groups, inputs, outputs = channels
     volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
@@ -174,15 +179,19 @@ def direct_input_loop(
     weight: Any,
     bias: Any,
     channels: Any,
-    tasks: Any,
     geometry: Any,
     edges: Any,
     result: Any,
-    images: Any,
-    rows: Any,
-    distances: Any,
+    all_images: Any,
+    all_rows: Any,
+    all_distances: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
     """Write the gradients of the inputs of some groups; arguments as in `direct_output_loop`."""
+    tasks, images, rows = (start, stop), all_images[worker], all_rows[worker]
+    distances = all_distances[worker]
     space, _, size, stride, _, _ = geometry
     groups, inputs, outputs = channels
     volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
@@ -215,18 +224,25 @@ def direct_weight_loop(
     small: Any,
     large: Any,
     channels: Any,
-    samples: Any,
-    group_range: Any,
+    of_part: int,
+    samples: int,
     geometry: Any,
     edges: Any,
-    result: Any,
-    images: Any,
-    rows: Any,
-    distances: Any,
+    results: Any,
+    all_images: Any,
+    all_rows: Any,
+    all_distances: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
-    """Write the gradients of some groups' weights, from some samples; other arguments as in
+    """Write the gradients of some groups' weights, from `of_part` of the samples each.
+
+    A task is the number of a part of the samples, and of a group; other arguments are as in
     `direct_output_loop`.
     """
+    tasks, images, rows = (start, stop), all_images[worker], all_rows[worker]
+    distances = all_distances[worker]
     space, _, size, stride, _, _ = geometry
     groups, inputs, outputs = channels
     volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
@@ -235,10 +251,12 @@ def direct_weight_loop(
     elements, zero = distances.size, small.dtype.type(0)
     fours = elements // 4 * 4
     find_distances(inputs, count, geometry, edges, area, distances)
-    for k in range(group_range[0] * outputs * elements, group_range[1] * outputs * elements):
-        result[k] = 0
-    for group in range(group_range[0], group_range[1]):
-        for sample in range(samples[0], samples[1]):
+    for number in range(tasks[0], tasks[1]):
+        part, group = number // groups, number % groups
+        result = results[part]
+        for k in range(group * outputs * elements, (group + 1) * outputs * elements):
+            result[k] = 0
+        for sample in range(part * of_part, min(samples, (part + 1) * of_part)):
             task = sample * groups + group
             for channel in range(inputs):
                 start = (task * inputs + channel) * volume
@@ -319,21 +337,20 @@ def _tasks(
     channels: tuple[int, int, int],
     geometry: Any,
 ) -> None:
-    add = np.zeros(out.shape[1], out.dtype) if bias is None else np.ascontiguousarray(bias)
+    add = np.zeros(out.shape[1], out.dtype) if bias is None else np.array(bias)
     count = len(x) * channels[0]
-
-    def run(start: int, stop: int) -> None:
-        loop(
-            x.reshape(-1),
-            weight.reshape(-1),
-            add,
-            channels,
-            (start, stop),
-            geometry,
-            *_scratch(channels, geometry, x.dtype, out.reshape(-1)),
-        )
-
-    parallel_for(run, count, (x.size + out.size) // count * weight[0].size // 4)
+    body = partial(
+        loop,
+        x.reshape(-1),
+        weight.reshape(-1),
+        add,
+        channels,
+        geometry,
+        image_edges(geometry),
+        out.reshape(-1),
+        *_scratch(channels, geometry, x.dtype),
+    )
+    parallel_for(body, count, (x.size + out.size) // count * weight[0].size // 4, merge=True)
 
 
 def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> None:
@@ -345,26 +362,22 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     channels = groups, out.shape[1], len(out) // groups
     length = -(-len(small) // PARTS)
     parts = -(-len(small) // length)
-    partial = memory.empty((parts, out.size), out.dtype)
-
-    def run(start: int, stop: int) -> None:
-        while start < stop:
-            part, first = divmod(start, groups)
-            last = min(groups, first + stop - start)
-            loop(
-                small.reshape(-1),
-                large.reshape(-1),
-                channels,
-                (part * length, min(len(small), (part + 1) * length)),
-                (first, last),
-                geometry,
-                *_scratch(channels, geometry, out.dtype, partial[part]),
-            )
-            start += last - first
-
+    sums = memory.empty((parts, out.size), out.dtype)
     count = parts * groups
-    parallel_for(run, count, small.size // count * out[0].size // 4)
-    np.sum(partial, axis=0, out=out.reshape(-1))
+    body = partial(
+        loop,
+        small.reshape(-1),
+        large.reshape(-1),
+        channels,
+        length,
+        len(small),
+        geometry,
+        image_edges(geometry),
+        sums,
+        *_scratch(channels, geometry, out.dtype),
+    )
+    parallel_for(body, count, small.size // count * out[0].size // 4, merge=True)
+    np.sum(sums, axis=0, out=out.reshape(-1))
 
 
 def image_edges(geometry: Any) -> tuple[int, ...]:
@@ -378,16 +391,14 @@ def image_edges(geometry: Any) -> tuple[int, ...]:
     )
 
 
-def _scratch(channels: Any, geometry: Any, dtype: np.dtype[Any], result: Array) -> tuple[Any, ...]:
-    """Return the sizes of an image, the result, and what a thread needs."""
+def _scratch(channels: Any, geometry: Any, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """Return what each thread needs: images, rows and distances."""
     _, kernel, size, stride, _, _ = geometry
-    edges = image_edges(geometry)
+    edges, workers = image_edges(geometry), num_workers()
     rows = ((size[0] - 1) * edges[1] + size[1] - 1) * edges[2] + size[2]
     images = channels[1] * int(np.prod(edges)) * int(np.prod(stride))
     return (
-        edges,
-        result,
-        memory.empty(images, dtype),
-        memory.empty(rows, dtype),
-        np.empty(channels[1] * int(np.prod(kernel)), np.int64),
+        memory.empty((workers, images), dtype),
+        memory.empty((workers, rows), dtype),
+        np.empty((workers, channels[1] * int(np.prod(kernel))), np.int64),
     )

@@ -11,6 +11,7 @@ Shapes alone decide the blocks and the order of sums.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,13 +20,13 @@ import numpy as np
 from offgrad import memory
 from offgrad.kernels import _gemm
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
+from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._conv_direct import copy_image, find_distances, image_edges
 from offgrad.kernels._conv_numpy import Steps, three_dimensional
 from offgrad.kernels._gemm import strided_gemm
-from offgrad.kernels._jit import jit, uses_numba
+from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._openblas import library
-from offgrad.kernels._parallel import BLOCK, Body, parallel_for
+from offgrad.kernels._parallel import in_ranges, num_workers
 
 MIN_CHANNELS = 16
 """Channels of a group, and outputs of one, at least: sums over fewer are short products."""
@@ -39,7 +40,7 @@ MAX_IMAGES = 1 << 21
 IMAGES = 1 << 18
 """Elements of the copied images of a block of samples, if it has more than one."""
 
-MIN_TASKS = 8
+MIN_TASKS = 16
 """Blocks, for the threads of an ordinary machine."""
 
 SIDE, INNER = 64, 128
@@ -49,8 +50,8 @@ its own for products of less than a million multiplications."""
 _U = np.uintp
 
 
-@jit
-def shifted_output_loop(
+@inlined
+def _shifted_output(
     blas: Any,
     x: Any,
     weight: Any,
@@ -124,8 +125,8 @@ def shifted_output_loop(
                     result[target + p] = rows[source + p] + add
 
 
-@jit
-def shifted_input_loop(
+@inlined
+def _shifted_input(
     blas: Any,
     x: Any,
     weight: Any,
@@ -141,7 +142,7 @@ def shifted_input_loop(
     rows: Any,
     distances: Any,
 ) -> None:
-    """Write the gradients of a group's inputs for some samples; see `shifted_output_loop`."""
+    """Write the gradients of a group's inputs for some samples; see `_shifted_output`."""
     space, _, size, _, _, _ = geometry
     groups, inputs, outputs = channels
     volume, places = space[0] * space[1] * space[2], size[0] * size[1] * size[2]
@@ -192,6 +193,90 @@ def shifted_input_loop(
                 result[_U(start) + k] = bias[plane]
             at = channel * pitches[0] + (sample - samples[0]) * area
             copy_image(result, start, geometry, edges, apart, images[at:], True)
+
+
+@jit
+def shifted_output_loop(
+    blas: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    channels: Any,
+    count: int,
+    step: int,
+    geometry: Any,
+    edges: Any,
+    pitches: Any,
+    result: Any,
+    all_images: Any,
+    all_rows: Any,
+    all_distances: Any,
+    start: int,
+    stop: int,
+    worker: int,
+) -> None:
+    """Write outputs; a task is the number of a group, and of a block of `step` samples."""
+    blocks = (count + step - 1) // step
+    for task in range(start, stop):
+        group, block = task // blocks, task % blocks
+        _shifted_output(
+            blas,
+            x,
+            weight,
+            bias,
+            channels,
+            (block * step, min(count, (block + 1) * step)),
+            group,
+            geometry,
+            edges,
+            pitches,
+            result,
+            all_images[worker],
+            all_rows[worker],
+            all_distances[worker],
+        )
+
+
+@jit
+def shifted_input_loop(
+    blas: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    channels: Any,
+    count: int,
+    step: int,
+    geometry: Any,
+    edges: Any,
+    pitches: Any,
+    result: Any,
+    all_images: Any,
+    all_rows: Any,
+    all_distances: Any,
+    start: int,
+    stop: int,
+    worker: int,
+) -> None:
+    """Write the gradients of inputs; see `shifted_output_loop`."""
+    blocks = (count + step - 1) // step
+    for task in range(start, stop):
+        group, block = task // blocks, task % blocks
+        _shifted_input(
+            blas,
+            x,
+            weight,
+            bias,
+            channels,
+            (block * step, min(count, (block + 1) * step)),
+            group,
+            geometry,
+            edges,
+            pitches,
+            result,
+            all_images[worker],
+            all_rows[worker],
+            all_distances[worker],
+        )
 
 
 def usable(small: Array, large: Array, kernel: tuple[int, ...], steps: Steps) -> bool:
@@ -248,7 +333,7 @@ def _blocks(
     geometry: Any,
 ) -> None:
     _gemm.register()
-    add = np.zeros(out.shape[1], out.dtype) if bias is None else np.ascontiguousarray(bias)
+    add = np.zeros(out.shape[1], out.dtype) if bias is None else np.array(bias)
     groups, inputs, outputs = channels
     edges, number = image_edges(geometry), x.dtype.type
     images, rows = prod(edges) * prod(geometry[3]), prod(edges)
@@ -263,37 +348,28 @@ def _blocks(
     assert found is not None
     blas = np.uintp(found.gemm(x.dtype)), found.integer(0)
 
-    def run(start: int, stop: int) -> None:
-        scratch = (
-            memory.empty(inputs * pitches[0], number),
-            memory.empty(outputs * pitches[1], number),
-            np.empty(elements, np.int64),
-        )
-        for task in range(start, stop):
-            group, block = divmod(task, blocks)
-            loop(
-                blas,
-                x.reshape(-1),
-                turned.reshape(-1),
-                add,
-                channels,
-                (block * samples, min(len(x), (block + 1) * samples)),
-                group,
-                geometry,
-                edges,
-                pitches,
-                out.reshape(-1),
-                *scratch,
-            )
-
-    _run(run, groups * blocks, inputs * outputs * elements * samples * rows)
+    workers = num_workers()
+    body = partial(
+        loop,
+        blas,
+        x.reshape(-1),
+        turned.reshape(-1),
+        add,
+        channels,
+        len(x),
+        samples,
+        geometry,
+        edges,
+        pitches,
+        out.reshape(-1),
+        memory.empty((workers, inputs * pitches[0]), number),
+        memory.empty((workers, outputs * pitches[1]), number),
+        np.empty((workers, elements), np.int64),
+    )
+    with single_threaded_blas():
+        in_ranges(body, range(groups * blocks + 1))
 
 
 def _pitch(size: int) -> int:
     """Return an odd number of cache lines: rows a power of two apart would displace each other."""
     return (size + 31) // 32 * 32 + 16
-
-
-def _run(body: Body, count: int, cost: int) -> None:
-    with single_threaded_blas():
-        parallel_for(limited_in_each_thread(body), count, min(BLOCK, cost // 16))

@@ -23,6 +23,7 @@ arXiv:1803.10986.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ from offgrad.kernels._conv_winograd_loops import (
 )
 from offgrad.kernels._conv_winograd_passes import PLANE, SIDE, SQUARE, TILES
 from offgrad.kernels._jit import uses_numba
-from offgrad.kernels._parallel import BLOCK, parallel_for
+from offgrad.kernels._parallel import in_ranges, num_workers
 from offgrad.kernels._product_tiles import VECTORS
 
 MIN_CHANNELS = 16
@@ -58,7 +59,7 @@ MAX_TRANSFORMS = 1 << 21
 OUTPUTS = 64
 """Outputs of a range: their transforms and products stay in a core's cache."""
 
-MIN_TASKS = 8
+MIN_TASKS = 16
 """Parts of a group, for the threads of an ordinary machine."""
 
 
@@ -154,42 +155,35 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     grid, number = _grid(large, small, steps.padding), large.dtype.type
     tile = most, lanes = _tile(large)
     zeros, lines = np.zeros(VECTORS * lanes, number), -(-grid.channels // most) * most
-    groups = grid.groups()
-    parts = 1 + max(number for group in groups for _, number, _ in _tasks(grid, group))
-    totals = np.zeros((parts, out.size), number)
-    for group in groups:
-        inputs = _transforms(grid, large, group)
-        tasks = _tasks(grid, group)
-
-        def run(
-            start: int,
-            stop: int,
-            inputs: Array = inputs,
-            tasks: list[_Task] = tasks,
-            first: int = group.start,
-        ) -> None:
-            for outputs, part, blocks in tasks[start:stop]:
-                rows = outputs[1] - outputs[0]
-                line = -(-rows // lanes) * lanes
-                loop(
-                    tile,
-                    inputs,
-                    small.reshape(-1),
-                    outputs,
-                    grid.channels,
-                    grid.places,
-                    grid.tiles,
-                    blocks,
-                    first,
-                    totals[part],
-                    *_planes(number),
-                    memory.empty(rows * PITCH, number),
-                    memory.empty(2 * lanes * line, number),
-                    memory.empty(SQUARE * lines * line, number),
-                    zeros,
-                )
-
-        parallel_for(run, len(tasks), BLOCK)
+    groups, workers = grid.groups(), num_workers()
+    tasks = [_tasks(grid, group) for group in groups]
+    totals = np.zeros((max(int(each[-1, 4]) for each in tasks) + 1, out.size), number)
+    rows = min(OUTPUTS, grid.outputs)
+    line = -(-rows // lanes) * lanes
+    scratch = (
+        *_planes(workers, number),
+        memory.empty((workers, rows * PITCH), number),
+        memory.empty((workers, 2 * lanes * line), number),
+        memory.empty((workers, SQUARE * lines * line), number),
+    )
+    for group, own in zip(groups, tasks, strict=True):
+        body = partial(
+            loop,
+            tile,
+            _transforms(grid, large, group),
+            small.reshape(-1),
+            own,
+            grid.outputs,
+            grid.channels,
+            grid.places,
+            grid.tiles,
+            group.start,
+            totals,
+            *scratch,
+            zeros,
+        )
+        in_ranges(body, range(len(own) + 1))
+        del body
     np.sum(totals, axis=0, out=out.reshape(-1))
 
 
@@ -198,91 +192,84 @@ def _forward(
 ) -> None:
     _register()
     loop: Any = winograd_output_loop
-    number = x.dtype.type
+    number, workers = x.dtype.type, num_workers()
     tile = most, lanes = _tile(x)
     zeros = np.zeros(VECTORS * lanes, number)
-    add = np.zeros(grid.outputs, number) if bias is None else bias
+    add = np.zeros(grid.outputs, number) if bias is None else np.array(bias)
+    rows = min(OUTPUTS, grid.outputs)
+    scratch = (
+        *_planes(workers, number),
+        memory.empty((workers, SQUARE * rows * (grid.channels + GAP)), number),
+        memory.empty((workers, -(-rows // most) * most * PITCH), number),
+    )
     for group in grid.groups():
-        inputs = _transforms(grid, x, group)
         tasks = _tasks(grid, group)
-
-        def run(
-            start: int,
-            stop: int,
-            inputs: Array = inputs,
-            tasks: list[_Task] = tasks,
-            first: int = group.start,
-        ) -> None:
-            for outputs, _, blocks in tasks[start:stop]:
-                rows = outputs[1] - outputs[0]
-                loop(
-                    tile,
-                    inputs,
-                    weight.reshape(-1),
-                    steps,
-                    outputs,
-                    grid.channels,
-                    add,
-                    grid.places,
-                    grid.tiles,
-                    blocks,
-                    first,
-                    out.reshape(-1),
-                    *_planes(number),
-                    memory.empty(SQUARE * rows * (grid.channels + GAP), number),
-                    memory.empty(-(-rows // most) * most * PITCH, number),
-                    zeros,
-                )
-
-        parallel_for(run, len(tasks), BLOCK)
+        body = partial(
+            loop,
+            tile,
+            _transforms(grid, x, group),
+            weight.reshape(-1),
+            steps,
+            tasks,
+            grid.outputs,
+            grid.channels,
+            add,
+            grid.places,
+            grid.tiles,
+            group.start,
+            out.reshape(-1),
+            *scratch,
+            zeros,
+        )
+        in_ranges(body, range(len(tasks) + 1))
+        del body
 
 
-_Task = tuple[tuple[int, int, int], int, tuple[int, int]]
-"""Outputs, the number of a part of the blocks, and its blocks."""
+def _tasks(grid: _Grid, group: range) -> Array:
+    """Return ranges of outputs, and with each one after another all parts of a group.
 
-
-def _tasks(grid: _Grid, group: range) -> list[_Task]:
-    """Return the ranges of outputs, and with each one after another all parts of a group."""
-    count = grid.outputs
-    ranges = [(at, min(at + OUTPUTS, count), count) for at in range(0, count, OUTPUTS)]
-    step = max(2, len(group) // max(1, MIN_TASKS // len(ranges)))
-    parts = [(at, min(at + step, group.stop)) for at in range(group.start, group.stop, step)]
-    return [(each, number, part) for each in ranges for number, part in enumerate(parts)]
+    A row has the first output, the end, the first block, the end, and the part's number.
+    """
+    outputs = range(0, grid.outputs, OUTPUTS)
+    step = max(2, len(group) // max(1, MIN_TASKS // len(outputs)))
+    return np.array([
+        (first, min(first + OUTPUTS, grid.outputs), at, min(at + step, group.stop), part)
+        for first in outputs
+        for part, at in enumerate(range(group.start, group.stop, step))
+    ])  # fmt: skip
 
 
 def _transforms(grid: _Grid, x: Array, group: range) -> Array:
     """Return the transforms of a group's tiles."""
     loop: Any = winograd_input_loop
     channels, number = grid.channels, x.dtype.type
-    lanes = _tile(x)[1]
     result = memory.empty(len(group) * SQUARE * (channels * TILES + GAP), number)
     step = max(8, channels * len(group) // MIN_TASKS)
-    ranges = [(at, min(at + step, channels), channels) for at in range(0, channels, step)]
-
-    def run(start: int, stop: int) -> None:
-        for task in range(start, stop):
-            block, at = divmod(task, len(ranges))
-            first = group.start + block
-            loop(
-                lanes,
-                x.reshape(-1),
-                ranges[at],
-                grid.space,
-                grid.padding,
-                grid.tiles,
-                (first, first + 1),
-                group.start,
-                result,
-                *_planes(number),
-            )
-
-    parallel_for(run, len(group) * len(ranges), BLOCK)
+    tasks = np.array([
+        (at, min(at + step, channels), block)
+        for block in group
+        for at in range(0, channels, step)
+    ])  # fmt: skip
+    body = partial(
+        loop,
+        _tile(x)[1],
+        x.reshape(-1),
+        tasks,
+        channels,
+        grid.space,
+        grid.padding,
+        grid.tiles,
+        group.start,
+        result,
+        *_planes(num_workers(), number),
+    )
+    in_ranges(body, range(len(tasks) + 1))
     return result
 
 
-def _planes(number: Any) -> tuple[Array, ...]:
-    """Return a thread's three planes, and the places of a block's tiles."""
-    return (*np.empty((3, PLANE), number), np.empty((TILES, 5), np.int64))
+def _planes(workers: int, number: Any) -> tuple[Array, Array]:
+    """Return each worker's three planes, and the places of a block's tiles."""
+    return np.empty((workers, 3, PLANE), number), np.empty((workers, TILES, 5), np.int64)
 
 
 def _register() -> None:

@@ -124,27 +124,29 @@ def _panel(block: int, point: int, part: int, channels: int, width: int) -> int:
 def winograd_input_loop(
     lanes: int,
     x: Any,
-    channels: Any,
+    tasks: Any,
+    count: int,
     space: Any,
     shift: Any,
     grid: Any,
-    blocks: Any,
     first: int,
     result: Any,
-    m: Any,
-    n: Any,
-    o: Any,
-    places: Any,
+    planes: Any,
+    all_places: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
     """Write the transforms of tiles as panels of two vectors of `lanes` elements; see `_panel`.
 
-    `channels` and `blocks` are ranges, the channels' number comes last; `first` is the block that
-    comes first in `result`.
+    A task has the first channel, the end, and a block. `count` is the channels' number, and `first`
+    the block that comes first in `result`.
     """
     width, item, number = 2 * lanes, x.itemsize, x.dtype.type
-    start_channel, stop_channel, count = channels
     height, across = space
-    for block in range(blocks[0], blocks[1]):
+    m, n, o, places = planes[worker, 0], planes[worker, 1], planes[worker, 2], all_places[worker]
+    for task in range(start, stop):
+        start_channel, stop_channel, block = tasks[task, 0], tasks[task, 1], tasks[task, 2]
         _place(places, block, grid, count, space, shift, POINTS)
         for k in range(PLANE):
             m[k] = 0
@@ -195,62 +197,68 @@ def winograd_output_loop(
     inputs: Any,
     weight: Any,
     steps: Any,
-    outputs: Any,
+    tasks: Any,
+    count: int,
     channels: int,
     bias: Any,
     space: Any,
     grid: Any,
-    blocks: Any,
     first: int,
     result: Any,
-    m: Any,
-    n: Any,
-    o: Any,
-    places: Any,
-    weights: Any,
-    products: Any,
+    planes: Any,
+    all_places: Any,
+    all_weights: Any,
+    all_products: Any,
     zeros: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
-    """Write a range of outputs of tiles from the transforms of `winograd_input_loop`.
+    """Write outputs of tiles from the transforms of `winograd_input_loop`.
 
-    `tile` are the rows of a product in registers, and the elements of a vector. `steps` are the
-    distances, in the weight, of outputs, channels and elements, and the first. `products` has room
-    for whole tiles.
+    A task has the first output, the end, the first block, and the end. `tile` are the rows of a
+    product in registers, and the elements of a vector. `steps` are the distances, in the weight, of
+    outputs, channels and elements, and the first; `count` is the outputs' number. A worker's
+    products have room for whole tiles.
     """
     most, lanes = tile
     panel = 2 * lanes
-    start_output, stop_output, count = outputs
     height, width = space
-    rows = stop_output - start_output
     item, number = weight.itemsize, weight.dtype.type
-    _transform_weight(m, n, o, weight, steps, outputs, channels, weights)
-    for block in range(blocks[0], blocks[1]):
-        for point in range(SQUARE):
-            for part in range(TILES // panel):
-                multiply_panels(
-                    _address(weights) + point * rows * (channels + GAP) * item,
-                    channels + GAP,
-                    1,
-                    rows,
-                    channels,
-                    _address(inputs) + _panel(block - first, point, part, channels, panel) * item,
-                    channels,
-                    panel,
-                    panel,
-                    lanes,
-                    most,
-                    item,
-                    _address(zeros),
-                    _address(products) + (point * TILES + part * panel) * item,
-                    PITCH,
-                    number(0),
-                )
-        _place(places, block, grid, count, space, (0, 0), SIDE)
-        for row in range(rows):
-            output_pass(products[row * PITCH : row * PITCH + PLANE], n, _SIX)
-            output_pass(n, o, _FOUR)
-            start, add = (start_output + row) * height * width, bias[start_output + row]
-            _store(o, result, start, width, places, add)
+    m, n, o, places = planes[worker, 0], planes[worker, 1], planes[worker, 2], all_places[worker]
+    weights, products = all_weights[worker], all_products[worker]
+    for task in range(start, stop):
+        start_output, stop_output = tasks[task, 0], tasks[task, 1]
+        rows = stop_output - start_output
+        _transform_weight(m, n, o, weight, steps, (start_output, stop_output), channels, weights)
+        for block in range(tasks[task, 2], tasks[task, 3]):
+            for point in range(SQUARE):
+                for part in range(TILES // panel):
+                    at = _panel(block - first, point, part, channels, panel)
+                    multiply_panels(
+                        _address(weights) + point * rows * (channels + GAP) * item,
+                        channels + GAP,
+                        1,
+                        rows,
+                        channels,
+                        _address(inputs) + at * item,
+                        channels,
+                        panel,
+                        panel,
+                        lanes,
+                        most,
+                        item,
+                        _address(zeros),
+                        _address(products) + (point * TILES + part * panel) * item,
+                        PITCH,
+                        number(0),
+                    )
+            _place(places, block, grid, count, space, (0, 0), SIDE)
+            for row in range(rows):
+                output_pass(products[row * PITCH : row * PITCH + PLANE], n, _SIX)
+                output_pass(n, o, _FOUR)
+                to, add = (start_output + row) * height * width, bias[start_output + row]
+                _store(o, result, to, width, places, add)
 
 
 @jit
@@ -258,85 +266,93 @@ def winograd_weight_loop(
     tile: Any,
     inputs: Any,
     grad: Any,
-    outputs: Any,
+    tasks: Any,
+    count: int,
     channels: int,
     space: Any,
     grid: Any,
-    blocks: Any,
     first: int,
-    result: Any,
-    m: Any,
-    n: Any,
-    o: Any,
-    places: Any,
-    gradients: Any,
-    panels: Any,
-    totals: Any,
+    results: Any,
+    planes: Any,
+    all_places: Any,
+    all_gradients: Any,
+    all_panels: Any,
+    all_totals: Any,
     zeros: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
-    """Add the gradient of the weights of a range of outputs, from some blocks, to `result`.
+    """Add the gradient of the weights of some outputs, from some blocks, to a part of `results`.
 
-    `inputs` are the transforms of `winograd_input_loop`, `grad` the gradient of the outputs, and
-    `tile` as there. `totals` has room for whole tiles.
+    A task is as that of `winograd_output_loop`, and has the part as well. `inputs` are the
+    transforms of `winograd_input_loop`, `grad` the gradient of the outputs, and `tile` as there. A
+    worker's totals have room for whole tiles.
     """
     most, lanes = tile
     panel = 2 * lanes
-    start_output, stop_output, count = outputs
     height, width = space
-    rows = stop_output - start_output
-    lines, line = -(-channels // most) * most, -(-rows // lanes) * lanes
     item, number = grad.itemsize, grad.dtype.type
-    for block in range(blocks[0], blocks[1]):
-        _place(places, block, grid, count, space, (0, 0), SIDE)
-        for k in range(PLANE):
-            m[k] = 0
-        for row in range(rows):
-            _load(m, grad, (start_output + row) * height * width, width, places, SIDE)
-            gradient_pass(m, n, _FOUR)
-            gradient_pass(n, gradients[row * PITCH : row * PITCH + PLANE], _SIX)
-        for point in range(SQUARE):
-            total = _address(totals) + point * lines * line * item
-            for part in range(TILES // panel):
-                copy_panels(
-                    _address(gradients) + (point * TILES + part * panel) * item,
-                    1,
-                    PITCH,
-                    panel,
-                    rows,
-                    lanes,
-                    item,
-                    _address(panels),
-                    number(0),
-                )
-                multiply_panels(
-                    _address(inputs) + _panel(block - first, point, part, channels, panel) * item,
-                    panel,
-                    1,
-                    channels,
-                    panel,
-                    _address(panels),
-                    panel,
-                    rows,
-                    rows,
-                    lanes,
-                    most,
-                    item,
-                    _address(zeros) if block == blocks[0] and part == 0 else total,
-                    total,
-                    line,
-                    number(0),
-                )
-    for row in range(rows):
-        for start in range(0, channels, TILES):
-            part = min(TILES, channels - start)
+    lines = -(-channels // most) * most
+    m, n, o, places = planes[worker, 0], planes[worker, 1], planes[worker, 2], all_places[worker]
+    gradients, panels, totals = all_gradients[worker], all_panels[worker], all_totals[worker]
+    for task in range(start, stop):
+        start_output, result = tasks[task, 0], results[tasks[task, 4]]
+        rows = tasks[task, 1] - start_output
+        line = -(-rows // lanes) * lanes
+        for block in range(tasks[task, 2], tasks[task, 3]):
+            _place(places, block, grid, count, space, (0, 0), SIDE)
+            for k in range(PLANE):
+                m[k] = 0
+            for row in range(rows):
+                _load(m, grad, (start_output + row) * height * width, width, places, SIDE)
+                gradient_pass(m, n, _FOUR)
+                gradient_pass(n, gradients[row * PITCH : row * PITCH + PLANE], _SIX)
+            is_first = block == tasks[task, 2]
             for point in range(SQUARE):
-                source, to = _U((point * lines + start) * line + row), _U(point) * _T
-                for t in range(_U(part)):
-                    m[to + t] = totals[source + t * _U(line)]
-            weight_gradient_pass(m, n, _SIX)
-            weight_gradient_pass(n, o, _THREE)
-            for t in range(part):
-                at = _U(((start_output + row) * channels + start + t) * 9)
-                for i in range(_THREE):
-                    for j in range(_THREE):
-                        result[at + _THREE * i + j] += o[i * _R + j * _T + _U(t)]
+                total = _address(totals) + point * lines * line * item
+                for part in range(TILES // panel):
+                    copy_panels(
+                        _address(gradients) + (point * TILES + part * panel) * item,
+                        1,
+                        PITCH,
+                        panel,
+                        rows,
+                        lanes,
+                        item,
+                        _address(panels),
+                        number(0),
+                    )
+                    at = _panel(block - first, point, part, channels, panel)
+                    multiply_panels(
+                        _address(inputs) + at * item,
+                        panel,
+                        1,
+                        channels,
+                        panel,
+                        _address(panels),
+                        panel,
+                        rows,
+                        rows,
+                        lanes,
+                        most,
+                        item,
+                        _address(zeros) if is_first and part == 0 else total,
+                        total,
+                        line,
+                        number(0),
+                    )
+        for row in range(rows):
+            for begin in range(0, channels, TILES):
+                part = min(TILES, channels - begin)
+                for point in range(SQUARE):
+                    source, to = _U((point * lines + begin) * line + row), _U(point) * _T
+                    for t in range(_U(part)):
+                        m[to + t] = totals[source + t * _U(line)]
+                weight_gradient_pass(m, n, _SIX)
+                weight_gradient_pass(n, o, _THREE)
+                for t in range(part):
+                    place = _U(((start_output + row) * channels + begin + t) * 9)
+                    for i in range(_THREE):
+                        for j in range(_THREE):
+                            result[place + _THREE * i + j] += o[i * _R + j * _T + _U(t)]

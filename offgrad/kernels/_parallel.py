@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from offgrad_storage.interrupts import MaskedLock
 
-from offgrad.kernels._blas import set_blas_threads
+from offgrad.kernels._blas import limit_this_thread, set_blas_threads
 from offgrad.kernels._jit import Kernel
 from offgrad.kernels._shared_ranges import Cells, Ranges
 from offgrad.kernels._waiting import Counter, can_wait, has_counted, prepare, wait_for_work
@@ -187,6 +187,7 @@ class _Pool:
 
     def _serve(self, number: int) -> None:
         np.seterr(all="ignore")  # in this thread; the caller decides for its own
+        limit_this_thread()
         left: Counter | None = None
         while True:
             shared, posted = self._shared, self.cells.posted

@@ -19,7 +19,7 @@ import numpy as np
 from offgrad.kernels._arrays import Array, is_half
 from offgrad.kernels._bfloat16_products import multiply_tile as multiply_bfloat16_tile
 from offgrad.kernels._bfloat16_products import usable as bfloat16_usable
-from offgrad.kernels._blas import limited_in_each_thread, single_threaded_blas
+from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._chunks import elementwise
 from offgrad.kernels._halves import in_float32
 from offgrad.kernels._openblas import library
@@ -216,4 +216,4 @@ def _run(body: Body, count: int, cost: int) -> None:
             body(start, stop)
 
     with single_threaded_blas():
-        parallel_for(limited_in_each_thread(run), count, cost // _PER_ELEMENT)
+        parallel_for(run, count, cost // _PER_ELEMENT)
