@@ -69,11 +69,8 @@ def batch_norm(
     small = x.dtype.type(eps)
     if x.ndim == 3:
         sums, tile = np.empty((3, channels), np.float64), _tile(x)
-
-        def run(start: int, stop: int) -> None:
-            planes_loop(x, w, b, small, out, mean, invstd, v, sums, tile, start, stop)
-
-        parallel_for(run, channels, count)
+        body = partial(planes_loop, x, w, b, small, out, mean, invstd, v, sums, tile)
+        parallel_for(body, channels, count, merge=True)
         return
     if variance is not None and count:
         # Sums of differences from a number near the mean: squares keep their digits.
@@ -128,12 +125,8 @@ def batch_norm_backward(
     d = np.empty((0,) * x.ndim, x.dtype) if dx is None else dx
     if x.ndim == 3:
         totals, tile = np.empty((2, channels), np.float64), _tile(x)
-
-        def run(start: int, stop: int) -> None:
-            given = mean, invstd, d, dw, db, training, totals, tile
-            planes_backward_loop(grad, x, w, *given, start, stop)
-
-        parallel_for(run, channels, count)
+        given = mean, invstd, d, dw, db, training, totals, tile
+        parallel_for(partial(planes_backward_loop, grad, x, w, *given), channels, count, merge=True)
         return
     total, product = _column_sums(column_products_loop, grad, x, mean)
     with np.errstate(all="ignore"):

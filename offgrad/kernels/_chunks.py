@@ -171,10 +171,10 @@ def _in_float32(function: Callable[..., Any], out: Array, arrays: list[Array]) -
                 elif loop is None:
                     part = source[first:last]
                 else:
-                    loop(source[first:last], bits[number, : last - first])
+                    loop(source[first:last], bits[number], 0, last - first)
                 parts.append(part)
             function(*parts, rooms[-1, : last - first])
-            narrow(bits[-1, : last - first], out[first:last])
+            narrow(bits[-1], out[first:last], 0, last - first)
 
     with np.errstate(all="ignore"):
         parallel_for(run, out.size, len(arrays), merge=True)

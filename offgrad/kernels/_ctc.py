@@ -81,14 +81,10 @@ def ctc_loss_backward(
     labels, starts, lengths, frames, blank = targets
     out[...] = 0
     beta = np.empty((2, *alpha.shape[::2]), alpha.dtype)
-    probs = log_probs
-
-    def run(start: int, stop: int) -> None:
-        given = labels, starts, lengths, frames, blank, losses, alpha
-        _ctc_backward_loop(grad, probs, *given, beta, out, start, stop)
-
+    given = labels, starts, lengths, frames, blank, losses, alpha
+    body = partial(_ctc_backward_loop, grad, log_probs, *given, beta, out)
     cost = (alpha[0].size + log_probs.size // len(alpha)) * _EXPENSE if len(alpha) else 1
-    parallel_for(run, len(losses), cost)
+    parallel_for(body, len(losses), cost, merge=True)
 
 
 def states(targets: Targets, n: int) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import jit, uses_numba
-from offgrad.kernels._parallel import BLOCK, parallel_for
+from offgrad.kernels._parallel import BLOCK, num_workers, parallel_for
 
 _WIDE = {
     "float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128",
@@ -43,12 +43,10 @@ def cumsum(x: Array, out: Array, dim: int, reverse: bool = False) -> None:
         )
         return
     parts = -(-inner // _COLUMNS)
-
-    def some_columns(start: int, stop: int) -> None:
-        sums = np.empty(_COLUMNS, np.float64)
-        _columns_loop(source, target, sums, length, inner, reverse, start, stop)
-
-    parallel_for(some_columns, prod(x.shape[:dim]) * parts, length * min(inner, _COLUMNS))
+    sums = np.empty((num_workers(), _COLUMNS), np.float64)
+    body = partial(_columns_loop, source, target, sums, length, inner, reverse)
+    count = prod(x.shape[:dim]) * parts
+    parallel_for(body, count, length * min(inner, _COLUMNS), merge=True)
 
 
 @np.errstate(all="ignore")
@@ -95,8 +93,17 @@ def _rows_loop(x: Any, out: Any, length: int, reverse: bool, start: int, stop: i
 
 @jit
 def _columns_loop(
-    x: Any, out: Any, sums: Any, length: int, inner: int, reverse: bool, start: int, stop: int
+    x: Any,
+    out: Any,
+    all_sums: Any,
+    length: int,
+    inner: int,
+    reverse: bool,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
+    sums = all_sums[worker]
     parts = (inner + _COLUMNS - 1) // _COLUMNS
     for item in range(start, stop):
         plane = item // parts

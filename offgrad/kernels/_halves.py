@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -46,7 +47,7 @@ def convert(source: Array, target: Array) -> None:
             np.copyto(target, source, casting="unsafe")
         return
     a, b = flats
-    parallel_for(lambda start, stop: loop(a[start:stop], b[start:stop]), a.size, _COST, merge=True)
+    parallel_for(partial(loop, a, b), a.size, _COST, merge=True)
 
 
 def as_float(array: Array) -> Array:
@@ -120,12 +121,15 @@ def _flats(a: Array, b: Array) -> tuple[Array, Array] | None:
     return a.reshape(-1).view(BITS[a.itemsize]), b.reshape(-1).view(BITS[b.itemsize])
 
 
-def from_half(dtype: np.dtype[Any]) -> Callable[[Array, Array], None]:
-    """Return the loop that writes the bits of a 16-bit dtype as those of float32."""
+def from_half(dtype: np.dtype[Any]) -> Callable[[Array, Array, int, int], None]:
+    """Return the loop that writes the bits of a 16-bit dtype as those of float32.
+
+    Its arguments are the arrays, of one dimension, and the range of their elements.
+    """
     return _from_float16 if dtype.kind == "f" else _from_bfloat16
 
 
-def to_half(dtype: np.dtype[Any]) -> Callable[[Array, Array], None]:
+def to_half(dtype: np.dtype[Any]) -> Callable[[Array, Array, int, int], None]:
     """Return the loop that writes the bits of float32 as those of a 16-bit dtype."""
     return _to_float16 if dtype.kind == "f" else _to_bfloat16
 
@@ -152,18 +156,10 @@ def arithmetic(function: Any, a: Array, b: Array, out: Array) -> None:
     code, x, result = _CODES[function], a.view(BITS[2]), out.view(BITS[2])
     of_arrays, by_number = _FLOAT16_LOOPS if out.dtype.kind == "f" else _BFLOAT16_LOOPS
     if b.size == 1:
-        number = np.float32(b[0])
-
-        def run(start: int, stop: int) -> None:
-            by_number(code, x[start:stop], number, result[start:stop])
-
+        body = partial(by_number, code, x, np.float32(b[0]), result)
     else:
-        y = b.view(BITS[2])
-
-        def run(start: int, stop: int) -> None:
-            of_arrays(code, x[start:stop], y[start:stop], result[start:stop])
-
-    parallel_for(run, out.size, merge=True)
+        body = partial(of_arrays, code, x, b.view(BITS[2]), result)
+    parallel_for(body, out.size, merge=True)
 
 
 _SIGN, _MAGNITUDE, _INFINITY, _QUIET = (
@@ -236,51 +232,59 @@ def _combined(code: int, x_bits: Any, y: Any) -> Any:
 
 
 @jit
-def _from_bfloat16(source: Any, target: Any) -> None:
+def _from_bfloat16(source: Any, target: Any, start: int, stop: int) -> None:
+    source, target = source[start:stop], target[start:stop]
     for i in range(source.size):
         target[i] = _of_bfloat16(source[i])
 
 
 @jit
-def _to_bfloat16(source: Any, target: Any) -> None:
+def _to_bfloat16(source: Any, target: Any, start: int, stop: int) -> None:
+    source, target = source[start:stop], target[start:stop]
     for i in range(source.size):
         target[i] = bfloat16_bits(np.uint32(source[i]))
 
 
 @jit
-def _from_float16(source: Any, target: Any) -> None:
+def _from_float16(source: Any, target: Any, start: int, stop: int) -> None:
+    source, target = source[start:stop], target[start:stop]
     for i in range(source.size):
         target[i] = _of_float16(source[i])
 
 
 @jit
-def _to_float16(source: Any, target: Any) -> None:
+def _to_float16(source: Any, target: Any, start: int, stop: int) -> None:
+    source, target = source[start:stop], target[start:stop]
     for i in range(source.size):
         target[i] = float16_bits(np.uint32(source[i]))
 
 
 @jit
-def _bfloat16_arrays(code: int, a: Any, b: Any, out: Any) -> None:
+def _bfloat16_arrays(code: int, a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(out.size):
         y = np.uint32(_of_bfloat16(b[i])).view(np.float32)
         out[i] = bfloat16_bits(_combined(code, _of_bfloat16(a[i]), y))
 
 
 @jit
-def _bfloat16_by_number(code: int, a: Any, y: Any, out: Any) -> None:
+def _bfloat16_by_number(code: int, a: Any, y: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
     for i in range(out.size):
         out[i] = bfloat16_bits(_combined(code, _of_bfloat16(a[i]), y))
 
 
 @jit
-def _float16_arrays(code: int, a: Any, b: Any, out: Any) -> None:
+def _float16_arrays(code: int, a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(out.size):
         y = np.uint32(_of_float16(b[i])).view(np.float32)
         out[i] = float16_bits(_combined(code, _of_float16(a[i]), y))
 
 
 @jit
-def _float16_by_number(code: int, a: Any, y: Any, out: Any) -> None:
+def _float16_by_number(code: int, a: Any, y: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
     for i in range(out.size):
         out[i] = float16_bits(_combined(code, _of_float16(a[i]), y))
 

@@ -26,7 +26,7 @@ from offgrad.kernels import _panels
 from offgrad.kernels import _recurrent_loops as loops
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import uses_numba
-from offgrad.kernels._parallel import parallel_for
+from offgrad.kernels._parallel import num_workers, parallel_for
 from offgrad.kernels._products import matmul
 from offgrad.kernels._recurrent_numpy import (
     gru_backward_numpy,
@@ -42,6 +42,9 @@ MIN_ROWS = 16
 
 BLOCK_ROWS = 16
 """Elements of the batch in a block: with more, each of them reads the weight less often."""
+
+_MIN_BLOCK_ROWS = 4
+"""As few elements of the batch are in a block where there are threads enough."""
 
 _PER_ELEMENT = 16
 """Multiplications in the time that kernels spend on an element."""
@@ -372,11 +375,11 @@ def _padded(array: Array) -> Array:
 def _over_blocks(
     body: Callable[[int, int], None], steps: TimeSteps, states: Array, weight: Array
 ) -> None:
-    """Call `body` for blocks of the batch; sizes alone decide them."""
+    """Call `body` for blocks of the batch, on whose number no bits depend."""
     batch = len(states)
     if not batch:
         return
-    blocks = -(-batch // BLOCK_ROWS)
+    blocks = max(-(-batch // BLOCK_ROWS), min(num_workers(), batch // _MIN_BLOCK_ROWS))
     rows = -(-batch // (4 * blocks)) * 4  # whole tiles of rows
 
     def run(start: int, stop: int) -> None:
