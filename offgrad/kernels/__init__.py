@@ -45,6 +45,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         scatter_add,
         scatter_reduce,
     )
+    from offgrad.kernels._arithmetic import LOOPS as ARITHMETIC
     from offgrad.kernels._arrays import is_half
     from offgrad.kernels._attention import attention, attention_backward
     from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
@@ -182,6 +183,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
 from offgrad.memory import meta as _meta_arrays
 
 __all__ = [
+    "ARITHMETIC",
     "CtcTargets",
     "MIN_LENGTH",
     "PairLoss",

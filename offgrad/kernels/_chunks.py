@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from offgrad.kernels._arithmetic import LOOPS as ARITHMETIC
+from offgrad.kernels._arithmetic import arithmetic_loop
 from offgrad.kernels._arrays import BITS, Array, is_half
 from offgrad.kernels._halves import (
     FEW,
@@ -25,6 +27,12 @@ from offgrad.kernels._parallel import BLOCK, Body, parallel_for
 CHUNK = 64 * 1024
 """Elements of a piece: a few arrays of this length stay in a core's cache between passes."""
 
+
+_FEW_SHARED = 128 * 1024
+"""So many elements NumPy adds or multiplies as fast as several threads."""
+
+_MIN_THREADED = 1 << 20
+"""Elements that several threads add or multiply faster in slices, with the GIL for each."""
 
 _PIECE = 4 * CHUNK
 """Elements of a piece of 16-bit floats: smaller ones compete for the GIL."""
@@ -67,16 +75,27 @@ def elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> Non
         _elementwise(function, out, *arrays)
 
 
+def _least_size(function: Callable[..., Any]) -> int:
+    return _FEW_SHARED if function in ARITHMETIC else CHUNK
+
+
 def _elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> None:
-    if out.size <= CHUNK or not out.flags.c_contiguous:
+    if out.size <= _least_size(function) or not out.flags.c_contiguous:
         function(*arrays, out=out)
-    elif _are_flat(out, *arrays):
+    elif _are_flat(out, *[each for each in arrays if each.size > 1]):
         flat, flats = out.reshape(-1), [each.reshape(-1) for each in arrays]
+        loop = arithmetic_loop(function, flats, flat)
+        if loop is not None:
+            parallel_for(loop, flat.size, merge=True)
+            return
+        flats = [np.broadcast_to(each, flat.shape) for each in flats]
 
         def piece(start: int, stop: int) -> None:
             function(*[each[start:stop] for each in flats], out=flat[start:stop])
 
         _in_pieces(function, piece, flat.size, 1)
+    elif function in ARITHMETIC and out.size < _MIN_THREADED:
+        function(*arrays, out=out)
     else:
         _in_slices(function, out, [np.broadcast_to(each, out.shape) for each in arrays])
 

@@ -16,8 +16,10 @@ from offgrad.kernels import _jit
 from offgrad.kernels._atomics import load, pause
 from offgrad.kernels._shared_ranges import Cells, register, serve
 
-SPIN_MICROSECONDS = 0 if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else 100
-"""How long a thread looks at a counter before it sleeps; not at all if OMP_WAIT_POLICY says so."""
+SPIN_MICROSECONDS = {"passive": 0, "active": 2000}.get(
+    os.environ.get("OMP_WAIT_POLICY", "").lower(), 100
+)
+"""How long a thread looks at a counter before it sleeps, by the variable that OpenMP reads."""
 
 _HANDOVER_MICROSECONDS = 2
 """How long the thread that counts may take until it computes without the GIL.

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 _LARGE, _UFUNC = memory.POOL_THRESHOLD, np.ufunc
-_MIN_THREADED = 1 << 20  # elements: a sum or product of fewer is as fast on one thread
+_MIN_THREADED = 1 << 20  # elements: NumPy's passes over fewer are as fast on one thread
+_MIN_SHARED = 1 << 17  # elements of those for which there are compiled loops
 
 
 def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -58,7 +59,8 @@ def compute(ufunc: Callable[..., Any], *arrays: Array, dtype: Any = None) -> Arr
     out = memory.empty(shape, dtype)
     if type(out) is MetaArray:
         return out
-    if out.size >= _MIN_THREADED and type(ufunc) is _UFUNC:
+    least = _MIN_SHARED if ufunc in kernels.ARITHMETIC else _MIN_THREADED
+    if out.size >= least and type(ufunc) is _UFUNC:
         kernels.elementwise(ufunc, out, *arrays)
     else:
         ufunc(*arrays, out=out)

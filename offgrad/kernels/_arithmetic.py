@@ -1,0 +1,122 @@
+"""Sums, differences, products and quotients of large arrays, which threads share without the GIL.
+
+The bits are NumPy's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._jit import Kernel, inlined, jit, uses_numba
+
+
+def arithmetic_loop(ufunc: Any, arrays: list[Array], out: Array) -> partial[None] | None:
+    """Return the body of a `parallel_for` over the elements of ``ufunc(*arrays, out=out)``.
+
+    None where NumPy computes it.
+
+    Args:
+        ufunc: one of NumPy's.
+        arrays: of one dimension; one of two may have a single element.
+        out: of one dimension.
+    """
+    loops = LOOPS.get(ufunc)
+    if loops is None or len(arrays) != 2 or not uses_numba(*arrays, out):
+        return None
+    a, b = arrays
+    if a.dtype != out.dtype or b.dtype != out.dtype:
+        return None
+    if a.size == b.size == out.size:
+        return partial(loops[0], a, b, out)
+    if a.size == out.size:
+        return partial(loops[1], a, b[0], out)
+    return partial(loops[2], b, a[0], out)
+
+
+@inlined
+def _quotient(a: Any, b: Any) -> Any:
+    """Return a / b, rounded once: a helper's arithmetic is not rearranged."""
+    return a / b
+
+
+@jit
+def _add_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = a[i] + b[i]
+
+
+@jit
+def _subtract_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = a[i] - b[i]
+
+
+@jit
+def _multiply_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = a[i] * b[i]
+
+
+@jit
+def _divide_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _quotient(a[i], b[i])
+
+
+@jit
+def _add_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = a[i] + number
+
+
+@jit
+def _subtract_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = a[i] - number
+
+
+@jit
+def _subtract_from_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = number - a[i]
+
+
+@jit
+def _multiply_by_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = a[i] * number
+
+
+@jit
+def _divide_by_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _quotient(a[i], number)
+
+
+@jit
+def _divide_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _quotient(number, a[i])
+
+
+LOOPS: dict[Any, tuple[Kernel[..., None], Kernel[..., None], Kernel[..., None]]] = {
+    np.add: (_add_loop, _add_number_loop, _add_number_loop),
+    np.subtract: (_subtract_loop, _subtract_number_loop, _subtract_from_number_loop),
+    np.multiply: (_multiply_loop, _multiply_by_number_loop, _multiply_by_number_loop),
+    np.divide: (_divide_loop, _divide_by_number_loop, _divide_number_loop),
+}
+"""Of each function: the loop of two arrays, of an array and a number, of a number and an array."""
