@@ -142,6 +142,11 @@ def single_threaded_blas() -> Iterator[None]:
         _limiter.leave(use)
 
 
+def find_blas() -> None:
+    """Look for the libraries of BLAS, before threads that need them start."""
+    _limiter.libraries()
+
+
 def limit_this_thread() -> None:
     """Let BLAS use one thread in the calling thread from now on, where each has its own number.
 

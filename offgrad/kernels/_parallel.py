@@ -20,13 +20,13 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 from offgrad_storage.interrupts import MaskedLock
 
-from offgrad.kernels._blas import limit_this_thread, set_blas_threads
+from offgrad.kernels._blas import find_blas, limit_this_thread, set_blas_threads
 from offgrad.kernels._jit import Kernel
 from offgrad.kernels._shared_ranges import Cells, Ranges
 from offgrad.kernels._waiting import Counter, can_wait, has_counted, prepare, wait_for_work
@@ -148,58 +148,61 @@ class _Pool:
 
     def forget_other_threads(self) -> None:
         """In a forked child: no worker exists."""
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self.cells = Cells()
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._workers = 0
-        self._sleeping: set[int] = set()
-        self._shared = 0
+        # Each worker that sleeps waits for an item of its own queue, which is here, or has an item.
+        self._sleeping: set[SimpleQueue[None]] = set()
+        self._announced = 0
 
     def start(self, helpers: int) -> None:
         """Start threads until there are `helpers`."""
         prepare(self.cells)
         if self._workers < helpers:
+            find_blas()
             with self.lock:
                 while self._workers < helpers:
-                    number = self._workers
-                    threading.Thread(
-                        target=self._serve,
-                        args=(number,),
-                        name=f"{THREAD_NAME}-{number}",
-                        daemon=True,
-                    ).start()
+                    name = f"{THREAD_NAME}-{self._workers}"
+                    threading.Thread(target=self._serve, name=name, daemon=True).start()
                     self._workers += 1
 
     def offer(self, job: _Job, helpers: int) -> None:
         """Let `helpers` threads compute ranges of a job."""
         for _ in range(helpers):
             self._jobs.put(job)
+        self.wake(helpers)
 
     def wake(self, helpers: int) -> None:
-        """Let up to `helpers` threads that sleep wait for a shared loop, which comes next."""
-        self._shared += 1
+        """Wake up to `helpers` threads that sleep: a job has come, or a shared loop comes next."""
+        self._announced += 1
         while helpers > 0 and self._sleeping:
             try:
-                self._sleeping.pop()
+                sleeper = self._sleeping.pop()
             except KeyError:  # it woke just now
                 return
-            self._jobs.put(None)
+            sleeper.put(None)
             helpers -= 1
 
-    def _serve(self, number: int) -> None:
+    def _serve(self) -> None:
         np.seterr(all="ignore")  # in this thread; the caller decides for its own
         limit_this_thread()
         left: Counter | None = None
+        own: SimpleQueue[None] = SimpleQueue()
         while True:
-            shared, posted = self._shared, self.cells.posted
+            announced, posted = self._announced, self.cells.posted
             if can_wait():
                 wait_for_work(self.cells, posted + 1 if self._jobs.empty() else 0, left)
             left = None
-            self._sleeping.add(number)
-            if self._shared == shared or not self._jobs.empty():  # no loop came meanwhile
-                job = self._jobs.get()
-                left = None if job is None else job.help()
-                del job
-            self._sleeping.discard(number)
+            self._sleeping.add(own)
+            if self._announced == announced and self._jobs.empty():
+                own.get()
+            self._sleeping.discard(own)
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                continue
+            left = job.help()
+            del job
 
 
 def _initial_num_threads() -> int:

@@ -1,0 +1,174 @@
+"""Loops whose ranges threads share without the GIL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offgrad import kernels
+from offgrad.kernels import _atomics, _parallel
+from offgrad.kernels._atomics import fetch_add, load
+from offgrad.kernels._jit import jit
+from offgrad.kernels._parallel import BLOCK, in_ranges, num_workers, parallel_for
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    pytest.importorskip("numba")
+    if kernels.backend() != "numba" or os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        pytest.skip("threads share compiled loops")
+    _atomics.register()
+    kernels.set_num_threads(4)
+
+
+@jit
+def _count_loop(counts: Any, start: int, stop: int) -> None:
+    for i in range(start, stop):
+        counts[i] += 1
+
+
+@jit
+def _workers_loop(workers: Any, start: int, stop: int, worker: int) -> None:
+    for i in range(start, stop):
+        workers[i] = worker
+
+
+@jit
+def _meet_loop(arrived: Any, wanted: int, rounds: int, start: int, stop: int) -> None:
+    fetch_add(arrived.ctypes.data, 1)
+    done = 0
+    while done < rounds and load(arrived.ctypes.data) < wanted:
+        done += 1
+
+
+@jit
+def _failing_loop(limit: int, sizes: Any, start: int, stop: int, worker: int) -> None:
+    for i in range(start, stop):
+        if sizes[i] > limit and worker >= sizes[i] - limit - 1:
+            raise ValueError("too large")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4, 16])
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2, 131, 100_000])
+def test_each_item_is_computed_once(threads: int, merge: bool, count: int) -> None:
+    kernels.set_num_threads(threads)
+    counts = np.zeros(count, np.int64)
+    for _ in range(50):
+        parallel_for(partial(_count_loop, counts), count, BLOCK if count < 1000 else 5, merge)
+    assert (counts == 50).all()
+
+
+def test_given_ranges() -> None:
+    counts = np.zeros(20, np.int64)
+    in_ranges(partial(_count_loop, counts), [0, 3, 4, 20])
+    in_ranges(partial(_count_loop, counts), [0, 20])
+    in_ranges(partial(_count_loop, counts), [0])
+    assert (counts == 2).all()
+
+
+def test_all_threads_take_part_again_and_again() -> None:
+    """Each range waits for the others, so that each thread computes one."""
+    for pause in (0, 0.0005, 0.002, 0.01) * 5:
+        time.sleep(pause)  # some wait in a loop for 0.1 ms, and others sleep
+        arrived = np.zeros(1, np.int64)
+        in_ranges(partial(_meet_loop, arrived, 4, 10**9), range(5))
+        assert arrived[0] == 4
+
+
+def test_all_threads_take_part_after_jobs_that_need_the_gil() -> None:
+    meeting = threading.Barrier(4, timeout=60)
+
+    def meet(start: int, stop: int) -> None:
+        meeting.wait()
+
+    for pause in (0, 0.001, 0.01) * 5:
+        time.sleep(pause)
+        parallel_for(meet, 4, BLOCK)
+        arrived = np.zeros(1, np.int64)
+        in_ranges(partial(_meet_loop, arrived, 4, 10**9), range(5))
+
+
+def test_threads_of_a_call_have_numbers_of_their_own() -> None:
+    assert num_workers() == 4
+    workers = np.full(1000, -1, np.int64)
+    for _ in range(100):
+        in_ranges(partial(_workers_loop, workers), range(1001))
+        assert 0 <= workers.min() <= workers.max() < 4
+    in_ranges(partial(_workers_loop, workers), [0, 1000])
+    assert (workers == 0).all()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_error_of_the_loop_is_raised(threads: int) -> None:
+    kernels.set_num_threads(threads)
+    sizes = np.zeros(1000, np.int64)
+    sizes[567] = 1
+    for _ in range(50):
+        with pytest.raises((ValueError, MemoryError), match=r"too large|on another thread"):
+            in_ranges(partial(_failing_loop, 0, sizes), range(1001))
+    in_ranges(partial(_failing_loop, 1, sizes), range(1001))
+
+
+def test_many_callers_at_once() -> None:
+    """More than there are slots."""
+    kernels.set_num_threads(3)
+
+    def often(_: int) -> np.ndarray[Any, Any]:
+        counts = np.zeros(50_000, np.int64)
+        for _ in range(100):
+            parallel_for(partial(_count_loop, counts), counts.size, 7, merge=True)
+        return counts
+
+    with ThreadPoolExecutor(20) as pool:
+        for counts in pool.map(often, range(40)):
+            assert (counts == 100).all()
+
+
+def test_a_fork_while_other_threads_compute() -> None:
+    all_counts, ends = np.zeros((3, 500_000), np.int64), threading.Event()
+
+    def compute(counts: np.ndarray[Any, Any]) -> None:
+        while not ends.is_set():
+            parallel_for(partial(_count_loop, counts), counts.size, 3, merge=True)
+
+    threads = [threading.Thread(target=compute, args=(each,)) for each in all_counts]
+    for each in threads:
+        each.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if not child:
+                own = np.zeros(100_000, np.int64)
+                parallel_for(partial(_count_loop, own), own.size, 5, merge=True)
+                os._exit(0 if (own == 1).all() else 1)
+            deadline = time.monotonic() + 60
+            while os.waitpid(child, os.WNOHANG) == (0, 0):
+                if time.monotonic() > deadline:
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                    pytest.fail("the child hangs")
+                time.sleep(0.001)
+    finally:
+        ends.set()
+        for each in threads:
+            each.join()
+    assert (all_counts == all_counts[:, :1]).all()
+
+
+def test_sleeping_threads_are_woken_whoever_takes_a_job() -> None:
+    """Threads that sleep and are not known to sleep would never compute again."""
+    for _ in range(200):
+        parallel_for(partial(_count_loop, np.zeros(9, np.int64)), 9, BLOCK)
+    deadline = time.monotonic() + 30
+    while len(_parallel._pool._sleeping) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(_parallel._pool._sleeping) >= 3
