@@ -28,7 +28,7 @@ from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.kernels._blas import find_blas, limit_this_thread, set_blas_threads
 from offgrad.kernels._jit import Kernel
-from offgrad.kernels._shared_ranges import Cells, Ranges
+from offgrad.kernels._shared_ranges import Cells, Ranges, post
 from offgrad.kernels._waiting import Counter, can_wait, has_counted, prepare, wait_for_work
 from offgrad.memory.forks import forkables
 
@@ -64,8 +64,8 @@ class _Job:
         self.left = Counter()
         self.error: BaseException | None = None
 
-    def run(self, cells: Cells | None = None) -> None:
-        """Compute ranges until none is left; count the job in `cells` just before the first one."""
+    def run(self, cells: Cells | None = None, helpers: int = 0) -> None:
+        """Compute ranges until none is left; post the job in `cells` just before the first one."""
         body = self._body
         assert body is not None
         _thread.inside = True
@@ -74,7 +74,7 @@ class _Job:
                 if self.error is not None:
                     return
                 if cells is not None:
-                    cells.count_posted()
+                    post(cells.address, helpers)
                     cells = None
                 body(start, stop)
         finally:
@@ -149,15 +149,14 @@ class _Pool:
     def forget_other_threads(self) -> None:
         """In a forked child: no worker exists."""
         self.cells = Cells()
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._workers = 0
-        # Each worker that sleeps waits for an item of its own queue, which is here, or has an item.
-        self._sleeping: set[SimpleQueue[None]] = set()
-        self._announced = 0
 
     def start(self, helpers: int) -> None:
         """Start threads until there are `helpers`."""
-        prepare(self.cells)
+        if prepare(self.cells):
+            for _ in range(self._workers):  # which now wait for both kinds of work
+                self._jobs.put(None)
         if self._workers < helpers:
             find_blas()
             with self.lock:
@@ -170,38 +169,22 @@ class _Pool:
         """Let `helpers` threads compute ranges of a job."""
         for _ in range(helpers):
             self._jobs.put(job)
-        self.wake(helpers)
-
-    def wake(self, helpers: int) -> None:
-        """Wake up to `helpers` threads that sleep: a job has come, or a shared loop comes next."""
-        self._announced += 1
-        while helpers > 0 and self._sleeping:
-            try:
-                sleeper = self._sleeping.pop()
-            except KeyError:  # it woke just now
-                return
-            sleeper.put(None)
-            helpers -= 1
 
     def _serve(self) -> None:
         np.seterr(all="ignore")  # in this thread; the caller decides for its own
         limit_this_thread()
         left: Counter | None = None
-        own: SimpleQueue[None] = SimpleQueue()
         while True:
-            announced, posted = self._announced, self.cells.posted
-            if can_wait():
+            waits = can_wait()
+            if waits:
+                posted = self.cells.posted
                 wait_for_work(self.cells, posted + 1 if self._jobs.empty() else 0, left)
             left = None
-            self._sleeping.add(own)
-            if self._announced == announced and self._jobs.empty():
-                own.get()
-            self._sleeping.discard(own)
             try:
-                job = self._jobs.get_nowait()
+                job = self._jobs.get(block=not waits)
             except Empty:
                 continue
-            left = job.help()
+            left = None if job is None else job.help()
             del job
 
 
@@ -346,8 +329,6 @@ def _run(body: Body, bounds: tuple[int, ...], helpers: int) -> None:
         _pool.start(helpers)
         if can_wait():
             ranges = _ranges(bounds, helpers)
-            if helpers:
-                _pool.wake(helpers)
             body(ranges.address, -_pool.cells.address, *rest)
             return
         helpers = 0 if rest else helpers  # Python's threads have no number
@@ -360,7 +341,7 @@ def _run(body: Body, bounds: tuple[int, ...], helpers: int) -> None:
         try:
             _pool.start(helpers)
             _pool.offer(job, helpers)
-            job.run(_pool.cells)
+            job.run(_pool.cells if can_wait() else None, helpers)
         except BaseException as error:
             job.error = error
             raise

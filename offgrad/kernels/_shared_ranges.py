@@ -1,20 +1,23 @@
 """Ranges of one loop on the pool's threads, which take them without the GIL.
 
 The pool has some cells of memory. A call takes a slot of them, writes there where its ranges,
-its arguments and its C function are (see `_range_driver`), and counts `SHARED` up. Threads that
+its arguments and its C function are (see `_range_driver`), and counts `EVENTS` up. Threads that
 wait for work in `serve` see that, and take ranges until none is left, as the caller does; then the
-caller waits for those that still compute. If no slot is free, or no thread waits, the caller
+caller waits for those that still compute. If no slot is free, or no thread comes, the caller
 computes all ranges itself.
 
 A thread counts itself among a slot's users before it looks at the function again, and the caller
 removes the function before it looks at the users: so none uses a call that has returned.
+
+A thread that finds no work for some time sleeps. To wake one takes microseconds, so the caller
+wakes two, and each of these two more.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from ctypes import addressof, c_int64
+from collections.abc import Callable, Sequence
+from ctypes import CDLL, addressof, c_int64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -24,14 +27,15 @@ from offgrad.kernels._atomics import call, compare_exchange, fetch_add, load, pa
 from offgrad.kernels._jit import compile_c_function, inlined, jit
 from offgrad.kernels._range_driver import FAILED_ELSEWHERE, LEAD
 
-POSTED, SHARED = 0, 1
-"""Cells that count jobs that need the GIL, and shared loops."""
+POSTED, EVENTS, _SLEEPING = 0, 1, 3
+"""Cells that count jobs that need the GIL, these and shared loops, and threads that sleep."""
 
 _LINE = 8  # cells of a cache line
+_MUTEX, _CONDITION = _LINE, 2 * _LINE
 _RUN, _ARGUMENTS, _RANGES, _FAILED = 0, 1, 2, 3
 _NEXT, _USERS, _JOINED, _OWNER = 2 * _LINE, 4 * _LINE, 4 * _LINE + 1, 6 * _LINE
 _SLOT, _SLOTS = 8 * _LINE, 8
-_FIRST = 2 * _LINE
+_FIRST = 4 * _LINE
 
 _ROUNDS = 20_000
 """How often a caller looks whether threads have left until it offers its core to others."""
@@ -53,17 +57,18 @@ class Cells:
     def prepare(self) -> None:
         """Compile what loops call, or load it from the cache."""
         if not self._cells[LEAD]:
-            self._cells[LEAD] = _lead_address()
+            address = _lead_address()
+            system = CDLL(None)
+            system.pthread_mutex_init(c_void_p(self.address + _MUTEX * 8), None)
+            system.pthread_cond_init(c_void_p(self.address + _CONDITION * 8), None)
             serve(0, self.address, 0, 0, 0)
+            post(self.address, 0)
+            self._cells[LEAD] = address
 
     @property
     def posted(self) -> int:
         """The number of jobs that need the GIL."""
         return self._cells[POSTED]
-
-    def count_posted(self) -> None:
-        """Count one. Of two threads that do so at once, one may not count: waits take longer."""
-        self._cells[POSTED] += 1
 
 
 class Ranges:
@@ -113,6 +118,45 @@ def yield_core() -> None:
     raise NotImplementedError("yield_core runs in compiled loops")
 
 
+def lock(mutex: int) -> None:
+    """Lock the mutex at an address, in compiled loops only."""
+    raise NotImplementedError("lock runs in compiled loops")
+
+
+def unlock(mutex: int) -> None:
+    """Unlock the mutex at an address, in compiled loops only."""
+    raise NotImplementedError("unlock runs in compiled loops")
+
+
+def wait(condition: int, mutex: int) -> None:
+    """Sleep until `signal` wakes this thread, without the mutex meanwhile."""
+    raise NotImplementedError("wait runs in compiled loops")
+
+
+def signal(condition: int) -> None:
+    """Wake one thread that sleeps in `wait`."""
+    raise NotImplementedError("signal runs in compiled loops")
+
+
+@inlined
+def _wake(pool: int, helpers: int) -> None:
+    """Wake up to `helpers` threads, two at most: each of them wakes two more."""
+    if helpers > 0 and load(pool + _SLEEPING * 8) > 0:
+        lock(pool + _MUTEX * 8)
+        signal(pool + _CONDITION * 8)
+        if helpers > 1:
+            signal(pool + _CONDITION * 8)
+        unlock(pool + _MUTEX * 8)
+
+
+@jit
+def post(pool: int, helpers: int) -> None:
+    """Tell the threads that a job has come that up to `helpers` of them compute with the GIL."""
+    fetch_add(pool + POSTED * 8, 1)
+    fetch_add(pool + EVENTS * 8, 1)
+    _wake(pool, helpers)
+
+
 def _lead(pool: int, ranges: int, run: int, arguments: int) -> int:
     slot = 0
     for number in range(_SLOTS if load(ranges) > 0 else 0):
@@ -128,7 +172,8 @@ def _lead(pool: int, ranges: int, run: int, arguments: int) -> int:
     store(slot + _RANGES * 8, ranges)
     store(slot + _ARGUMENTS * 8, arguments)
     store(slot + _RUN * 8, run)
-    fetch_add(pool + SHARED * 8, 1)
+    fetch_add(pool + EVENTS * 8, 1)
+    _wake(pool, load(ranges))
     error = _take(slot, 0)
     store(slot + _RUN * 8, 0)
     rounds = 0
@@ -146,43 +191,65 @@ def _lead(pool: int, ranges: int, run: int, arguments: int) -> int:
 
 
 @jit
-def serve(counted: int, pool: int, target: int, rounds: int, delay: int) -> bool:
-    """Count `counted` up, and compute ranges of shared loops.
+def serve(counted: int, pool: int, target: int, rounds: int, delay: int) -> None:
+    """Count `counted` up, and compute ranges of shared loops until `POSTED` is at least `target`.
 
     Args:
         counted: an address, or 0.
         pool: the address of its cells.
-        target: return True when `POSTED` is at least that.
-        rounds: how often to look without work until it returns False.
-        delay: how many rounds to wait before it returns True.
+        target: see above.
+        rounds: how often to look without work until the thread sleeps.
+        delay: how many rounds to wait before it returns.
     """
     if counted != 0:
         fetch_add(counted, 1)
-    seen, done = -1, 0
-    while done < rounds:
-        if load(pool + POSTED * 8) >= target:
-            for _ in range(delay):
-                load(pool)
-                pause()
-            return True
-        shared = load(pool + SHARED * 8)
-        if shared == seen:
+    seen, done, has_slept = -1, 0, False
+    while load(pool + POSTED * 8) < target:
+        events = load(pool + EVENTS * 8)
+        if events != seen:
+            seen = events
+            for number in range(_SLOTS):
+                slot = pool + (_FIRST + number * _SLOT) * 8
+                if load(slot + _RUN * 8) == 0:
+                    continue
+                fetch_add(slot + _USERS * 8, 1)
+                if load(slot + _RUN * 8) != 0:
+                    most = load(load(slot + _RANGES * 8))
+                    joined = fetch_add(slot + _JOINED * 8, 1)
+                    if joined < most:
+                        if has_slept:
+                            _wake(pool, most - joined - 1)
+                        _take(slot, joined + 1)
+                        done, has_slept = 0, False
+                fetch_add(slot + _USERS * 8, -1)
+        elif done < rounds:
             pause()
             done += 1
-            continue
-        seen = shared
-        for number in range(_SLOTS):
-            slot = pool + (_FIRST + number * _SLOT) * 8
-            if load(slot + _RUN * 8) == 0:
-                continue
-            fetch_add(slot + _USERS * 8, 1)
-            if load(slot + _RUN * 8) != 0:
-                joined = fetch_add(slot + _JOINED * 8, 1)
-                if joined < load(load(slot + _RANGES * 8)):
-                    _take(slot, joined + 1)
-                    done = 0
-            fetch_add(slot + _USERS * 8, -1)
-    return False
+        else:
+            fetch_add(pool + _SLEEPING * 8, 1)
+            lock(pool + _MUTEX * 8)
+            while load(pool + EVENTS * 8) == seen:
+                wait(pool + _CONDITION * 8, pool + _MUTEX * 8)
+            unlock(pool + _MUTEX * 8)
+            fetch_add(pool + _SLEEPING * 8, -1)
+            done, has_slept = 0, True
+    if has_slept:
+        _wake(pool, 2)
+    for _ in range(delay):
+        load(pool)
+        pause()
+
+
+def _calling(function: Any) -> Callable[..., Any]:
+    """Return what Numba asks for the code of a call with an address."""
+
+    def choose(_: Any) -> Any:
+        def implementation(address: int) -> None:
+            function(address)
+
+        return implementation
+
+    return choose
 
 
 @functools.cache
@@ -192,15 +259,32 @@ def register() -> None:
     from numba.extending import overload
 
     _atomics.register()
-    sched_yield = types.ExternalFunction("sched_yield", types.int32())
+    code, address = types.int32, types.int64
+    sched_yield = types.ExternalFunction("sched_yield", code())
+    define = functools.partial(overload, strict=False)
 
-    def give() -> Any:
+    def choose_yield() -> Any:
         def implementation() -> None:
             sched_yield()
 
         return implementation
 
-    overload(yield_core, strict=False)(give)
+    define(yield_core)(choose_yield)
+    for function, name in (
+        (lock, "pthread_mutex_lock"),
+        (unlock, "pthread_mutex_unlock"),
+        (signal, "pthread_cond_signal"),
+    ):
+        define(function)(_calling(types.ExternalFunction(name, code(address))))
+    cond_wait = types.ExternalFunction("pthread_cond_wait", code(address, address))
+
+    def choose_wait(*_: Any) -> Any:
+        def implementation(condition: int, mutex: int) -> None:
+            cond_wait(condition, mutex)
+
+        return implementation
+
+    define(wait)(choose_wait)
 
 
 @functools.cache

@@ -16,10 +16,16 @@ from offgrad.kernels import _jit
 from offgrad.kernels._atomics import load, pause
 from offgrad.kernels._shared_ranges import Cells, register, serve
 
+_FEW_CPUS = 4
+_DEFAULT = 100 if (os.cpu_count() or 1) <= _FEW_CPUS else 1000
+
 SPIN_MICROSECONDS = {"passive": 0, "active": 2000}.get(
-    os.environ.get("OMP_WAIT_POLICY", "").lower(), 100
+    os.environ.get("OMP_WAIT_POLICY", "").lower(), _DEFAULT
 )
-"""How long a thread looks at a counter before it sleeps, by the variable that OpenMP reads."""
+"""How long a thread looks at a counter before it sleeps, by the variable that OpenMP reads.
+
+On many CPUs it is longer: to wake many threads takes longer, and other programs need fewer CPUs.
+"""
 
 _HANDOVER_MICROSECONDS = 2
 """How long the thread that counts may take until it computes without the GIL.
@@ -59,30 +65,32 @@ def _wait(address: int, target: int, rounds: int) -> bool:
 _is_prepared = False
 
 
-def prepare(cells: Cells) -> None:
+def prepare(cells: Cells) -> bool:
     """Compile the loops, or load them, where threads may wait in them: Numba has been imported.
 
     Threads of the pool never compile. They would do so while the program goes on, and a fork in
     that time would wait for Numba's lock, and leave it taken in the child.
+
+    Return whether this is the first time that threads may wait.
     """
     global _is_prepared
     if _is_prepared:
         cells.prepare()
-    elif (
-        SPIN_MICROSECONDS > 0 and os.name == "posix" and "numba" in sys.modules and _jit.compiles()
-    ):
+    elif "numba" in sys.modules and os.name == "posix" and _jit.compiles():
         _rounds_per_microsecond()
         cells.prepare()
         _is_prepared = True
+        return True
+    return False
 
 
 def can_wait() -> bool:
     """Return whether threads wait in a compiled loop: `prepare` has been called, with success."""
-    return SPIN_MICROSECONDS > 0 and _is_prepared
+    return _is_prepared
 
 
 def wait_for_work(cells: Cells, target: int, finished: Counter | None) -> None:
-    """Count `finished` up, then wait until `target` jobs are posted, or for some time.
+    """Count `finished` up, then wait until `target` jobs are posted.
 
     Meanwhile the thread computes ranges of shared loops. Whoever posts a job has the GIL, and
     releases it within microseconds.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels import _atomics, _parallel
+from offgrad.kernels import _atomics
 from offgrad.kernels._atomics import fetch_add, load
 from offgrad.kernels._jit import jit
 from offgrad.kernels._parallel import BLOCK, in_ranges, num_workers, parallel_for
@@ -164,11 +166,30 @@ def test_a_fork_while_other_threads_compute() -> None:
     assert (all_counts == all_counts[:, :1]).all()
 
 
-def test_sleeping_threads_are_woken_whoever_takes_a_job() -> None:
-    """Threads that sleep and are not known to sleep would never compute again."""
-    for _ in range(200):
-        parallel_for(partial(_count_loop, np.zeros(9, np.int64)), 9, BLOCK)
-    deadline = time.monotonic() + 30
-    while len(_parallel._pool._sleeping) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(_parallel._pool._sleeping) >= 3
+@pytest.mark.parametrize("policy", ["passive", "active"])
+def test_all_threads_take_part_whether_they_wait_or_sleep(policy: str) -> None:
+    code = """
+import numpy as np, time
+from functools import partial
+import offgrad
+from offgrad import kernels
+from offgrad.kernels._parallel import BLOCK, in_ranges, parallel_for
+from tests.kernels.test_shared_ranges import _meet_loop
+from offgrad.kernels import _atomics
+_atomics.register()
+kernels.set_num_threads(6)
+# Before Numba is imported, threads sleep in Python.
+parallel_for(lambda start, stop: None, 6, BLOCK)
+for pause in (0, 0.0005, 0.004) * 10:
+    time.sleep(pause)
+    arrived = np.zeros(1, np.int64)
+    kernels.backend()
+    in_ranges(partial(_meet_loop, arrived, 6, 10**9), range(7))
+print(int(arrived[0]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OMP_WAIT_POLICY": policy},
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert run.stdout.strip() == "6"

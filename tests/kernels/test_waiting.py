@@ -14,8 +14,8 @@ import pytest
 from offgrad import kernels
 from offgrad.kernels import _parallel, _waiting
 from offgrad.kernels._parallel import BLOCK, parallel_for
-from offgrad.kernels._shared_ranges import Cells
-from offgrad.kernels._waiting import Counter, can_wait, has_counted, wait_for_work
+from offgrad.kernels._shared_ranges import Cells, post
+from offgrad.kernels._waiting import Counter, has_counted, wait_for_work
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +27,7 @@ def _compiled() -> None:
 
 
 def test_waiting_ends_without_a_count() -> None:
-    counter, cells = Counter(), Cells()
-    assert not has_counted(counter, 1)
-    wait_for_work(cells, 1, None)
-    assert counter.value == cells.posted == 0
+    assert not has_counted(Counter(), 1)
 
 
 def test_waiting_sees_a_count_of_before() -> None:
@@ -81,7 +78,7 @@ def test_jobs_end_whether_threads_wait_or_sleep(
 
 
 def test_the_caller_waits_for_helpers_that_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_waiting, "SPIN_MICROSECONDS", 200_000)
+    monkeypatch.setattr(_waiting, "SPIN_MICROSECONDS", 1_000_000)
     waits: list[bool] = []
 
     def waited(counter: Counter, target: int) -> bool:
@@ -95,25 +92,25 @@ def test_the_caller_waits_for_helpers_that_compute(monkeypatch: pytest.MonkeyPat
     def body(start: int, stop: int) -> None:
         meeting.wait()
         if threading.current_thread().name.startswith(_parallel.THREAD_NAME):
-            time.sleep(0.02)
+            time.sleep(0.2)
 
     parallel_for(body, 2, BLOCK)
     assert waits == [True]
 
 
-def test_no_thread_waits_where_openmp_is_told_so_or_numba_is_not_imported() -> None:
+def test_threads_wait_in_loops_where_numba_compiles() -> None:
     code = """
 from offgrad.kernels._shared_ranges import Cells
-from offgrad.kernels._waiting import can_wait, prepare
+from offgrad.kernels._waiting import SPIN_MICROSECONDS, can_wait, prepare
 prepare(Cells())
-print(can_wait())
+print(can_wait(), SPIN_MICROSECONDS)
 """
     for policy, begin, expected in (
-        ("passive", "import numba", "False"),
-        ("PASSIVE", "import numba", "False"),
-        ("active", "import numba", "True"),
-        ("active", "import numba; numba.config.DISABLE_JIT = 1", "False"),
-        ("active", "pass", "False"),
+        ("passive", "import numba", "True 0"),
+        ("PASSIVE", "import numba", "True 0"),
+        ("active", "import numba", "True 2000"),
+        ("active", "import numba; numba.config.DISABLE_JIT = 1", "False 2000"),
+        ("active", "pass", "False 2000"),
     ):
         run = subprocess.run(
             [sys.executable, "-c", f"{begin}\n{code}"],
@@ -121,7 +118,24 @@ print(can_wait())
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert run.stdout.strip() == expected, policy
-    assert can_wait() == (_waiting.SPIN_MICROSECONDS > 0)
+
+
+def test_a_posted_job_wakes_a_thread_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_waiting, "SPIN_MICROSECONDS", 0)
+    cells = Cells()
+    cells.prepare()
+    posted = cells.posted
+    threads = [
+        threading.Thread(target=wait_for_work, args=(cells, posted + 1, None)) for _ in range(7)
+    ]
+    for each in threads:
+        each.start()
+    time.sleep(0.05)
+    assert all(each.is_alive() for each in threads)
+    post(cells.address, 7)
+    for each in threads:
+        each.join(30)
+        assert not each.is_alive()
 
 
 def test_a_fork_soon_after_the_first_job_neither_waits_nor_hangs() -> None:
