@@ -7,6 +7,8 @@ is rounded once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -25,7 +27,7 @@ from offgrad.kernels._bfloat16_tiles import (
     instructions,
     multiply_pairs,
 )
-from offgrad.kernels._halves import as_float, bfloat16_bits
+from offgrad.kernels._halves import bfloat16_bits
 from offgrad.kernels._jit import inlined, jit
 from offgrad.kernels._product_tiles import copy_turned
 
@@ -45,7 +47,7 @@ _SIXTEEN = np.uint32(16)
 
 
 def usable(a: Array, b: Array, out: Array) -> bool:
-    """Whether `multiply_tile` computes ``a @ b`` of matrices."""
+    """Whether `tiles_body` is for ``a @ b`` of matrices."""
     return (
         a.dtype == b.dtype == out.dtype == _BFLOAT16
         and min(*a.shape, b.shape[1]) >= MIN_SIDE
@@ -55,38 +57,38 @@ def usable(a: Array, b: Array, out: Array) -> bool:
     )
 
 
-def multiply_tile(a: Array, b: Array, out: Array, bias: Array | None) -> None:
-    """Write ``a @ b``, plus `bias` if given, into `out`, on the calling thread.
+def tiles_body(
+    a: Array, b: Array, out: Array, bias: Array | None, tile: tuple[int, int], workers: int
+) -> Callable[..., None]:
+    """Return the body of a `parallel_for` over the tiles of a batch of products.
 
-    Args:
-        a: [n, k] bfloat16 of any strides, as `b`.
-        b: [k, m].
-        out: [n, m]; each row is contiguous.
-        bias: [m].
+    As `_product_loops.tiles_body`, for bfloat16.
     """
     _bfloat16_tiles.register()
     name = instructions()
-    (rows, depth), columns = a.shape, b.shape[1]
+    depth = a.shape[3]
     pairs = -(-depth // DEPTH) * DEPTH // 2
-    start = np.zeros(columns, np.float32) if bias is None else as_float(bias)
+    start = np.zeros(out.shape[3], np.float32) if bias is None else np.array(bias, np.float32)
     panel = pairs * WIDTH * 4
-    panels = min(-(-columns // WIDTH), max(1, _MAX_PANELS_NBYTES // panel))
-    sizes = [
+    panels = min(-(-tile[1] // WIDTH), max(1, _MAX_PANELS_NBYTES // panel))
+    sizes = (
         panels * panel,  # of b
         _ROWS * pairs * 4,  # a block of a
         MAX_HEIGHT * WIDTH * 4,  # sums of a tile
         _SQUARE * _SQUARE * 4,
-    ]
-    room = memory.empty(sum(sizes) + 64, np.uint8)
-    places = [-(-room.ctypes.data // 64) * 64]
-    for size in sizes[:-1]:
-        places.append(places[-1] + size)
-    bfloat16_product_loop(
+    )
+    room = -(-sum(sizes) // 4096) * 4096
+    strides = *a.strides, *b.strides, *out.strides[:3]
+    return partial(
+        bfloat16_product_loop,
         _bfloat16_tiles.kind(name),
-        (rows, depth, columns, pairs, panels * WIDTH, _bfloat16_tiles.height(name)),
-        tuple([each // 2 for each in (*a.strides, *b.strides, out.strides[0])]),
-        (a.ctypes.data, b.ctypes.data, start.ctypes.data, out.ctypes.data),
-        (*places, _bfloat16_tiles.config_address()),
+        (*a.shape[1:], out.shape[3], pairs, panels * WIDTH, _bfloat16_tiles.height(name), *tile),
+        tuple([each // 2 for each in strides]),
+        (a.ctypes.data, b.ctypes.data, out.ctypes.data),
+        start,
+        memory.empty(workers * room + 64, np.uint8),
+        (room, *sizes[:-1]),
+        _bfloat16_tiles.config_address(),
     )
 
 
@@ -187,12 +189,13 @@ def write_tile(sums: int, bias: int, out: int, out_stride: int, rows: int, colum
             to[j] = bfloat16_bits(np.float32(row[j] + added[j]).view(np.uint32))
 
 
-@jit
-def bfloat16_product_loop(kind: Any, sizes: Any, strides: Any, addresses: Any, places: Any) -> None:
-    rows, depth, columns, pairs, group, height = sizes
-    a_row, a_depth, b_row, b_column, c_stride = strides
-    a, b, bias, c = addresses
-    panels, block, sums, square, config = places
+@inlined
+def _product(
+    kind: Any, rows: int, depth: int, columns: int, pairs: int, group: int, height: int,
+    a_row: int, a_depth: int, b_row: int, b_column: int, c_stride: int,
+    a: int, b: int, bias: int, c: int, panels: int, block: int, sums: int, square: int, config: int,
+) -> None:  # fmt: skip
+    """Write bias + a b into `c`."""
     for begun in range(0, columns, group):
         ended = min(begun + group, columns)
         for left in range(begun, ended, WIDTH):
@@ -213,3 +216,34 @@ def bfloat16_product_loop(kind: Any, sizes: Any, strides: Any, addresses: Any, p
                     to = c + 2 * ((first + i) * c_stride + left)
                     write_tile(sums, bias + 4 * left, to, c_stride, min(height, count - i), width)
         end(kind)
+
+
+@jit
+def bfloat16_product_loop(
+    kind: Any, sizes: Any, strides: Any, addresses: Any, bias: Any, memory: Any, rooms: Any,
+    config: int, start: int, stop: int, worker: int,
+) -> None:  # fmt: skip
+    batch, all_rows, depth, all_columns, pairs, group, height, of_tile, width = sizes
+    (
+        a_outer, a_inner, a_row, a_depth, b_outer, b_inner, b_row, b_column,
+        c_outer, c_inner, c_stride,
+    ) = strides  # fmt: skip
+    room, of_panels, of_block, of_sums = rooms
+    panels = (memory.ctypes.data + 63) // 64 * 64 + worker * room
+    block = panels + of_panels
+    sums = block + of_block
+    across = (all_columns + width - 1) // width
+    tiles = (all_rows + of_tile - 1) // of_tile * across
+    for number in range(start, stop):
+        item, tile = number // tiles, number % tiles
+        outer, inner = item // batch, item % batch
+        top, left = tile // across * of_tile, tile % across * width
+        _product(
+            kind, min(of_tile, all_rows - top), depth, min(width, all_columns - left), pairs, group,
+            height, a_row, a_depth, b_row, b_column, c_stride,
+            addresses[0] + 2 * (outer * a_outer + inner * a_inner + top * a_row),
+            addresses[1] + 2 * (outer * b_outer + inner * b_inner + left * b_column),
+            bias.ctypes.data + 4 * left,
+            addresses[2] + 2 * (outer * c_outer + inner * c_inner + top * c_stride + left),
+            panels, block, sums, sums + of_sums, config,
+        )  # fmt: skip

@@ -50,7 +50,7 @@ _MIN_NBYTES = 32
 
 
 def usable(a: Array, b: Array, out: Array, bias: Array | None) -> bool:
-    """Whether `multiply_tile` computes ``a @ b + bias`` of matrices, and fast."""
+    """Whether `tiles_body` computes ``a @ b + bias`` of matrices, and fast."""
     rows, depth = a.shape
     size = out.itemsize
     return (
@@ -65,27 +65,15 @@ def usable(a: Array, b: Array, out: Array, bias: Array | None) -> bool:
     )
 
 
-def multiply_tile(a: Array, b: Array, out: Array, bias: Array | None) -> None:
-    """Write ``a @ b``, plus `bias` if given, into `out`, on the calling thread.
-
-    Args:
-        a: [n, k] floats of any strides, as `b`.
-        b: [k, m].
-        out: [n, m]; each row is contiguous.
-        bias: [m].
-    """
-    tiles_body(a[None], b[None], out[None], bias, out.shape, 1)(0, 1, 0)
-
-
 def tiles_body(
     a: Array, b: Array, out: Array, bias: Array | None, tile: tuple[int, int], workers: int
 ) -> Callable[..., None]:
     """Return the body of a `parallel_for` over the tiles of a batch of products.
 
     Args:
-        a: [batch, n, k] floats of any strides, as `b`.
-        b: [batch, k, m].
-        out: [batch, n, m]; each row is contiguous.
+        a: [outer, inner, n, k] floats of any strides, as `b`.
+        b: [outer, inner, k, m].
+        out: [outer, inner, n, m]; each row is contiguous.
         bias: [m].
         tile: rows and columns of a tile. Those of a matrix follow one another, row by row.
         workers: threads that may compute.
@@ -93,12 +81,12 @@ def tiles_body(
     register()
     _array_tables.register()
     size, number = out.itemsize, out.dtype.type
-    start = np.zeros(out.shape[2], number) if bias is None else np.array(bias)
+    start = np.zeros(out.shape[3], number) if bias is None else np.array(bias)
     lanes = vector_shape()[0] // size
-    strides = *a.strides, *b.strides, *out.strides[:2]
+    strides = *a.strides, *b.strides, *out.strides[:3]
     return partial(
         product_loop,
-        (*a.shape[1:], out.shape[2], vector_shape()[1], lanes, *tile),
+        (*a.shape[1:], out.shape[3], vector_shape()[1], lanes, *tile),
         tuple([stride // size for stride in strides]),
         (a.ctypes.data, b.ctypes.data, out.ctypes.data),
         start,
@@ -364,18 +352,22 @@ def product_loop(
     sizes: Any, strides: Any, addresses: Any, bias: Any, memory: Any, room: int, size: int,
     zero: Any, start: int, stop: int, worker: int,
 ) -> None:  # fmt: skip
-    all_rows, depth, all_columns, most, lanes, height, width = sizes
-    a_batch, a_row, a_depth, b_batch, b_row, b_column, c_batch, c_stride = strides
+    batch, all_rows, depth, all_columns, most, lanes, height, width = sizes
+    (
+        a_outer, a_inner, a_row, a_depth, b_outer, b_inner, b_row, b_column,
+        c_outer, c_inner, c_stride,
+    ) = strides  # fmt: skip
     of_bias, of_memory = bias.ctypes.data, (memory.ctypes.data + 63) // 64 * 64 + worker * room
     across = (all_columns + width - 1) // width
     tiles = (all_rows + height - 1) // height * across
     for number in range(start, stop):
         item, tile = number // tiles, number % tiles
+        outer, inner = item // batch, item % batch
         top, left = tile // across * height, tile % across * width
         rows, columns = min(height, all_rows - top), min(width, all_columns - left)
-        a = addresses[0] + (item * a_batch + top * a_row) * size
-        b = addresses[1] + (item * b_batch + left * b_column) * size
-        c = addresses[2] + (item * c_batch + top * c_stride + left) * size
+        a = addresses[0] + (outer * a_outer + inner * a_inner + top * a_row) * size
+        b = addresses[1] + (outer * b_outer + inner * b_inner + left * b_column) * size
+        c = addresses[2] + (outer * c_outer + inner * c_inner + top * c_stride + left) * size
         _product(
             rows, depth, columns, most, lanes, a_row, a_depth, b_row, b_column, c_stride, a, b,
             of_bias + left * size, c, of_memory, size, zero,

@@ -17,14 +17,14 @@ import ml_dtypes
 import numpy as np
 
 from offgrad.kernels._arrays import Array, is_half
-from offgrad.kernels._bfloat16_products import multiply_tile as multiply_bfloat16_tile
+from offgrad.kernels._bfloat16_products import tiles_body as bfloat16_tiles_body
 from offgrad.kernels._bfloat16_products import usable as bfloat16_usable
 from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._chunks import elementwise
 from offgrad.kernels._halves import in_float32
 from offgrad.kernels._openblas import library
 from offgrad.kernels._parallel import BLOCK, Body, in_ranges, num_workers, parallel_for
-from offgrad.kernels._product_loops import multiply_tile, tiles_body, usable
+from offgrad.kernels._product_loops import tiles_body, usable
 
 DIRECT_COST = 1 << 20
 """Multiplications of a product that NumPy computes as it does: here the rest takes longer."""
@@ -95,7 +95,13 @@ def _first_matrix(array: Array) -> Array:
 
 
 def tile_shape(
-    rows: int, columns: int, inner: int, min_tiles: int = MIN_TILES, max_side: int = MAX_SIDE
+    rows: int,
+    columns: int,
+    inner: int,
+    min_tiles: int = MIN_TILES,
+    max_side: int = MAX_SIDE,
+    min_side: int = MIN_SIDE,
+    min_cost: int = MIN_COST,
 ) -> tuple[int, int]:
     """Return the rows and columns of the tiles of a product [rows, inner] by [inner, columns]."""
     height, width = rows, columns
@@ -104,34 +110,32 @@ def tile_shape(
         longer = max(height, width)
         if count >= min_tiles and longer <= max_side:
             return height, width
-        if longer < 2 * MIN_SIDE or height * width * inner < 2 * MIN_COST:
+        if longer < 2 * min_side or height * width * inner < 2 * min_cost:
             return height, width
         half = -(-longer // 96) * 48  # whole blocks of innermost loops
         height, width = (half, width) if height == longer else (height, half)
 
 
-def _compiled_tile_shape(rows: int, columns: int, inner: int, count: int = 1) -> tuple[int, int]:
+def _compiled_tile_shape(rows: int, columns: int, inner: int, count: int) -> tuple[int, int]:
     """As `tile_shape`, for `count` products by a compiled loop.
 
-    Its bits depend on no tiles, so threads decide.
+    Its bits depend on no tiles, so threads decide; and they share tiles without the GIL.
     """
     threads = num_workers()
     if threads == 1 or count >= 4 * threads:
         return rows, columns
     # Long tiles cost little, and shorten the wait for a thread that got no core.
     tiles = 2 * threads if rows >= 2 * threads * _LONG or count > 1 else threads
-    tiles = -(-tiles // count)
-    return tile_shape(rows, columns, inner, tiles, max(rows, columns))
+    side = max(rows, columns)
+    return tile_shape(rows, columns, inner, -(-tiles // count), side, MIN_SIDE // 2, MIN_COST // 4)
 
 
 def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     rows, columns = out.shape
-    if usable(a, b, out, bias):
-        _in_tiles(a[None], b[None], out[None], bias)
+    if _is_compiled(a, b, out, bias):
+        _in_tiles(a[None, None], b[None, None], out[None, None], bias)
         return
-    is_bfloat16 = is_half(out.dtype)
-    shape = _compiled_tile_shape if is_bfloat16 else tile_shape
-    height, width = shape(rows, columns, a.shape[1])
+    height, width = tile_shape(rows, columns, a.shape[1])
     across = -(-columns // width)
 
     def run(start: int, stop: int) -> None:
@@ -142,72 +146,56 @@ def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
                 slice(right * width, (right + 1) * width),
             )
             part = out[i, j]
-            if is_bfloat16:
-                multiply_bfloat16_tile(a[i], b[:, j], part, None if bias is None else bias[j])
-                continue
             np.matmul(a[i], b[:, j], out=part)
             if bias is not None:
                 np.add(part, bias[j], out=part)
 
-    count, cost = -(-rows // height) * across, height * width * a.shape[1]
-    if is_bfloat16:
-        parallel_for(run, count, cost // _PER_ELEMENT)
-    else:
-        _run(run, count, cost)
+    _run(run, -(-rows // height) * across, height * width * a.shape[1])
+
+
+def _is_compiled(a: Array, b: Array, out: Array, bias: Array | None = None) -> bool:
+    return is_half(out.dtype) or usable(a, b, out, bias)
 
 
 def _in_tiles(a: Array, b: Array, out: Array, bias: Array | None) -> None:
-    """Write a batch of products, [batch, rows, columns] each, by the compiled loop."""
-    count, rows, columns = out.shape
-    height, width = _compiled_tile_shape(rows, columns, a.shape[2], count)
+    """Write [outer, inner] products of matrices by a compiled loop."""
+    outer, inner, rows, columns = out.shape
+    count, depth = outer * inner, a.shape[3]
+    height, width = _compiled_tile_shape(rows, columns, depth, count)
     tiles = count * -(-rows // height) * -(-columns // width)
-    body = tiles_body(a, b, out, bias, (height, width), num_workers())
-    step = max(1, _MIN_RANGE // (height * width * a.shape[2]))
+    make_body = bfloat16_tiles_body if is_half(out.dtype) else tiles_body
+    body = make_body(a, b, out, bias, (height, width), num_workers())
+    step = max(1, _MIN_RANGE // (height * width * depth))
     in_ranges(body, [*range(0, tiles, step), tiles])
 
 
 def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:
     batch = out.shape[:-2]
-    factors = [np.broadcast_to(each, batch + each.shape[-2:]) for each in (a, b)]
-    if cost > MIN_TILES * MIN_COST and count < MIN_TILES:
-        for at in np.ndindex(*batch):
-            _one(factors[0][at], factors[1][at], out[at], None)
-        return
-    first = [_first_matrix(each) for each in (*factors, out)]
-    is_bfloat16 = is_half(out.dtype)
-    is_compiled = cost > DIRECT_COST and usable(first[0], first[1], first[2], None)
+    if len(batch) == 1:
+        batch = 1, count
+    arrays = [np.broadcast_to(each, out.shape[:-2] + each.shape[-2:]) for each in (a, b)]
     try:
         left, right, result = (
-            np.reshape(each, (count, *each.shape[-2:]), copy=False) for each in (*factors, out)
+            np.reshape(each, (-1, batch[-1], *each.shape[-2:]), copy=False)
+            for each in (*arrays, out)
         )
-    except ValueError:  # the batch has no single stride
-        places = list(np.ndindex(*batch))
-
-        def run(start: int, stop: int) -> None:
-            for at in places[start:stop]:
-                multiply(factors[0][at], factors[1][at], out[at])
-
+    except ValueError:  # the other dimensions have no single stride
+        for first in range(len(out)):
+            _batch(arrays[0][first], arrays[1][first], out[first], count // len(out), cost)
+        return
+    if cost > DIRECT_COST and _is_compiled(*[each[0, 0] for each in (left, right, result)]):
+        _in_tiles(left, right, result, None)
+    elif cost > MIN_TILES * MIN_COST and count < MIN_TILES:
+        for at in np.ndindex(*result.shape[:2]):
+            _one(left[at], right[at], result[at], None)
     else:
-        if is_compiled:
-            _in_tiles(left, right, result, None)
-            return
+        if len(result) == 1:
+            left, right, result = left[0], right[0], result[0]
 
         def run(start: int, stop: int) -> None:
-            if not is_bfloat16:
-                np.matmul(left[start:stop], right[start:stop], out=result[start:stop])
-                return
-            for at in range(start, stop):
-                multiply(left[at], right[at], result[at])
+            np.matmul(left[start:stop], right[start:stop], out=result[start:stop])
 
-    def multiply(a: Array, b: Array, out: Array) -> None:
-        if is_bfloat16:
-            multiply_bfloat16_tile(a, b, out, None)
-        elif is_compiled:
-            multiply_tile(a, b, out, None)
-        else:
-            np.matmul(a, b, out=out)
-
-    _run(run, count, cost)
+        _run(run, len(result), cost * count // len(result))
 
 
 def _run(body: Body, count: int, cost: int) -> None:
