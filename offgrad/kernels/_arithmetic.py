@@ -34,7 +34,7 @@ def arithmetic_loop(ufunc: Any, arrays: list[Array], out: Array) -> partial[None
         return partial(loops[0], a, b, out)
     if a.size == out.size:
         return partial(loops[1], a, b[0], out)
-    return partial(loops[2], b, a[0], out)
+    return partial(loops[2], b, a[0], out) if b.size == out.size else None
 
 
 @inlined

@@ -61,7 +61,7 @@ def forward(
     count = width * line + keys * value_line + room * (line + value_line)
     added, strides = _added(mask, keys, number)
     heads = q.shape[0] * q.shape[1]
-    workers = min(num_workers(), heads)
+    workers = num_workers(heads)
     space, share = _rooms(count, sizes, number, workers)
     body = partial(
         loop,
@@ -77,7 +77,7 @@ def forward(
         space.ctypes.data,
         share,
     )
-    parallel_for(body, heads, _head_cost(q, v), merge=True)
+    parallel_for(body, heads, _head_cost(q, v), merge=True, workers=workers)
     if target is not out:
         out[...] = target
 
@@ -112,7 +112,7 @@ def backward(
     count += tile * (key_line + value_line) + key_room * value_line
     added, strides = _added(mask, keys, number)
     heads = q.shape[0] * q.shape[1]
-    workers = min(num_workers(), heads)
+    workers = num_workers(heads)
     space, share = _rooms(count, sizes, number, workers)
     body = partial(
         loop,
@@ -128,7 +128,7 @@ def backward(
         space.ctypes.data,
         share,
     )
-    parallel_for(body, heads, _head_cost(q, v), merge=True)
+    parallel_for(body, heads, _head_cost(q, v), merge=True, workers=workers)
     for target, gradient in zip(targets, gradients, strict=True):
         if target is not None and gradient is not None and target is not gradient:
             gradient[...] = target

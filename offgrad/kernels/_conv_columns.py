@@ -60,10 +60,12 @@ def convolve(x: Array, weight: Array, out: Array, bias: Array | None, steps: Ste
     """Write a convolution of C-contiguous arrays into `out`; see `_conv.convolve`."""
     _gemm.register()
     loop: Any = columns_output_loop
-    groups, number, workers = steps.groups, x.dtype.type, num_workers()
+    groups, number = steps.groups, x.dtype.type
     inner, count = prod(weight.shape[1:]), out.shape[1] // groups
     total = len(x) * prod(out.shape[2:])
     width = _width(inner, total * groups)
+    tasks = -(-total // width) * groups
+    workers = num_workers(tasks)
     body = partial(
         loop,
         _blas(x),
@@ -79,7 +81,7 @@ def convolve(x: Array, weight: Array, out: Array, bias: Array | None, steps: Ste
         memory.empty((workers, inner * width), number),
         memory.empty((workers, count * width), number),
     )
-    _run(body, -(-total // width) * groups)
+    _run(body, tasks, workers)
 
 
 def convolve_transposed(
@@ -90,7 +92,7 @@ def convolve_transposed(
     """
     _gemm.register()
     loop: Any = columns_input_loop
-    groups, number, workers = steps.groups, x.dtype.type, num_workers()
+    groups, number = steps.groups, x.dtype.type
     area, per_plane, outputs = prod(weight.shape[2:]), prod(x.shape[2:]), weight.shape[1]
     # Samples are independent, and so are outputs: each task has some of either.
     samples = max(1, min(MIN_WIDTH // max(1, per_plane), len(x) // MIN_TASKS))
@@ -99,7 +101,8 @@ def convolve_transposed(
     step = -(-outputs // of_parts)
     width = min(MAX_WIDTH, samples * per_plane)
     at_once = max(1, min(step, 2 * MAX_COLUMNS // (area * width)))
-    inputs = x.shape[1] // groups
+    inputs, tasks = x.shape[1] // groups, groups * parts * -(-outputs // step)
+    workers = num_workers(tasks)
     body = partial(
         loop,
         _blas(x),
@@ -114,7 +117,7 @@ def convolve_transposed(
         memory.empty((workers, inputs * width), number),
         memory.empty((workers, at_once * area * width), number),
     )
-    _run(body, groups * parts * -(-outputs // step))
+    _run(body, tasks, workers)
 
 
 def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> None:
@@ -123,7 +126,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     """
     _gemm.register()
     loop: Any = columns_weight_loop
-    groups, number, workers = steps.groups, large.dtype.type, num_workers()
+    groups, number = steps.groups, large.dtype.type
     area, channels = prod(out.shape[2:]), out.shape[1]
     total, outputs = len(small) * prod(small.shape[2:]), out.shape[0] // groups
     # Channels are independent; the sums over ranges of places are added up in the end.
@@ -134,6 +137,8 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     step = -(-channels // min(channels, -(-wanted // ranges)))
     width = min(_width(step * area, total), length)
     sums = memory.empty((ranges, out.size), number)
+    tasks = groups * ranges * -(-channels // step)
+    workers = num_workers(tasks)
     body = partial(
         loop,
         _blas(small),
@@ -147,7 +152,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
         memory.empty((workers, outputs * width), number),
         memory.empty((workers, step * area * width), number),
     )
-    _run(body, groups * ranges * -(-channels // step))
+    _run(body, tasks, workers)
     np.sum(sums, axis=0, out=out.reshape(-1))
 
 
@@ -163,6 +168,6 @@ def _blas(array: Array) -> tuple[Any, Any]:
     return np.uintp(found.gemm(array.dtype)), found.integer(0)
 
 
-def _run(body: Body, count: int) -> None:
+def _run(body: Body, tasks: int, workers: int) -> None:
     with single_threaded_blas():
-        in_ranges(body, range(count + 1))
+        in_ranges(body, range(tasks + 1), workers)

@@ -339,6 +339,7 @@ def _tasks(
 ) -> None:
     add = np.zeros(out.shape[1], out.dtype) if bias is None else np.array(bias)
     count = len(x) * channels[0]
+    workers = num_workers(count)
     body = partial(
         loop,
         x.reshape(-1),
@@ -348,9 +349,10 @@ def _tasks(
         geometry,
         image_edges(geometry),
         out.reshape(-1),
-        *_scratch(channels, geometry, x.dtype),
+        *_scratch(channels, geometry, x.dtype, workers),
     )
-    parallel_for(body, count, (x.size + out.size) // count * weight[0].size // 4, merge=True)
+    cost = (x.size + out.size) // count * weight[0].size // 4
+    parallel_for(body, count, cost, merge=True, workers=workers)
 
 
 def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> None:
@@ -364,6 +366,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     parts = -(-len(small) // length)
     sums = memory.empty((parts, out.size), out.dtype)
     count = parts * groups
+    workers = num_workers(count)
     body = partial(
         loop,
         small.reshape(-1),
@@ -374,9 +377,10 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
         geometry,
         image_edges(geometry),
         sums,
-        *_scratch(channels, geometry, out.dtype),
+        *_scratch(channels, geometry, out.dtype, workers),
     )
-    parallel_for(body, count, small.size // count * out[0].size // 4, merge=True)
+    cost = small.size // count * out[0].size // 4
+    parallel_for(body, count, cost, merge=True, workers=workers)
     np.sum(sums, axis=0, out=out.reshape(-1))
 
 
@@ -391,10 +395,10 @@ def image_edges(geometry: Any) -> tuple[int, ...]:
     )
 
 
-def _scratch(channels: Any, geometry: Any, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+def _scratch(channels: Any, geometry: Any, dtype: np.dtype[Any], workers: int) -> tuple[Array, ...]:
     """Return what each thread needs: images, rows and distances."""
     _, kernel, size, stride, _, _ = geometry
-    edges, workers = image_edges(geometry), num_workers()
+    edges = image_edges(geometry)
     rows = ((size[0] - 1) * edges[1] + size[1] - 1) * edges[2] + size[2]
     images = channels[1] * int(np.prod(edges)) * int(np.prod(stride))
     return (

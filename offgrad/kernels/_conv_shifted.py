@@ -348,7 +348,7 @@ def _blocks(
     assert found is not None
     blas = np.uintp(found.gemm(x.dtype)), found.integer(0)
 
-    workers = num_workers()
+    workers = num_workers(groups * blocks)
     body = partial(
         loop,
         blas,
@@ -367,7 +367,7 @@ def _blocks(
         np.empty((workers, elements), np.int64),
     )
     with single_threaded_blas():
-        in_ranges(body, range(groups * blocks + 1))
+        in_ranges(body, range(groups * blocks + 1), workers)
 
 
 def _pitch(size: int) -> int:

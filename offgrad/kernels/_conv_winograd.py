@@ -155,8 +155,9 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     grid, number = _grid(large, small, steps.padding), large.dtype.type
     tile = most, lanes = _tile(large)
     zeros, lines = np.zeros(VECTORS * lanes, number), -(-grid.channels // most) * most
-    groups, workers = grid.groups(), num_workers()
+    groups = grid.groups()
     tasks = [_tasks(grid, group) for group in groups]
+    workers = num_workers(max(map(len, tasks)))
     totals = np.zeros((max(int(each[-1, 4]) for each in tasks) + 1, out.size), number)
     rows = min(OUTPUTS, grid.outputs)
     line = -(-rows // lanes) * lanes
@@ -182,7 +183,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
             *scratch,
             zeros,
         )
-        in_ranges(body, range(len(own) + 1))
+        in_ranges(body, range(len(own) + 1), workers)
         del body
     np.sum(totals, axis=0, out=out.reshape(-1))
 
@@ -192,7 +193,9 @@ def _forward(
 ) -> None:
     _register()
     loop: Any = winograd_output_loop
-    number, workers = x.dtype.type, num_workers()
+    number, groups = x.dtype.type, grid.groups()
+    tasks = [_tasks(grid, group) for group in groups]
+    workers = num_workers(max(map(len, tasks)))
     tile = most, lanes = _tile(x)
     zeros = np.zeros(VECTORS * lanes, number)
     add = np.zeros(grid.outputs, number) if bias is None else np.array(bias)
@@ -202,15 +205,14 @@ def _forward(
         memory.empty((workers, SQUARE * rows * (grid.channels + GAP)), number),
         memory.empty((workers, -(-rows // most) * most * PITCH), number),
     )
-    for group in grid.groups():
-        tasks = _tasks(grid, group)
+    for group, own in zip(groups, tasks, strict=True):
         body = partial(
             loop,
             tile,
             _transforms(grid, x, group),
             weight.reshape(-1),
             steps,
-            tasks,
+            own,
             grid.outputs,
             grid.channels,
             add,
@@ -221,7 +223,7 @@ def _forward(
             *scratch,
             zeros,
         )
-        in_ranges(body, range(len(tasks) + 1))
+        in_ranges(body, range(len(own) + 1), workers)
         del body
 
 
@@ -250,6 +252,7 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
         for block in group
         for at in range(0, channels, step)
     ])  # fmt: skip
+    workers = num_workers(len(tasks))
     body = partial(
         loop,
         _tile(x)[1],
@@ -261,9 +264,9 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
         grid.tiles,
         group.start,
         result,
-        *_planes(num_workers(), number),
+        *_planes(workers, number),
     )
-    in_ranges(body, range(len(tasks) + 1))
+    in_ranges(body, range(len(tasks) + 1), workers)
     return result
 
 

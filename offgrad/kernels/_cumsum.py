@@ -43,10 +43,11 @@ def cumsum(x: Array, out: Array, dim: int, reverse: bool = False) -> None:
         )
         return
     parts = -(-inner // _COLUMNS)
-    sums = np.empty((num_workers(), _COLUMNS), np.float64)
-    body = partial(_columns_loop, source, target, sums, length, inner, reverse)
     count = prod(x.shape[:dim]) * parts
-    parallel_for(body, count, length * min(inner, _COLUMNS), merge=True)
+    workers = num_workers(count)
+    sums = np.empty((workers, _COLUMNS), np.float64)
+    body = partial(_columns_loop, source, target, sums, length, inner, reverse)
+    parallel_for(body, count, length * min(inner, _COLUMNS), merge=True, workers=workers)
 
 
 @np.errstate(all="ignore")

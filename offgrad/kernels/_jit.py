@@ -268,14 +268,15 @@ def compile_c_function(function: Callable[..., int], parameters: int) -> int:
     """Compile a C function of 64-bit integers, which returns one; return its address."""
     import numba
 
-    with _lock, interruptible, _collector_paused():
+    with _lock, interruptible:
         _register_helpers()
-        signature = numba.int64(*[numba.int64] * parameters)
-        compile_ = functools.partial(numba.cfunc, signature, nopython=True, error_model="numpy")
+    signature = numba.int64(*[numba.int64] * parameters)
+    compile_ = functools.partial(numba.cfunc, signature, nopython=True, error_model="numpy")
+    with _collector_paused():
         compiled = _cached(compile_)(_named_after_helpers(function))
-        _c_functions.append(compiled)
-        address: int = compiled.address
-        return address
+    _c_functions.append(compiled)
+    address: int = compiled.address
+    return address
 
 
 _c_functions: list[Any] = []
@@ -334,13 +335,18 @@ def _helpers_digest(function: types.FunctionType) -> str:
             if float32 is not None:
                 called[helper] = None
                 waiting += (helper, float32)
+    digest.update(repr(_constants(function)).encode())
     for helper in [body for each in called for body in (each, _helpers[each])]:
         code = helper.__code__
-        constants = [
-            (name, repr(value))
-            for name in code.co_names
-            if isinstance(value := helper.__globals__.get(name), (int, float, np.generic, tuple))
-        ]
-        digest.update(repr((code.co_code.hex(), code.co_consts, constants)).encode())
+        digest.update(repr((code.co_code.hex(), code.co_consts, _constants(helper))).encode())
     digest.update(_range_driver.VERSION)
     return digest.hexdigest()[:8]
+
+
+def _constants(function: Callable[..., Any]) -> list[tuple[str, str]]:
+    """Return the numbers outside of a function that it uses."""
+    return [
+        (name, repr(value))
+        for name in function.__code__.co_names
+        if isinstance(value := function.__globals__.get(name), (int, float, np.generic, tuple))
+    ]

@@ -24,12 +24,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
-from offgrad_storage.interrupts import MaskedLock
+from offgrad_storage.interrupts import MaskedLock, interruptible
 
 from offgrad.kernels._blas import find_blas, limit_this_thread, set_blas_threads
 from offgrad.kernels._jit import Kernel
 from offgrad.kernels._shared_ranges import Cells, Ranges, post
-from offgrad.kernels._waiting import Counter, can_wait, has_counted, prepare, wait_for_work
+from offgrad.kernels._waiting import Counter, has_counted, may_prepare, prepare, wait_for_work
 from offgrad.memory.forks import forkables
 
 BLOCK = 128 * 1024
@@ -37,6 +37,9 @@ BLOCK = 128 * 1024
 
 SHARED_BLOCK = 16 * 1024
 """As `BLOCK`, for compiled loops, which threads share without the GIL."""
+
+_MOST_RANGES = 1024
+"""Ranges of `in_ranges`, about: more take longer to describe than they gain."""
 
 THREAD_NAME = "offgrad-kernels"
 """Prefix of the names of the pool's daemon threads."""
@@ -55,12 +58,13 @@ class _Job:
         self._body: Body | None = body
         # next() on it runs no Python code: it is atomic under the GIL.
         self._ranges = pairwise(bounds)
-        self._lock = threading.Lock()
+        self._lock = MaskedLock()
         self._helpers = 0
         self._joined = 0
         self._closed = False
         self._process = os.getpid()
-        self._no_helpers = threading.Event()
+        self._finished = threading.Lock()  # whose wait, unlike an Event's, survives interrupts
+        self._finished.acquire()
         self.left = Counter()
         self.error: BaseException | None = None
 
@@ -97,7 +101,7 @@ class _Job:
         with self._lock:
             self._helpers -= 1
             if self._closed and self._helpers == 0:
-                self._no_helpers.set()
+                self._finished.release()
         return self.left
 
     def close(self) -> None:
@@ -113,13 +117,11 @@ class _Job:
             )
         with self._lock:
             self._closed = True
-            waiting = self._helpers > 0
         interrupt: BaseException | None = None
-        while waiting:
+        while self._helpers > 0:
             try:
-                if interrupt or not (can_wait() and has_counted(self.left, self._joined)):
-                    self._no_helpers.wait()
-                waiting = False
+                if interrupt or not (_pool.cells.is_ready and has_counted(self.left, self._joined)):
+                    self._finished.acquire()
             except BaseException as error:  # of a signal's handler
                 self.error = interrupt = error
         self._body = None
@@ -143,20 +145,26 @@ class _Pool:
 
     def __init__(self) -> None:
         self.lock = MaskedLock()
+        self.cells = Cells()
         self.forget_other_threads()
         forkables.add(self)
 
     def forget_other_threads(self) -> None:
         """In a forked child: no worker exists."""
-        self.cells = Cells()
+        self.cells.reset()
+        # A fork takes Numba's lock, for which its holder may wait: so it does not take this one.
+        self._preparing = MaskedLock()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._workers = 0
 
     def start(self, helpers: int) -> None:
         """Start threads until there are `helpers`."""
-        if prepare(self.cells):
-            for _ in range(self._workers):  # which now wait for both kinds of work
-                self._jobs.put(None)
+        if not self.cells.is_ready and may_prepare():
+            with self._preparing, interruptible:
+                if not self.cells.is_ready:
+                    prepare(self.cells)
+                    for _ in range(self._workers):  # which now wait for both kinds of work
+                        self._jobs.put(None)
         if self._workers < helpers:
             find_blas()
             with self.lock:
@@ -175,7 +183,7 @@ class _Pool:
         limit_this_thread()
         left: Counter | None = None
         while True:
-            waits = can_wait()
+            waits = self.cells.is_ready
             if waits:
                 posted = self.cells.posted
                 wait_for_work(self.cells, posted + 1 if self._jobs.empty() else 0, left)
@@ -253,7 +261,9 @@ def block_items(cost: int) -> int:
     return max(1, -(-BLOCK // max(1, cost)))
 
 
-def parallel_for(body: Body, count: int, cost: int = 1, merge: bool = False) -> None:
+def parallel_for(
+    body: Body, count: int, cost: int = 1, merge: bool = False, workers: int | None = None
+) -> None:
     """Call `body(start, stop)` for ranges that cover `range(count)`, on several threads.
 
     Args:
@@ -261,12 +271,14 @@ def parallel_for(body: Body, count: int, cost: int = 1, merge: bool = False) -> 
             other ranges; it should release the GIL, and write where no other range does. Threads
             share the ranges of ``partial(loop, *arguments)`` without the GIL, for a compiled loop
             whose last parameters are `start` and `stop`, or `start`, `stop` and `worker`: the
-            number of the thread within the call, below `num_workers()`.
+            number of the thread within the call, below `workers`.
         count: Number of items; with 0 `body` is not called.
         cost: Elements of work per item, for the size of the ranges: `block_items(cost)` each.
         merge: Let threads take neighbouring ranges as one, the first ones larger than the last. For
             bodies whose results do not depend on where a range begins. Fewer calls compete for the
             GIL.
+        workers: Threads at most, the caller's included, for which `num_workers` has been asked:
+            another thread may change their number. None to ask here.
 
     An exception raised by `body` is raised here, after all threads have stopped; the remaining
     ranges are then not computed.
@@ -277,16 +289,35 @@ def parallel_for(body: Body, count: int, cost: int = 1, merge: bool = False) -> 
     loop = _loop(body)
     if loop is not None and merge:
         step = -(-step * SHARED_BLOCK // BLOCK)
-    helpers = _helpers(-(-count // step))
+    helpers = _helpers(-(-count // step), workers)
     if count > step and not (helpers == 0 and merge):
         _run(body, _bounds(count, step, helpers, merge), helpers)
     elif count > 0:
         _run(body, (0, count), 0)
 
 
-def in_ranges(body: Body, bounds: Sequence[int]) -> None:
-    """Call `body(start, stop)` for each two neighbours of `bounds`, as `parallel_for`."""
-    _run(body, tuple(bounds), _helpers(len(bounds) - 1))
+def in_ranges(body: Body, bounds: Sequence[int], workers: int | None = None) -> None:
+    """Call `body(start, stop)` for neighbours of `bounds`, or of some of them, as `parallel_for`.
+
+    Results must not depend on where a range begins.
+    """
+    count = len(bounds) - 1
+    if instead and instead[0](lambda start, stop: body(bounds[start], bounds[stop]), count, 1):
+        return
+    step = max(1, count // _MOST_RANGES)
+    if step > 1:
+        bounds = [*bounds[:-1:step], bounds[-1]]
+    _run(body, tuple(bounds), _helpers(len(bounds) - 1, workers))
+
+
+def num_workers(tasks: int | None = None) -> int:
+    """Return how many threads may compute ranges of a call from here, of so many tasks."""
+    count = 1 if _thread.inside else get_num_threads()
+    return count if tasks is None else max(1, min(count, tasks))
+
+
+def _helpers(ranges: int, workers: int | None) -> int:
+    return min(num_workers() if workers is None else workers, ranges) - 1
 
 
 def _loop(body: Body) -> Kernel[..., Any] | None:
@@ -294,15 +325,6 @@ def _loop(body: Body) -> Kernel[..., Any] | None:
     if type(body) is partial and type(body.func) is Kernel and body.func.has_ranges:
         return body.func
     return None
-
-
-def num_workers() -> int:
-    """Return how many threads may compute ranges of a call from here."""
-    return 1 if _thread.inside else get_num_threads()
-
-
-def _helpers(ranges: int) -> int:
-    return min(num_workers(), ranges) - 1
 
 
 @functools.lru_cache(maxsize=256)
@@ -327,7 +349,7 @@ def _run(body: Body, bounds: tuple[int, ...], helpers: int) -> None:
     rest = () if loop is None else loop.first_worker
     if loop is not None and len(bounds) > 2:
         _pool.start(helpers)
-        if can_wait():
+        if _pool.cells.is_ready:
             ranges = _ranges(bounds, helpers)
             body(ranges.address, -_pool.cells.address, *rest)
             return
@@ -341,7 +363,7 @@ def _run(body: Body, bounds: tuple[int, ...], helpers: int) -> None:
         try:
             _pool.start(helpers)
             _pool.offer(job, helpers)
-            job.run(_pool.cells if can_wait() else None, helpers)
+            job.run(_pool.cells if _pool.cells.is_ready else None, helpers)
         except BaseException as error:
             job.error = error
             raise

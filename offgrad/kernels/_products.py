@@ -164,9 +164,10 @@ def _in_tiles(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     height, width = _compiled_tile_shape(rows, columns, depth, count)
     tiles = count * -(-rows // height) * -(-columns // width)
     make_body = bfloat16_tiles_body if is_half(out.dtype) else tiles_body
-    body = make_body(a, b, out, bias, (height, width), num_workers())
     step = max(1, _MIN_RANGE // (height * width * depth))
-    in_ranges(body, [*range(0, tiles, step), tiles])
+    bounds = [*range(0, tiles, step), tiles]
+    workers = num_workers(len(bounds) - 1)
+    in_ranges(make_body(a, b, out, bias, (height, width), workers), bounds, workers)
 
 
 def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from ctypes import CDLL, addressof, c_int64, c_void_p
+from ctypes import CDLL, addressof, c_int64, c_void_p, memset, sizeof
 from typing import Any
 
 import numpy as np
@@ -54,16 +54,32 @@ class Cells:
         self.address = -(-addressof(self._memory) // (_SLOT * 8)) * _SLOT * 8
         self._cells = (c_int64 * count).from_address(self.address)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether loops may use the cells."""
+        return self._cells[LEAD] != 0
+
     def prepare(self) -> None:
-        """Compile what loops call, or load it from the cache."""
-        if not self._cells[LEAD]:
+        """Compile what loops call, or load it from the cache; one thread at a time."""
+        if not self.is_ready:
             address = _lead_address()
-            system = CDLL(None)
-            system.pthread_mutex_init(c_void_p(self.address + _MUTEX * 8), None)
-            system.pthread_cond_init(c_void_p(self.address + _CONDITION * 8), None)
+            self._init_mutex()
             serve(0, self.address, 0, 0, 0)
             post(self.address, 0)
             self._cells[LEAD] = address
+
+    def reset(self) -> None:
+        """Forget calls and threads: in a forked child."""
+        lead = self._cells[LEAD]
+        memset(self.address, 0, sizeof(self._cells))
+        if lead:
+            self._init_mutex()
+            self._cells[LEAD] = lead
+
+    def _init_mutex(self) -> None:
+        system = CDLL(None)
+        system.pthread_mutex_init(c_void_p(self.address + _MUTEX * 8), None)
+        system.pthread_cond_init(c_void_p(self.address + _CONDITION * 8), None)
 
     @property
     def posted(self) -> int:

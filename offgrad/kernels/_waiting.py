@@ -62,31 +62,19 @@ def _wait(address: int, target: int, rounds: int) -> bool:
     return False
 
 
-_is_prepared = False
+def may_prepare() -> bool:
+    """Return whether threads may wait in compiled loops: Numba has been imported, and compiles."""
+    return "numba" in sys.modules and os.name == "posix" and _jit.compiles()
 
 
-def prepare(cells: Cells) -> bool:
-    """Compile the loops, or load them, where threads may wait in them: Numba has been imported.
+def prepare(cells: Cells) -> None:
+    """Compile the loops in which threads wait, or load them; one thread at a time.
 
     Threads of the pool never compile. They would do so while the program goes on, and a fork in
     that time would wait for Numba's lock, and leave it taken in the child.
-
-    Return whether this is the first time that threads may wait.
     """
-    global _is_prepared
-    if _is_prepared:
-        cells.prepare()
-    elif "numba" in sys.modules and os.name == "posix" and _jit.compiles():
-        _rounds_per_microsecond()
-        cells.prepare()
-        _is_prepared = True
-        return True
-    return False
-
-
-def can_wait() -> bool:
-    """Return whether threads wait in a compiled loop: `prepare` has been called, with success."""
-    return _is_prepared
+    _rounds_per_microsecond()
+    cells.prepare()
 
 
 def wait_for_work(cells: Cells, target: int, finished: Counter | None) -> None:

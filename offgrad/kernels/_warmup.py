@@ -18,7 +18,8 @@ from offgrad import kernels
 from offgrad.kernels import _jit
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._elementary import LOOPS
-from offgrad.kernels._waiting import Counter, has_counted
+from offgrad.kernels._shared_ranges import Cells
+from offgrad.kernels._waiting import prepare
 
 DTYPES = ("float32", "float64")
 
@@ -393,6 +394,15 @@ def _elementary(ufunc: Any) -> Callable[[Array], None]:
     return lambda x: kernels.elementary(ufunc, *([_large(x)] * ufunc.nin), out=_large(x))
 
 
+def _arithmetic(ufunc: Any) -> Callable[[Array], None]:
+    def run(x: Array) -> None:
+        many, one = _large(x), _large(x)[0, :1]
+        for each in ((many, many), (many, one), (one, many)):
+            kernels.elementwise(ufunc, many, *each)
+
+    return run
+
+
 def _all(*calls: Callable[[Array], object]) -> Callable[[Array], object]:
     """Return one unit of calls that share loops: two processes would compile these twice."""
 
@@ -404,7 +414,7 @@ def _all(*calls: Callable[[Array], object]) -> Callable[[Array], object]:
 
 
 UNITS: dict[str, Callable[[Array], object]] = {
-    "waiting": lambda x: has_counted(Counter(), 0),
+    "waiting": lambda x: prepare(Cells()),
     "convolution": _all(_convolution, _convolution_weight, _convolution_input),
     "attention": lambda x: _attention(x, 32),
     "attention backward": lambda x: _attention_backward(x, 32),
@@ -504,6 +514,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "ELU backward": _elementwise(kernels.elu_backward, 2, 1, 1, 1),
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
     **{f"{ufunc.__name__} of many": _elementary(ufunc) for ufunc in LOOPS},
+    **{f"{ufunc.__name__} of two": _arithmetic(ufunc) for ufunc in kernels.ARITHMETIC},
     "reciprocal of the root": _large_elementwise(kernels.rsqrt, 1),
     "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),
     "elements of a rank": lambda x: kernels.sorted_indices(_large(x), False, 4, 5),

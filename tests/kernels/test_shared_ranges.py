@@ -193,3 +193,92 @@ print(int(arrived[0]))
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     assert run.stdout.strip() == "6"
+
+
+def test_the_number_of_threads_may_change_during_a_call() -> None:
+    """A call has scratch memory for the threads that it counted."""
+    code = """
+import threading
+import numpy as np
+import offgrad
+from offgrad.nn import functional as F
+offgrad.manual_seed(0)
+x, w = offgrad.randn(4, 32, 28, 28), offgrad.randn(32, 32, 3, 3)
+a = offgrad.randn(300, 300)
+q = offgrad.randn(2, 4, 64, 32)
+def compute():
+    return [F.conv2d(x, w, padding=1), F.conv2d(x, w, stride=2), a @ a,
+            F.scaled_dot_product_attention(q, q, q), offgrad.cumsum(offgrad.cat([x] * 2), 0)]
+expected = compute()
+ends = threading.Event()
+def change():
+    count = 1
+    while not ends.is_set():
+        offgrad.set_num_threads(count)
+        count = 9 - count
+thread = threading.Thread(target=change)
+thread.start()
+for _ in range(150):
+    for result, each in zip(compute(), expected):
+        assert np.array_equal(result.numpy(), each.numpy())
+ends.set()
+thread.join()
+print("same")
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert run.stdout.strip() == "same", run.stderr
+
+
+def test_first_calls_at_once_in_forked_children() -> None:
+    """Only one of them makes the mutex with which threads sleep."""
+    for _ in range(25):
+        child = os.fork()
+        if not child:
+            results = np.zeros((6, 100_000), np.int64)
+
+            def compute(own: np.ndarray[Any, Any]) -> None:
+                for _ in range(20):
+                    parallel_for(partial(_count_loop, own), own.size, 5, merge=True)
+
+            threads = [threading.Thread(target=compute, args=(each,)) for each in results]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            os._exit(0 if (results == 20).all() else 1)
+        deadline = time.monotonic() + 60
+        while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                pytest.fail("the child hangs")
+            time.sleep(0.001)
+        assert done == (child, 0)
+
+
+def test_two_elements_fill_an_array() -> None:
+    out = np.empty(300_000, np.float32)
+    one, two = np.ones(1, np.float32), np.full(1, 2, np.float32)
+    kernels.elementwise(np.add, out, one, two)
+    assert (out == 3).all()
+    kernels.elementwise(np.subtract, out, two, np.arange(300_000, dtype=np.float32))
+    assert (out == 2 - np.arange(300_000, dtype=np.float32)).all()
+
+
+def test_an_estimate_prepares_no_waiting() -> None:
+    """Loops do nothing in a thread with a meter, not even wait."""
+    code = """
+import offgrad
+offgrad.set_num_threads(1)
+from offgrad import nn
+from offgrad.kernels import _waiting
+model = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2))
+offgrad.estimate(model, offgrad.randn(4, 16, 32, 32))
+print(_waiting._rounds_per_microsecond() < 500)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stdout.strip() == "True"
