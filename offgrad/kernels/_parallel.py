@@ -1,8 +1,8 @@
 """`parallel_for`: one small pool of Python threads under all kernels.
 
-Kernels release the GIL, so Python threads run them in parallel. The problem's size alone fixes the
-ranges of the work; threads only compute them. Partial sums kept one per range therefore give the
-same bits on any number of threads.
+Compiled loops are shared without the GIL (`_shared_ranges`); bodies in Python, such as NumPy's
+functions, release it while they compute. The problem's size alone fixes the ranges of partial sums,
+which therefore have the same bits on any number of threads.
 
 The calling thread takes its share and never waits for a worker that is busy elsewhere, so any
 number of threads may call at once and nothing can deadlock. A `parallel_for` inside another runs

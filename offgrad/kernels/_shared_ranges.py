@@ -33,6 +33,7 @@ POSTED, EVENTS, _SLEEPING = 0, 1, 3
 _LINE = 8  # cells of a cache line
 _MUTEX, _CONDITION = _LINE, 2 * _LINE
 _RUN, _ARGUMENTS, _RANGES, _FAILED = 0, 1, 2, 3
+# What threads write lies in lines of its own, two apart, since CPUs fetch pairs of lines.
 _NEXT, _USERS, _JOINED, _OWNER = 2 * _LINE, 4 * _LINE, 4 * _LINE + 1, 6 * _LINE
 _SLOT, _SLOTS = 8 * _LINE, 8
 _FIRST = 4 * _LINE
@@ -174,6 +175,7 @@ def post(pool: int, helpers: int) -> None:
 
 
 def _lead(pool: int, ranges: int, run: int, arguments: int) -> int:
+    """Compute all ranges of a call, with those threads that come; return 0, or the error of one."""
     slot = 0
     for number in range(_SLOTS if load(ranges) > 0 else 0):
         at = pool + (_FIRST + number * _SLOT) * 8
