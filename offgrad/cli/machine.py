@@ -12,6 +12,7 @@ from offgrad_storage import spill_directory
 
 from offgrad.cli.drive import describe_folder
 from offgrad.kernels import _blas, _openblas
+from offgrad.kernels._waiting import usable_cpus
 from offgrad.profiler import machine
 
 if sys.platform != "win32":
@@ -47,7 +48,7 @@ def describe_machine(directory: str | os.PathLike[str] | None = None) -> dict[st
     return machine.describe_machine() | {
         "simd": simd_level(),
         "cores": psutil.cpu_count(logical=False),
-        "usable_threads": usable_threads(),
+        "usable_threads": usable_cpus(),
         "blas_threads": _blas.blas_threads(),
         "limits": memory_limits(),
         "huge_pages": huge_pages(),
@@ -55,13 +56,6 @@ def describe_machine(directory: str | os.PathLike[str] | None = None) -> dict[st
         "drive": describe_folder(spill_directory(directory)),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
-
-
-def usable_threads() -> int | None:
-    """Return the number of processors on which this process may run."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def simd_level() -> str | None:

@@ -29,7 +29,14 @@ from offgrad_storage.interrupts import MaskedLock, interruptible
 from offgrad.kernels._blas import find_blas, limit_this_thread, set_blas_threads
 from offgrad.kernels._jit import Kernel
 from offgrad.kernels._shared_ranges import Cells, Ranges, post
-from offgrad.kernels._waiting import Counter, has_counted, may_prepare, prepare, wait_for_work
+from offgrad.kernels._waiting import (
+    Counter,
+    has_counted,
+    may_prepare,
+    prepare,
+    usable_cpus,
+    wait_for_work,
+)
 from offgrad.memory.forks import forkables
 
 BLOCK = 128 * 1024
@@ -199,9 +206,7 @@ class _Pool:
 def _initial_num_threads() -> int:
     text = os.environ.get("OFFGRAD_NUM_THREADS")
     if text is None:
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        return usable_cpus()
     try:
         return _checked(int(text))
     except ValueError:

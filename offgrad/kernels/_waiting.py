@@ -16,8 +16,16 @@ from offgrad.kernels import _jit
 from offgrad.kernels._atomics import load, pause
 from offgrad.kernels._shared_ranges import Cells, register, serve
 
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 _FEW_CPUS = 4
-_DEFAULT = 100 if (os.cpu_count() or 1) <= _FEW_CPUS else 1000
+_DEFAULT = 100 if usable_cpus() <= _FEW_CPUS else 1000
 
 SPIN_MICROSECONDS = {"passive": 0, "active": 2000}.get(
     os.environ.get("OMP_WAIT_POLICY", "").lower(), _DEFAULT

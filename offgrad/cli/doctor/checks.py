@@ -17,6 +17,7 @@ from offgrad.cli import machine
 from offgrad.cli.drive import describe_folder
 from offgrad.cli.folders import check_spill_directory
 from offgrad.kernels import _bfloat16_tiles, _blas, _openblas, _warmup
+from offgrad.kernels._waiting import usable_cpus
 from offgrad.memory import format_nbytes
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"
@@ -111,7 +112,7 @@ def _blas_library() -> Finding:
 
 def thread_counts() -> Finding:
     """Compare the threads of kernels and BLAS with the processors that are granted."""
-    usable, quota = machine.usable_threads() or 1, machine.cpu_quota()
+    usable, quota = usable_cpus(), machine.cpu_quota()
     count, products = kernels.get_num_threads(), _blas.blas_threads()
     set_ = [
         f"{name}={os.environ[name]}"

@@ -1,6 +1,5 @@
 """``offgrad warmup``: compile all kernels now, so that no training waits for it."""
 
-import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,13 +18,8 @@ from rich.progress import (
 from offgrad import kernels
 from offgrad.cli.errors import BadValue
 from offgrad.cli.warmup.processes import Outcome, Unit, compile_units
+from offgrad.kernels._waiting import usable_cpus
 from offgrad.kernels._warmup import DTYPES, UNITS
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @click.command(
@@ -64,7 +58,7 @@ def warmup(processes: int | None, dtype: str) -> int:
     _check_backend()
     dtypes = DTYPES if dtype == "all" else (dtype,)
     units = [Unit(name, each) for each in dtypes for name in UNITS]
-    count = min(processes or _usable_cores(), len(units))
+    count = min(processes or usable_cpus(), len(units))
     console = Console()
     began = time.perf_counter()
     with closing(compile_units(units, count)) as outcomes:

@@ -2,12 +2,12 @@
 
 import itertools
 import multiprocessing
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
 from typing import Any, Generic, TypeVar
 
+from offgrad.kernels._waiting import usable_cpus
 from offgrad.utils.data._utils.collate import default_collate, default_convert
 from offgrad.utils.data._utils.worker import get_worker_info
 from offgrad.utils.data.dataset import Dataset, IterableDataset
@@ -198,10 +198,7 @@ class DataLoader(Generic[_T_co]):
 
     def check_worker_number_rationality(self) -> None:
         """Warn if there are more workers than CPUs that this process may use."""
-        if hasattr(os, "sched_getaffinity"):
-            cpus = len(os.sched_getaffinity(0))
-        else:
-            cpus = os.cpu_count() or self.num_workers
+        cpus = usable_cpus()
         if self.num_workers > cpus:
             warnings.warn(
                 f"This DataLoader will create {self.num_workers} workers on {cpus} CPUs that this "

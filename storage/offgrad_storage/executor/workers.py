@@ -31,6 +31,8 @@ class Workers:
         self._step = step
         self._name = name
         self._threads: list[threading.Thread] = []
+        # Two joins of one thread at once may raise RuntimeError in Python 3.11 and 3.12.
+        self._joining = threading.Lock()
         self._idle = self._woken = 0
 
     def __bool__(self) -> bool:
@@ -83,8 +85,9 @@ class Workers:
 
     def join(self, timeout: float) -> None:
         """Wait until all threads have ended, each for so many seconds at most."""
-        for thread in self._threads:
-            thread.join(timeout)
+        with self._joining:
+            for thread in self._threads:
+                thread.join(timeout)
 
     def _loop(self) -> None:
         while self._step():
