@@ -322,7 +322,7 @@ def num_workers(tasks: int | None = None) -> int:
 
 
 def _helpers(ranges: int, workers: int | None) -> int:
-    return min(num_workers() if workers is None else workers, ranges) - 1
+    return max(0, min(num_workers() if workers is None else workers, ranges) - 1)
 
 
 def _loop(body: Body) -> Kernel[..., Any] | None:
