@@ -74,7 +74,9 @@ class Side:
 def _array(tensor: Any) -> Array:
     tensor = tensor.detach()
     tensor = tensor.float() if tensor.element_size() < 4 and tensor.is_floating_point() else tensor
-    array: Array = (tensor if isinstance(tensor, offgrad.Tensor) else tensor.resolve_conj()).numpy()
+    if isinstance(tensor, offgrad.Tensor):
+        return tensor.numpy()
+    array: Array = tensor.numpy(force=True)  # also of torch's tensors of zeros without memory
     return array
 
 

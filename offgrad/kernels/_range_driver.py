@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-VERSION = b"1"
+VERSION = b"3"
 """Part of the names of compiled loops in the cache: a change here makes it another one."""
 
 LEAD = 2
@@ -25,6 +25,9 @@ FAILED_ELSEWHERE = 1 << 32
 """What that function returns if a range failed on another thread."""
 
 _PARAMETERS = ("start", "stop", "worker")
+
+_FIRST = 2
+"""Arguments of a compiled function before the loop's own: the result and the exception."""
 
 
 def has_ranges(names: tuple[str, ...]) -> bool:
@@ -94,11 +97,14 @@ def _emit_driver(context: Any, module: Any, loop: Any, fndesc: Any) -> Any:
     driver.linkage = "internal"
     builder = ir.IRBuilder(driver.append_basic_block("entry"))
     arguments = builder.alloca(kept)
-    start, stop = driver.args[last], driver.args[last + 1]
+    given = [*driver.args]
+    for number in _counts(context, fndesc.argtypes):
+        given[_FIRST + number] = ir.Constant(given[_FIRST + number].type, None)
+    start, stop = given[last], given[last + 1]
     is_one_range = builder.icmp_signed(">=", stop, ir.Constant(whole, 0))
     with builder.if_then(is_one_range, likely=False):
-        builder.ret(builder.call(loop, driver.args, attrs=("noinline",)))
-    for number, value in enumerate(driver.args[1:]):
+        builder.ret(builder.call(loop, given, attrs=("noinline",)))
+    for number, value in enumerate(given[1:]):
         builder.store(value, _field(builder, arguments, number))
     pool = builder.neg(stop)
     lead_kind = ir.FunctionType(whole, [whole] * 4).as_pointer()
@@ -115,6 +121,28 @@ def _emit_driver(context: Any, module: Any, loop: Any, fndesc: Any) -> Any:
         )
     builder.ret(builder.trunc(code, loop.function_type.return_type))
     return driver
+
+
+def _counts(context: Any, kinds: Any) -> list[int]:
+    """Return which of the arguments' parts point to counts of references to arrays.
+
+    The caller holds the arrays. Without these pointers a loop counts nothing: each slice would
+    count twice, and threads would compete for the counts.
+    """
+    from numba import types
+
+    counts, at = [], 0
+    for kind in kinds:
+        if isinstance(kind, types.BaseTuple):
+            counts += [at + each for each in _counts(context, kind.types)]
+        elif isinstance(kind, types.Array):
+            counts.append(at)
+        at += _number_of_parts(context.data_model_manager[kind].get_argument_type())
+    return counts
+
+
+def _number_of_parts(part: Any) -> int:
+    return sum(map(_number_of_parts, part)) if isinstance(part, tuple | list) else 1
 
 
 def _emit_range(context: Any, module: Any, loop: Any, kept: Any, last: int) -> Any:

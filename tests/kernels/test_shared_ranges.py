@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
-from offgrad.kernels import _atomics
+from offgrad.kernels import _atomics, _range_driver
 from offgrad.kernels._atomics import fetch_add, load
 from offgrad.kernels._jit import jit
 from offgrad.kernels._parallel import BLOCK, in_ranges, num_workers, parallel_for
@@ -282,3 +282,20 @@ print(_waiting._rounds_per_microsecond() < 500)
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert run.stdout.strip() == "True"
+
+
+def test_a_loop_counts_no_references() -> None:
+    """The arguments' parts that a driver drops are the counts of arrays, in tuples as well."""
+    from numba import types
+    from numba.core.registry import cpu_target
+
+    context = cpu_target.target_context
+    vector, matrix = (types.Array(types.float32, ndim, "C") for ndim in (1, 2))
+    pair = types.Tuple((types.int64, vector))
+    kinds = (types.UniTuple(types.int64, 3), vector, types.none, pair, matrix, types.int64)
+    counts = _range_driver._counts(context, kinds)
+
+    # An array has a count, its owner, two sizes, its data, and as many sizes and strides.
+    assert counts == [3, 3 + 7 + 1 + 1, 3 + 7 + 1 + 1 + 7]
+    parts = context.call_conv.get_function_type(types.none, kinds).args[_range_driver._FIRST :]
+    assert {str(parts[each]) for each in counts} == {"i8*"}
