@@ -12,6 +12,7 @@ import numpy as np
 from offgrad.kernels._arithmetic import LOOPS as ARITHMETIC
 from offgrad.kernels._arithmetic import arithmetic_loop
 from offgrad.kernels._arrays import BITS, Array, is_half
+from offgrad.kernels._half_loops import loop_of_halves
 from offgrad.kernels._halves import (
     FEW,
     arithmetic,
@@ -21,7 +22,7 @@ from offgrad.kernels._halves import (
     has_arithmetic,
     to_half,
 )
-from offgrad.kernels._jit import backend
+from offgrad.kernels._jit import Kernel, backend
 from offgrad.kernels._parallel import BLOCK, Body, parallel_for
 
 CHUNK = 64 * 1024
@@ -207,10 +208,25 @@ def by_loop(
     The arrays are as in `elementwise_flat`.
     """
     flats = None if is_half(out.dtype) else _flats(*arrays, out)
-    if flats is None:
-        elementwise_flat(lambda *each: loop(*each, *numbers, 0, each[-1].size), out, *arrays)
-    else:
+    if flats is not None:
         parallel_for(partial(loop, *flats, *numbers), out.size, merge=True)
+    elif type(loop) is Kernel and loop.has_ranges and _are_halves(out, *arrays):
+        bits = [each.reshape(-1).view(BITS[2]) for each in (*arrays, out)]
+        body = partial(loop_of_halves(loop, out.dtype, len(arrays)), *bits, numbers)
+        parallel_for(body, out.size, len(arrays), merge=True)
+    else:
+        elementwise_flat(lambda *each: loop(*each, *numbers, 0, each[-1].size), out, *arrays)
+
+
+def _are_halves(out: Array, *arrays: Array) -> bool:
+    """Return whether these are many 16-bit floats of one dtype, contiguous and of one shape."""
+    return (
+        is_half(out.dtype)
+        and out.size > FEW
+        and backend() == "numba"
+        and _are_flat(out, *arrays)
+        and all(each.dtype == out.dtype for each in arrays)
+    )
 
 
 def _flats(*arrays: Array) -> list[Array] | None:

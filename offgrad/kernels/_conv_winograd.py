@@ -59,6 +59,9 @@ MAX_TRANSFORMS = 1 << 21
 OUTPUTS = 64
 """Outputs of a range: their transforms and products stay in a core's cache."""
 
+MIN_OUTPUTS = 16
+"""Outputs of a range if there are too few ranges for the threads: fewer are slow to multiply."""
+
 MIN_TASKS = 16
 """Parts of a group, for the threads of an ordinary machine."""
 
@@ -232,12 +235,16 @@ def _tasks(grid: _Grid, group: range) -> Array:
 
     A row has the first output, the end, the first block, the end, and the part's number.
     """
-    outputs = range(0, grid.outputs, OUTPUTS)
-    step = max(2, len(group) // max(1, MIN_TASKS // len(outputs)))
+    parts = MIN_TASKS // -(-grid.outputs // OUTPUTS)
+    blocks = range(group.start, group.stop, max(2, len(group) // max(1, parts)))
+    # The shape alone fixes the parts, which are summed; each output is computed by itself.
+    rows, threads = OUTPUTS, num_workers()
+    while rows > MIN_OUTPUTS and -(-grid.outputs // rows) * len(blocks) < 2 * threads:
+        rows //= 2
     return np.array([
-        (first, min(first + OUTPUTS, grid.outputs), at, min(at + step, group.stop), part)
-        for first in outputs
-        for part, at in enumerate(range(group.start, group.stop, step))
+        (first, min(first + rows, grid.outputs), at, min(at + blocks.step, group.stop), part)
+        for first in range(0, grid.outputs, rows)
+        for part, at in enumerate(blocks)
     ])  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Copies of arrays of any strides into C order, on several threads; transposes in tiles."""
+"""Copies of arrays of any strides, on several threads; transposes in tiles."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ _LANES = 8
 
 
 def copy_into(out: Array, array: Array) -> None:
-    """Copy `array` into `out`, C-contiguous of equal shape and dtype, without overlap.
+    """Copy `array` into `out`, of equal shape and dtype, without overlap.
 
     NumPy copies small arrays in one call, and large ones in slices of their longest outer
-    dimension. If another dimension than the last is the contiguous one, tiles of both are
-    transposed by a compiled loop; elements of 4 and 8 bytes.
+    dimension. Compiled loops copy elements of 4 and 8 bytes: rows that are contiguous in both, and
+    tiles if another dimension than the last is the contiguous one and `out` is C-contiguous.
     """
     if out.size <= BLOCK:
         np.copyto(out, array)
         return
     axis = _contiguous_axis(array)
     if not _has_loop(array, axis):
+        _copy_slices(out, array)
+    elif axis == array.ndim - 1 and _has_rows(array) and _has_rows(out):
+        _copy_rows(out, array)
+    elif not out.flags.c_contiguous:
         _copy_slices(out, array)
     elif axis < array.ndim - 1:
         _copy_tiles(out, array, axis)
@@ -70,6 +74,56 @@ def _copy_slices(out: Array, array: Array) -> None:
         np.copyto(out[part], array[part])
 
     parallel_for(copy, out.shape[axis], out.size // out.shape[axis], merge=True)
+
+
+def _has_rows(array: Array) -> bool:
+    item = array.dtype.itemsize
+    return array.strides[-1] == item and all(
+        stride >= 0 and stride % item == 0 for stride in array.strides
+    )
+
+
+def _copy_rows(out: Array, array: Array) -> None:
+    """Copy an array whose rows are contiguous, into another."""
+    source, target = _flat(array), _flat(out)
+    if source.size == target.size == out.size:
+        parallel_for(partial(_flat_loop, source, target), out.size, merge=True)
+        return
+    item, shape = array.dtype.itemsize, [*array.shape]
+    steps = [[stride // item for stride in each.strides] for each in (array, out)]
+    cols = shape.pop()
+    while shape and all(each[len(shape) - 1] == cols for each in steps):
+        cols *= shape.pop()
+    sources, targets = (_offsets(shape, each[: len(shape)]) for each in steps)
+    loop = partial(_rows_loop, source, target, sources, targets, cols)
+    parallel_for(loop, sources.size, cols, merge=True)
+
+
+def _flat(array: Array) -> Array:
+    """Return the memory that an array of no negative strides spans, as bits in one dimension."""
+    item = array.dtype.itemsize
+    steps = [stride // item for stride in array.strides]
+    span = 1 + sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True))
+    result: Array = as_strided(array, (span,), (item,)).view(BITS[item])
+    return result
+
+
+@jit
+def _flat_loop(source: Any, target: Any, start: int, stop: int) -> None:
+    source, target = source[start:stop], target[start:stop]
+    for i in range(target.size):
+        target[i] = source[i]
+
+
+@jit
+def _rows_loop(
+    source: Any, target: Any, sources: Any, targets: Any, cols: int, start: int, stop: int
+) -> None:
+    for row in range(start, stop):
+        line = source[sources[row] : sources[row] + cols]
+        out = target[targets[row] : targets[row] + cols]
+        for j in range(out.size):
+            out[j] = line[j]
 
 
 def _copy_turned_rows(out: Array, array: Array) -> None:

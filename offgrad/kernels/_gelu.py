@@ -6,18 +6,12 @@ Source: D. Hendrycks, K. Gimpel, "Gaussian error linear units (GELUs)", arXiv:16
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from offgrad.kernels._arrays import (
-    Array,
-    flat,
-    is_half,
-    same_shape,
-)
-from offgrad.kernels._chunks import elementwise_flat
+from offgrad.kernels._arrays import Array, is_half, same_shape
+from offgrad.kernels._chunks import by_loop, elementwise_flat
 from offgrad.kernels._fastmath import (
     ERFC_P,
     ERFC_T,
@@ -26,7 +20,6 @@ from offgrad.kernels._fastmath import (
     normal_cdf,
 )
 from offgrad.kernels._jit import jit, uses_numba
-from offgrad.kernels._parallel import parallel_for
 
 Approximation = Literal["none", "tanh"]
 
@@ -39,32 +32,27 @@ def gelu(x: Array, out: Array, approximate: Approximation = "none") -> None:
     """Write GELU of `x` into `out`, of equal shape; `approximate` as in torch ("none", "tanh")."""
     _check(approximate)
     same_shape(x=x, out=out)
-    if is_half(out.dtype):
-        elementwise_flat(lambda x, out: gelu(x, out, approximate), out, x)
-        return
-    if not uses_numba(x, out):
-        _gelu_numpy(x, out, approximate)
-        return
-    a, o = flat(x), flat(out)
-    loop = _gelu_loop if approximate == "none" else _gelu_tanh_loop
-    parallel_for(partial(loop, a, o), a.size, merge=True)
+    if _is_compiled(x, out):
+        by_loop(_gelu_loop if approximate == "none" else _gelu_tanh_loop, out, x)
+    else:
+        elementwise_flat(lambda x, out: _gelu_numpy(x, out, approximate), out, x)
 
 
 def gelu_backward(grad: Array, x: Array, out: Array, approximate: Approximation = "none") -> None:
     """Write `grad` times GELU's derivative at `x` into `out`; all have the same shape."""
     _check(approximate)
     same_shape(grad=grad, x=x, out=out)
-    if is_half(out.dtype):
+    if _is_compiled(grad, x, out):
+        loop = _gelu_backward_loop if approximate == "none" else _gelu_tanh_backward_loop
+        by_loop(loop, out, grad, x)
+    else:
         elementwise_flat(
-            lambda grad, x, out: gelu_backward(grad, x, out, approximate), out, grad, x
+            lambda grad, x, out: _gelu_backward_numpy(grad, x, out, approximate), out, grad, x
         )
-        return
-    if not uses_numba(grad, x, out):
-        _gelu_backward_numpy(grad, x, out, approximate)
-        return
-    g, a, o = flat(grad), flat(x), flat(out)
-    loop = _gelu_backward_loop if approximate == "none" else _gelu_tanh_backward_loop
-    parallel_for(partial(loop, g, a, o), a.size, merge=True)
+
+
+def _is_compiled(*arrays: Array) -> bool:
+    return uses_numba(*[each for each in arrays if not is_half(each.dtype)])
 
 
 def _check(approximate: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from offgrad import memory
 from offgrad.kernels._arrays import BITS, Array, is_half
-from offgrad.kernels._jit import backend, inlined, jit
+from offgrad.kernels._jit import Kernel, backend, inlined, jit
 from offgrad.kernels._parallel import parallel_for
 
 P = ParamSpec("P")
@@ -121,7 +121,7 @@ def _flats(a: Array, b: Array) -> tuple[Array, Array] | None:
     return a.reshape(-1).view(BITS[a.itemsize]), b.reshape(-1).view(BITS[b.itemsize])
 
 
-def from_half(dtype: np.dtype[Any]) -> Callable[[Array, Array, int, int], None]:
+def from_half(dtype: np.dtype[Any]) -> Kernel[[Array, Array, int, int], None]:
     """Return the loop that writes the bits of a 16-bit dtype as those of float32.
 
     Its arguments are the arrays, of one dimension, and the range of their elements.
@@ -129,7 +129,7 @@ def from_half(dtype: np.dtype[Any]) -> Callable[[Array, Array, int, int], None]:
     return _from_float16 if dtype.kind == "f" else _from_bfloat16
 
 
-def to_half(dtype: np.dtype[Any]) -> Callable[[Array, Array, int, int], None]:
+def to_half(dtype: np.dtype[Any]) -> Kernel[[Array, Array, int, int], None]:
     """Return the loop that writes the bits of float32 as those of a 16-bit dtype."""
     return _to_float16 if dtype.kind == "f" else _to_bfloat16
 

@@ -23,7 +23,7 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -141,14 +141,20 @@ def uses_numba(*arrays: np.ndarray[Any, Any]) -> bool:
 class Kernel(Generic[P, R]):
     """A loop that Numba compiles at its first call, once per combination of argument types.
 
+    Args:
+        function: the loop in Python.
+        calls: loops that it calls by these names of its module.
+
     Attributes:
         function: the loop in Python.
         has_ranges: whether threads may share a call; see `_range_driver`.
         first_worker: what a call of one range passes after `stop`.
     """
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self.function = function
+    def __init__(
+        self, function: Callable[P, R], calls: Mapping[str, Kernel[..., Any]] | None = None
+    ) -> None:
+        self.function, self._calls = function, calls or {}
         code = function.__code__
         names = code.co_varnames[: code.co_argcount]
         self.has_ranges = _range_driver.has_ranges(names)
@@ -190,7 +196,8 @@ class Kernel(Generic[P, R]):
         with _lock, interruptible:
             if self._compiled is None:
                 _register_helpers()
-                self._compiled = _njit(_named_after_helpers(self.function), self.has_ranges)
+                function = _named_after_helpers(self.function, self._calls)
+                self._compiled = _cached(_njit(self.has_ranges))(function)
             return self._compiled
 
 
@@ -236,11 +243,12 @@ def inlined(function: F) -> F:
     return specialised(float32=function)(function)
 
 
-def _njit(function: Callable[P, R], has_ranges: bool) -> Callable[P, R]:
+def _njit(has_ranges: bool) -> Callable[..., Any]:
+    """Return Numba's decorator; with `has_ranges`, threads may share calls."""
     import numba
 
     options: dict[str, Any] = {"pipeline_class": _range_driver.pipeline()} if has_ranges else {}
-    compile_ = functools.partial(
+    return functools.partial(
         numba.njit,
         nogil=True,
         fastmath=set(FAST),
@@ -248,8 +256,6 @@ def _njit(function: Callable[P, R], has_ranges: bool) -> Callable[P, R]:
         no_cfunc_wrapper=True,  # no C code calls loops: less to compile
         **options,
     )
-    compiled: Callable[P, R] = _cached(compile_)(function)
-    return compiled
 
 
 def _cached(compile_: Callable[..., Any]) -> Callable[..., Any]:
@@ -304,28 +310,35 @@ def _register_helpers() -> None:
     _registered = len(_helpers)
 
 
-def _named_after_helpers(function: Callable[P, R]) -> Callable[P, R]:
+def _named_after_helpers(
+    function: Callable[P, R], calls: Mapping[str, Kernel[..., Any]] | None = None
+) -> Callable[P, R]:
     """A copy of `function` whose name carries a digest of the code of the helpers it calls.
+
+    With `calls`, it calls these loops by their names, and its own name has theirs.
 
     Numba's disk cache checks only the loop's own file. With the digest in the name, a changed
     helper in another file gives a new cache entry instead of a stale one.
     """
     assert isinstance(function, types.FunctionType)
-    copy = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__
-    )
+    called: dict[str, Any] = {name: each.function for name, each in (calls or {}).items()}
+    names = function.__globals__
+    if called:
+        names = {**names, **{name: _njit(False)(each) for name, each in called.items()}}
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__module__ = function.__module__
-    copy.__qualname__ = f"{function.__qualname__}_{_helpers_digest(function)}"
+    parts = [each.__qualname__ for each in (function, *called.values())]
+    copy.__qualname__ = "_".join([*parts, _helpers_digest(function, *called.values())])
     return copy
 
 
-def _helpers_digest(function: types.FunctionType) -> str:
-    """Return a digest of the helpers that a loop calls, itself or in other helpers."""
+def _helpers_digest(function: types.FunctionType, *loops: types.FunctionType) -> str:
+    """Return a digest of `loops`, and of the helpers that these and a loop call, also in others."""
     import hashlib  # OpenSSL takes milliseconds
 
     digest = hashlib.sha256()
     called: dict[Callable[..., Any], None] = {}
-    waiting: list[Callable[..., Any]] = [function]
+    waiting: list[Callable[..., Any]] = [function, *loops]
     while waiting:
         caller = waiting.pop()
         for helper in map(caller.__globals__.get, caller.__code__.co_names):
@@ -336,7 +349,10 @@ def _helpers_digest(function: types.FunctionType) -> str:
                 called[helper] = None
                 waiting += (helper, float32)
     digest.update(repr(_constants(function)).encode())
-    for helper in [body for each in called for body in (each, _helpers[each])]:
+    bodies: list[Any] = [*loops]
+    for each in called:
+        bodies += (each, _helpers[each])
+    for helper in bodies:
         code = helper.__code__
         digest.update(repr((code.co_code.hex(), code.co_consts, _constants(helper))).encode())
     digest.update(_range_driver.VERSION)

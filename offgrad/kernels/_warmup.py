@@ -139,6 +139,13 @@ def _copy(x: Array) -> None:
     kernels.copy_into(np.empty(source.T.shape, x.dtype), source.T)
 
 
+def _copy_rows(x: Array) -> None:
+    source = _large(x)
+    kernels.copy_into(np.empty_like(source), source)
+    part = source[:, : source.shape[1] // 2]
+    kernels.copy_into(np.empty_like(source)[:, : part.shape[1]], part)
+
+
 def _copy_turned_rows(x: Array) -> None:
     source = _large(x)
     kernels.copy_into(source.copy(), source[:, ::-1])
@@ -467,6 +474,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     ),
     "log-softmax backward": _elementwise(kernels.log_softmax_backward, 2),
     "copy of a transpose": _copy,
+    "copy of rows": _copy_rows,
     "copy of turned rows": _copy_turned_rows,
     "cumulative sum of rows": lambda x: kernels.cumsum(_large(x), _large(x), 1),
     "cumulative sum of columns": lambda x: kernels.cumsum(_large(x), _large(x), 0),

@@ -42,6 +42,35 @@ def test_any_layout(view: Any, dtype: Any, rng: np.random.Generator, backend: st
     np.testing.assert_array_equal(memory.copy(source), source)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda out: out[:, 2:63],
+        lambda out: out[..., 7:90],
+        lambda out: out[:, 3:64, ::-1][..., :83],
+        lambda out: out[1:71, 1:62, 1:84],
+        lambda out: out[:70, ::2][:, :61, :83],
+        lambda out: out.transpose(1, 2, 0)[:70, :61, :83],
+    ],
+)
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x, lambda x: x[::-1], lambda x: x.transpose(2, 1, 0).copy().transpose(2, 1, 0)],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
+def test_into_a_part(
+    view: Any, part: Any, dtype: Any, rng: np.random.Generator, backend: str
+) -> None:
+    """Nothing beside the part changes."""
+    source = view((rng.normal(size=BASE) * 100).astype(dtype))
+    shape = (140, 140, 140)
+    expected, out = np.ones(shape, dtype), np.ones(shape, dtype)
+    whole = tuple(slice(size) for size in source.shape)
+    part(expected)[whole] = source
+    kernels.copy_into(part(out)[whole], source)
+    np.testing.assert_array_equal(out, expected)
+
+
 def test_an_array_that_cannot_be_written_to(rng: np.random.Generator) -> None:
     source = rng.normal(size=(500, 400)).astype(np.float32)
     source.flags.writeable = False

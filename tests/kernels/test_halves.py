@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from offgrad import kernels
+from offgrad.kernels._chunks import by_loop
 from offgrad.kernels._halves import FEW, as_float, convert, in_float32
+from offgrad.kernels._rectifiers import _lerp_loop
 
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 EVERY = np.arange(1 << 16, dtype=np.uint16)
@@ -140,3 +142,35 @@ def test_functions_of_many_round_once(function: Any, dtype: Any, rng: np.random.
             np.testing.assert_array_equal(out.astype(np.float32), expected.astype(np.float32))
             signs = np.signbit(out.astype(np.float32)) == np.signbit(expected.astype(np.float32))
             assert (signs | np.isnan(out.astype(np.float32))).all()
+
+
+@pytest.mark.parametrize("size", [1025, 2048, 300_001])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_loops_compute_in_float32_and_round_once(
+    dtype: Any, size: int, rng: np.random.Generator
+) -> None:
+    """One to three inputs, with and without numbers, on one thread and on three."""
+    arrays = [rng.normal(size=size).astype(dtype) for _ in range(3)]
+    arrays[0][:3] = np.array([np.nan, np.inf, -np.inf]).astype(dtype)
+    calls: list[tuple[Callable[..., None], int, tuple[Any, ...]]] = [
+        (kernels.silu, 1, ()),
+        (kernels.gelu, 1, ("tanh",)),
+        (kernels.softplus, 1, (2.0, 20.0)),
+        (kernels.gelu_backward, 2, ()),
+        (kernels.softplus_backward, 2, (2.0, 20.0)),
+        (lambda *each: by_loop(_lerp_loop, each[-1], *each[:-1]), 3, ()),
+    ]
+    threads = kernels.get_num_threads()
+    try:
+        for kernel, inputs, numbers in calls:
+            given = arrays[:inputs]
+            expected = np.empty(size, np.float32)
+            kernel(*[each.astype(np.float32) for each in given], expected, *numbers)
+            for count in (1, 3):
+                kernels.set_num_threads(count)
+                out = np.empty(size, dtype)
+                kernel(*given, out, *numbers)
+                with np.errstate(all="ignore"):
+                    np.testing.assert_array_equal(_bits(out), _bits(expected.astype(dtype)))
+    finally:
+        kernels.set_num_threads(threads)

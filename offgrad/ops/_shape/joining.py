@@ -1,6 +1,7 @@
 """Joining tensors, which copies."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,13 +48,11 @@ class Cat(Op):
         shape = list(arrays[0].shape)
         shape[dim] = sum(self.lengths)
         out = memory.empty(tuple(shape), arrays[0].dtype)
-        if dim and shape[0] > 1 and kernels.is_large(out.size):
-
-            def join(start: int, stop: int) -> None:
-                parts = [each[start:stop] for each in arrays]
-                np.concatenate(parts, axis=dim, out=out[start:stop])
-
-            kernels.parallel_for(join, shape[0], out.size // shape[0], merge=True)
+        if kernels.is_large(out.size):
+            ends = list(accumulate(self.lengths))
+            for array, stop in zip(arrays, ends, strict=True):
+                part = (slice(None),) * dim + (slice(stop - array.shape[dim], stop),)
+                kernels.copy_into(out[part], array)
         else:
             np.concatenate(arrays, axis=dim, out=out)
         return out
@@ -69,7 +68,11 @@ class Stack(Op):
         self.dim = dim
         shape = arrays[0].shape
         out = memory.empty((*shape[:dim], len(arrays), *shape[dim:]), arrays[0].dtype)
-        np.stack(arrays, axis=dim, out=out)
+        if kernels.is_large(out.size):
+            for number, array in enumerate(arrays):
+                kernels.copy_into(out[(slice(None),) * dim + (number,)], array)
+        else:
+            np.stack(arrays, axis=dim, out=out)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
