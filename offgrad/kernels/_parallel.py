@@ -45,7 +45,7 @@ BLOCK = 128 * 1024
 SHARED_BLOCK = 16 * 1024
 """As `BLOCK`, for compiled loops, which threads share without the GIL."""
 
-_MOST_RANGES = 1024
+MAX_RANGES = 1024
 """Ranges of `in_ranges`, about: more take longer to describe than they gain."""
 
 THREAD_NAME = "offgrad-kernels"
@@ -309,7 +309,7 @@ def in_ranges(body: Body, bounds: Sequence[int], workers: int | None = None) -> 
     count = len(bounds) - 1
     if instead and instead[0](lambda start, stop: body(bounds[start], bounds[stop]), count, 1):
         return
-    step = max(1, count // _MOST_RANGES)
+    step = max(1, count // MAX_RANGES)
     if step > 1:
         bounds = [*bounds[:-1:step], bounds[-1]]
     _run(body, tuple(bounds), _helpers(len(bounds) - 1, workers))

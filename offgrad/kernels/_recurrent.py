@@ -16,7 +16,8 @@ al., "Learning phrase representations using RNN encoder-decoder", EMNLP 2014.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from offgrad.kernels import _panels
 from offgrad.kernels import _recurrent_loops as loops
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import uses_numba
-from offgrad.kernels._parallel import num_workers, parallel_for
+from offgrad.kernels._parallel import MAX_RANGES, block_items, in_ranges, num_workers
 from offgrad.kernels._products import matmul
 from offgrad.kernels._recurrent_numpy import (
     gru_backward_numpy,
@@ -116,29 +117,21 @@ def lstm(
     if not _is_compiled(steps, gates, weight, h, c):
         lstm_numpy(steps, gates, weight, projection, h, c, cells, out)
         return
-    dtype = gates.dtype
-    packed, products = _forward_product(steps, weight, h)
-    projected_by = _packed(projection, True, dtype)
-
-    def run(first: int, last: int) -> None:
-        rows = last - first
-        loops.lstm_loop(
-            *steps,
-            first,
-            last,
-            gates,
-            cells,
-            out,
-            h,
-            c,
-            packed,
-            products(first, last),
-            projected_by,
-            _scratch(rows, c.shape[1], dtype),
-            _scratch(0 if projection is None else rows, h.shape[1], dtype),
-        )
-
-    _over_blocks(run, steps, h, weight)
+    dtype, blocks = gates.dtype, _blocks(steps, h, weight)
+    body = partial(
+        loops.lstm_loop,
+        *steps,
+        gates,
+        cells,
+        out,
+        h,
+        c,
+        *_forward_product(steps, blocks, weight, h),
+        _packed(projection, True, dtype),
+        blocks.scratch(c.shape[1], dtype),
+        blocks.scratch(h.shape[1], dtype, projection is not None),
+    )
+    in_ranges(body, blocks.bounds, blocks.workers)
 
 
 def lstm_backward(
@@ -174,28 +167,24 @@ def lstm_backward(
     packed = _packed(None if _is_single(steps) else weight, False, dtype)
     projected_by = _packed(projection, False, dtype)
     projected = np.empty((0, dh.shape[1]), dtype) if dprojected is None else dprojected
-
-    def run(first: int, last: int) -> None:
-        passed = _padded(dh[first:last])
-        loops.lstm_backward_loop(
-            *steps,
-            first,
-            last,
-            gates,
-            cells,
-            first_cells,
-            dout,
-            passed,
-            dc,
-            dgates,
-            packed,
-            projected_by,
-            _scratch(0 if projection is None else last - first, dc.shape[1], dtype),
-            projected,
-        )
-        dh[first:last] = passed[:, : dh.shape[1]]
-
-    _over_blocks(run, steps, dh, weight)
+    blocks, passed = _blocks(steps, dh, weight), _padded(dh)
+    body = partial(
+        loops.lstm_backward_loop,
+        *steps,
+        gates,
+        cells,
+        first_cells,
+        dout,
+        passed,
+        dc,
+        dgates,
+        packed,
+        projected_by,
+        blocks.scratch(dc.shape[1], dtype, projection is not None),
+        projected,
+    )
+    in_ranges(body, blocks.bounds, blocks.workers)
+    dh[...] = passed[:, : dh.shape[1]]
     if _is_single(steps):
         matmul(dgates, weight, dh)
 
@@ -223,13 +212,10 @@ def gru(
     if not _is_compiled(steps, gates, weight, h):
         gru_numpy(steps, gates, weight, bias, h, candidates, out)
         return
-    packed, products = _forward_product(steps, weight, h, bias)
-
-    def run(first: int, last: int) -> None:
-        room = products(first, last)
-        loops.gru_loop(*steps, first, last, gates, candidates, out, h, bias, packed, room)
-
-    _over_blocks(run, steps, h, weight)
+    blocks = _blocks(steps, h, weight)
+    product = _forward_product(steps, blocks, weight, h, bias)
+    body = partial(loops.gru_loop, *steps, gates, candidates, out, h, bias, *product)
+    in_ranges(body, blocks.bounds, blocks.workers)
 
 
 def gru_backward(
@@ -259,15 +245,11 @@ def gru_backward(
         gru_backward_numpy(steps, *arrays, weight, out, dout, dh, dinput, dstate)
         return
     packed = _packed(None if _is_single(steps) else weight, False, weight.dtype)
-
-    def run(first: int, last: int) -> None:
-        passed = _padded(dh[first:last])
-        loops.gru_backward_loop(
-            *steps, first, last, *arrays, out, dout, passed, dinput, dstate, packed
-        )
-        dh[first:last] = passed[:, : dh.shape[1]]
-
-    _over_blocks(run, steps, dh, weight)
+    blocks, passed = _blocks(steps, dh, weight), _padded(dh)
+    rest = (out, dout, passed, dinput, dstate, packed)
+    body = partial(loops.gru_backward_loop, *steps, *arrays, *rest)
+    in_ranges(body, blocks.bounds, blocks.workers)
+    dh[...] = passed[:, : dh.shape[1]]
     if _is_single(steps):
         product = memory.empty(dh.shape, dh.dtype)
         matmul(dstate, weight, product)
@@ -287,12 +269,10 @@ def rnn(steps: TimeSteps, weight: Array, h: Array, out: Array, is_relu: bool) ->
     if not _is_compiled(steps, out, weight, h):
         rnn_numpy(steps, weight, h, out, is_relu)
         return
-    packed, products = _forward_product(steps, weight, h)
-
-    def run(first: int, last: int) -> None:
-        loops.rnn_loop(*steps, first, last, out, h, is_relu, packed, products(first, last))
-
-    _over_blocks(run, steps, h, weight)
+    blocks = _blocks(steps, h, weight)
+    product = _forward_product(steps, blocks, weight, h)
+    body = partial(loops.rnn_loop, *steps, out, h, is_relu, *product)
+    in_ranges(body, blocks.bounds, blocks.workers)
 
 
 def rnn_backward(
@@ -316,13 +296,10 @@ def rnn_backward(
         rnn_backward_numpy(steps, weight, out, dout, dh, dgates, is_relu)
         return
     packed = _packed(None if _is_single(steps) else weight, False, weight.dtype)
-
-    def run(first: int, last: int) -> None:
-        passed = _padded(dh[first:last])
-        loops.rnn_backward_loop(*steps, first, last, out, dout, passed, dgates, is_relu, packed)
-        dh[first:last] = passed[:, : dh.shape[1]]
-
-    _over_blocks(run, steps, dh, weight)
+    blocks, passed = _blocks(steps, dh, weight), _padded(dh)
+    rest: tuple[Any, ...] = (out, dout, passed, dgates, is_relu, packed)
+    in_ranges(partial(loops.rnn_backward_loop, *steps, *rest), blocks.bounds, blocks.workers)
+    dh[...] = passed[:, : dh.shape[1]]
     if _is_single(steps):
         matmul(dgates, weight, dh)
 
@@ -335,20 +312,48 @@ def _is_single(steps: TimeSteps) -> bool:
     return len(steps.starts) == 1
 
 
-def _forward_product(
-    steps: TimeSteps, weight: Array, states: Array, bias: Array | None = None
-) -> tuple[Array, Callable[[int, int], Array]]:
-    """Return the weight's panels, and what returns a block's room for products.
+class _Blocks(NamedTuple):
+    """Blocks of the batch, on whose number no bits depend.
 
-    For a single step there are no panels, and the room holds the products.
+    Attributes:
+        bounds: their first elements, and the end.
+        rows: the most that a block has.
+        workers: threads that may compute.
+    """
+
+    bounds: Sequence[int]
+    rows: int
+    workers: int
+
+    def scratch(self, columns: int, dtype: Any, is_used: bool = True) -> Array:
+        """Return each worker's room for a product with panels; empty ones if it is not used."""
+        shape = self.rows if is_used else 0, _padded_columns(columns, dtype)
+        return memory.empty((self.workers, *shape), dtype)
+
+
+def _blocks(steps: TimeSteps, states: Array, weight: Array) -> _Blocks:
+    batch = len(states)
+    if not batch:
+        return _Blocks((0,), 0, 1)
+    blocks = max(-(-batch // BLOCK_ROWS), min(num_workers(), batch // _MIN_BLOCK_ROWS))
+    rows = -(-batch // (4 * min(blocks, MAX_RANGES))) * 4  # whole tiles of rows
+    bounds = [*range(0, batch, rows), batch]
+    cost = len(steps.starts) * rows * weight.size // _PER_ELEMENT
+    return _Blocks(bounds, rows, num_workers(-(-(len(bounds) - 1) // block_items(cost))))
+
+
+def _forward_product(
+    steps: TimeSteps, blocks: _Blocks, weight: Array, states: Array, bias: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the weight's panels, and each worker's room for products.
+
+    For a single step there are no panels, and one room with the products.
     """
     if not _is_single(steps):
-        return _packed(weight, True), lambda first, last: _scratch(
-            last - first, weight.shape[0], weight.dtype
-        )
+        return _packed(weight, True), blocks.scratch(weight.shape[0], weight.dtype)
     product = memory.empty((states.shape[0], weight.shape[0]), states.dtype)
     matmul(states, weight.T, product, bias)
-    return _packed(None, True, weight.dtype), lambda first, last: product[first:last]
+    return _packed(None, True, weight.dtype), product[None]
 
 
 def _packed(weight: Array | None, transposed: bool, dtype: Any = None) -> Array:
@@ -360,31 +365,14 @@ def _packed(weight: Array | None, transposed: bool, dtype: Any = None) -> Array:
     return panels.reshape(-1, panels.shape[2])
 
 
-def _scratch(rows: int, columns: int, dtype: Any) -> Array:
-    """Return room for a product with panels."""
+def _padded_columns(columns: int, dtype: Any) -> int:
+    """Return the columns of a product with panels."""
     wide = _panels.width(np.dtype(dtype))
-    return memory.empty((rows, -(-columns // wide) * wide), dtype)
+    return -(-columns // wide) * wide
 
 
 def _padded(array: Array) -> Array:
-    padded = _scratch(array.shape[0], array.shape[1], array.dtype)
-    padded[:, : array.shape[1]] = array
+    rows, columns = array.shape
+    padded = memory.empty((rows, _padded_columns(columns, array.dtype)), array.dtype)
+    padded[:, :columns] = array
     return padded
-
-
-def _over_blocks(
-    body: Callable[[int, int], None], steps: TimeSteps, states: Array, weight: Array
-) -> None:
-    """Call `body` for blocks of the batch, on whose number no bits depend."""
-    batch = len(states)
-    if not batch:
-        return
-    blocks = max(-(-batch // BLOCK_ROWS), min(num_workers(), batch // _MIN_BLOCK_ROWS))
-    rows = -(-batch // (4 * blocks)) * 4  # whole tiles of rows
-
-    def run(start: int, stop: int) -> None:
-        for block in range(start, stop):
-            body(block * rows, min((block + 1) * rows, batch))
-
-    cost = len(steps.starts) * rows * weight.size // _PER_ELEMENT
-    parallel_for(run, -(-batch // rows), cost)

@@ -126,42 +126,51 @@ def gru_row_backward(gates: Any, q: Any, before: Any, dh: Any, dinput: Any, dsta
         dstate[j] = dinput[j]
 
 
+@inlined
+def _products(all_products: Any, packed: Any, start: int, stop: int, worker: int) -> Any:
+    """Return a worker's room for products; without panels, the products of a block."""
+    return all_products[worker] if packed.shape[0] > 0 else all_products[0, start:stop]
+
+
 @jit
 def lstm_loop(
     starts: Any,
     counts: Any,
     stride: int,
-    first: int,
-    last: int,
     gates: Any,
     cells: Any,
     out: Any,
     h: Any,
     c: Any,
     packed: Any,
-    products: Any,
+    all_products: Any,
     packed_projection: Any,
-    hidden: Any,
-    projected: Any,
+    all_hidden: Any,
+    all_projected: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
+    products = _products(all_products, packed, start, stop, worker)
+    hidden, projected = all_hidden[worker], all_projected[worker]
     zero = gates.dtype.type(0)
     size, states = c.shape[1], h.shape[1]
     for step in range(starts.size):
-        count = min(counts[step], last) - first
+        count = min(counts[step], stop) - start
         if count <= 0:
             continue
-        start = starts[step] + first * stride
+        begin = starts[step] + start * stride
         if packed.shape[0] > 0:
             products[:count] = zero
-            add_panels(h, first, states, count, states, packed, products)
+            add_panels(h, start, states, count, states, packed, products)
         for b in range(count):
-            row = start + b * stride
-            lstm_row(gates[row], products[b], c[first + b], cells[row], hidden[b])
+            row = begin + b * stride
+            lstm_row(gates[row], products[b], c[start + b], cells[row], hidden[b])
         if projected.shape[0] > 0:
             projected[:count] = zero
             add_panels(hidden, 0, hidden.shape[1], count, size, packed_projection, projected)
         for b in range(count):
-            state, result = h[first + b], out[start + b * stride]
+            state, result = h[start + b], out[begin + b * stride]
             source = projected[b] if projected.shape[0] > 0 else hidden[b]
             for j in range(states):
                 state[j] = source[j]
@@ -173,46 +182,48 @@ def lstm_backward_loop(
     starts: Any,
     counts: Any,
     stride: int,
-    first: int,
-    last: int,
     gates: Any,
     cells: Any,
     initial: Any,
     dout: Any,
-    dh: Any,
+    all_dh: Any,
     dc: Any,
     dgates: Any,
     packed: Any,
     packed_projection: Any,
-    dhidden: Any,
+    all_dhidden: Any,
     dprojected: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
+    dh, dhidden = all_dh[start:stop], all_dhidden[worker]
     zero = gates.dtype.type(0)
     size, states, four = dc.shape[1], dout.shape[1], gates.shape[1]
     for back in range(starts.size):
         step = starts.size - 1 - back
-        count = min(counts[step], last) - first
+        count = min(counts[step], stop) - start
         if count <= 0:
             continue
-        start = starts[step] + first * stride
+        begin = starts[step] + start * stride
         for b in range(count):
-            passed, given = dh[b], dout[start + b * stride]
+            passed, given = dh[b], dout[begin + b * stride]
             for j in range(states):
                 passed[j] += given[j]
         if dprojected.shape[0] > 0:
             for b in range(count):
-                dprojected[start + b * stride] = dh[b, :states]
+                dprojected[begin + b * stride] = dh[b, :states]
             dhidden[:count] = zero
             add_panels(dh, 0, dh.shape[1], count, states, packed_projection, dhidden)
         for b in range(count):
-            row, item = start + b * stride, first + b
+            row, item = begin + b * stride, start + b
             has_before = step > 0 and item < counts[step - 1]
             before = cells[starts[step - 1] + item * stride] if has_before else initial[item]
             passed = dhidden[b] if dprojected.shape[0] > 0 else dh[b]
             lstm_row_backward(gates[row], cells[row], before, passed[:size], dc[item], dgates[row])
         if packed.shape[0] > 0:
             dh[:count] = zero
-            add_panels(dgates, start, four * stride, count, four, packed, dh)
+            add_panels(dgates, begin, four * stride, count, four, packed, dh)
 
 
 @jit
@@ -220,28 +231,30 @@ def gru_loop(
     starts: Any,
     counts: Any,
     stride: int,
-    first: int,
-    last: int,
     gates: Any,
     candidates: Any,
     out: Any,
     h: Any,
     bias: Any,
     packed: Any,
-    products: Any,
+    all_products: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
+    products = _products(all_products, packed, start, stop, worker)
     states, three = h.shape[1], gates.shape[1]
     for step in range(starts.size):
-        count = min(counts[step], last) - first
+        count = min(counts[step], stop) - start
         if count <= 0:
             continue
-        start = starts[step] + first * stride
+        begin = starts[step] + start * stride
         if packed.shape[0] > 0:
             for b in range(count):
                 products[b, :three] = bias
-            add_panels(h, first, states, count, states, packed, products)
+            add_panels(h, start, states, count, states, packed, products)
         for b in range(count):
-            row, item = start + b * stride, first + b
+            row, item = begin + b * stride, start + b
             gru_row(gates[row], products[b], candidates[row], h[item], out[row])
             h[item] = out[row]
 
@@ -251,27 +264,28 @@ def gru_backward_loop(
     starts: Any,
     counts: Any,
     stride: int,
-    first: int,
-    last: int,
     gates: Any,
     candidates: Any,
     initial: Any,
     out: Any,
     dout: Any,
-    dh: Any,
+    all_dh: Any,
     dinput: Any,
     dstate: Any,
     packed: Any,
+    start: int,
+    stop: int,
 ) -> None:
+    dh = all_dh[start:stop]
     states, three = out.shape[1], gates.shape[1]
     for back in range(starts.size):
         step = starts.size - 1 - back
-        count = min(counts[step], last) - first
+        count = min(counts[step], stop) - start
         if count <= 0:
             continue
-        start = starts[step] + first * stride
+        begin = starts[step] + start * stride
         for b in range(count):
-            row, item = start + b * stride, first + b
+            row, item = begin + b * stride, start + b
             passed, given = dh[b], dout[row]
             for j in range(states):
                 passed[j] += given[j]
@@ -281,7 +295,7 @@ def gru_backward_loop(
                 gates[row], candidates[row], before, dh[b, :states], dinput[row], dstate[row]
             )
         if packed.shape[0] > 0:
-            add_panels(dstate, start, three * stride, count, three, packed, dh)
+            add_panels(dstate, begin, three * stride, count, three, packed, dh)
 
 
 @jit
@@ -289,26 +303,28 @@ def rnn_loop(
     starts: Any,
     counts: Any,
     stride: int,
-    first: int,
-    last: int,
     out: Any,
     h: Any,
     is_relu: bool,
     packed: Any,
-    products: Any,
+    all_products: Any,
+    start: int,
+    stop: int,
+    worker: int,
 ) -> None:
+    products = _products(all_products, packed, start, stop, worker)
     zero = out.dtype.type(0)
     states = h.shape[1]
     for step in range(starts.size):
-        count = min(counts[step], last) - first
+        count = min(counts[step], stop) - start
         if count <= 0:
             continue
-        start = starts[step] + first * stride
+        begin = starts[step] + start * stride
         if packed.shape[0] > 0:
             products[:count] = zero
-            add_panels(h, first, states, count, states, packed, products)
+            add_panels(h, start, states, count, states, packed, products)
         for b in range(count):
-            result, product = out[start + b * stride], products[b]
+            result, product = out[begin + b * stride], products[b]
             if is_relu:
                 for j in range(states):
                     value = result[j] + product[j]
@@ -316,7 +332,7 @@ def rnn_loop(
             else:
                 for j in range(states):
                     result[j] = tanh(result[j] + product[j])
-            h[first + b] = result
+            h[start + b] = result
 
 
 @jit
@@ -324,26 +340,27 @@ def rnn_backward_loop(
     starts: Any,
     counts: Any,
     stride: int,
-    first: int,
-    last: int,
     out: Any,
     dout: Any,
-    dh: Any,
+    all_dh: Any,
     dgates: Any,
     is_relu: bool,
     packed: Any,
+    start: int,
+    stop: int,
 ) -> None:
+    dh = all_dh[start:stop]
     number = out.dtype.type
     zero, one = number(0), number(1)
     states = out.shape[1]
     for back in range(starts.size):
         step = starts.size - 1 - back
-        count = min(counts[step], last) - first
+        count = min(counts[step], stop) - start
         if count <= 0:
             continue
-        start = starts[step] + first * stride
+        begin = starts[step] + start * stride
         for b in range(count):
-            row = start + b * stride
+            row = begin + b * stride
             passed, given, result, gradient = dh[b], dout[row], out[row], dgates[row]
             for j in range(states):
                 total = passed[j] + given[j]
@@ -353,4 +370,4 @@ def rnn_backward_loop(
                     gradient[j] = total * (one - result[j] * result[j])
         if packed.shape[0] > 0:
             dh[:count] = zero
-            add_panels(dgates, start, states * stride, count, states, packed, dh)
+            add_panels(dgates, begin, states * stride, count, states, packed, dh)
