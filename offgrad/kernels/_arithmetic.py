@@ -1,6 +1,6 @@
 """Sums, differences, products and quotients of large arrays, which threads share without the GIL.
 
-The bits are NumPy's.
+The bits are NumPy's, but for `add_scaled`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import Kernel, inlined, jit, uses_numba
+from offgrad.kernels._parallel import parallel_for
 
 
 def arithmetic_loop(ufunc: Any, arrays: list[Array], out: Array) -> partial[None] | None:
@@ -35,6 +36,21 @@ def arithmetic_loop(ufunc: Any, arrays: list[Array], out: Array) -> partial[None
     if a.size == out.size:
         return partial(loops[1], a, b[0], out)
     return partial(loops[2], b, a[0], out) if b.size == out.size else None
+
+
+def add_scaled(a: Array, b: Array, factor: Any, out: Array) -> None:
+    """Write ``a + factor * b`` into `out`, which may be `a` or `b`; they broadcast.
+
+    Float32 and float64 of one shape and memory order are computed in one pass, and rounded once
+    where the CPU can.
+    """
+    arrays = (a, b, out)
+    is_flat = all(each.shape == out.shape and each.flags.c_contiguous for each in arrays)
+    if is_flat and a.dtype == b.dtype == out.dtype and uses_numba(*arrays):
+        flats = a.reshape(-1), b.reshape(-1), out.dtype.type(factor), out.reshape(-1)
+        parallel_for(partial(_add_scaled_loop, *flats), out.size, merge=True)
+    else:
+        np.add(a, b * out.dtype.type(factor), out=out)
 
 
 @inlined
@@ -69,6 +85,13 @@ def _divide_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
     a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(out.size):
         out[i] = _quotient(a[i], b[i])
+
+
+@jit
+def _add_scaled_loop(a: Any, b: Any, factor: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = a[i] + factor * b[i]
 
 
 @jit

@@ -401,6 +401,10 @@ def _elementary(ufunc: Any) -> Callable[[Array], None]:
     return lambda x: kernels.elementary(ufunc, *([_large(x)] * ufunc.nin), out=_large(x))
 
 
+def _add_scaled(x: Array) -> None:
+    kernels.add_scaled(x, x, 2.0, x.copy())
+
+
 def _arithmetic(ufunc: Any) -> Callable[[Array], None]:
     def run(x: Array) -> None:
         many, one = _large(x), _large(x)[0, :1]
@@ -522,6 +526,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "ELU backward": _elementwise(kernels.elu_backward, 2, 1, 1, 1),
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
     **{f"{ufunc.__name__} of many": _elementary(ufunc) for ufunc in LOOPS},
+    "add_scaled": _add_scaled,
     **{f"{ufunc.__name__} of two": _arithmetic(ufunc) for ufunc in kernels.ARITHMETIC},
     "reciprocal of the root": _large_elementwise(kernels.rsqrt, 1),
     "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offgrad import memory
+from offgrad import kernels, memory
 from offgrad.autograd import grad_mode, saved_tensor
 from offgrad.autograd.mutation import check_history, check_mutable, rewrite_history
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import TensorBase, describe
 from offgrad.autograd.views import base_of, turn_into_view
+from offgrad.memory.meta import meters
 from offgrad.ops._core.dtypes import as_tensor_of, category
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     """
     name = f"{operation.__name__}_" if operation.__name__ != "apply" else "copy_"
     check_mutable(target, name, recorded=False)
+    ufunc = direct_ufuncs.get(operation)
+    if ufunc is not None and _compute_directly(ufunc, target, name, *args, **kwargs):
+        return target
     targets, thread = saved_tensor.targets, get_ident()
     outer = targets.get(thread)
     try:
@@ -43,6 +47,54 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
         # The operation is not differentiable (a comparison): gradient zero, as after a copy.
         return copy_(target, result, name=name)
     return overwrite(target, result, name)
+
+
+direct_ufuncs: dict[Callable[..., Any], Any] = {}
+"""Operations that may write where they read, and NumPy's functions of the same arithmetic."""
+
+
+def _compute_directly(
+    ufunc: Any, target: "Tensor", name: str, other: Any, *, alpha: Any = 1, **rest: Any
+) -> bool:
+    """Compute a large result that is not recorded in one pass over the target's memory.
+
+    Return False, and change nothing, where the general way must: for other dtypes or shapes, parts
+    of the same memory, and where profiles or pages follow operations.
+    """
+    is_number = type(other) is float or type(other) is int
+    if rest or meters or target._storage.is_paged:
+        return False
+    array = target._array
+    if (
+        type(array) is not np.ndarray
+        or not kernels.is_large(array.size)
+        or array.dtype.char not in "fd"
+        or not array.flags.c_contiguous
+        or not (is_number or isinstance(other, TensorBase))
+    ):
+        return False
+    value: Tensor = as_tensor_of(other, array.dtype, name) if is_number else other
+    if value._storage.is_paged:
+        return False
+    values = value._array
+    if grad_mode.state.grad_enabled and (
+        target._requires_grad or base_of(target)._requires_grad or value._requires_grad
+    ):
+        return False
+    if type(values) is not np.ndarray or values.dtype != array.dtype:
+        return False
+    if not is_number and values is not array:
+        is_like = values.shape == array.shape and values.flags.c_contiguous
+        if not is_like or np.may_share_memory(values, array):
+            return False
+    target._storage.write(name)  # which may move the memory into pages
+    array, values = target._array, value._array
+    if alpha == 1:
+        kernels.elementwise(ufunc, array, array, values)
+    else:
+        factor = -alpha if ufunc is np.subtract else alpha
+        kernels.add_scaled(array, values, factor, array)
+    return True
 
 
 def inplace_view(
@@ -104,14 +156,23 @@ def overwrite(target: "Tensor", result: "Tensor", name: str) -> "Tensor":
     if recorded:
         result = as_tensor_of(result, array.dtype, name)
     target._storage.write(name)
-    if result._array.dtype == array.dtype:
-        np.copyto(target._array, result._array)
-    else:
-        with np.errstate(all="ignore"):  # numbers that overflow are infinite
-            np.copyto(target._array, result._array, casting="unsafe")
+    _write(target._array, result._array)
     if recorded:
         rewrite_history(target, gradient_edge(result))
     return target
+
+
+def _write(array: Array, values: Array) -> None:
+    """Write values, broadcast and converted, into `array`."""
+    if values.shape != array.shape:
+        values = np.broadcast_to(values, array.shape)
+    if values.dtype != array.dtype:
+        with np.errstate(all="ignore"):  # numbers that overflow are infinite
+            np.copyto(array, values, casting="unsafe")
+    elif kernels.is_large(array.size) and not np.may_share_memory(array, values):
+        kernels.copy_into(array, values)
+    else:
+        np.copyto(array, values)
 
 
 class CopyBackwards(Op):
@@ -122,7 +183,7 @@ class CopyBackwards(Op):
     def forward(self, target: Array, source: Array) -> Array:
         self.shape = source.shape
         out = memory.empty(target.shape, target.dtype)
-        np.copyto(out, source)
+        _write(out, source)
         return out
 
     def backward(self, grad: "Tensor") -> Any:
@@ -144,7 +205,7 @@ def copy_(
     """
     value = as_tensor_of(source, target._array.dtype, name)
     try:
-        view = np.broadcast_to(value._array, target._array.shape)
+        np.broadcast_to(value._array, target._array.shape)
     except ValueError:
         raise RuntimeError(
             f"{name}: the source must broadcast to the target, got a {describe(value)} for a "
@@ -160,7 +221,7 @@ def copy_(
         return overwrite(target, CopyBackwards.apply(overwritten, value), name)
     check_mutable(target, name, recorded=False)
     target._storage.write(name)
-    np.copyto(target._array, view)
+    _write(target._array, value._array)
     return target
 
 

@@ -22,6 +22,7 @@ from offgrad.ops._core.dtypes import (
     category,
     default_dtype,
 )
+from offgrad.ops._core.inplace_forms import direct_ufuncs
 from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Add(Broadcasting):
             if kernels.is_half(dtype):
                 factor = np.float32(dtype.type(alpha))  # as in PyTorch
                 return rounded_once(lambda a, b, out: self.ufunc(a, b * factor, out), dtype, a, b)
+            if are_large(a, b):
+                factor = self.sign * alpha
+                return compute(lambda a, b, out: kernels.add_scaled(a, b, factor, out), a, b)
             b = b * dtype.type(alpha)
         return compute(self.ufunc, a, b)
 
@@ -233,6 +237,8 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
 
 
 subtract, multiply, divide, true_divide = sub, mul, div, div
+
+direct_ufuncs.update({add: np.add, sub: np.subtract, mul: np.multiply, div: np.divide})
 
 
 class Remainder(Broadcasting):

@@ -211,7 +211,7 @@ class Closing:
         return self._backend.needs_executors
 
     def _unregister(self) -> None:
-        for reference, closing in list(_open.items()):
+        for reference, closing in _open.copy().items():
             if closing is self:
                 _open.pop(reference, None)
 
@@ -225,7 +225,8 @@ def _end_abandoned(reference: object = None) -> None:
 
     A callback of weak references, which SIGINT may skip: so the next store looks as well.
     """
-    for store, closing in list(_open.items()):
+    # A copy: the collector may run this again while a list of pairs is made.
+    for store, closing in _open.copy().items():
         if store() is None:
             closing.abandon()
 
