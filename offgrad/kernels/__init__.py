@@ -50,6 +50,16 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._arrays import is_half
     from offgrad.kernels._attention import attention, attention_backward
     from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
+    from offgrad.kernels._bessel import (
+        i0,
+        i0_backward,
+        i0e,
+        i0e_backward,
+        i1,
+        i1_backward,
+        i1e,
+        i1e_backward,
+    )
     from offgrad.kernels._chunks import (
         elementwise,
         elementwise_flat,
@@ -258,6 +268,14 @@ __all__ = [
     "has_scans",
     "huber",
     "hypot",
+    "i0",
+    "i0_backward",
+    "i0e",
+    "i0e_backward",
+    "i1",
+    "i1_backward",
+    "i1e",
+    "i1e_backward",
     "is_half",
     "is_large",
     "in_chunks",

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from offgrad.ops._elementwise import bessel_functions, gamma_functions
+from offgrad.ops._elementwise import bessel_functions, gamma_functions, unary
 from tests.ops.opspec import OpSpec, inside, positive
 
 
@@ -19,11 +19,17 @@ _WITHOUT_DERIVATIVE = {
     if name.startswith(("airy", "bessel", "modified", "scaled"))
 }
 
+
+def _gradients(operation: type[unary.Unary]) -> tuple[type[unary.KernelUnaryBackward], ...]:
+    is_kernel = issubclass(operation, unary.KernelUnary)
+    return (unary.KernelUnaryBackward,) if is_kernel else ()
+
+
 SPECS = [
     *(
         OpSpec(
             f"special_{name}",
-            (operation,),
+            (operation, *_gradients(operation)),
             lambda m, x, name=name: getattr(m.special, name)(x),
             [((2, 3),), ((0,),)],
             domain=_between if name == "ndtri" else positive,

@@ -14,7 +14,7 @@ from offgrad.ops._elementwise.comparison import compare, where
 from offgrad.ops._elementwise.exponential import exp
 from offgrad.ops._elementwise.gamma_functions import _real, scipy_function
 from offgrad.ops._elementwise.trigonometry import sin
-from offgrad.ops._elementwise.unary import Unary
+from offgrad.ops._elementwise.unary import KernelUnary, Unary, kernel
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -53,48 +53,54 @@ def _divided(own: "Tensor", x: "Tensor") -> "tuple[Tensor, Tensor]":
     return own / x.masked_fill(near, 1), near
 
 
-class I0(_OfPair):
+class I0(KernelUnary):
     """The modified Bessel function of order 0; keeps x."""
 
-    ufunc = scipy_function("i0")
-    partner = "i1"
+    ufunc = kernel("i0")
+    backward_kernel = kernel("i0_backward")
 
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        return self.partner_of(saved)
+    @classmethod
+    def derivative(cls, saved: "Tensor") -> "Tensor":
+        return SpecialI1.apply(saved)
 
 
-class SpecialI1(_OfPair):
+class SpecialI1(KernelUnary):
     """The modified Bessel function of order 1; keeps x."""
 
-    ufunc = scipy_function("i1")
-    partner = "i0"
+    ufunc = kernel("i1")
+    backward_kernel = kernel("i1_backward")
 
-    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        quotient, near_zero = _divided(own, x)
-        return (other - quotient).masked_fill(near_zero, 0.5)
+    @classmethod
+    def derivative(cls, saved: "Tensor") -> "Tensor":
+        quotient, near_zero = _divided(SpecialI1.apply(saved), saved)
+        return (I0.apply(saved) - quotient).masked_fill(near_zero, 0.5)
 
 
-class SpecialI0E(_OfPair):
+class SpecialI0E(KernelUnary):
     """e^-|x| I0(x); keeps x."""
 
     torch_name = "SpecialI0EBackward0"
-    ufunc = scipy_function("i0e")
-    partner = "i1e"
+    ufunc = kernel("i0e")
+    backward_kernel = kernel("i0e_backward")
 
-    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        return other - x.sign() * own
+    @classmethod
+    def derivative(cls, saved: "Tensor") -> "Tensor":
+        return SpecialI1E.apply(saved) - saved.sign() * SpecialI0E.apply(saved)
 
 
-class SpecialI1E(_OfPair):
+class SpecialI1E(KernelUnary):
     """e^-|x| I1(x); keeps x."""
 
     torch_name = "SpecialI1EBackward0"
-    ufunc = scipy_function("i1e")
-    partner = "i0e"
+    ufunc = kernel("i1e")
+    backward_kernel = kernel("i1e_backward")
 
-    def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
-        quotient, near_zero = _divided(own, x)
-        return (other - own * x.sign() - quotient).masked_fill(near_zero, 0.5)
+    @classmethod
+    def derivative(cls, saved: "Tensor") -> "Tensor":
+        own = SpecialI1E.apply(saved)
+        quotient, near_zero = _divided(own, saved)
+        slope = SpecialI0E.apply(saved) - own * saved.sign() - quotient
+        return slope.masked_fill(near_zero, 0.5)
 
 
 class BesselJ0(_OfPair):

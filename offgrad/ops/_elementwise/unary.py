@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from offgrad import kernels
 from offgrad.autograd.op import Array, Op
 from offgrad.ops._core.broadcasting import compute, conj
+from offgrad.ops._core.derivatives import differentiate
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -78,4 +79,47 @@ class FusedUnaryBackward(Op):
         return (
             grad * (a + y * (b + c * y)) if need_grad else None,
             grad * first * (b + 2 * c * y) if need_result else None,
+        )
+
+
+def kernel(name: str) -> Any:
+    """Return the kernel `name`, whose file is imported at its first call."""
+
+    def run(*arrays: Array, out: Array) -> None:
+        getattr(kernels, name)(*arrays, out)
+
+    return staticmethod(run)
+
+
+class KernelUnary(Unary):
+    """f(x) by a kernel, and its gradient by another, in one operation; keeps x."""
+
+    backward_takes_arrays = True
+    is_on_threads = True
+
+    backward_kernel: ClassVar[Callable[..., None]]
+
+    def backward(self, grad: "Tensor") -> Any:
+        """Multiply by the derivative, in one kernel."""
+        return KernelUnaryBackward.compute(grad, self.saved("self"), of=type(self))
+
+    @classmethod
+    def derivative(cls, saved: "Tensor") -> "Tensor":
+        """Return f'(x) in differentiable operations."""
+        raise NotImplementedError
+
+
+class KernelUnaryBackward(Op):
+    """grad times f'(x); keeps both."""
+
+    def forward(self, grad: Array, x: Array, of: type[KernelUnary]) -> Array:
+        self.of = of
+        self.save(grad=grad, self=x)
+        return compute(of.backward_kernel, grad, x)
+
+    def backward(self, grad: "Tensor") -> Any:
+        inputs = self.saved("grad"), self.saved("self")
+        of = self.of
+        return differentiate(
+            lambda g, x: g * of.derivative(x), inputs, (grad,), self.needs_input_grad
         )
