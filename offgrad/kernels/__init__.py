@@ -106,6 +106,14 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         max_pool_backward,
         places,
     )
+    from offgrad.kernels._normal import (
+        erfcx,
+        erfcx_backward,
+        log_ndtr,
+        log_ndtr_backward,
+        ndtr,
+        ndtr_backward,
+    )
     from offgrad.kernels._optimizers import adamw_step, adamw_steps, sgd_step, sgd_steps
     from offgrad.kernels._optimizers_matrices import adafactor_step, muon_step
     from offgrad.kernels._optimizers_moments import (
@@ -248,6 +256,8 @@ __all__ = [
     "embedding_backward",
     "erf",
     "erfc",
+    "erfcx",
+    "erfcx_backward",
     "erfinv",
     "gather",
     "gelu",
@@ -290,6 +300,8 @@ __all__ = [
     "log_sum_exp",
     "log_sum_exp_backward",
     "log_sum_exp_planes",
+    "log_ndtr",
+    "log_ndtr_backward",
     "log_sigmoid",
     "log_sigmoid_backward",
     "logit_backward",
@@ -305,6 +317,8 @@ __all__ = [
     "nadam_momentum",
     "nadam_steps",
     "nan_to_zero",
+    "ndtr",
+    "ndtr_backward",
     "parallel_for",
     "places",
     "prelu",

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from offgrad.kernels._elementary_math import five_terms
 from offgrad.kernels._jit import inlined
 
 _RATE = 0.15
@@ -150,16 +151,11 @@ _I1_SLOPE = (
 
 
 @inlined
-def _five(u: Any, rest: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
-    return a + u * (b + u * (c + u * (d + u * (e + u * rest))))
-
-
-@inlined
 def _polynomial(t: Any, c: Any) -> Any:
     """The polynomial of 21 coefficients in t - 1/2."""
     u = t - 0.5
-    high = _five(u, _five(u, c[20], *c[15:20]), *c[10:15])
-    return _five(u, _five(u, high, *c[5:10]), *c[:5])
+    high = five_terms(u, five_terms(u, c[20], *c[15:20]), *c[10:15])
+    return five_terms(u, five_terms(u, high, *c[5:10]), *c[:5])
 
 
 @inlined

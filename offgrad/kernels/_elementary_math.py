@@ -37,6 +37,12 @@ _LOWEST, _HIGHEST = -150.0, 150.0
 
 
 @inlined
+def five_terms(x: Any, rest: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    """a + b x + c x^2 + d x^3 + e x^4 + rest x^5."""
+    return a + x * (b + x * (c + x * (d + x * (e + x * rest))))
+
+
+@inlined
 def _limited(x: Any) -> Any:
     """x between the limits of exponents; NaN stays."""
     at_least = _LOWEST if x < _LOWEST else x
@@ -193,13 +199,18 @@ def log10(x: Any) -> Any:
 
 
 @inlined
-def log1p(x: Any) -> Any:
-    """log(1 + x)."""
-    total = 1.0 + x
+def log_of_sum(total: Any, x: Any) -> Any:
+    """log(total), where a total from sqrt(1/2) to sqrt(2) is 1 + x."""
     n = _exponent(total)
     # Without an exponent the sum is not needed, which would round a small x.
     near = x if n == 0 else _without_exponent(total, n) - 1.0
-    value = _defined(total, np.float64(n) * _LN2 + _log1p_near_0(near))
+    return _defined(total, np.float64(n) * _LN2 + _log1p_near_0(near))
+
+
+@inlined
+def log1p(x: Any) -> Any:
+    """log(1 + x)."""
+    value = log_of_sum(1.0 + x, x)
     return x if x == 0.0 else value
 
 

@@ -1,6 +1,5 @@
-"""Bessel functions, the normal distribution's integrals and others of `special`; by SciPy."""
+"""Bessel functions and others of `special`."""
 
-from math import pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,8 +10,14 @@ from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
 from offgrad.ops._core.dtypes import TensorLike, category, check_ordered, default_dtype
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import compare, where
-from offgrad.ops._elementwise.exponential import exp
 from offgrad.ops._elementwise.gamma_functions import _real, scipy_function
+from offgrad.ops._elementwise.normal_functions import (
+    SpecialEntr,
+    SpecialErfcx,
+    SpecialLogNdtr,
+    SpecialNdtr,
+    SpecialNdtri,
+)
 from offgrad.ops._elementwise.trigonometry import sin
 from offgrad.ops._elementwise.unary import KernelUnary, Unary, kernel
 
@@ -182,69 +187,6 @@ class ScaledModifiedBesselK1(_OfPair):
 
     def slope(self, x: "Tensor", own: "Tensor", other: "Tensor") -> "Tensor":
         return own - other - own / x
-
-
-class SpecialNdtr(Unary):
-    """The normal distribution function; keeps x."""
-
-    ufunc = scipy_function("ndtr")
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return the normal density."""
-        return exp(saved * saved * -0.5) / sqrt(2 * pi)
-
-
-class SpecialNdtri(Unary):
-    """The quantiles of the normal distribution; keeps the result."""
-
-    ufunc = scipy_function("ndtri")
-    keeps = "result"
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 1 / the normal density of the result."""
-        return exp(saved * saved * 0.5) * sqrt(2 * pi)
-
-
-class SpecialLogNdtr(Unary):
-    """The logarithm of the normal distribution function; keeps x."""
-
-    ufunc = scipy_function("log_ndtr")
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return the normal density over the distribution function.
-
-        Below 1 by erfcx, without underflow; above 1 that would overflow.
-        """
-        is_high = saved > 1
-        low, high = saved.masked_fill(is_high, 0), saved.masked_fill(~is_high, 1)
-        ratio = exp(high * high * -0.5) / (sqrt(2 * pi) * SpecialNdtr.apply(high))
-        return where(is_high, ratio, sqrt(2 / pi) / SpecialErfcx.apply(low * (-1 / sqrt(2))))
-
-
-class SpecialErfcx(Unary):
-    """e^(x^2) erfc(x); keeps x."""
-
-    ufunc = scipy_function("erfcx")
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return 2 x erfcx(x) - 2/sqrt(pi)."""
-        return 2 * saved * SpecialErfcx.apply(saved) - 2 / sqrt(pi)
-
-
-def _entr(x: Array, out: Array) -> None:
-    from scipy.special import entr as scipy_entr
-
-    scipy_entr(x, out=out, casting="unsafe")
-
-
-class SpecialEntr(Unary):
-    """-x log x, 0 at 0 and -inf below; keeps x."""
-
-    ufunc = staticmethod(_entr)
-
-    def derivative(self, saved: "Tensor") -> "Tensor":
-        """Return -1 - log x: infinity at 0 and NaN below."""
-        return -saved.log() - 1
 
 
 class SpecialXlog1Py(Broadcasting):
