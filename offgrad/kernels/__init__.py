@@ -84,6 +84,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._dropout import dropout, dropout_mask
     from offgrad.kernels._elementary import elementary, rsqrt
     from offgrad.kernels._embedding import embedding_backward
+    from offgrad.kernels._gamma import digamma, lgamma, lgamma_backward
     from offgrad.kernels._gelu import gelu, gelu_backward
     from offgrad.kernels._gradients import scale_all, sum_of_squares
     from offgrad.kernels._group_norm import group_norm, group_norm_backward
@@ -246,6 +247,7 @@ __all__ = [
     "ctc_states",
     "cumprod",
     "cumsum",
+    "digamma",
     "dropout",
     "dropout_mask",
     "elementary",
@@ -300,6 +302,8 @@ __all__ = [
     "log_sum_exp",
     "log_sum_exp_backward",
     "log_sum_exp_planes",
+    "lgamma",
+    "lgamma_backward",
     "log_ndtr",
     "log_ndtr_backward",
     "log_sigmoid",

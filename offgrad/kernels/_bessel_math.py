@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._elementary_math import five_terms
+from offgrad.kernels._elementary_math import between, five_terms
 from offgrad.kernels._jit import inlined
 
 _RATE = 0.15
@@ -165,16 +165,9 @@ def decay(a: Any) -> Any:
 
 
 @inlined
-def _between(x: Any, limit: Any) -> Any:
-    """x limited to numbers between -limit and limit; NaN stays."""
-    at_least = -limit if x < -limit else x
-    return limit if at_least > limit else at_least
-
-
-@inlined
 def finite(x: Any) -> Any:
     """x, and instead of an infinity a number at which scaled functions are 0 in float32."""
-    return _between(x, _HUGE)
+    return between(x, _HUGE)
 
 
 @inlined
@@ -183,7 +176,7 @@ def bounded(x: Any) -> Any:
 
     NaN instead of infinity, where SciPy gives NaN.
     """
-    near = _between(x, _OVERFLOW)
+    near = between(x, _OVERFLOW)
     return near if abs(x) < _INFINITY else _NAN
 
 

@@ -43,6 +43,13 @@ def five_terms(x: Any, rest: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any
 
 
 @inlined
+def between(x: Any, limit: Any) -> Any:
+    """x limited to numbers between -limit and limit; NaN stays."""
+    at_least = -limit if x < -limit else x
+    return limit if at_least > limit else at_least
+
+
+@inlined
 def _limited(x: Any) -> Any:
     """x between the limits of exponents; NaN stays."""
     at_least = _LOWEST if x < _LOWEST else x
@@ -157,13 +164,13 @@ def _log1p_near_0(s: Any) -> Any:
 
 
 @inlined
-def _exponent(x: Any) -> Any:
+def exponent(x: Any) -> Any:
     """The integer n with x / 2^n from sqrt(1/2) to sqrt(2)."""
     return np.int64(np.int64(np.float64(x).view(np.int64) - _SQRT_HALF_BITS) >> _EXPONENT_SHIFT)
 
 
 @inlined
-def _without_exponent(x: Any, n: Any) -> Any:
+def without_exponent(x: Any, n: Any) -> Any:
     """x / 2^n."""
     bits = np.int64(np.float64(x).view(np.int64) - np.int64(n << _EXPONENT_SHIFT))
     return np.int64(bits).view(np.float64)
@@ -180,15 +187,15 @@ def _defined(x: Any, value: Any) -> Any:
 @inlined
 def log(x: Any) -> Any:
     """The natural logarithm."""
-    n = _exponent(x)
-    return _defined(x, np.float64(n) * _LN2 + _log1p_near_0(_without_exponent(x, n) - 1.0))
+    n = exponent(x)
+    return _defined(x, np.float64(n) * _LN2 + _log1p_near_0(without_exponent(x, n) - 1.0))
 
 
 @inlined
 def log2(x: Any) -> Any:
     """The logarithm to base 2."""
-    n = _exponent(x)
-    near = _log1p_near_0(_without_exponent(x, n) - 1.0)
+    n = exponent(x)
+    near = _log1p_near_0(without_exponent(x, n) - 1.0)
     return _defined(x, np.float64(n) + near * _LOG2_E)
 
 
@@ -201,9 +208,9 @@ def log10(x: Any) -> Any:
 @inlined
 def log_of_sum(total: Any, x: Any) -> Any:
     """log(total), where a total from sqrt(1/2) to sqrt(2) is 1 + x."""
-    n = _exponent(total)
+    n = exponent(total)
     # Without an exponent the sum is not needed, which would round a small x.
-    near = x if n == 0 else _without_exponent(total, n) - 1.0
+    near = x if n == 0 else without_exponent(total, n) - 1.0
     return _defined(total, np.float64(n) * _LN2 + _log1p_near_0(near))
 
 
@@ -266,6 +273,12 @@ _TWO_BY_PI = 2 / math.pi
 # pi / 2 in two parts, the first with so few bits that its product with an integer is exact.
 _HALF_PI_HIGH = 1.570796326734125614166259765625
 _HALF_PI_LOW = 6.077100506506192e-11
+
+
+@inlined
+def distance_to_integer(x: Any) -> Any:
+    """x minus the nearest integer, exactly."""
+    return x - (_rounded(x) - _ROUNDER)
 
 
 @inlined

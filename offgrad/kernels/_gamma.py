@@ -1,0 +1,115 @@
+"""lgamma, the logarithm of |gamma(x)|, its derivative digamma, and gradients times the latter.
+
+SciPy computes these one element at a time. The loops' results are within 0.6 (lgamma) and 1.2 ulps
+of float32, beside the zeros of negative numbers within 2e-9. 16-bit floats are computed in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offgrad.kernels._arrays import Array
+from offgrad.kernels._chunks import by_loop, elementwise
+from offgrad.kernels._gamma_math import (
+    bounded,
+    digamma_of,
+    far_digamma,
+    far_lgamma,
+    lgamma_of,
+    near_digamma,
+    near_lgamma,
+    nearer,
+    reflected,
+    reflection_of_digamma,
+    reflection_of_lgamma,
+)
+from offgrad.kernels._jit import backend, jit
+from offgrad.kernels._special import FEW
+
+
+def lgamma(x: Array, out: Array) -> None:
+    """Write log(|gamma(x)|) into `out`; infinite at 0, negative integers and infinities."""
+    if _is_compiled(out):
+        by_loop(_lgamma_loop, out, x)
+    else:
+        elementwise(_lgamma_numpy, out, x)
+
+
+def digamma(x: Array, out: Array) -> None:
+    """Write the derivative of `lgamma` into `out`: -inf at 0, inf at -0, NaN at -1, -2 ..."""
+    if _is_compiled(out):
+        by_loop(_digamma_loop, out, x)
+    else:
+        elementwise(_digamma_numpy, out, x)
+
+
+def lgamma_backward(grad: Array, x: Array, out: Array) -> None:
+    """Write `grad` times ``digamma(x)`` into `out`."""
+    if _is_compiled(out):
+        by_loop(_lgamma_backward_loop, out, grad, x)
+    else:
+        elementwise(_lgamma_backward_numpy, out, grad, x)
+
+
+def _is_compiled(out: Array) -> bool:
+    return out.size > FEW and out.dtype.itemsize < 8 and backend() == "numba"
+
+
+def _lgamma_numpy(x: Array, out: Array) -> None:
+    from scipy.special import gammaln
+
+    gammaln(x, out=out)
+    np.copyto(out, np.inf, where=np.isinf(x))  # SciPy gives -inf at -inf
+
+
+def _digamma_numpy(x: Array, out: Array) -> None:
+    from scipy.special import psi
+
+    psi(x, out=out)
+    zero = x == 0
+    if zero.any():
+        out[zero] = np.copysign(np.inf, -x[zero])
+
+
+def _lgamma_backward_numpy(grad: Array, x: Array, out: Array) -> None:
+    slope = np.empty(x.shape, x.dtype)
+    _digamma_numpy(x, slope)
+    np.multiply(grad, slope, out=out)
+
+
+@jit
+def _lgamma_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
+    for i in range(x.size):
+        a = bounded(np.float64(x[i]))
+        y = reflected(a)
+        near = near_lgamma(y)
+        far = far_lgamma(y)
+        reflection = reflection_of_lgamma(a)
+        out[i] = lgamma_of(a, nearer(y, near, far), reflection)
+
+
+@jit
+def _digamma_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
+    for i in range(x.size):
+        a = np.float64(x[i])
+        y = reflected(a)
+        near = near_digamma(y)
+        far = far_digamma(y)
+        reflection = reflection_of_digamma(a)
+        out[i] = digamma_of(a, nearer(y, near, far), reflection)
+
+
+@jit
+def _lgamma_backward_loop(grad: Any, x: Any, out: Any, start: int, stop: int) -> None:
+    grad, x, out = grad[start:stop], x[start:stop], out[start:stop]
+    for i in range(x.size):
+        a = np.float64(x[i])
+        y = reflected(a)
+        near = near_digamma(y)
+        far = far_digamma(y)
+        reflection = reflection_of_digamma(a)
+        out[i] = grad[i] * np.float32(digamma_of(a, nearer(y, near, far), reflection))
