@@ -84,6 +84,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._dropout import dropout, dropout_mask
     from offgrad.kernels._elementary import elementary, rsqrt
     from offgrad.kernels._embedding import embedding_backward
+    from offgrad.kernels._entropy import entr, entr_backward, xlogy
     from offgrad.kernels._gamma import digamma, lgamma, lgamma_backward
     from offgrad.kernels._gelu import gelu, gelu_backward
     from offgrad.kernels._gradients import scale_all, sum_of_squares
@@ -256,6 +257,8 @@ __all__ = [
     "elu",
     "elu_backward",
     "embedding_backward",
+    "entr",
+    "entr_backward",
     "erf",
     "erfc",
     "erfcx",
@@ -377,6 +380,7 @@ __all__ = [
     "threshold",
     "triangle",
     "two_slopes_backward",
+    "xlogy",
 ]
 
 

@@ -414,6 +414,12 @@ def _arithmetic(ufunc: Any) -> Callable[[Array], None]:
     return run
 
 
+def _xlogy(x: Array) -> None:
+    many, one = _large(x), _large(x)[0, :1]
+    for each in ((many, many), (many, one), (one, many)):
+        kernels.xlogy(*each, many.copy())
+
+
 def _all(*calls: Callable[[Array], object]) -> Callable[[Array], object]:
     """Return one unit of calls that share loops: two processes would compile these twice."""
 
@@ -552,6 +558,9 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "lgamma": _large_elementwise(kernels.lgamma, 1),
     "lgamma, backward": _large_elementwise(kernels.lgamma_backward, 2),
     "digamma": _large_elementwise(kernels.digamma, 1),
+    "entropy": _large_elementwise(kernels.entr, 1),
+    "entropy, backward": _large_elementwise(kernels.entr_backward, 2),
+    "x log y": _xlogy,
     "hypot": _large_elementwise(kernels.hypot, 2),
     "fmod": _large_elementwise(kernels.fmod, 2),
     "remainder": _large_elementwise(kernels.remainder, 2),

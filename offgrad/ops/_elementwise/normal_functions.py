@@ -3,7 +3,6 @@
 from math import pi, sqrt
 from typing import TYPE_CHECKING
 
-from offgrad.autograd.op import Array
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._elementwise.exponential import exp
 from offgrad.ops._elementwise.gamma_functions import scipy_function
@@ -66,17 +65,13 @@ class SpecialErfcx(KernelUnary):
         return 2 * saved * SpecialErfcx.apply(saved) - 2 / sqrt(pi)
 
 
-def _entr(x: Array, out: Array) -> None:
-    from scipy.special import entr as scipy_entr
-
-    scipy_entr(x, out=out, casting="unsafe")
-
-
-class SpecialEntr(Unary):
+class SpecialEntr(KernelUnary):
     """-x log x, 0 at 0 and -inf below; keeps x."""
 
-    ufunc = staticmethod(_entr)
+    ufunc = kernel("entr")
+    backward_kernel = kernel("entr_backward")
 
-    def derivative(self, saved: "Tensor") -> "Tensor":
+    @classmethod
+    def derivative(cls, saved: "Tensor") -> "Tensor":
         """Return -1 - log x: infinity at 0 and NaN below."""
         return -saved.log() - 1

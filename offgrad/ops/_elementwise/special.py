@@ -134,18 +134,12 @@ class LogAddExp(Broadcasting):
         )
 
 
-def _xlogy(a: Array, b: Array, out: Array) -> None:
-    np.log(b, out=out)
-    np.multiply(a, out, out=out)
-    np.copyto(out, 0, where=(a == 0) & ~np.isnan(b))
-
-
 class Xlogy(Broadcasting):
     """a log b, and 0 where a is 0; keeps those that gradients need."""
 
     def forward(self, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
         self.save(self=a, other=b)
-        return compute(_xlogy, *self.operands(dtype, a, b))
+        return compute(kernels.xlogy, *self.operands(dtype, a, b))
 
     def backward(self, grad: "Tensor") -> Any:
         """d(a log b) = log b da + a/b db."""
@@ -153,9 +147,16 @@ class Xlogy(Broadcasting):
         a, b = self.saved("self"), self.saved("other")
         grad_a = None
         if need_a:
-            undefined = wrap((a._array == 0) & compare(np.less_equal, b._array, 0))
-            grad_a = xlogy(grad, b).masked_fill(undefined, 0)
+            grad_a = xlogy(grad, b)
+            if not _is_positive_number(b._array):
+                undefined = wrap((a._array == 0) & compare(np.less_equal, b._array, 0))
+                grad_a = grad_a.masked_fill(undefined, 0)
         return self.reduced(grad_a, grad * (a / b) if need_b else None)
+
+
+def _is_positive_number(array: Array) -> bool:
+    is_number = type(array) is np.ndarray and array.size == 1
+    return is_number and bool(compare(np.greater, array, 0).all())
 
 
 class Copysign(Broadcasting):
