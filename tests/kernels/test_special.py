@@ -17,6 +17,7 @@ from offgrad.kernels._special import (
     _fmod_loop,
     _remainder_loop,
 )
+from tests.kernels.ulps import SPECIAL, ulps
 
 Array = npt.NDArray[Any]
 Exact = Callable[[Array], Array]
@@ -39,7 +40,6 @@ DIVISIONS: dict[str, tuple[Callable[..., Any], Kernel[..., None]]] = {
     "floor_divide": (np.floor_divide, _floor_divide_loop),
 }
 ULPS = {"erf": 2, "erfc": 4}
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-40, 3.4e38, -3.4e38, 1.0, -1.0]
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +47,6 @@ def _no_warnings() -> Iterator[None]:
     """Ignore floating point errors, as operations do."""
     with np.errstate(all="ignore"):
         yield
-
-
-def _ulps(actual: Array, exact: Array) -> Array:
-    """The distances in units of the last place; 0 for equal infinities and for NaN."""
-    nearest = exact.astype(actual.dtype)
-    size = np.where(np.isfinite(nearest), np.abs(nearest), 1)
-    distance = np.abs(actual.astype(np.float64) - exact) / np.spacing(size)
-    same = (actual == nearest) | (np.isnan(actual) & np.isnan(nearest))
-    return np.where(same, 0, np.where(np.isnan(distance), np.inf, distance))
 
 
 def _random_bits(rng: np.random.Generator, size: int) -> Array:
@@ -74,9 +65,9 @@ def test_error_functions_are_accurate(name: str, rng: np.random.Generator) -> No
     out, few = np.empty_like(x), np.empty_like(x[:100])
     getattr(kernels, name)(x, out)
     exact = ERROR_FUNCTIONS[name](x.astype(np.float64))
-    assert _ulps(out, exact).max() <= ULPS[name]
+    assert ulps(out, exact).max() <= ULPS[name]
     getattr(kernels, name)(x[:100], few)
-    assert _ulps(few, exact[:100]).max() <= 0.5
+    assert ulps(few, exact[:100]).max() <= 0.5
     if name == "erf":
         np.testing.assert_array_equal(np.signbit(out[x == 0]), np.signbit(x[x == 0]))
 
@@ -100,7 +91,7 @@ def test_erfinv_is_accurate(rng: np.random.Generator) -> None:
     out, exact = np.empty_like(x), np.empty(x.size)
     kernels.erfinv(x, out)
     _erfinv_numpy(x.astype(np.float64), exact)
-    assert _ulps(out, exact).max() <= 4
+    assert ulps(out, exact).max() <= 4
     np.testing.assert_array_equal(out[:6], [np.inf, -np.inf, out[2], np.nan, np.nan, np.nan])
     np.testing.assert_array_equal(np.signbit(out[x == 0]), np.signbit(x[x == 0]))
 
@@ -171,7 +162,7 @@ def test_hypot(rng: np.random.Generator) -> None:
         out = np.empty_like(a)
         kernels.hypot(a, b, out)
         exact = np.hypot(a.astype(np.float64), b.astype(np.float64))
-        assert _ulps(out, exact).max() <= 2
+        assert ulps(out, exact).max() <= 2
 
 
 @pytest.mark.parametrize("name", DIVISIONS)
