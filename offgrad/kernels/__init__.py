@@ -85,7 +85,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._elementary import elementary, rsqrt
     from offgrad.kernels._embedding import embedding_backward
     from offgrad.kernels._entropy import entr, entr_backward, xlogy
-    from offgrad.kernels._gamma import digamma, lgamma, lgamma_backward
+    from offgrad.kernels._gamma import digamma, lgamma, lgamma_backward, trigamma
     from offgrad.kernels._gelu import gelu, gelu_backward
     from offgrad.kernels._gradients import scale_all, sum_of_squares
     from offgrad.kernels._group_norm import group_norm, group_norm_backward
@@ -379,6 +379,7 @@ __all__ = [
     "take_rows",
     "threshold",
     "triangle",
+    "trigamma",
     "two_slopes_backward",
     "xlogy",
 ]

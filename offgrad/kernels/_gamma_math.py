@@ -1,9 +1,9 @@
-"""The logarithm of the gamma function and its derivative for float32 numbers, computed in float64.
+"""lgamma and its two first derivatives for float32 numbers, computed in float64.
 
 From 1/2 on each has two ranges, and both are computed: up to 2.5 a polynomial times the factors
 that vanish at its zeros, then Stirling's series with fitted coefficients. Below 1/2 the reflection
-formulas lead there (Abramowitz and Stegun, 6.1.17, 6.1.41, 6.3.7 and 6.3.18); beside the zeros of
-negative numbers, where their terms cancel, the error is below 2e-9.
+formulas lead there (Abramowitz and Stegun, 6.1.17, 6.1.41, 6.3.7, 6.3.18, 6.4.7 and 6.4.12); beside
+the zeros of negative numbers, where their terms cancel, the error is below 2e-9.
 
 Polynomials were fitted by least squares at Chebyshev nodes to values of mpmath, reweighted towards
 the minimax relative error.
@@ -96,6 +96,33 @@ _DIGAMMA_REST = (
     0.005723950555108558,
     -0.005910705982217545,
 )
+# trigamma(y) y^2 for y from 0.5 to 2.5, in y - 1.5
+# (relative error 3e-09)
+_TRIGAMMA = (
+    2.1033049562788744,
+    0.9396142055675171,
+    0.033639287126258174,
+    -0.01800533056965173,
+    0.009320843213131688,
+    -0.004671547224000562,
+    0.002273894565937351,
+    -0.0011469083715693294,
+    0.0005762406028427874,
+    -0.00017345550147149572,
+    4.8113782788274106e-05,
+    -9.92445733075803e-05,
+    5.493011426158795e-05,
+)
+# (trigamma(y) - 1 / y - 1 / (2 y^2)) y^3 for y from 2.5 on, in 1 / y^2
+# (relative error 7e-09)
+_TRIGAMMA_REST = (
+    0.16666666542592817,
+    -0.03333272444995804,
+    0.023760542806105702,
+    -0.03183877729136692,
+    0.053292299593967064,
+    -0.05984838415852622,
+)
 # sin(pi r) / (pi r) for r from -1/2 to 1/2, in r^2
 # (relative error 2e-11)
 _SINE = (
@@ -184,6 +211,21 @@ def far_digamma(y: Any) -> Any:
 
 
 @inlined
+def near_trigamma(y: Any) -> Any:
+    """The derivative of digamma for y from 0.5 to 2.5."""
+    u = y - 1.5
+    high = _TRIGAMMA[10] + u * (_TRIGAMMA[11] + u * _TRIGAMMA[12])
+    return five_terms(u, five_terms(u, high, *_TRIGAMMA[5:10]), *_TRIGAMMA[:5]) / (y * y)
+
+
+@inlined
+def far_trigamma(y: Any) -> Any:
+    """The derivative of digamma for y from 2.5 on."""
+    w = 1.0 / (y * y)
+    return (1.0 + w * five_terms(w, _TRIGAMMA_REST[5], *_TRIGAMMA_REST[:5])) / y + 0.5 * w
+
+
+@inlined
 def nearer(y: Any, near: Any, far: Any) -> Any:
     """`near` up to 2.5, else `far`."""
     return near if y < 2.5 else far
@@ -212,8 +254,15 @@ def reflection_of_digamma(x: Any) -> Any:
 
 
 @inlined
-def lgamma_of(x: Any, value: Any, reflection: Any) -> Any:
-    """lgamma(x), given lgamma of `reflected(x)`."""
+def reflection_of_trigamma(x: Any) -> Any:
+    """(pi / sin(pi x))^2, infinite for integers."""
+    s = _sine(distance_to_integer(x))
+    return 1.0 / (s * s)
+
+
+@inlined
+def less_value(x: Any, value: Any, reflection: Any) -> Any:
+    """lgamma(x) or trigamma(x), given that of `reflected(x)`."""
     return reflection - value if x < 0.5 else value
 
 

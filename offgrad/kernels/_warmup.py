@@ -557,6 +557,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "erfcx, backward": _large_elementwise(kernels.erfcx_backward, 2),
     "lgamma": _large_elementwise(kernels.lgamma, 1),
     "lgamma, backward": _large_elementwise(kernels.lgamma_backward, 2),
+    "trigamma": _large_elementwise(kernels.trigamma, 1),
     "digamma": _large_elementwise(kernels.digamma, 1),
     "entropy": _large_elementwise(kernels.entr, 1),
     "entropy, backward": _large_elementwise(kernels.entr_backward, 2),

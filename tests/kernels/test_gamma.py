@@ -14,8 +14,8 @@ from tests.kernels.ulps import numbers, ulps
 
 Array = npt.NDArray[Any]
 
-NAMES = ("lgamma", "digamma")
-ULPS = {"lgamma": 0.6, "digamma": 1.2}
+NAMES = ("lgamma", "digamma", "trigamma")
+ULPS = {"lgamma": 0.6, "digamma": 1.2, "trigamma": 0.6}
 ENDS = [0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, -2.0, -1e30, 1e-45, -1e-45, 3e38, 1.0, 2.0]
 
 
@@ -29,9 +29,13 @@ def _no_warnings() -> Iterator[None]:
 def _exact(name: str, x: Array) -> Array:
     from scipy import special
 
-    function = special.gammaln if name == "lgamma" else special.psi
-    result: Array = function(x.astype(np.float64))
-    return result
+    x = x.astype(np.float64)
+    if name != "trigamma":
+        result: Array = special.gammaln(x) if name == "lgamma" else special.psi(x)
+        return result
+    is_low = x < 0.5
+    above: Array = special.polygamma(1, np.where(is_low, 1 - x, x))
+    return np.where(is_low, (np.pi / np.sin(np.pi * (x - np.rint(x)))) ** 2 - above, above)
 
 
 def _computed(name: str, *arrays: Array) -> Array:
@@ -42,7 +46,9 @@ def _computed(name: str, *arrays: Array) -> Array:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_positive_numbers(name: str, rng: np.random.Generator) -> None:
-    zeros = [1, 2] if name == "lgamma" else [1.4616321]
+    zeros: list[float] = {"lgamma": [1.0, 2.0], "digamma": [1.4616321], "trigamma": [0.5, 2.5]}[
+        name
+    ]  # or seams
     beside = [each + 1e-3 * rng.normal(size=9000) for each in zeros]
     neighbours = [
         np.nextafter(np.float32(each), np.float32(far)) for each in zeros for far in (0, 9)
@@ -68,7 +74,7 @@ def test_negative_numbers(name: str, rng: np.random.Generator) -> None:
 def test_ends(size: int, dtype: Any, backend: str) -> None:
     x = np.full(size, 1.5, dtype)
     x[: len(ENDS)] = ENDS
-    logarithms, slopes = (_computed(name, x)[: len(ENDS)] for name in NAMES)
+    logarithms, slopes, second = (_computed(name, x)[: len(ENDS)] for name in NAMES)
     infinite = [0, 1, 2, 3, 5, 6, 7]
     np.testing.assert_array_equal(logarithms[infinite], np.inf)
     assert np.isnan(logarithms[4])
@@ -79,6 +85,9 @@ def test_ends(size: int, dtype: Any, backend: str) -> None:
     assert np.isnan(slopes[3:8]).all()
     exact = _exact("digamma", x[8 : len(ENDS)]).astype(dtype)
     np.testing.assert_allclose(slopes[8:], exact, rtol=2e-7)
+    np.testing.assert_array_equal(second[:8], [np.inf] * 2 + [0, np.nan, np.nan] + [np.inf] * 3)
+    exact = _exact("trigamma", x[8 : len(ENDS)]).astype(dtype)
+    np.testing.assert_allclose(second[8:], exact, rtol=2e-7)
 
 
 def test_gradients_are_products(dtype: Any, backend: str, rng: np.random.Generator) -> None:
@@ -97,7 +106,7 @@ def test_16_bit_floats_are_computed_in_float32(name: str, kind: str) -> None:
     wide = x.detach().float().requires_grad_()
     results = []
     for each in (x, wide):
-        y = getattr(offgrad, name)(each)
+        y = offgrad.polygamma(1, each) if name == "trigamma" else getattr(offgrad, name)(each)
         results.append((y, *offgrad.autograd.grad(y.sum(), each)))
     for narrow, exact in zip(*results, strict=True):
         np.testing.assert_array_equal(

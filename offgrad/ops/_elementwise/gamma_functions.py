@@ -67,43 +67,21 @@ class Digamma(Unary):
         return polygamma(1, saved)
 
 
-def _trigamma(x: Array) -> Array:
-    """Return the derivative of digamma: ten terms of the sum of (x + k)^-2 and the asymptotic
-    series, reflected below 1/2 (Abramowitz and Stegun, 6.4.6, 6.4.7 and 6.4.12).
-    """
-    is_low = x < 0.5
-    z = np.where(is_low, 1 - x, x)
-    total = np.zeros_like(z)
-    for _ in range(10):
-        total += 1 / (z * z)
-        z += 1
-    s = 1 / (z * z)
-    series = np.full_like(z, 7 / 6)
-    for coefficient in (691 / 2730, 5 / 66, 1 / 30, 1 / 42, 1 / 30, 1 / 6):
-        series = coefficient - s * series
-    total += (1 + s * series) / z + s / 2
-    if is_low.any():
-        whole = np.pi / np.sin(np.pi * (x - np.rint(x)))
-        total = np.where(is_low, whole * whole - total, total)
-    return total
-
-
 class Polygamma(Op):
     """The n-th derivative of digamma; keeps x."""
 
     is_recomputable = True
 
     def forward(self, x: Array, n: int) -> Array:
+        self.n = n
+        self.save(self=x)
+        if n == 1:
+            return compute(kernels.trigamma, x)
         from scipy.special import polygamma as scipy_polygamma
 
         def write(x: Array, out: Array) -> None:
-            wide = x.astype(np.float64)
-            np.copyto(
-                out, _trigamma(wide) if n == 1 else scipy_polygamma(n, wide), casting="unsafe"
-            )
+            np.copyto(out, scipy_polygamma(n, x.astype(np.float64)), casting="unsafe")
 
-        self.n = n
-        self.save(self=x)
         return compute(partial(kernels.elementary, write), x)
 
     def backward(self, grad: "Tensor") -> Any:
