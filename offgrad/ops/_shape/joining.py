@@ -39,6 +39,11 @@ __all__ = [
 ]
 
 
+def _are_large(arrays: Sequence[Array], out: Array) -> bool:
+    """Whether it pays to copy arrays into parts of `out` on several threads, one by one."""
+    return kernels.is_large(out.size // len(arrays))
+
+
 class Cat(Op):
     """Tensors one after the other along a dimension; keeps nothing."""
 
@@ -48,9 +53,8 @@ class Cat(Op):
         shape = list(arrays[0].shape)
         shape[dim] = sum(self.lengths)
         out = memory.empty(tuple(shape), arrays[0].dtype)
-        if kernels.is_large(out.size):
-            ends = list(accumulate(self.lengths))
-            for array, stop in zip(arrays, ends, strict=True):
+        if _are_large(arrays, out):
+            for array, stop in zip(arrays, accumulate(self.lengths), strict=True):
                 part = (slice(None),) * dim + (slice(stop - array.shape[dim], stop),)
                 kernels.copy_into(out[part], array)
         else:
@@ -68,7 +72,7 @@ class Stack(Op):
         self.dim = dim
         shape = arrays[0].shape
         out = memory.empty((*shape[:dim], len(arrays), *shape[dim:]), arrays[0].dtype)
-        if kernels.is_large(out.size):
+        if _are_large(arrays, out):
             for number, array in enumerate(arrays):
                 kernels.copy_into(out[(slice(None),) * dim + (number,)], array)
         else:
