@@ -12,6 +12,7 @@ table of the worst operations. No time is asserted.
 """
 
 import json
+import os
 import re
 import statistics
 import time
@@ -207,7 +208,7 @@ def main(
 
     torch.set_num_threads(threads)
     kernels.set_num_threads(threads)
-    console = Console()
+    console = Console(width=None if os.isatty(1) else 160)
     rows: list[Figures] = []
     for name in names(SPECS):
         if only.search(name):

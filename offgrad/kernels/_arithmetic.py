@@ -53,6 +53,31 @@ def add_scaled(a: Array, b: Array, factor: Any, out: Array) -> None:
         np.add(a, b * out.dtype.type(factor), out=out)
 
 
+@np.errstate(all="ignore")
+def in_place(ufunc: Any, out: Array, b: Array, factor: Any = 1) -> None:
+    """Write ``ufunc(out, factor * b)`` into `out`, rounded as by `add_scaled`.
+
+    Args:
+        ufunc: np.add, np.subtract, np.multiply or np.divide; `factor` is for the first two.
+        out: C-contiguous float32 or float64.
+        b: as `out`, or a single element of its dtype. It may be `out`.
+    """
+    number = out.dtype.type
+    if b is out:
+        b = out.copy()  # LLVM vectorises no loop over an array that another argument is as well
+    if not uses_numba(out, b):
+        ufunc(out, b if factor == 1 else b * number(factor), out=out)
+        return
+    of_array, of_number = _IN_PLACE[ufunc]
+    flat = out.reshape(-1)
+    factor = number(-factor if ufunc is np.subtract else factor)
+    if b.size == out.size:
+        body = partial(of_array, flat, factor, b.reshape(-1))
+    else:
+        body = partial(of_number, flat, factor * b.reshape(-1)[0])
+    parallel_for(body, flat.size, merge=True)
+
+
 @inlined
 def _quotient(a: Any, b: Any) -> Any:
     """Return a / b, rounded once: a helper's arithmetic is not rearranged."""
@@ -135,6 +160,55 @@ def _divide_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) ->
     for i in range(out.size):
         out[i] = _quotient(number, a[i])
 
+
+@jit
+def _add_to_loop(out: Any, factor: Any, b: Any, start: int, stop: int) -> None:
+    out, b = out[start:stop], b[start:stop]
+    for i in range(out.size):
+        out[i] += factor * b[i]
+
+
+@jit
+def _multiply_to_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
+    out, b = out[start:stop], b[start:stop]
+    for i in range(out.size):
+        out[i] *= b[i]
+
+
+@jit
+def _divide_to_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
+    out, b = out[start:stop], b[start:stop]
+    for i in range(out.size):
+        out[i] = _quotient(out[i], b[i])
+
+
+@jit
+def _add_number_to_loop(out: Any, number: Any, start: int, stop: int) -> None:
+    out = out[start:stop]
+    for i in range(out.size):
+        out[i] += number
+
+
+@jit
+def _multiply_by_number_to_loop(out: Any, number: Any, start: int, stop: int) -> None:
+    out = out[start:stop]
+    for i in range(out.size):
+        out[i] *= number
+
+
+@jit
+def _divide_by_number_to_loop(out: Any, number: Any, start: int, stop: int) -> None:
+    out = out[start:stop]
+    for i in range(out.size):
+        out[i] = _quotient(out[i], number)
+
+
+_IN_PLACE: dict[Any, tuple[Kernel[..., None], Kernel[..., None]]] = {
+    np.add: (_add_to_loop, _add_number_to_loop),
+    np.subtract: (_add_to_loop, _add_number_to_loop),
+    np.multiply: (_multiply_to_loop, _multiply_by_number_to_loop),
+    np.divide: (_divide_to_loop, _divide_by_number_to_loop),
+}
 
 LOOPS: dict[Any, tuple[Kernel[..., None], Kernel[..., None], Kernel[..., None]]] = {
     np.add: (_add_loop, _add_number_loop, _add_number_loop),

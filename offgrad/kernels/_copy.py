@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from math import prod
 from typing import Any
@@ -85,27 +86,53 @@ def _has_rows(array: Array) -> bool:
 
 def _copy_rows(out: Array, array: Array) -> None:
     """Copy an array whose rows are contiguous, into another."""
-    source, target = _flat(array), _flat(out)
-    if source.size == target.size == out.size:
-        parallel_for(partial(_flat_loop, source, target), out.size, merge=True)
+    if array.flags.c_contiguous and out.flags.c_contiguous:
+        bits = BITS[array.itemsize]
+        flats = array.reshape(-1).view(bits), out.reshape(-1).view(bits)
+        parallel_for(partial(_flat_loop, *flats), out.size, merge=True)
         return
-    item, shape = array.dtype.itemsize, [*array.shape]
-    steps = [[stride // item for stride in each.strides] for each in (array, out)]
+    _register()
+    shape, steps = [*array.shape], [[*each.strides] for each in (array, out)]
     cols = shape.pop()
-    while shape and all(each[len(shape) - 1] == cols for each in steps):
+    while shape and all(each[len(shape) - 1] == cols * array.itemsize for each in steps):
         cols *= shape.pop()
-    sources, targets = (_offsets(shape, each[: len(shape)]) for each in steps)
-    loop = partial(_rows_loop, source, target, sources, targets, cols)
-    parallel_for(loop, sources.size, cols, merge=True)
+    # Blocks of rows that are equally far apart, and the offsets of blocks in bytes.
+    rows = shape.pop() if shape else 1
+    row_steps = [each[len(shape)] for each in steps]
+    blocks = [_offsets(shape, each[: len(shape)]) for each in steps]
+    addresses = array.ctypes.data, out.ctypes.data
+    rest = *blocks, *row_steps, rows, cols * array.itemsize
+    loop: Any = partial(_rows_loop, addresses, *rest)
+    parallel_for(loop, rows * blocks[0].size, cols, merge=True)
 
 
-def _flat(array: Array) -> Array:
-    """Return the memory that an array of no negative strides spans, as bits in one dimension."""
-    item = array.dtype.itemsize
-    steps = [stride // item for stride in array.strides]
-    span = 1 + sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True))
-    result: Array = as_strided(array, (span,), (item,)).view(BITS[item])
-    return result
+def copy_bytes(source: int, target: int, nbytes: int) -> None:
+    """Copy bytes from one address to another, in compiled loops only."""
+    raise NotImplementedError("copy_bytes runs in compiled loops")
+
+
+@functools.cache
+def _register() -> None:
+    """Register `copy_bytes` with Numba; comes before loops that call it."""
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic, overload
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def copied(_: Any, source: Any, target: Any, nbytes: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            from_, to = (
+                builder.inttoptr(each, context.get_value_type(types.voidptr)) for each in values[:2]
+            )
+            cgutils.raw_memcpy(builder, to, from_, values[2], 1)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp, types.intp), codegen
+
+    def copy(source: Any, target: Any, nbytes: Any) -> None:
+        copied(source, target, nbytes)
+
+    overload(copy_bytes, strict=False)(lambda *_: copy)
 
 
 @jit
@@ -117,13 +144,21 @@ def _flat_loop(source: Any, target: Any, start: int, stop: int) -> None:
 
 @jit
 def _rows_loop(
-    source: Any, target: Any, sources: Any, targets: Any, cols: int, start: int, stop: int
+    addresses: Any,
+    sources: Any,
+    targets: Any,
+    source_step: int,
+    target_step: int,
+    rows: int,
+    nbytes: int,
+    start: int,
+    stop: int,
 ) -> None:
-    for row in range(start, stop):
-        line = source[sources[row] : sources[row] + cols]
-        out = target[targets[row] : targets[row] + cols]
-        for j in range(out.size):
-            out[j] = line[j]
+    source, target = addresses
+    for item in range(start, stop):
+        block, row = item // rows, item % rows
+        from_ = source + sources[block] + row * source_step
+        copy_bytes(from_, target + targets[block] + row * target_step, nbytes)
 
 
 def _copy_turned_rows(out: Array, array: Array) -> None:

@@ -401,8 +401,11 @@ def _elementary(ufunc: Any) -> Callable[[Array], None]:
     return lambda x: kernels.elementary(ufunc, *([_large(x)] * ufunc.nin), out=_large(x))
 
 
-def _add_scaled(x: Array) -> None:
+def _in_place(x: Array) -> None:
     kernels.add_scaled(x, x, 2.0, x.copy())
+    for ufunc in kernels.ARITHMETIC:
+        for other in (x.copy(), x[0, :1]):
+            kernels.in_place(ufunc, x.copy(), other)
 
 
 def _arithmetic(ufunc: Any) -> Callable[[Array], None]:
@@ -532,7 +535,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "ELU backward": _elementwise(kernels.elu_backward, 2, 1, 1, 1),
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
     **{f"{ufunc.__name__} of many": _elementary(ufunc) for ufunc in LOOPS},
-    "add_scaled": _add_scaled,
+    "in_place": _in_place,
     **{f"{ufunc.__name__} of two": _arithmetic(ufunc) for ufunc in kernels.ARITHMETIC},
     "reciprocal of the root": _large_elementwise(kernels.rsqrt, 1),
     "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),

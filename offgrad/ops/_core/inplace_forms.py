@@ -89,11 +89,7 @@ def _compute_directly(
             return False
     target._storage.write(name)  # which may move the memory into pages
     array, values = target._array, value._array
-    if alpha == 1:
-        kernels.elementwise(ufunc, array, array, values)
-    else:
-        factor = -alpha if ufunc is np.subtract else alpha
-        kernels.add_scaled(array, values, factor, array)
+    kernels.in_place(ufunc, array, values, alpha)
     return True
 
 
