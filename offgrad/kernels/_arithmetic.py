@@ -60,11 +60,10 @@ def in_place(ufunc: Any, out: Array, b: Array, factor: Any = 1) -> None:
     Args:
         ufunc: np.add, np.subtract, np.multiply or np.divide; `factor` is for the first two.
         out: C-contiguous float32 or float64.
-        b: as `out`, or a single element of its dtype. It may be `out`.
+        b: as `out`, in other memory, or a single element of its dtype. LLVM vectorises no loop over
+            an array that another argument is as well.
     """
     number = out.dtype.type
-    if b is out:
-        b = out.copy()  # LLVM vectorises no loop over an array that another argument is as well
     if not uses_numba(out, b):
         ufunc(out, b if factor == 1 else b * number(factor), out=out)
         return

@@ -353,10 +353,17 @@ def _helpers_digest(function: types.FunctionType, *loops: types.FunctionType) ->
     for each in called:
         bodies += (each, _helpers[each])
     for helper in bodies:
-        code = helper.__code__
-        digest.update(repr((code.co_code.hex(), code.co_consts, _constants(helper))).encode())
+        digest.update(repr((_code(helper.__code__), _constants(helper))).encode())
     digest.update(_range_driver.VERSION)
     return digest.hexdigest()[:8]
+
+
+def _code(code: types.CodeType) -> tuple[Any, ...]:
+    """Return what code does, with that of the functions in it, in a form that stays the same."""
+    constants = [
+        _code(each) if isinstance(each, types.CodeType) else each for each in code.co_consts
+    ]
+    return code.co_code.hex(), code.co_names, constants
 
 
 def _constants(function: Callable[..., Any]) -> list[tuple[str, str]]:

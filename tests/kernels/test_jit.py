@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -161,3 +162,15 @@ def test_the_collector_pauses_while_a_loop_is_compiled(enabled: bool) -> None:
         gc.enable()
     assert seen
     assert not any(seen)
+
+
+def test_a_helpers_name_tells_which_functions_it_calls() -> None:
+    """A loop that was cached before the change is not loaded."""
+    digests = set()
+    for name in ("sqrt", "cos"):
+        code = f"def loop(x):\n    return math.{name}(x) + (lambda y: math.{name}(y))(x)"
+        names: dict[str, Any] = {"math": math}
+        exec(code, names)
+        digests.add(_jit._helpers_digest(names["loop"], names["loop"]))
+        assert _jit._helpers_digest(names["loop"], names["loop"]) in digests
+    assert len(digests) == 2

@@ -101,3 +101,34 @@ def test_errors_change_nothing() -> None:
         leaf.mul_(2)
     np.testing.assert_array_equal(x.numpy(), before)
     assert x._version == version
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("name", "kwargs", "error"),
+    [
+        ("mul_", {"alpha": 3}, TypeError),
+        ("div_", {"alpha": 3}, TypeError),
+        ("add_", {"alpha": True}, RuntimeError),
+        ("sub_", {"alpha": 1j}, RuntimeError),
+        ("add_", {"alpha": 10**400}, OverflowError),
+        ("add_", {"beta": 1}, TypeError),
+    ],
+)
+def test_other_arguments_are_refused_as_for_small_tensors(
+    name: str, kwargs: Any, error: type[Exception], large: bool
+) -> None:
+    x = offgrad.ones(SHAPE if large else (3,))
+    before = x._version
+    with pytest.raises(error):
+        getattr(x, name)(x.clone(), **kwargs)
+    assert x._version == before
+    assert float(x.sum()) == x.numel()
+
+
+@pytest.mark.parametrize("dtype", [offgrad.uint8, offgrad.int8, offgrad.int64])
+def test_factors_of_integers_wrap_around(dtype: Any) -> None:
+    x = (offgrad.arange(300_000) % 7).to(dtype)
+    expected = x.numpy() - np.array(2, x.numpy().dtype) * x.numpy()
+    np.testing.assert_array_equal(x.sub(x, alpha=2).numpy(), expected)
+    np.testing.assert_array_equal(x.sub_(x.clone(), alpha=2).numpy(), expected)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import offgrad
+from offgrad import func
 from offgrad.ops._elementwise.bessel_functions import FUNCTIONS
 from offgrad.ops._elementwise.orthogonal_polynomials import _FAMILIES
 
@@ -67,3 +68,22 @@ def test_in_place_forms() -> None:
 def test_negative_degrees_of_polygamma() -> None:
     with pytest.raises(RuntimeError, match="0 or more"):
         offgrad.polygamma(-1, offgrad.ones(1))
+
+
+@pytest.mark.parametrize("dtype", [offgrad.float16, offgrad.bfloat16])
+@pytest.mark.parametrize("name", ["ndtri", "bessel_j0", "modified_bessel_k1", "log_ndtr"])
+def test_many_16_bit_floats(name: str, dtype: Any) -> None:
+    function = getattr(offgrad.special, name)
+    x = (offgrad.rand(200_000) * 0.8 + 0.1).to(dtype)
+    few = offgrad.cat([function(each) for each in x.split(1000)])
+    np.testing.assert_array_equal(function(x).float().numpy(), few.float().numpy())
+
+
+@pytest.mark.parametrize("size", [3, 3000])
+def test_the_slope_of_erfcx_keeps_its_digits_in_forward_mode(size: int) -> None:
+    x, ones = offgrad.full((size,), 1000.0), offgrad.ones(size)
+    expected = -1 / (1000.0**2 * np.sqrt(np.pi))  # but for 1.5e-6
+    backward = func.grad(lambda a: offgrad.special.erfcx(a).sum())(x)
+    _, forward = func.jvp(offgrad.special.erfcx, (x,), (ones,))
+    for slope in (backward, forward):
+        np.testing.assert_allclose(slope.numpy(), expected, rtol=3e-6)

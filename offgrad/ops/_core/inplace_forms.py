@@ -31,7 +31,7 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     name = f"{operation.__name__}_" if operation.__name__ != "apply" else "copy_"
     check_mutable(target, name, recorded=False)
     ufunc = direct_ufuncs.get(operation)
-    if ufunc is not None and _compute_directly(ufunc, target, name, *args, **kwargs):
+    if ufunc is not None and _compute_directly(ufunc, target, name, args, kwargs):
         return target
     targets, thread = saved_tensor.targets, get_ident()
     outer = targets.get(thread)
@@ -49,20 +49,29 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     return overwrite(target, result, name)
 
 
+_MOST = 2.0**53
+"""A larger factor may not convert, of which the operation tells."""
+
 direct_ufuncs: dict[Callable[..., Any], Any] = {}
 """Operations that may write where they read, and NumPy's functions of the same arithmetic."""
 
 
 def _compute_directly(
-    ufunc: Any, target: "Tensor", name: str, other: Any, *, alpha: Any = 1, **rest: Any
+    ufunc: Any, target: "Tensor", name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
     """Compute a large result that is not recorded in one pass over the target's memory.
 
-    Return False, and change nothing, where the general way must: for other dtypes or shapes, parts
-    of the same memory, and where profiles or pages follow operations.
+    Return False, and change nothing, where the general way must: for other arguments, dtypes or
+    shapes, for the same memory, for pages, and for shapes without memory.
     """
+    alpha = kwargs.get("alpha", 1)
+    if len(args) != 1 or kwargs.keys() - {"alpha"} or type(alpha) not in (int, float):
+        return False
+    if kwargs and ufunc not in (np.add, np.subtract):
+        return False
+    other = args[0]
     is_number = type(other) is float or type(other) is int
-    if rest or meters or target._storage.is_paged:
+    if meters or target._storage.is_paged or abs(alpha) > _MOST:
         return False
     array = target._array
     if (
@@ -83,7 +92,7 @@ def _compute_directly(
         return False
     if type(values) is not np.ndarray or values.dtype != array.dtype:
         return False
-    if not is_number and values is not array:
+    if not is_number:
         is_like = values.shape == array.shape and values.flags.c_contiguous
         if not is_like or np.may_share_memory(values, array):
             return False

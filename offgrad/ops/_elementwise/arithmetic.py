@@ -58,7 +58,7 @@ class Add(Broadcasting):
             if kernels.is_half(dtype):
                 factor = np.float32(dtype.type(alpha))  # as in PyTorch
                 return rounded_once(lambda a, b, out: self.ufunc(a, b * factor, out), dtype, a, b)
-            if are_large(a, b):
+            if dtype.kind in "fc" and are_large(a, b):
                 factor = self.sign * alpha
                 return compute(lambda a, b, out: kernels.add_scaled(a, b, factor, out), a, b)
             b = b * dtype.type(alpha)

@@ -36,9 +36,11 @@ __all__ = [
 def scipy_function(name: str) -> Any:
     """Return ``scipy.special.name``, imported at its first call."""
 
-    def run(*arrays: Array, out: Array) -> None:
+    def run(*arrays: Array, out: Array | None = None) -> None:
         from scipy import special
 
+        if out is None:
+            *arrays, out = arrays  # type: ignore[assignment]
         getattr(special, name)(*arrays, out=out, casting="unsafe")
 
     return staticmethod(run)

@@ -118,8 +118,10 @@ class KernelUnaryBackward(Op):
         return compute(of.backward_kernel, grad, x)
 
     def backward(self, grad: "Tensor") -> Any:
-        inputs = self.saved("grad"), self.saved("self")
-        of = self.of
-        return differentiate(
-            lambda g, x: g * of.derivative(x), inputs, (grad,), self.needs_input_grad
+        """Differentiate by x as the definition says; by the gradient, the kernel does."""
+        of, x = self.of, self.saved("self")
+        need_grad, need_x = self.needs_input_grad
+        _, dx = differentiate(
+            lambda g, x: g * of.derivative(x), (self.saved("grad"), x), (grad,), (False, need_x)
         )
+        return KernelUnaryBackward.apply(grad, x, of=of) if need_grad else None, dx
