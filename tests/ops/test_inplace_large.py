@@ -71,7 +71,7 @@ def test_recorded_changes_keep_their_history(change: Any) -> None:
     np.testing.assert_array_equal(x.grad.numpy(), expected)
 
 
-@pytest.mark.parametrize("policy", ["keep", "disk", "pool"])
+@pytest.mark.parametrize("policy", ["keep", "disk", "pool", "recompute", "budget:1MiB,spill=disk"])
 def test_no_gradient_from_a_changed_value(policy: str) -> None:
     """A tensor saved before gives the old value's gradient, or an error."""
     x, y = _pair(np.float64)
