@@ -57,6 +57,13 @@ class Cat(Op):
             for array, stop in zip(arrays, accumulate(self.lengths), strict=True):
                 part = (slice(None),) * dim + (slice(stop - array.shape[dim], stop),)
                 kernels.copy_into(out[part], array)
+        elif dim and shape[0] > 1 and kernels.is_large(out.size):
+
+            def join(start: int, stop: int) -> None:
+                parts = [each[start:stop] for each in arrays]
+                np.concatenate(parts, axis=dim, out=out[start:stop])
+
+            kernels.parallel_for(join, shape[0], out.size // shape[0], merge=True)
         else:
             np.concatenate(arrays, axis=dim, out=out)
         return out
