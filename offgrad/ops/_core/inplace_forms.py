@@ -49,8 +49,8 @@ def inplace(operation: Callable[..., Any], target: "Tensor", *args: Any, **kwarg
     return overwrite(target, result, name)
 
 
-_MOST = 2.0**53
-"""A larger factor may not convert, of which the operation tells."""
+_MAX_FACTOR = 2.0**53
+"""Larger factors may overflow; the operation itself raises the error."""
 
 direct_ufuncs: dict[Callable[..., Any], Any] = {}
 """Operations that may write where they read, and NumPy's functions of the same arithmetic."""
@@ -64,19 +64,20 @@ def _compute_directly(
     Return False, and change nothing, where the general way must: for other arguments, dtypes or
     shapes, for the same memory, for pages, and for shapes without memory.
     """
+    if meters or target._storage.is_paged:
+        return False
+    array = target._array
+    if not kernels.is_large(array.size):
+        return False
     alpha = kwargs.get("alpha", 1)
     if len(args) != 1 or kwargs.keys() - {"alpha"} or type(alpha) not in (int, float):
         return False
-    if kwargs and ufunc not in (np.add, np.subtract):
+    if abs(alpha) > _MAX_FACTOR or (kwargs and ufunc not in (np.add, np.subtract)):
         return False
     other = args[0]
     is_number = type(other) is float or type(other) is int
-    if meters or target._storage.is_paged or abs(alpha) > _MOST:
-        return False
-    array = target._array
     if (
         type(array) is not np.ndarray
-        or not kernels.is_large(array.size)
         or array.dtype.char not in "fd"
         or not array.flags.c_contiguous
         or not (is_number or isinstance(other, TensorBase))
