@@ -39,7 +39,7 @@ def arithmetic_loop(ufunc: Any, arrays: list[Array], out: Array) -> partial[None
 
 
 def add_scaled(a: Array, b: Array, factor: Any, out: Array) -> None:
-    """Write ``a + factor * b`` into `out`, which may be `a` or `b`; they broadcast.
+    """Write ``a + factor * b`` into `out`; `a` and `b` broadcast.
 
     Float32 and float64 of one shape and memory order are computed in one pass, and rounded once
     where the CPU can.
@@ -161,52 +161,52 @@ def _divide_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) ->
 
 
 @jit
-def _add_to_loop(out: Any, factor: Any, b: Any, start: int, stop: int) -> None:
+def _add_in_place_loop(out: Any, factor: Any, b: Any, start: int, stop: int) -> None:
     out, b = out[start:stop], b[start:stop]
     for i in range(out.size):
         out[i] += factor * b[i]
 
 
 @jit
-def _multiply_to_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
+def _multiply_in_place_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
     out, b = out[start:stop], b[start:stop]
     for i in range(out.size):
         out[i] *= b[i]
 
 
 @jit
-def _divide_to_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
+def _divide_in_place_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
     out, b = out[start:stop], b[start:stop]
     for i in range(out.size):
         out[i] = _quotient(out[i], b[i])
 
 
 @jit
-def _add_number_to_loop(out: Any, number: Any, start: int, stop: int) -> None:
+def _add_number_in_place_loop(out: Any, number: Any, start: int, stop: int) -> None:
     out = out[start:stop]
     for i in range(out.size):
         out[i] += number
 
 
 @jit
-def _multiply_by_number_to_loop(out: Any, number: Any, start: int, stop: int) -> None:
+def _multiply_by_number_in_place_loop(out: Any, number: Any, start: int, stop: int) -> None:
     out = out[start:stop]
     for i in range(out.size):
         out[i] *= number
 
 
 @jit
-def _divide_by_number_to_loop(out: Any, number: Any, start: int, stop: int) -> None:
+def _divide_by_number_in_place_loop(out: Any, number: Any, start: int, stop: int) -> None:
     out = out[start:stop]
     for i in range(out.size):
         out[i] = _quotient(out[i], number)
 
 
 _IN_PLACE: dict[Any, tuple[Kernel[..., None], Kernel[..., None]]] = {
-    np.add: (_add_to_loop, _add_number_to_loop),
-    np.subtract: (_add_to_loop, _add_number_to_loop),
-    np.multiply: (_multiply_to_loop, _multiply_by_number_to_loop),
-    np.divide: (_divide_to_loop, _divide_by_number_to_loop),
+    np.add: (_add_in_place_loop, _add_number_in_place_loop),
+    np.subtract: (_add_in_place_loop, _add_number_in_place_loop),
+    np.multiply: (_multiply_in_place_loop, _multiply_by_number_in_place_loop),
+    np.divide: (_divide_in_place_loop, _divide_by_number_in_place_loop),
 }
 
 LOOPS: dict[Any, tuple[Kernel[..., None], Kernel[..., None], Kernel[..., None]]] = {

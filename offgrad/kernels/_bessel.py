@@ -24,102 +24,49 @@ from offgrad.kernels._bessel_math import (
     scaled_slope_of_i1,
     slope_of_scaled_i1,
 )
-from offgrad.kernels._chunks import by_loop, elementwise
 from offgrad.kernels._elementary_math import exp
-from offgrad.kernels._jit import backend, jit
-from offgrad.kernels._special import FEW
+from offgrad.kernels._jit import jit
+from offgrad.kernels._special import run, scipy_function
 
 
 def i0(x: Array, out: Array) -> None:
     """Write the modified Bessel function of order 0 into `out`."""
-    if _is_compiled(out):
-        by_loop(_i0_loop, out, x)
-    else:
-        elementwise(_i0_numpy, out, x)
+    run(_i0_loop, scipy_function("i0"), out, x)
 
 
 def i0e(x: Array, out: Array) -> None:
     """Write ``exp(-abs(x)) * i0(x)`` into `out`."""
-    if _is_compiled(out):
-        by_loop(_i0e_loop, out, x)
-    else:
-        elementwise(_i0e_numpy, out, x)
+    run(_i0e_loop, scipy_function("i0e"), out, x)
 
 
 def i1(x: Array, out: Array) -> None:
     """Write the modified Bessel function of order 1 into `out`."""
-    if _is_compiled(out):
-        by_loop(_i1_loop, out, x)
-    else:
-        elementwise(_i1_numpy, out, x)
+    run(_i1_loop, scipy_function("i1"), out, x)
 
 
 def i1e(x: Array, out: Array) -> None:
     """Write ``exp(-abs(x)) * i1(x)`` into `out`."""
-    if _is_compiled(out):
-        by_loop(_i1e_loop, out, x)
-    else:
-        elementwise(_i1e_numpy, out, x)
+    run(_i1e_loop, scipy_function("i1e"), out, x)
 
 
 def i0_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times the derivative of `i0`, which is `i1`, into `out`."""
-    if _is_compiled(out):
-        by_loop(_i0_backward_loop, out, grad, x)
-    else:
-        elementwise(_i0_backward_numpy, out, grad, x)
+    run(_i0_backward_loop, _i0_backward_numpy, out, grad, x)
 
 
 def i0e_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times the derivative of `i0e`, 0 at 0, into `out`."""
-    if _is_compiled(out):
-        by_loop(_i0e_backward_loop, out, grad, x)
-    else:
-        elementwise(_i0e_backward_numpy, out, grad, x)
+    run(_i0e_backward_loop, _i0e_backward_numpy, out, grad, x)
 
 
 def i1_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times the derivative of `i1`, NaN where that is infinite, into `out`."""
-    if _is_compiled(out):
-        by_loop(_i1_backward_loop, out, grad, x)
-    else:
-        elementwise(_i1_backward_numpy, out, grad, x)
+    run(_i1_backward_loop, _i1_backward_numpy, out, grad, x)
 
 
 def i1e_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times the derivative of `i1e` into `out`."""
-    if _is_compiled(out):
-        by_loop(_i1e_backward_loop, out, grad, x)
-    else:
-        elementwise(_i1e_backward_numpy, out, grad, x)
-
-
-def _is_compiled(out: Array) -> bool:
-    return out.size > FEW and out.dtype.itemsize < 8 and backend() == "numba"
-
-
-def _i0_numpy(x: Array, out: Array) -> None:
-    from scipy import special
-
-    special.i0(x, out=out)
-
-
-def _i0e_numpy(x: Array, out: Array) -> None:
-    from scipy import special
-
-    special.i0e(x, out=out)
-
-
-def _i1_numpy(x: Array, out: Array) -> None:
-    from scipy import special
-
-    special.i1(x, out=out)
-
-
-def _i1e_numpy(x: Array, out: Array) -> None:
-    from scipy import special
-
-    special.i1e(x, out=out)
+    run(_i1e_backward_loop, _i1e_backward_numpy, out, grad, x)
 
 
 def _i0_backward_numpy(grad: Array, x: Array, out: Array) -> None:

@@ -15,7 +15,7 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import by_loop, elementwise
 from offgrad.kernels._elementary_math import log
 from offgrad.kernels._jit import backend, inlined, jit
-from offgrad.kernels._special import FEW
+from offgrad.kernels._special import FEW, run, scipy_function
 
 _INFINITY = math.inf
 
@@ -36,18 +36,12 @@ def xlogy(a: Array, b: Array, out: Array) -> None:
 
 def entr(x: Array, out: Array) -> None:
     """Write ``-x * log(x)`` into `out`: 0 at 0, -inf below."""
-    if _is_compiled(out):
-        by_loop(_entr_loop, out, x)
-    else:
-        elementwise(_entr_numpy, out, x)
+    run(_entr_loop, scipy_function("entr"), out, x)
 
 
 def entr_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times ``-log(x) - 1`` into `out`: infinity at 0, NaN below."""
-    if _is_compiled(out):
-        by_loop(_entr_backward_loop, out, grad, x)
-    else:
-        elementwise(_entr_backward_numpy, out, grad, x)
+    run(_entr_backward_loop, _entr_backward_numpy, out, grad, x)
 
 
 def _is_compiled(out: Array) -> bool:
@@ -58,12 +52,6 @@ def _xlogy_numpy(a: Array, b: Array, out: Array) -> None:
     np.log(b, out=out)
     np.multiply(a, out, out=out)
     np.copyto(out, 0, where=(a == 0) & ~np.isnan(b))
-
-
-def _entr_numpy(x: Array, out: Array) -> None:
-    from scipy import special
-
-    special.entr(x, out=out)
 
 
 def _entr_backward_numpy(grad: Array, x: Array, out: Array) -> None:

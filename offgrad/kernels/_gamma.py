@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._chunks import by_loop, elementwise
 from offgrad.kernels._gamma_math import (
     bounded,
     digamma_of,
@@ -29,44 +28,28 @@ from offgrad.kernels._gamma_math import (
     reflection_of_lgamma,
     reflection_of_trigamma,
 )
-from offgrad.kernels._jit import backend, jit
-from offgrad.kernels._special import FEW
+from offgrad.kernels._jit import jit
+from offgrad.kernels._special import run
 
 
 def lgamma(x: Array, out: Array) -> None:
     """Write log(|gamma(x)|) into `out`; infinite at 0, negative integers and infinities."""
-    if _is_compiled(out):
-        by_loop(_lgamma_loop, out, x)
-    else:
-        elementwise(_lgamma_numpy, out, x)
+    run(_lgamma_loop, _lgamma_numpy, out, x)
 
 
 def digamma(x: Array, out: Array) -> None:
     """Write the derivative of `lgamma` into `out`: -inf at 0, inf at -0, NaN at -1, -2 ..."""
-    if _is_compiled(out):
-        by_loop(_digamma_loop, out, x)
-    else:
-        elementwise(_digamma_numpy, out, x)
+    run(_digamma_loop, _digamma_numpy, out, x)
 
 
 def trigamma(x: Array, out: Array) -> None:
     """Write the derivative of `digamma` into `out`; infinite at 0, -1, -2 ..."""
-    if _is_compiled(out):
-        by_loop(_trigamma_loop, out, x)
-    else:
-        elementwise(_trigamma_numpy, out, x)
+    run(_trigamma_loop, _trigamma_numpy, out, x)
 
 
 def lgamma_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times ``digamma(x)`` into `out`."""
-    if _is_compiled(out):
-        by_loop(_lgamma_backward_loop, out, grad, x)
-    else:
-        elementwise(_lgamma_backward_numpy, out, grad, x)
-
-
-def _is_compiled(out: Array) -> bool:
-    return out.size > FEW and out.dtype.itemsize < 8 and backend() == "numba"
+    run(_lgamma_backward_loop, _lgamma_backward_numpy, out, grad, x)
 
 
 def _lgamma_numpy(x: Array, out: Array) -> None:

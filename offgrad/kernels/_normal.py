@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
-from offgrad.kernels._chunks import by_loop, elementwise
 from offgrad.kernels._elementary_math import log_of_sum
-from offgrad.kernels._jit import backend, jit
+from offgrad.kernels._jit import jit
 from offgrad.kernels._normal_math import erfcx_of_positive, exp_of_square, fall_of_erfcx, of_sign
-from offgrad.kernels._special import FEW
+from offgrad.kernels._special import run, scipy_function
 
 _SQRT_HALF = math.sqrt(0.5)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
@@ -27,72 +26,32 @@ _FAR = 1e3
 
 def ndtr(x: Array, out: Array) -> None:
     """Write the normal distribution function into `out`."""
-    if _is_compiled(out):
-        by_loop(_ndtr_loop, out, x)
-    else:
-        elementwise(_ndtr_numpy, out, x)
+    run(_ndtr_loop, scipy_function("ndtr"), out, x)
 
 
 def log_ndtr(x: Array, out: Array) -> None:
     """Write the logarithm of the normal distribution function into `out`, without underflow."""
-    if _is_compiled(out):
-        by_loop(_log_ndtr_loop, out, x)
-    else:
-        elementwise(_log_ndtr_numpy, out, x)
+    run(_log_ndtr_loop, scipy_function("log_ndtr"), out, x)
 
 
 def erfcx(x: Array, out: Array) -> None:
     """Write ``exp(x**2) * erfc(x)`` into `out`, without overflow or underflow for x > 0."""
-    if _is_compiled(out):
-        by_loop(_erfcx_loop, out, x)
-    else:
-        elementwise(_erfcx_numpy, out, x)
+    run(_erfcx_loop, scipy_function("erfcx"), out, x)
 
 
 def ndtr_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times the derivative of `ndtr`, the normal density, into `out`."""
-    if _is_compiled(out):
-        by_loop(_ndtr_backward_loop, out, grad, x)
-    else:
-        elementwise(_ndtr_backward_numpy, out, grad, x)
+    run(_ndtr_backward_loop, _ndtr_backward_numpy, out, grad, x)
 
 
 def log_ndtr_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times the derivative of `log_ndtr`, infinite at -infinity, into `out`."""
-    if _is_compiled(out):
-        by_loop(_log_ndtr_backward_loop, out, grad, x)
-    else:
-        elementwise(_log_ndtr_backward_numpy, out, grad, x)
+    run(_log_ndtr_backward_loop, _log_ndtr_backward_numpy, out, grad, x)
 
 
 def erfcx_backward(grad: Array, x: Array, out: Array) -> None:
     """Write `grad` times the derivative of `erfcx` into `out`; no terms cancel for large x."""
-    if _is_compiled(out):
-        by_loop(_erfcx_backward_loop, out, grad, x)
-    else:
-        elementwise(_erfcx_backward_numpy, out, grad, x)
-
-
-def _is_compiled(out: Array) -> bool:
-    return out.size > FEW and out.dtype.itemsize < 8 and backend() == "numba"
-
-
-def _ndtr_numpy(x: Array, out: Array) -> None:
-    from scipy import special
-
-    special.ndtr(x, out=out)
-
-
-def _log_ndtr_numpy(x: Array, out: Array) -> None:
-    from scipy import special
-
-    special.log_ndtr(x, out=out)
-
-
-def _erfcx_numpy(x: Array, out: Array) -> None:
-    from scipy import special
-
-    special.erfcx(x, out=out)
+    run(_erfcx_backward_loop, _erfcx_backward_numpy, out, grad, x)
 
 
 def _ndtr_backward_numpy(grad: Array, x: Array, out: Array) -> None:

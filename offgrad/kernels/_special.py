@@ -84,6 +84,34 @@ def hypot(a: Array, b: Array, out: Array) -> None:
     _by_parts(_hypot_loop, np.hypot, a, b, out)
 
 
+def run(
+    loop: Callable[..., Any], reference: Callable[..., Any], out: Array, *arrays: Array
+) -> None:
+    """Compute many numbers of float32 or of 16 bits by a compiled loop, others by a reference.
+
+    Args:
+        loop: as in `by_loop`.
+        reference: as the function of `elementwise`.
+        out: the results.
+        arrays: they broadcast to the shape of `out`.
+    """
+    if out.dtype.itemsize < 8 and _is_compiled(out):
+        by_loop(loop, out, *arrays)
+    else:
+        elementwise(reference, out, *arrays)
+
+
+def scipy_function(name: str) -> Callable[..., None]:
+    """Return ``scipy.special.name``, imported at its first call."""
+
+    def function(*arrays: Array, **out: Array) -> None:
+        from scipy import special
+
+        getattr(special, name)(*arrays, **out)
+
+    return function
+
+
 def _is_compiled(out: Array) -> bool:
     return out.size > FEW and backend() == "numba"
 

@@ -15,8 +15,8 @@ SHAPE = (400, 500)
 
 
 def _pair(dtype: Any) -> tuple[Tensor, Tensor]:
-    random = np.random.default_rng(0)
-    return tuple(offgrad.tensor(random.normal(size=SHAPE).astype(dtype)) for _ in range(2))  # type: ignore[return-value]
+    first, second = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype(dtype)
+    return offgrad.tensor(first), offgrad.tensor(second)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64])

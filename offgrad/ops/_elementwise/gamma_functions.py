@@ -36,12 +36,10 @@ __all__ = [
 def scipy_function(name: str) -> Any:
     """Return ``scipy.special.name``, imported at its first call."""
 
-    def run(*arrays: Array, out: Array | None = None) -> None:
+    def run(*arrays: Array, **out: Array) -> None:  # which may also be the last of `arrays`
         from scipy import special
 
-        if out is None:
-            *arrays, out = arrays  # type: ignore[assignment]
-        getattr(special, name)(*arrays, out=out, casting="unsafe")
+        getattr(special, name)(*arrays, casting="unsafe", **out)
 
     return staticmethod(run)
 

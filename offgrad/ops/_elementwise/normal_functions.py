@@ -42,7 +42,7 @@ class SpecialLogNdtr(KernelUnary):
     backward_kernel = kernel("log_ndtr_backward")
 
     @classmethod
-    def derivative(self, saved: "Tensor") -> "Tensor":
+    def derivative(cls, saved: "Tensor") -> "Tensor":
         """Return the normal density over the distribution function.
 
         Below 1 by erfcx, without underflow; above 1 that would overflow.
@@ -60,7 +60,7 @@ class SpecialErfcx(KernelUnary):
     backward_kernel = kernel("erfcx_backward")
 
     @classmethod
-    def derivative(self, saved: "Tensor") -> "Tensor":
+    def derivative(cls, saved: "Tensor") -> "Tensor":
         """Return 2 x erfcx(x) - 2/sqrt(pi)."""
         return 2 * saved * SpecialErfcx.apply(saved) - 2 / sqrt(pi)
 
