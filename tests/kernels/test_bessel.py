@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import offgrad
 from offgrad import kernels
 from offgrad.kernels._special import FEW
 from tests.kernels.ulps import numbers, ulps
@@ -113,46 +112,3 @@ def test_backends_agree(name: str, dtype: Any, backend: str, rng: np.random.Gene
     np.testing.assert_allclose(_backward(name, grad, x), expected, rtol=unit, atol=unit)
     row = _backward(name, np.broadcast_to(grad[:1], x.shape), x)
     np.testing.assert_allclose(row, grad[:1] * _exact_slope(name, x), rtol=unit, atol=unit)
-
-
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", NAMES)
-def test_16_bit_floats_are_computed_in_float32(name: str, kind: str) -> None:
-    x = offgrad.linspace(-9, 9, 3 * FEW).to(getattr(offgrad, kind)).requires_grad_()
-    wide = x.detach().float().requires_grad_()
-    results = []
-    for each in (x, wide):
-        y = getattr(offgrad.special, name)(each)
-        results.append((y, *offgrad.autograd.grad(y.sum(), each)))
-    for narrow, exact in zip(*results, strict=True):
-        np.testing.assert_array_equal(
-            narrow.detach().float().numpy(), exact.detach().to(x.dtype).float().numpy()
-        )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_threads_give_the_same_bits(name: str, rng: np.random.Generator) -> None:
-    x, grad = (9 * rng.normal(size=(2, 300_007))).astype(np.float32)
-    results = []
-    for threads in (1, 2):
-        kernels.set_num_threads(threads)
-        out = np.empty_like(x)
-        getattr(kernels, name)(x, out)
-        results.append([out.tobytes(), _backward(name, grad, x).tobytes()])
-    assert results[0] == results[1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_of_many_elements_have_derivatives(name: str) -> None:
-    """They are those of few elements, whose gradients have none by a kernel of their own."""
-    points = offgrad.tensor([-3.0, -0.5, 0.25, 1.0, 7.0])
-
-    def derivatives(x: Any) -> Any:
-        y = getattr(offgrad.special, name)(x)
-        first = offgrad.autograd.grad(y.sum(), x, create_graph=True)[0]
-        return first.detach(), offgrad.autograd.grad(first.sum(), x)[0]
-
-    few = derivatives(points.double().requires_grad_())
-    many = derivatives(points.repeat(FEW).requires_grad_())
-    for have, want in zip(many, few, strict=True):
-        np.testing.assert_allclose(have[:5].numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
