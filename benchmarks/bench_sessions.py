@@ -56,8 +56,11 @@ from offgrad.memory import parse_nbytes
 
 pytestmark = pytest.mark.timeout(3600)  # the set-up of one test runs all rounds
 
-LEFT_OUT = {"pool", "zarr", "disk, lz4", "bfloat16", "disk, bfloat16", "checkpoint, disk"}
-"""Not in the plot: their lines coincide with those of `keep`, `disk` and `checkpoint`."""
+LEFT_OUT = {
+    "pool", "zarr", "disk, lz4", "bfloat16", "disk, bfloat16", "checkpoint, disk", "budget 50%",
+    "budget 10%",
+}  # fmt: skip
+"""Not in the plot: their lines coincide with those of variants that are."""
 
 
 @pytest.fixture(scope="module", params=models(), ids=lambda model: model.name)

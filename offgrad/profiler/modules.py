@@ -98,7 +98,9 @@ class Modules:
 
     def _end_call(self, now: float, thread: Thread, place: Place) -> None:
         calls = self._calls.get(thread, [])
-        if not any(each.place is place for each in calls):
+        if not calls:
+            return
+        if calls[-1].place is not place and all(each.place is not place for each in calls):
             return
         ended = calls.pop()
         while ended.place is not place:

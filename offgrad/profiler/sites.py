@@ -70,6 +70,7 @@ _PAGES = {"Parameter": PARAMETER, "Gradient": GRADIENT, "State": STATE}
 _PURPOSES: dict[tuple[str, str], Purpose | Callable[[dict[str, Any]], Purpose]] = {
     ("profiler/tape.py", "_on_op"): _OPERATION,
     ("autograd/engine.py", "run"): _PASS,
+    ("autograd/op.py", "_run"): _PASS,
     ("session/passes.py", "_read"): _prefetched,
     ("session/saved_array.py", "read"): _read,
     ("session/recompute.py", "data"): Purpose(SAVED),
@@ -104,7 +105,8 @@ Found = tuple[Purpose, tuple[CodeType, int] | None]
 """A purpose; and code and number of the line, None in threads of offgrad's own."""
 
 _MAX_KNOWN = 20_000
-_known: dict[CodeType, Purpose | Callable[[dict[str, Any]], Purpose]] = {}
+# By identity, as the hash of code is computed from its constants each time; the code stays alive.
+_known: dict[int, tuple[Purpose | Callable[[dict[str, Any]], Purpose], CodeType]] = {}
 
 
 def find_site(frame: FrameType | None, running: Running) -> Found:
@@ -119,11 +121,12 @@ def find_site(frame: FrameType | None, running: Running) -> Found:
     purpose = UNKNOWN
     while frame is not None:
         code = frame.f_code
-        known = _known.get(code)
-        if known is None:
+        entry = _known.get(id(code))
+        if entry is None:
             if len(_known) >= _MAX_KNOWN:
                 _known.clear()
-            known = _known[code] = _purpose_of(code)
+            entry = _known[id(code)] = _purpose_of(code), code
+        known = entry[0]
         if known is not UNKNOWN:
             if known is _OUTSIDE:
                 return purpose, (code, frame.f_lineno)

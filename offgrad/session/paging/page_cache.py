@@ -20,6 +20,8 @@ from offgrad.session.paging.page_writer import PageWriter, has_failed
 from offgrad.session.paging.read_ahead import ReadAhead
 from offgrad.session.paging.use_order import UseOrder
 
+_FAR = 3  # a page is evicted for one read ahead if its next use is so many times as far
+
 
 class Owner(Protocol):
     """Learns in which order pages will be used.
@@ -267,9 +269,14 @@ class PageCache:
             raise self._of_parent(page, error) from None
 
     def _find_room(self, nbytes: int, number: int) -> bool:
-        """Begin to evict pages used later than `number`; return whether there is room by now."""
+        """Begin to evict pages used much later than `number`; return whether there is room by now.
+
+        Where uses turn back, as from forward to backward, pages that are used soon after `number`
+        would have to be read again, while others have no more use before the read must begin.
+        """
+        far = number + (_FAR - 1) * (number - self.order.first)
         while self.held_nbytes - self._writer.leaving_nbytes + nbytes > self.bound_nbytes:
-            if not self._evict_furthest(number):
+            if not self._evict_furthest(far):
                 return False
         return self.held_nbytes + nbytes <= self.bound_nbytes
 
