@@ -13,6 +13,8 @@ import psutil
 from benchmarks._lib.translated import import_for
 from benchmarks._lib.variants import Variants
 
+_PART = 1 << 16  # elements
+
 
 class _Steps:
     """A model, its data and its optimizer; subclasses make the model.
@@ -52,8 +54,10 @@ class _Steps:
         random = np.random.default_rng(0)
         with lib.no_grad():
             for _, parameter in sorted(self._model.named_parameters()):
-                values = random.standard_normal(tuple(parameter.shape), np.float32) * 0.02
-                parameter.copy_(lib.tensor(values + (parameter.ndim < 2)))
+                # In parts: freed arrays of megabytes stay in the C library's heap.
+                for part in parameter.view(-1).split(_PART):
+                    values = random.standard_normal(part.shape[0], np.float32) * 0.02
+                    part.copy_(lib.tensor(values + (parameter.ndim < 2)))
         fused = {"fused": True} if lib.__name__ == "torch" else {}
         self._optimizer = lib.optim.AdamW(self._model.parameters(), lr=1e-3, **fused)
         self._variants = Variants(lib, self._model, self._folder)
