@@ -39,6 +39,21 @@ def test_a_new_page_is_not_read_and_a_freed_one_not_written() -> None:
     assert least_nbytes(events, 8) == 4 + 4 + 4  # g is written and read; half of a leaves
 
 
+def test_a_new_page_has_to_be_written() -> None:
+    events = [[Use("g", 1, is_new=True)], [Use("a", 1)], [Use("g", 1, is_last=True)]]
+    assert least_nbytes(events, 1) == 3
+
+
+def test_without_pages_that_could_stay_nothing_moves() -> None:
+    assert least_nbytes([[Use("g", 1, is_new=True, is_last=True)]], 1) == 0
+    assert least_nbytes([], 1) == 0
+
+
+def test_a_page_used_twice_by_an_event_is_refused() -> None:
+    with pytest.raises(ValueError, match="an event uses a page once"):
+        least_nbytes([[Use("a", 1), Use("a", 1)]], 2)
+
+
 def test_an_event_larger_than_the_window_is_refused() -> None:
     with pytest.raises(ValueError, match="a window of 5 bytes, but an event uses 6"):
         least_nbytes([[Use("a", 4), Use("b", 2)]], 5)

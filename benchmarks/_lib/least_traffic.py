@@ -22,7 +22,7 @@ class Use(NamedTuple):
         page: its name.
         nbytes: its size.
         changes: whether the event changes it.
-        is_new: whether the event makes it, so that nothing is read.
+        is_new: whether the event makes it, so that nothing is read; that is a change as well.
         is_last: whether it is freed after the event.
     """
 
@@ -46,16 +46,22 @@ def least_nbytes(events: Sequence[Sequence[Use]], window_nbytes: int) -> float:
     """Return a lower bound of the bytes read and written in each of many equal steps.
 
     Args:
-        events: of a step, in order.
+        events: of a step, in order; each uses a page once.
         window_nbytes: what all pages in memory may take.
 
     Raises:
-        ValueError: an event alone exceeds the window.
+        ValueError: an event alone exceeds the window, or uses a page twice.
     """
-    used = [sum(use.nbytes for use in event) for event in events]
-    if max(used) > window_nbytes:
-        raise ValueError(f"a window of {window_nbytes} bytes, but an event uses {max(used)}")
+    for event in events:
+        nbytes = sum(use.nbytes for use in event)
+        if nbytes > window_nbytes:
+            raise ValueError(f"a window of {window_nbytes} bytes, but an event uses {nbytes}")
+        if len({use.page for use in event}) < len(event):
+            raise ValueError(f"an event uses a page once, got {event}")
     stays = _stays(events)
+    if not stays:
+        return 0.0
+    used = [sum(use.nbytes for use in event) for event in events]
     changes = {stay.change: stay.nbytes for stay in stays if stay.change is not None}
     column = {change: len(stays) + number for number, change in enumerate(changes)}
     # Variables: the part of each page that stays, then the part of each change that is written.
@@ -90,11 +96,15 @@ def _stays(events: Sequence[Sequence[Use]]) -> list[_Stay]:
     change_count = 0
     for of_page in uses.values():
         change = None
-        first_change = next((at for at, (_, use) in enumerate(of_page) if use.changes), 0)
+        first_change = next((at for at, (_, use) in enumerate(of_page) if _changes(use)), 0)
         cycle = [*of_page[first_change:], *of_page[: first_change + 1]]
         for (begin, use), (end, following) in pairwise(cycle):
-            if use.changes:
+            if _changes(use):
                 change, change_count = change_count, change_count + 1
             if not use.is_last and not following.is_new:
                 stays.append(_Stay(begin, end, use.nbytes, change))
     return stays
+
+
+def _changes(use: Use) -> bool:
+    return use.changes or use.is_new

@@ -2,10 +2,10 @@
 
 import difflib
 import textwrap
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from offgrad._warning import warn_program
 from offgrad.policies.base import Policy, SaveContext, Wrapper
 from offgrad.policies.by_module import ByModule
 from offgrad.policies.first import First
@@ -74,12 +74,8 @@ class RuleMatches:
                     self._matched.add(index)
         self._has_saves = True  # last: Ctrl-C may come before
 
-    def warn(self, stacklevel: int) -> None:
-        """After the first block in which a tensor was saved, warn of rules that matched none.
-
-        Args:
-            stacklevel: of the caller's frame that the warning names.
-        """
+    def warn(self) -> None:
+        """After the first block in which a tensor was saved, warn of rules that matched none."""
         if not self._has_saves or self._is_done:
             return
         self._is_done = True
@@ -89,7 +85,7 @@ class RuleMatches:
             if index not in self._matched
         ]
         if lines:
-            warnings.warn("; ".join(lines), stacklevel=stacklevel + 1)
+            warn_program("; ".join(lines))
 
     def _complaint(self, index: int, rule: When) -> str:
         for name in CONDITIONS:

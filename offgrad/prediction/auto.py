@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from offgrad import memory
+from offgrad._warning import warn_program
 from offgrad.autograd.saved_tensor import Save
 from offgrad.policies import Budget, Placement, Policy, SaveContext
 from offgrad.prediction.choosing import choose
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _STEPS = 2  # the first compiles and warms up
 _MAX_SEARCH_SECONDS = 10.0
+_MAX_BEGINNINGS = 5  # of sessions in a row that record a first step, and no second
 _MAX_STRANGE_STEPS = 20  # of another size than the one recorded, before the trial is given up
 
 
@@ -61,6 +63,8 @@ class AutoSession(OffloadSession):
     save to the end of its backward pass; those that save more or fewer tensors than the one
     recorded do not count. All results have the same bits as without a session.
 
+    A session is made once, before the loop, and entered at each step: a new one would record anew.
+
     The bound is of all memory held for backward, whether it is kept, being written, or read ahead.
     Not counted are parameters, tensors that the program or the operation under way holds, and what
     is computed again for an operation.
@@ -75,6 +79,8 @@ class AutoSession(OffloadSession):
     Raises:
         ValueError: if there is no budget, or a size or rate is none.
     """
+
+    _beginnings = 0
 
     def __init__(
         self,
@@ -202,9 +208,22 @@ class AutoSession(OffloadSession):
             if self._recorder is None:
                 self._recorder = SaveRecorder(self._auto.nbytes, self._model, session=self)
                 self._recorder.on_pass_end = self._on_pass_end
+                self._note_beginning()
+            elif self._recorded:
+                AutoSession._beginnings = 0
             self._recorder.start()
         else:
             self._choose()
+
+    @staticmethod
+    def _note_beginning() -> None:
+        AutoSession._beginnings += 1
+        if AutoSession._beginnings == _MAX_BEGINNINGS:
+            warn_program(
+                f"offload('auto') chooses from {_STEPS} steps, and {_MAX_BEGINNINGS} sessions have "
+                "recorded one each: make the session once, as session = offgrad.offload('auto', "
+                "budget=...), and enter it at each step"
+            )
 
     def _choose(self) -> None:
         """Choose the plan for the step recorded last. Until it is chosen the bound holds."""
@@ -212,6 +231,7 @@ class AutoSession(OffloadSession):
         if recorder is None or self._is_choosing:
             return
         self._is_choosing = True
+        AutoSession._beginnings = 0
         try:
             machine = Machine() if self._rate is not None else measured(self._directory)
             if self._rate is not None:

@@ -6,7 +6,11 @@ from typing import NamedTuple
 from offgrad.session.named_stores import INFLIGHT_NBYTES
 
 _FREE, _FREE_SECONDS = 0.01, 1e-3
-"""The part of a step, or the time, that may be spent waiting where overlap counts as free."""
+
+
+def free_stall(seconds: float) -> float:
+    """Return how long a step of `seconds` may wait where overlap counts as free."""
+    return max(_FREE * seconds, _FREE_SECONDS)
 
 
 class Transfer(NamedTuple):
@@ -67,7 +71,7 @@ def free_bandwidth(transfers: Sequence[Transfer], seconds: float) -> float | Non
     if not any(each.nbytes for each in transfers) or not seconds:
         return None
     low, high = 1e5, 1e13
-    most = max(_FREE * seconds, _FREE_SECONDS)
+    most = free_stall(seconds)
     for _ in range(40):
         middle = (low * high) ** 0.5
         if stall_seconds(transfers, middle) <= most:

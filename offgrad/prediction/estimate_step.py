@@ -30,7 +30,7 @@ from offgrad.ops._core.device import META
 from offgrad.prediction.estimate_clock import Clock
 from offgrad.prediction.estimate_contents import INPUTS, TEMPORARY, contents
 from offgrad.prediction.estimate_pages import EstimatedPages
-from offgrad.prediction.estimate_queue import free_bandwidth
+from offgrad.prediction.estimate_queue import free_bandwidth, free_stall
 from offgrad.prediction.estimate_result import Estimate, StoreBytes
 from offgrad.prediction.estimate_stores import CountingStores
 from offgrad.prediction.estimate_work import Work, rates
@@ -303,6 +303,10 @@ class _Run:
         seconds = after.compute_seconds - compute
         began = compute - seconds
         transfers = [each._replace(seconds=each.seconds - began) for each in self.transfers]
+        stall = after.write_stall_seconds - writing + after.read_stall_seconds - reading
+        free = free_bandwidth(transfers, seconds)
+        if free is not None and stall <= free_stall(seconds):
+            free = min(free, self._bandwidth)  # the step itself has not waited for this drive
         categories, saved, phase = self._found
         categories[TEMPORARY] += self._peak - sum(categories.values())
         return Estimate(
@@ -314,10 +318,10 @@ class _Run:
             saved=dict(saved.most_common()),
             stores=stores,
             bandwidth=self._bandwidth,
-            free_bandwidth=free_bandwidth(transfers, seconds),
+            free_bandwidth=free,
             compute_seconds=seconds,
             slow_compute_seconds=self.work.slow_seconds,
-            stall_seconds=after.write_stall_seconds - writing + after.read_stall_seconds - reading,
+            stall_seconds=stall,
             products=self.work.products,
             notes=self.stores.notes() + [_PAGES] * self.has_pages,
         )

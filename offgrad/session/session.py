@@ -151,7 +151,7 @@ class OffloadSession(ShownSession):
                     self._blocks.exit(self)
             raise
         if self._rules is not None and kind is None and not self._blocks.are_running:
-            self._rules.warn(stacklevel=3)
+            self._rules.warn()
 
     @property
     def ledger(self) -> Ledger:

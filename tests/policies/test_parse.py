@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offgrad.policies import (
+    POLICIES,
     First,
     Keep,
     Offload,
@@ -12,6 +13,8 @@ from offgrad.policies import (
     When,
     parse_policy,
 )
+
+KNOWN = ", ".join(POLICIES)
 
 
 @pytest.mark.parametrize(
@@ -53,11 +56,11 @@ def test_text(text: str, policy: object) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "unknown policy ''; known: keep, pool, disk, zarr, cast"),
-        (":", "unknown policy ''; known: keep, pool, disk, zarr, cast"),
-        ("tape", "unknown policy 'tape'; known: keep, pool, disk, zarr, cast"),
-        ("Disk", "unknown policy 'Disk'; did you mean disk? known: keep, pool, disk, zarr, cast"),
-        (" disk", "unknown policy ' disk'; did you mean disk? known: keep, pool, disk, zarr, cast"),
+        ("", f"unknown policy ''; known: {KNOWN}, cast"),
+        (":", f"unknown policy ''; known: {KNOWN}, cast"),
+        ("tape", f"unknown policy 'tape'; known: {KNOWN}, cast"),
+        ("Disk", f"unknown policy 'Disk'; did you mean disk? known: {KNOWN}, cast"),
+        (" disk", f"unknown policy ' disk'; did you mean disk? known: {KNOWN}, cast"),
         ("dsik:lz4", "unknown policy 'dsik'; did you mean disk?"),
         ("keep:x", "policy 'keep:x': keep has no codec"),
         ("keep,min=1", "policy 'keep,min=1': unknown option 'min'; known: op, slot"),

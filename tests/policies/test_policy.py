@@ -22,6 +22,7 @@ from offgrad.policies import (
     Store,
 )
 from offgrad.policies.base import as_policy
+from offgrad.policies.names import STORES
 from offgrad.session import OffloadSession
 
 
@@ -164,7 +165,8 @@ def test_names(name: str) -> None:
 
 
 def test_every_listed_name_is_a_policy() -> None:
-    assert POLICIES == ("keep", "pool", "disk", "zarr")
+    assert POLICIES[:4] == ("keep", "pool", "disk", "zarr")
+    assert ("keep", *STORES) == POLICIES
     assert as_policy("keep") == as_policy(policy="keep") == Keep()
     for name in POLICIES:
         assert isinstance(as_policy(name), Policy)

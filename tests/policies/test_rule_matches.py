@@ -28,6 +28,7 @@ def warned(policy: Any, **options: Any) -> str:
         run(policy, **options)
     assert len(caught) == 1
     assert caught[0].filename == __file__
+    assert caught[0].lineno == run.__code__.co_firstlineno + 1
     return str(caught[0].message)
 
 
@@ -174,4 +175,4 @@ def test_a_block_that_ends_before_the_first_save_is_compared() -> None:
         matches.note(context)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        matches.warn(stacklevel=1)
+        matches.warn()

@@ -1,6 +1,7 @@
 """Trials: each plan in turn, the slow ones leave, the fastest stays; with the bits of keep."""
 
 import itertools
+import warnings
 from collections import Counter
 
 import pytest
@@ -155,3 +156,18 @@ def test_a_given_bandwidth_is_of_another_drive() -> None:
     for _ in range(3):
         trained.step(session)
     assert session.is_settled
+
+
+def test_a_session_for_each_step_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AutoSession, "_beginnings", 0)
+    trained = Trained()
+    sessions = [AutoSession(budget="1MiB", bandwidth="1GB/s") for _ in range(10)]
+    for each in sessions[:4] * 2:  # of four models, say
+        trained.step(each)
+    with warnings.catch_warnings(record=True) as caught:
+        for each in sessions[4:]:
+            with each:
+                loss = trained.model.loss(trained.tokens, trained.targets)
+            loss.backward()
+    assert ["make the session once" in str(each.message) for each in caught] == [True]
+    assert [each.filename for each in caught] == [__file__]

@@ -87,7 +87,7 @@ class _Compare(click.Command):
 @click.option("--fresh", is_flag=True, help="Start over instead of going on after Ctrl-C.")
 @click.option("--curve", is_flag=True, help="Plot samples per second against memory, by batch.")
 @click.option("--largest-batch", is_flag=True, help="Find the largest batch within the limit.")
-@click.option("--from", "from_files", is_flag=True, help="Show two compare.json side by side.")
+@click.option("--from", "from_files", is_flag=True, help="Compare results: --from a.json b.json.")
 @_size("layers", int)
 @_size("width", int)
 @_size("heads", int)

@@ -21,6 +21,7 @@ from offgrad.session.paging.read_ahead import ReadAhead
 from offgrad.session.paging.use_order import UseOrder
 
 _FAR = 3  # a page is evicted for one read ahead if its next use is so many times as far
+_MANY = 8  # pages in a window; one of fewer needs each read ahead
 
 
 class Owner(Protocol):
@@ -200,13 +201,17 @@ class PageCache:
     def _begin_to_read(self, page: Page, number: int, new_nbytes: int) -> bool:
         """Make the page of the use `number` resident soon; return whether there is room for it.
 
-        And for new pages that come before it.
+        And for new pages that come before it. In a window of many pages only those used much later
+        are evicted: where uses turn back, as from forward to backward, nearer ones would have to be
+        read again, while others have no more use before the read must begin.
         """
         if page.leaving is not None:
             if not self._writer.is_cleaned(page):
                 self.rescue(page)
             return True
         nbytes = page.nbytes + new_nbytes
+        if page.nbytes <= self.bound_nbytes // _MANY:
+            number += (_FAR - 1) * (number - self.order.first)
         return self._find_room(nbytes, number) and memory.fits(nbytes)
 
     # Room
@@ -269,14 +274,9 @@ class PageCache:
             raise self._of_parent(page, error) from None
 
     def _find_room(self, nbytes: int, number: int) -> bool:
-        """Begin to evict pages used much later than `number`; return whether there is room by now.
-
-        Where uses turn back, as from forward to backward, pages that are used soon after `number`
-        would have to be read again, while others have no more use before the read must begin.
-        """
-        far = number + (_FAR - 1) * (number - self.order.first)
+        """Begin to evict pages used later than `number`; return whether there is room by now."""
         while self.held_nbytes - self._writer.leaving_nbytes + nbytes > self.bound_nbytes:
-            if not self._evict_furthest(far):
+            if not self._evict_furthest(number):
                 return False
         return self.held_nbytes + nbytes <= self.bound_nbytes
 
