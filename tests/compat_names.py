@@ -21,6 +21,9 @@ torch.fft torch.utils.data torch.utils.checkpoint torch.distributions torch.amp 
 torch.serialization torch.cuda torch.jit torch.compiler
 """
 
+LAZY = {"torch": ("onnx",)}
+"""Modules that are imported at first use: `dir` does not show them before."""
+
 PATH = Path(__file__).parents[1] / "offgrad" / "_pytorch_names.txt"
 
 
@@ -50,7 +53,7 @@ def names_in(namespace: str) -> list[str]:
     if listed and namespace != "torch":
         return sorted({name for name in listed if not name.startswith("_")})
     found = []
-    for name in dir(owner):
+    for name in sorted({*dir(owner), *LAZY.get(namespace, ())}):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = getattr(owner, name, None)

@@ -165,6 +165,7 @@ def test_a_session_for_each_step_is_warned_of(monkeypatch: pytest.MonkeyPatch) -
     for each in sessions[:4] * 2:  # of four models, say
         trained.step(each)
     with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for each in sessions[4:]:
             with each:
                 loss = trained.model.loss(trained.tokens, trained.targets)
