@@ -114,9 +114,10 @@ class RuleMatches:
             candidates = {simplified(each): each for each in known_ops()} | candidates
         near: list[str] = []
         for each in patterns:
+            if is_op and is_known_op(each):
+                continue  # what it names has saved nothing here
             wanted = simplified(each) if is_op else each
             near += difflib.get_close_matches(wanted, list(candidates), n=3, cutoff=0.6)
-        # A name that exists, but saved nothing here, is no near miss of itself.
         exact = {simplified(each) if is_op else each for each in patterns}
         meant = [candidates[each] for each in dict.fromkeys(near) if each not in exact]
         listed = textwrap.shorten(", ".join(sorted(seen)), 200, placeholder=" ...") or "none"

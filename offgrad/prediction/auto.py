@@ -220,9 +220,9 @@ class AutoSession(OffloadSession):
         AutoSession._beginnings += 1
         if AutoSession._beginnings == _MAX_BEGINNINGS:
             warn_program(
-                f"offload('auto') chooses from {_STEPS} steps, and {_MAX_BEGINNINGS} sessions have "
-                "recorded one each: make the session once, as session = offgrad.offload('auto', "
-                "budget=...), and enter it at each step"
+                f"offload('auto') chooses from {_STEPS} steps of a session, and {_MAX_BEGINNINGS} "
+                "sessions in a row have begun with their first: make the session once, as "
+                "session = offgrad.offload('auto', budget=...), and enter it at each step"
             )
 
     def _choose(self) -> None:

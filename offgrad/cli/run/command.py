@@ -254,7 +254,10 @@ class _Report:
                 "sessions of its own, which come first"
             )
         elif self._pages is not None and not self._pages.ledger.saves:
-            unused = "; no parameter was paged: does the script make its model with offgrad?"
+            unused = (
+                "; no parameter was paged: those below 64 KiB stay in memory, and the script has "
+                "to make its model with offgrad"
+            )
         if not self._settings.quiet:
             show(f"offgrad run: {self._settings}: {figures.summary()}{unused}")
             if self.remedy:  # last: a traceback of many lines is above
