@@ -127,7 +127,9 @@ def step_uses(row: Row) -> list[list[Use]]:
         return Use(("gradient", name), sizes[name], **kinds)
 
     def state(name: str) -> list[Use]:
-        return [Use((moment, name), sizes[name], changes=True) for moment in ("exp_avg", "sq")]
+        return [
+            Use((moment, name), sizes[name], changes=True) for moment in ("exp_avg", "exp_avg_sq")
+        ]
 
     def update(name: str) -> list[Use]:
         return [Use(name, sizes[name], changes=True), *state(name)]
