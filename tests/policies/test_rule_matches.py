@@ -52,6 +52,12 @@ def test_rules_that_match_are_quiet(policy: Any) -> None:
     run(policy)
 
 
+def test_a_known_operation_is_no_near_miss() -> None:
+    text = warned("disk,op=Conv2d")
+    assert "did you mean" not in text
+    assert "there were Addmm, Gelu" in text
+
+
 def test_near_misses() -> None:
     text = warned("disk,op=Gleu")
     assert "no tensor saved for backward in this block has op='Gleu'" in text

@@ -23,6 +23,7 @@ from offgrad.memory.meta import meters, shape_only
 from offgrad.nn import functional as F
 from offgrad.policies import Offload
 from offgrad.prediction import Estimate, Machine, estimate
+from offgrad.prediction.estimate_queue import free_stall
 from offgrad.prediction.known_machines import measured
 from offgrad.utils.checkpoint import checkpoint
 
@@ -483,6 +484,21 @@ def test_a_slow_drive_delays_the_step() -> None:
     assert slow.free_bandwidth is not None
     assert slow.free_bandwidth > 1e6
     assert estimate(model, x, policy="keep").free_bandwidth is None
+
+
+@pytest.mark.parametrize("layers", [2, 8])
+def test_a_drive_that_delays_nothing_is_fast_enough(layers: int) -> None:
+    blocks = [each for _ in range(layers) for each in (nn.Linear(512, 512), nn.GELU())]
+    model = nn.Sequential(*blocks)
+    x = offgrad.ones(1024, 512)
+    delayed = 0
+    for bandwidth in (1e8, 3e8, 1e9, 3e9, 1e10, 1e12):
+        found = estimate(model, x, policy="disk", bandwidth=bandwidth)
+        assert found.free_bandwidth is not None
+        delays = found.stall_seconds > free_stall(found.compute_seconds)
+        assert delays or found.free_bandwidth <= bandwidth
+        delayed += delays
+    assert delayed < 6
 
 
 def test_it_can_be_read() -> None:
