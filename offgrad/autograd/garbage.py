@@ -1,50 +1,53 @@
-"""The garbage collector beside a large graph.
+"""The garbage collector beside a graph that grows.
 
-A full collection walks all objects, and CPython begins one whenever a quarter more of them have
-come. A graph that grows by some ten objects with each operation is walked again and again, though
-nothing in it is garbage: at 50,000 operations that takes two thirds of the time of forward. So
-while a graph grows large, full collections are due less often, until a backward pass has ended.
+An operation makes some ten objects or more that the collector walks, though nothing in a graph is
+garbage. Objects that survive two collections are old, and CPython begins a full collection, of
+everything that the program and its libraries have made, whenever a quarter more objects have become
+old: for a model of a few hundred operations, at every third step. So while a graph grows, older
+objects are collected less often, until a backward pass has ended, and with it most of them. New
+objects are collected as often as ever.
 """
 
 import gc
 
-NODES = 4096
-"""After so many recorded operations without a backward pass, full collections become rarer."""
+NODES = 64
+"""After so many recorded operations without a backward pass, older objects are left alone."""
 
-_RARE = 100  # collections of the second generation before a full one; ten by default
+_RARE = 100  # collections of new objects before one of older ones, ten by default; and so on
 
 
 class _Collector:
-    """The threshold of full collections.
+    """The thresholds of collections of older objects.
 
     Attributes:
-        usual: the program's, while it is raised; None otherwise.
+        usual: all of the program's thresholds while these are raised; None otherwise.
+        raised: the thresholds since then.
         first_node: the sequence number of the first node after the last backward pass.
     """
 
-    __slots__ = ("first_node", "usual")
+    __slots__ = ("first_node", "raised", "usual")
 
     def __init__(self) -> None:
-        self.usual: int | None = None
+        self.usual: tuple[int, int, int] | None = None
+        self.raised = (0, 0, 0)
         self.first_node = 0
 
     def note_nodes(self, sequence_nr: int) -> None:
-        """Raise the threshold if many nodes were recorded; called once for every `NODES`."""
+        """Raise the thresholds if many nodes were recorded; called once for every `NODES`."""
         if sequence_nr - self.first_node < NODES or self.usual is not None:
             return
-        first, second, usual = gc.get_threshold()
-        if first and usual < _RARE:
-            self.usual = usual
-            gc.set_threshold(first, second, _RARE)
+        first, second, third = usual = gc.get_threshold()
+        raised = first, max(second, _RARE), max(third, _RARE)
+        if first and raised != usual:
+            self.usual, self.raised = usual, raised
+            gc.set_threshold(*raised)
 
     def note_pass(self, sequence_nr: int) -> None:
-        """A backward pass has ended: restore the threshold, unless the program has set one."""
+        """A backward pass has ended: restore the thresholds, unless the program has set some."""
         self.first_node = sequence_nr
         usual, self.usual = self.usual, None
-        if usual is not None:
-            first, second, now = gc.get_threshold()
-            if now == _RARE:
-                gc.set_threshold(first, second, usual)
+        if usual is not None and gc.get_threshold() == self.raised:
+            gc.set_threshold(*usual)
 
 
 collector = _Collector()

@@ -27,6 +27,7 @@ from offgrad.kernels._conv_numpy import Steps, three_dimensional
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._openblas import library
 from offgrad.kernels._parallel import Body, in_ranges, num_workers
+from offgrad.kernels._reduce import sum_rows
 
 MIN_COST = 1 << 14
 """Multiplications of a convolution for which the loops are worth their calls."""
@@ -153,7 +154,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
         memory.empty((workers, step * area * width), number),
     )
     _run(body, tasks, workers)
-    np.sum(sums, axis=0, out=out.reshape(-1))
+    sum_rows(sums, out.reshape(-1))
 
 
 def _width(inner: int, total: int) -> int:

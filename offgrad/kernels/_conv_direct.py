@@ -20,6 +20,7 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._conv_numpy import Steps, three_dimensional
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._parallel import num_workers, parallel_for
+from offgrad.kernels._reduce import sum_rows
 
 MAX_CHANNELS = 8
 """Channels of a group, and outputs of one, at most: with more, products take less time."""
@@ -381,7 +382,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     )
     cost = small.size // count * out[0].size // 4
     parallel_for(body, count, cost, merge=True, workers=workers)
-    np.sum(sums, axis=0, out=out.reshape(-1))
+    sum_rows(sums, out.reshape(-1))
 
 
 def image_edges(geometry: Any) -> tuple[int, ...]:

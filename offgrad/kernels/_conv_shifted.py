@@ -23,6 +23,7 @@ from offgrad.kernels._arrays import Array
 from offgrad.kernels._blas import single_threaded_blas
 from offgrad.kernels._conv_direct import copy_image, find_distances, image_edges
 from offgrad.kernels._conv_numpy import Steps, three_dimensional
+from offgrad.kernels._copy import copy_into
 from offgrad.kernels._gemm import strided_gemm
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._openblas import library
@@ -340,10 +341,13 @@ def _blocks(
     largest = max(inputs * images, outputs * rows)
     samples = max(1, min(IMAGES // largest, len(x) * groups // MIN_TASKS))
     blocks = -(-len(x) // samples)
+    if blocks > MIN_TASKS:  # as many for each thread
+        samples = max(1, len(x) // (-(-blocks // MIN_TASKS) * MIN_TASKS))
+        blocks = -(-len(x) // samples)
     pitches = _pitch(samples * images), _pitch(samples * rows), _pitch(inputs)
     elements = prod(weight.shape[2:])
     turned = memory.empty((elements, weight.shape[0], pitches[2]), number)
-    turned[..., :inputs] = np.moveaxis(weight.reshape(*weight.shape[:2], elements), 2, 0)
+    copy_into(turned[..., :inputs], np.moveaxis(weight.reshape(*weight.shape[:2], elements), 2, 0))
     found = library()
     assert found is not None
     blas = np.uintp(found.gemm(x.dtype)), found.integer(0)

@@ -44,6 +44,7 @@ from offgrad.kernels._conv_winograd_passes import PLANE, SIDE, SQUARE, TILES
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._parallel import in_ranges, num_workers
 from offgrad.kernels._product_tiles import VECTORS
+from offgrad.kernels._reduce import sum_rows
 
 MIN_CHANNELS = 16
 """Of inputs and outputs: with fewer, the transforms take longer than the products."""
@@ -64,6 +65,9 @@ MIN_OUTPUTS = 16
 
 MIN_TASKS = 16
 """Parts of a group, for the threads of an ordinary machine."""
+
+_TASKS_OF_THREAD = 6
+"""Parts of a group's transforms for each thread, so that all end at about the same time."""
 
 
 class _Grid(NamedTuple):
@@ -159,7 +163,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     tile = most, lanes = _tile(large)
     zeros, lines = np.zeros(VECTORS * lanes, number), -(-grid.channels // most) * most
     groups = grid.groups()
-    tasks = [_tasks(grid, group) for group in groups]
+    tasks = [_tasks(grid, group, are_summed=True) for group in groups]
     workers = num_workers(max(map(len, tasks)))
     totals = np.zeros((max(int(each[-1, 4]) for each in tasks) + 1, out.size), number)
     rows = min(OUTPUTS, grid.outputs)
@@ -188,7 +192,7 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
         )
         in_ranges(body, range(len(own) + 1), workers)
         del body
-    np.sum(totals, axis=0, out=out.reshape(-1))
+    sum_rows(totals, out.reshape(-1))
 
 
 def _forward(
@@ -230,17 +234,20 @@ def _forward(
         del body
 
 
-def _tasks(grid: _Grid, group: range) -> Array:
+def _tasks(grid: _Grid, group: range, are_summed: bool = False) -> Array:
     """Return ranges of outputs, and with each one after another all parts of a group.
 
-    A row has the first output, the end, the first block, the end, and the part's number.
+    A row has the first output, the end, the first block, the end, and the part's number. The shape
+    alone fixes parts that are summed; outputs are computed by themselves.
     """
     parts = MIN_TASKS // -(-grid.outputs // OUTPUTS)
-    blocks = range(group.start, group.stop, max(2, len(group) // max(1, parts)))
-    # The shape alone fixes the parts, which are summed; each output is computed by itself.
+    step = max(2, len(group) // max(1, parts))
     rows, threads = OUTPUTS, num_workers()
-    while rows > MIN_OUTPUTS and -(-grid.outputs // rows) * len(blocks) < 2 * threads:
+    while rows > MIN_OUTPUTS and -(-grid.outputs // rows) * -(-len(group) // step) < 2 * threads:
         rows //= 2
+    if not are_summed and -(-grid.outputs // rows) * -(-len(group) // step) < threads:
+        step = 1
+    blocks = range(group.start, group.stop, step)
     return np.array([
         (first, min(first + rows, grid.outputs), at, min(at + blocks.step, group.stop), part)
         for first in range(0, grid.outputs, rows)
@@ -253,7 +260,8 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
     loop: Any = winograd_input_loop
     channels, number = grid.channels, x.dtype.type
     result = memory.empty(len(group) * SQUARE * (channels * TILES + GAP), number)
-    step = max(8, channels * len(group) // MIN_TASKS)
+    parts = -(-max(MIN_TASKS, _TASKS_OF_THREAD * num_workers()) // len(group))
+    step = max(8, -(-channels // parts))
     tasks = np.array([
         (at, min(at + step, channels), block)
         for block in group

@@ -91,7 +91,7 @@ def _copy_rows(out: Array, array: Array) -> None:
         flats = array.reshape(-1).view(bits), out.reshape(-1).view(bits)
         parallel_for(partial(_flat_loop, *flats), out.size, merge=True)
         return
-    _register()
+    register()
     shape, steps = [*array.shape], [[*each.strides] for each in (array, out)]
     cols = shape.pop()
     while shape and all(each[len(shape) - 1] == cols * array.itemsize for each in steps):
@@ -112,7 +112,7 @@ def copy_bytes(source: int, target: int, nbytes: int) -> None:
 
 
 @functools.cache
-def _register() -> None:
+def register() -> None:
     """Register `copy_bytes` with Numba; comes before loops that call it."""
     from numba import types
     from numba.core import cgutils

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from offgrad import memory
 from offgrad.kernels._arrays import BITS, Array, is_half
@@ -27,6 +28,7 @@ FEW = 1024
 """So many elements NumPy converts as fast."""
 
 _SINGLE = np.dtype(np.float32)
+_FEW_COLUMNS = 8  # of a row: fewer NumPy converts as fast
 _COST = 2  # of an element, in the time that kernels spend on one
 
 converting: set[str] = set()
@@ -35,19 +37,24 @@ converting: set[str] = set()
 
 def convert(source: Array, target: Array) -> None:
     """Write `source`, of any dtype, into `target`, of the same shape and any other dtype."""
-    loop = flats = None
+    loop = None
     if source.size > FEW and backend() == "numba":
         if target.dtype == _SINGLE and is_half(source.dtype):
             loop = from_half(source.dtype)
         elif source.dtype == _SINGLE and is_half(target.dtype):
             loop = to_half(target.dtype)
-        flats = None if loop is None else _flats(source, target)
-    if loop is None or flats is None:
-        with np.errstate(all="ignore"):
-            np.copyto(target, source, casting="unsafe")
-        return
-    a, b = flats
-    parallel_for(partial(loop, a, b), a.size, _COST, merge=True)
+    if loop is not None:
+        flats = _flats(source, target)
+        if flats is not None:
+            parallel_for(partial(loop, *flats), source.size, _COST, merge=True)
+            return
+        rows = _rows(source, target)
+        if rows is not None:
+            body = partial(_by_rows(loop), *rows)
+            parallel_for(body, source.size // rows[2], _COST * rows[2], merge=True)
+            return
+    with np.errstate(all="ignore"):
+        np.copyto(target, source, casting="unsafe")
 
 
 def as_float(array: Array) -> Array:
@@ -119,6 +126,54 @@ def _flats(a: Array, b: Array) -> tuple[Array, Array] | None:
         if not (a.flags.c_contiguous and b.flags.c_contiguous):
             return None
     return a.reshape(-1).view(BITS[a.itemsize]), b.reshape(-1).view(BITS[b.itemsize])
+
+
+def _rows(a: Array, b: Array) -> tuple[Array, Array, int, int, int] | None:
+    """Return two arrays of one shape as bits that `_convert_rows` reads; None if it cannot.
+
+    That is two arrays of one dimension, the columns of a row, and the elements from one row of
+    either to its next.
+    """
+    steps = [(n, s, t) for n, s, t in zip(a.shape, a.strides, b.strides, strict=True) if n > 1]
+    if not a.flags.aligned or not b.flags.aligned or any(min(each) <= 0 for each in steps):
+        return None
+    merged: list[tuple[int, int, int]] = []
+    for size, of_a, of_b in sorted(steps, key=lambda step: step[1]):
+        inner = merged[-1] if merged else (1, 0, 0)
+        if merged and (of_a, of_b) == (inner[0] * inner[1], inner[0] * inner[2]):
+            merged[-1] = inner[0] * size, *inner[1:]
+        else:
+            merged.append((size, of_a, of_b))
+    if len(merged) != 2 or merged[0][1:] != (a.itemsize, b.itemsize):
+        return None
+    (columns, *_), (count, of_a, of_b) = merged
+    if of_a % a.itemsize or of_b % b.itemsize or columns < _FEW_COLUMNS:
+        return None
+    flats = []
+    for array, step in ((a, of_a), (b, of_b)):
+        size = (count - 1) * step // array.itemsize + columns
+        flats.append(as_strided(array, (size,), (array.itemsize,)).view(BITS[array.itemsize]))
+    return *flats, columns, of_a // a.itemsize, of_b // b.itemsize
+
+
+@functools.cache
+def _by_rows(loop: Kernel[..., None]) -> Kernel[..., None]:
+    """Return the loop that converts rows by `loop`, which converts one dimension."""
+    return Kernel(_convert_rows, {"convert_row": loop})
+
+
+def convert_row(*_: Any) -> None:
+    """Convert a row: a loop that `_by_rows` puts in the place of this name."""
+    raise NotImplementedError("compiled loops of rows call others in its place")
+
+
+def _convert_rows(
+    source: Any, target: Any, columns: int, source_step: int, target_step: int,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    for row in range(start, stop):
+        from_, to = row * source_step, row * target_step
+        convert_row(source[from_ : from_ + columns], target[to : to + columns], 0, columns)
 
 
 def from_half(dtype: np.dtype[Any]) -> Kernel[[Array, Array, int, int], None]:

@@ -23,7 +23,7 @@ from offgrad.kernels._arrays import (
 )
 from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
-from offgrad.kernels._parallel import block_items, parallel_for
+from offgrad.kernels._parallel import BLOCK, SHARED_BLOCK, block_items, parallel_for
 
 
 @in_float32("out", "mean", "rstd")
@@ -84,24 +84,19 @@ def layer_norm_backward(
     g, a, m, r = rows(grad), rows(x), flat(mean), flat(rstd)
     w = or_constant(weight, a.shape[1], a, 1)
     count, cols = a.shape
-    step = block_items(cols)
-    blocks = -(-count // step)
-    none = np.empty((0, cols), dtype=a.dtype)
-    d = none if dx is None else rows(dx)
+    cost = cols * BLOCK // SHARED_BLOCK
+    step = block_items(cost)
     parts = -(-min(step, count) // SUM_ROWS)
-    sums = blocks * parts, cols
-    weights = none if dweight is None else np.zeros(sums, dtype=a.dtype)
-    biases = none if dbias is None else np.zeros(sums, dtype=a.dtype)
-
+    sums = np.zeros((2, -(-count // step) * parts, cols), dtype=a.dtype)
+    d = np.empty((0, cols), dtype=a.dtype) if dx is None else rows(dx)
     parallel_for(
-        partial(_layer_norm_backward_loop, g, a, w, m, r, d, weights, biases, step, parts),
+        partial(_layer_norm_backward_loop, g, a, w, m, r, d, sums[0], sums[1], step, parts),
         count,
-        cols,
+        cost,
     )
-    if dweight is not None:
-        sum_axes(weights, (0,), out=dweight)
-    if dbias is not None:
-        sum_axes(biases, (0,), out=dbias)
+    for array, sum_ in ((dweight, sums[0]), (dbias, sums[1])):
+        if array is not None:
+            sum_axes(sum_, (0,), out=array)
 
 
 def _check(x: Array, weight: Array | None, bias: Array | None, mean: Array, rstd: Array) -> None:
@@ -226,35 +221,31 @@ def _layer_norm_backward_loop(
     number = x.dtype.type
     for i in range(start, stop):
         at = start // step * parts + (i - start) // SUM_ROWS
-        g = grad[i]
-        row = x[i]
-        m = number(mean[i])
-        r = number(rstd[i])
+        g, row = grad[i], x[i]
+        dweight, dbias = weights[at], biases[at]
+        m, r = number(mean[i]), number(rstd[i])
+        sum_h = 0.0
+        sum_product = 0.0
+        for first in range(0, row.size, SUM_BLOCK):
+            block = row[first : first + SUM_BLOCK]
+            factors = weight[first : first + SUM_BLOCK]
+            grads = g[first : first + SUM_BLOCK]
+            of_weight = dweight[first : first + SUM_BLOCK]
+            of_bias = dbias[first : first + SUM_BLOCK]
+            part = number(0)
+            product = number(0)
+            for j in range(block.size):
+                normal = (block[j] - m) * r
+                h = grads[j] * factors[j]
+                part += h
+                product += h * normal
+                of_weight[j] += grads[j] * normal
+                of_bias[j] += grads[j]
+            sum_h += part
+            sum_product += product
         if dx.shape[0] > 0:
             d = dx[i]
-            sum_h = 0.0
-            sum_product = 0.0
-            for first in range(0, row.size, SUM_BLOCK):
-                block = row[first : first + SUM_BLOCK]
-                factors = weight[first : first + SUM_BLOCK]
-                grads = g[first : first + SUM_BLOCK]
-                part = number(0)
-                product = number(0)
-                for j in range(block.size):
-                    h = grads[j] * factors[j]
-                    part += h
-                    product += h * ((block[j] - m) * r)
-                sum_h += part
-                sum_product += product
             total = number(sum_h) / number(row.size)
             projection = number(sum_product) / number(row.size)
             for j in range(row.size):
                 d[j] = r * (g[j] * weight[j] - total - (row[j] - m) * r * projection)
-        if weights.shape[0] > 0:
-            dweight = weights[at]
-            for j in range(row.size):
-                dweight[j] += g[j] * ((row[j] - m) * r)
-        if biases.shape[0] > 0:
-            dbias = biases[at]
-            for j in range(row.size):
-                dbias[j] += g[j]

@@ -12,6 +12,7 @@ ACM Transactions on Mathematical Software, 2008.
 from __future__ import annotations
 
 import functools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from offgrad import memory
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._jit import jit
+from offgrad.kernels._parallel import parallel_for
 from offgrad.kernels._product_tiles import VECTORS, vector_shape
 
 
@@ -35,16 +37,17 @@ def pack(matrix: Array, transposed: bool = False) -> Array:
     depth, columns = matrix.shape[::-1] if transposed else matrix.shape
     wide = width(matrix.dtype)
     packed = memory.empty((-(-columns // wide), depth, wide), matrix.dtype)
-    _pack_loop(matrix, transposed, packed)
+    body = partial(_pack_loop, matrix, transposed, packed)
+    parallel_for(body, len(packed), depth * wide, merge=True)
     return packed
 
 
 @jit
-def _pack_loop(matrix: Any, transposed: bool, packed: Any) -> None:
-    panels, depth, wide = packed.shape
+def _pack_loop(matrix: Any, transposed: bool, packed: Any, start: int, stop: int) -> None:
+    _, depth, wide = packed.shape
     columns = matrix.shape[0] if transposed else matrix.shape[1]
     zero = packed.dtype.type(0)
-    for panel in range(panels):
+    for panel in range(start, stop):
         first = panel * wide
         count = min(wide, columns - first)
         if transposed:

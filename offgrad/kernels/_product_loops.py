@@ -39,11 +39,14 @@ _BLOCK_ROWS = 64
 _MIN_TURNED = 6
 """Columns, in vectors, for which it pays to copy a transposed first matrix."""
 
-MIN_ROWS = 96
+MIN_ROWS = 4
 """Rows for which it pays to copy the second matrix."""
 
-MIN_DEPTH = 16
-"""Depth at least: a result of few terms takes as long to write as to compute."""
+MIN_DEPTH = 2
+"""Depth at least."""
+
+MIN_COLUMNS = 6
+"""Columns at least: of fewer, most of a vector would be empty."""
 
 _MIN_NBYTES = 32
 """Bytes of a CPU's vectors; with shorter ones BLAS is as good."""
@@ -59,7 +62,8 @@ def usable(a: Array, b: Array, out: Array, bias: Array | None) -> bool:
         and uses_numba(a, b, out)
         and a.dtype == b.dtype == out.dtype
         and (bias is None or bias.dtype == out.dtype)
-        and out.shape[1] * size >= vector_shape()[0] >= _MIN_NBYTES
+        and out.shape[1] >= MIN_COLUMNS
+        and vector_shape()[0] >= _MIN_NBYTES
         and out.strides[1] == size
         and all(each % size == 0 <= each for each in (*a.strides, *b.strides, *out.strides))
     )

@@ -11,6 +11,7 @@ for float16, both factors become float32, and the result is rounded once.
 
 from __future__ import annotations
 
+import functools
 from math import prod
 
 import ml_dtypes
@@ -41,8 +42,11 @@ MIN_TILES = 8
 _MIN_RANGE = 1 << 18
 """Multiplications of a range of small products of a batch."""
 
-_LONG = 512
-"""Rows of a tile for which the compiled loop hardly notices that it copies the other matrix."""
+_PACKING = 16
+"""Multiplications of a compiled loop in the time that it takes to copy an element."""
+
+_LATE = 0.25
+"""The part of a tile's time by which one thread comes later than the others."""
 
 _PER_ELEMENT = 16
 """Multiplications in the time that kernels spend on an element."""
@@ -116,18 +120,36 @@ def tile_shape(
         height, width = (half, width) if height == longer else (height, half)
 
 
-def _compiled_tile_shape(rows: int, columns: int, inner: int, count: int) -> tuple[int, int]:
-    """As `tile_shape`, for `count` products by a compiled loop.
+@functools.lru_cache(maxsize=4096)
+def compiled_tile_shape(
+    rows: int, columns: int, inner: int, count: int, threads: int, unit: int = 16
+) -> tuple[int, int]:
+    """Return the tiles of `count` products by a compiled loop, so that threads end together.
 
-    Its bits depend on no tiles, so threads decide; and they share tiles without the GIL.
+    Its bits depend on no tiles, so threads decide; and they share tiles without the GIL. Of all
+    grids with up to two tiles for each thread, the shortest time of the slowest thread, with a
+    share of a tile for one that comes late. Heights and widths are multiples of `unit`.
     """
-    threads = num_workers()
     if threads == 1 or count >= 4 * threads:
         return rows, columns
-    # Long tiles cost little, and shorten the wait for a thread that got no core.
-    tiles = 2 * threads if rows >= 2 * threads * _LONG or count > 1 else threads
-    side = max(rows, columns)
-    return tile_shape(rows, columns, inner, -(-tiles // count), side, MIN_SIDE // 2, MIN_COST // 4)
+    best = rows, columns
+    shortest = None
+    for down in range(1, 2 * threads + 1):
+        height = _rounded(rows, down, unit)
+        for across in range(1, 2 * threads // down + 1):
+            width = _rounded(columns, across, unit)
+            tiles = count * -(-rows // height) * -(-columns // width)
+            if tiles > count and height * width * inner < MIN_COST // 4:
+                break
+            one = inner * (height * width + _PACKING * (height + width))
+            time = one * (-(-tiles // threads) + _LATE)
+            if shortest is None or time < shortest:
+                best, shortest = (height, width), time
+    return best
+
+
+def _rounded(size: int, parts: int, unit: int) -> int:
+    return min(size, -(-size // (parts * unit)) * unit)
 
 
 def _one(a: Array, b: Array, out: Array, bias: Array | None) -> None:
@@ -161,7 +183,8 @@ def _in_tiles(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     """Write [outer, inner] products of matrices by a compiled loop."""
     outer, inner, rows, columns = out.shape
     count, depth = outer * inner, a.shape[3]
-    height, width = _compiled_tile_shape(rows, columns, depth, count)
+    unit = 32 if is_half(out.dtype) else 16
+    height, width = compiled_tile_shape(rows, columns, depth, count, num_workers(), unit)
     tiles = count * -(-rows // height) * -(-columns // width)
     make_body = bfloat16_tiles_body if is_half(out.dtype) else tiles_body
     step = max(1, _MIN_RANGE // (height * width * depth))

@@ -14,7 +14,7 @@ from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, is_half, rows
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
 from offgrad.kernels._halves import as_float, convert, in_float32
 from offgrad.kernels._jit import inlined, jit, uses_numba
-from offgrad.kernels._parallel import BLOCK, block_items, parallel_for
+from offgrad.kernels._parallel import BLOCK, SHARED_BLOCK, block_items, parallel_for
 
 Reduce = Callable[..., Any]
 
@@ -279,6 +279,7 @@ def _of_columns(write: Any, row: Array, result: Array, grad: Array, out: Array) 
     return lambda i, j: write(row[i:j], result, grad, out[i:j])
 
 
+@in_float32("out")
 def sum_rows(x: Array, out: Array) -> None:
     """Write the sum of x's rows into `out`: x [..., C], out [C]; 0 without rows.
 
@@ -295,19 +296,29 @@ def sum_rows(x: Array, out: Array) -> None:
         _sum_rows_numpy(a, out)
         return
     if count <= SUM_ROWS:
-        out[...] = 0
-        _sum_rows_loop(a, out.reshape(1, cols), 1, 0, 0, count)
+        parallel_for(partial(_sum_columns_loop, a, out), cols, count, merge=True)
         return
-    step = block_items(cols)
+    cost = cols * BLOCK // SHARED_BLOCK
+    step = block_items(cost)
     parts = -(-min(step, count) // SUM_ROWS)
     sums = np.zeros((-(-count // step) * parts, cols), dtype=out.dtype)
-    parallel_for(partial(_sum_rows_loop, a, sums, step, parts), count, cols)
+    parallel_for(partial(_sum_rows_loop, a, sums, step, parts), count, cost)
     _arrays.sum_axes(sums, (0,), out=out)
 
 
 @np.errstate(all="ignore")
 def _sum_rows_numpy(x: Array, out: Array) -> None:
-    out[...] = _arrays.sum_axes(as_float(x), (0,))
+    out[...] = _arrays.sum_axes(x, (0,))
+
+
+@jit
+def _sum_columns_loop(x: Any, out: Any, start: int, stop: int) -> None:
+    total = out[start:stop]
+    total[:] = 0
+    for i in range(x.shape[0]):
+        row = x[i, start:stop]
+        for j in range(row.size):
+            total[j] += row[j]
 
 
 @jit

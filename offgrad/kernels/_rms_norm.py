@@ -23,7 +23,7 @@ from offgrad.kernels._arrays import (
 )
 from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
-from offgrad.kernels._parallel import block_items, parallel_for
+from offgrad.kernels._parallel import BLOCK, SHARED_BLOCK, block_items, parallel_for
 
 
 @in_float32("out", "rstd")
@@ -69,7 +69,8 @@ def rms_norm_backward(
     g, a, r = rows(grad), rows(x), flat(rstd)
     w = or_constant(weight, a.shape[1], a, 1)
     count, cols = a.shape
-    step = block_items(cols)
+    cost = cols * BLOCK // SHARED_BLOCK
+    step = block_items(cost)
     none = np.empty((0, cols), dtype=a.dtype)
     d = none if dx is None else rows(dx)
     parts = -(-min(step, count) // SUM_ROWS)
@@ -77,7 +78,7 @@ def rms_norm_backward(
     parallel_for(
         partial(_rms_norm_backward_loop, g, a, w, r, d, sums, step, parts),
         count,
-        cols,
+        cost,
     )
     if dweight is not None:
         sum_axes(sums, (0,), out=dweight)

@@ -11,8 +11,9 @@ import numpy as np
 from offgrad.kernels._along_dim import gather, scatter_add
 from offgrad.kernels._arrays import Array
 from offgrad.kernels._chunks import in_chunks
+from offgrad.kernels._copy import copy_bytes, register
 from offgrad.kernels._embedding import embedding_backward
-from offgrad.kernels._jit import uses_numba
+from offgrad.kernels._jit import backend, jit, uses_numba
 from offgrad.kernels._parallel import BLOCK, parallel_for
 
 _MIN_NBYTES = 64
@@ -44,14 +45,26 @@ def take_rows(x: Array, index: Array, dim: int, out: Array) -> None:
         at = np.where(flat < 0, flat + length, flat) if flat.min() < 0 else flat
         gather(table, at, 1, target)
         return
-    # Not the mode "raise", which makes a second copy; "wrap" counts from the end as NumPy does.
-    take = partial(np.take, axis=1, mode="wrap")
-    if planes > 1:
-        parallel_for(
-            lambda a, b: take(table[a:b], flat, out=target[a:b]), planes, flat.size * inner
-        )
-    else:
-        parallel_for(lambda a, b: take(table, flat[a:b], out=target[:, a:b]), flat.size, inner)
+    if backend() != "numba":
+        # Not the mode "raise", which makes a second copy; "wrap" counts from the end as NumPy does.
+        np.take(table, flat, axis=1, out=target, mode="wrap")
+        return
+    register()
+    addresses, nbytes = (table.ctypes.data, target.ctypes.data), inner * x.itemsize
+    rows = flat.astype(np.int64, copy=False)
+    body = partial(_take_rows_loop, addresses, rows, length, nbytes)
+    parallel_for(body, planes * flat.size, inner, merge=True)
+
+
+@jit
+def _take_rows_loop(
+    addresses: Any, index: Any, length: int, nbytes: int, start: int, stop: int
+) -> None:
+    source, target = addresses
+    for item in range(start, stop):
+        plane, at = item // index.size, index[item % index.size]
+        row = plane * length + (at if at >= 0 else at + length)
+        copy_bytes(source + row * nbytes, target + item * nbytes, nbytes)
 
 
 def add_rows(source: Array, index: Array, dim: int, out: Array) -> None:

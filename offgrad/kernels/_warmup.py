@@ -16,7 +16,7 @@ import numpy as np
 
 from offgrad import kernels
 from offgrad.kernels import _jit
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import SUM_ROWS, Array
 from offgrad.kernels._elementary import LOOPS
 from offgrad.kernels._shared_ranges import Cells
 from offgrad.kernels._waiting import prepare
@@ -151,6 +151,11 @@ def _copy_turned_rows(x: Array) -> None:
     kernels.copy_into(source.copy(), source[:, ::-1])
 
 
+def _take_rows(x: Array) -> None:
+    table, index = np.ones((2, 512), x.dtype), np.zeros(300, np.int64)
+    kernels.take_rows(table, index, 0, np.empty((index.size, 512), x.dtype))
+
+
 def _difference_loss(x: Array) -> None:
     values = _large(x)
     kernels.mse().total(values, values)
@@ -185,6 +190,8 @@ def _halves(x: Array) -> None:
         kernels.matmul(side, side, side.copy())
         kernels.convert(side, np.empty(side.shape, x.dtype))
         kernels.convert(np.ones(side.shape, x.dtype), side)
+        kernels.convert(side[:, 1:], np.empty((128, 127), x.dtype))
+        kernels.convert(np.ones((128, 127), x.dtype), side[:, 1:])
         large = np.ones((600, 512), dtype)
         for other in (large, np.ones((), np.float32)):
             kernels.elementwise(np.add, large.copy(), large, other)
@@ -458,7 +465,10 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "GELU backward": _elementwise(kernels.gelu_backward, 2),
     "embedding backward": lambda x: kernels.embedding_backward(x, _target(x), x.copy()),
     "dropout": _elementwise(kernels.dropout, 1, 0.5, 0),
-    "sum of rows": lambda x: kernels.sum_rows(x, x[0].copy()),
+    "sum of rows": _all(
+        lambda x: kernels.sum_rows(x, x[0].copy()),
+        lambda x: kernels.sum_rows(np.zeros((SUM_ROWS + 1, 1), x.dtype), np.zeros(1, x.dtype)),
+    ),
     "SGD": _sgd,
     "norm of gradients": lambda x: kernels.sum_of_squares([[x]]),
     "clipping of gradients": lambda x: kernels.scale_all([x.copy()], 0.5),
@@ -488,6 +498,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "log-softmax backward": _elementwise(kernels.log_softmax_backward, 2),
     "copy of a transpose": _copy,
     "copy of rows": _copy_rows,
+    "rows of a table": _take_rows,
     "copy of turned rows": _copy_turned_rows,
     "cumulative sum of rows": lambda x: kernels.cumsum(_large(x), _large(x), 1),
     "cumulative sum of columns": lambda x: kernels.cumsum(_large(x), _large(x), 0),
