@@ -9,7 +9,6 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
-from offgrad_storage.interrupts import MaskedLock
 
 from offgrad.autograd import grad_mode
 from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
@@ -37,7 +36,8 @@ Hooks: TypeAlias = dict[int, Callable[..., Any]]
 _sequence = itertools.count(1)
 # Two threads must not create two nodes for one leaf, nor two locks for one node. Re-entrant: a
 # garbage collection may run a user's finalizer while it is held.
-_creation_lock = MaskedLock(reentrant=True)
+_creation_lock = RLock()
+_across_forks = forks.LockOfForks(lambda: _creation_lock)
 
 
 def end_pass() -> None:

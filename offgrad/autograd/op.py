@@ -312,6 +312,18 @@ class Op(Node):
                 return SavedTensor(view, self, slot, _NO_EDGE, False, True)
         return SavedTensor(wrap(array), self, slot, _NO_EDGE, False, True)
 
+    def is_plain(self, grad: Any) -> bool:
+        """Whether `backward` may compute with the arrays of `grad` and of saved tensors, which it
+        holds meanwhile: nothing is recorded, and nobody looks at its operations.
+        """
+        return not (
+            self._on_arrays
+            or _modes.grad_enabled
+            or _observers
+            or meters
+            or type(grad._array) is not _ndarray
+        )
+
     def run(self, grads: Grads) -> Grads:
         """Run `backward`."""
         if self._on_meta:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from offgrad import memory
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import Array, address_of
 from offgrad.kernels._attention_loops import attention_backward_loop, attention_loop, register
 from offgrad.kernels._attention_tiles import Dropout
 from offgrad.kernels._jit import uses_numba
@@ -74,7 +74,7 @@ def forward(
         *_rule(dropout, number),
         added,
         strides,
-        space.ctypes.data,
+        address_of(space),
         share,
     )
     parallel_for(body, heads, _head_cost(q, v), merge=True, workers=workers)
@@ -125,7 +125,7 @@ def backward(
         *_rule(dropout, number),
         added,
         strides,
-        space.ctypes.data,
+        address_of(space),
         share,
     )
     parallel_for(body, heads, _head_cost(q, v), merge=True, workers=workers)
@@ -167,8 +167,8 @@ def _rooms(count: int, sizes: tuple[int, ...], number: Any, workers: int) -> tup
 
 def _readable(array: Array) -> Array:
     """Return `array`, or a copy whose rows are contiguous."""
-    size = array.itemsize
-    if array.strides[3] == size and all(each >= 0 == each % size for each in array.strides):
+    size, (batch, head, row, column) = array.itemsize, array.strides
+    if column == size and min(batch, head, row) >= 0 == batch % size + head % size + row % size:
         return array
     return memory.contiguous(array)
 
@@ -182,7 +182,7 @@ def _writable(array: Array) -> Array:
 
 def _addresses(*arrays: Array | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the arrays' addresses, 0 for None, and the elements between batches, heads, rows."""
-    addresses = tuple([0 if each is None else each.ctypes.data for each in arrays])
+    addresses = tuple([0 if each is None else address_of(each) for each in arrays])
     strides = [
         0 if each is None else each.strides[axis] // each.itemsize
         for each in arrays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,10 +27,11 @@ class Dropout:
     threshold: np.uint64
     scale: float
 
-    @classmethod
-    def of(cls, p: float, seed: int, offset: int) -> Dropout:
+    @staticmethod
+    @functools.lru_cache(maxsize=64)
+    def of(p: float, seed: int, offset: int) -> Dropout:
         """The rule for probability `p`, as `kernels.dropout` applies it."""
-        return cls(stream_key(seed), offset, *keep_rule(p))
+        return Dropout(stream_key(seed), offset, *keep_rule(p))
 
 
 def softmax_tile(

@@ -23,7 +23,9 @@ arXiv:1803.10986.
 
 from __future__ import annotations
 
+import functools
 from functools import partial
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -65,6 +67,8 @@ MIN_OUTPUTS = 16
 
 MIN_TASKS = 16
 """Parts of a group, for the threads of an ordinary machine."""
+
+_LINE = 16  # elements, of a line of the cache
 
 _TASKS_OF_THREAD = 6
 """Parts of a group's transforms for each thread, so that all end at about the same time."""
@@ -163,16 +167,15 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     tile = most, lanes = _tile(large)
     zeros, lines = np.zeros(VECTORS * lanes, number), -(-grid.channels // most) * most
     groups = grid.groups()
-    tasks = [_tasks(grid, group, are_summed=True) for group in groups]
+    threads = num_workers()
+    tasks = [_tasks(grid, group, threads, are_summed=True) for group in groups]
     workers = num_workers(max(map(len, tasks)))
     totals = np.zeros((max(int(each[-1, 4]) for each in tasks) + 1, out.size), number)
     rows = min(OUTPUTS, grid.outputs)
     line = -(-rows // lanes) * lanes
     scratch = (
         *_planes(workers, number),
-        memory.empty((workers, rows * PITCH), number),
-        memory.empty((workers, 2 * lanes * line), number),
-        memory.empty((workers, SQUARE * lines * line), number),
+        *_rooms(workers, number, rows * PITCH, 2 * lanes * line, SQUARE * lines * line),
     )
     for group, own in zip(groups, tasks, strict=True):
         body = partial(
@@ -201,7 +204,8 @@ def _forward(
     _register()
     loop: Any = winograd_output_loop
     number, groups = x.dtype.type, grid.groups()
-    tasks = [_tasks(grid, group) for group in groups]
+    threads = num_workers()
+    tasks = [_tasks(grid, group, threads) for group in groups]
     workers = num_workers(max(map(len, tasks)))
     tile = most, lanes = _tile(x)
     zeros = np.zeros(VECTORS * lanes, number)
@@ -209,8 +213,12 @@ def _forward(
     rows = min(OUTPUTS, grid.outputs)
     scratch = (
         *_planes(workers, number),
-        memory.empty((workers, SQUARE * rows * (grid.channels + GAP)), number),
-        memory.empty((workers, -(-rows // most) * most * PITCH), number),
+        *_rooms(
+            workers,
+            number,
+            SQUARE * rows * (grid.channels + GAP),
+            -(-rows // most) * most * PITCH,
+        ),
     )
     for group, own in zip(groups, tasks, strict=True):
         body = partial(
@@ -234,7 +242,8 @@ def _forward(
         del body
 
 
-def _tasks(grid: _Grid, group: range, are_summed: bool = False) -> Array:
+@functools.lru_cache(maxsize=1024)
+def _tasks(grid: _Grid, group: range, threads: int, are_summed: bool = False) -> Array:
     """Return ranges of outputs, and with each one after another all parts of a group.
 
     A row has the first output, the end, the first block, the end, and the part's number. The shape
@@ -242,7 +251,7 @@ def _tasks(grid: _Grid, group: range, are_summed: bool = False) -> Array:
     """
     parts = MIN_TASKS // -(-grid.outputs // OUTPUTS)
     step = max(2, len(group) // max(1, parts))
-    rows, threads = OUTPUTS, num_workers()
+    rows = OUTPUTS
     while rows > MIN_OUTPUTS and -(-grid.outputs // rows) * -(-len(group) // step) < 2 * threads:
         rows //= 2
     if not are_summed and -(-grid.outputs // rows) * -(-len(group) // step) < threads:
@@ -260,13 +269,7 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
     loop: Any = winograd_input_loop
     channels, number = grid.channels, x.dtype.type
     result = memory.empty(len(group) * SQUARE * (channels * TILES + GAP), number)
-    parts = -(-max(MIN_TASKS, _TASKS_OF_THREAD * num_workers()) // len(group))
-    step = max(8, -(-channels // parts))
-    tasks = np.array([
-        (at, min(at + step, channels), block)
-        for block in group
-        for at in range(0, channels, step)
-    ])  # fmt: skip
+    tasks = _transform_tasks(channels, group, num_workers())
     workers = num_workers(len(tasks))
     body = partial(
         loop,
@@ -283,6 +286,25 @@ def _transforms(grid: _Grid, x: Array, group: range) -> Array:
     )
     in_ranges(body, range(len(tasks) + 1), workers)
     return result
+
+
+@functools.lru_cache(maxsize=1024)
+def _transform_tasks(channels: int, group: range, threads: int) -> Array:
+    """Return parts of a group's transforms: the first channel, the end, and the block."""
+    parts = -(-max(MIN_TASKS, _TASKS_OF_THREAD * threads) // len(group))
+    step = -(-channels // (8 * parts)) * 8
+    return np.array([
+        (at, min(at + step, channels), block)
+        for block in group
+        for at in range(0, channels, step)
+    ])  # fmt: skip
+
+
+def _rooms(workers: int, number: Any, *sizes: int) -> list[Array]:
+    """Return arrays [workers, size] of one piece of memory, for each of `sizes`, rounded up."""
+    ends = [*accumulate([-(-size // _LINE) * _LINE * workers for size in sizes], initial=0)]
+    whole = memory.empty(ends[-1], number)
+    return [whole[at:end].reshape(workers, -1) for at, end in pairwise(ends)]
 
 
 def _planes(workers: int, number: Any) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from offgrad.kernels._arrays import BITS, Array
+from offgrad.kernels._arrays import BITS, Array, address_of
 from offgrad.kernels._jit import backend, jit
 from offgrad.kernels._parallel import BLOCK, parallel_for
 
@@ -100,7 +100,7 @@ def _copy_rows(out: Array, array: Array) -> None:
     rows = shape.pop() if shape else 1
     row_steps = [each[len(shape)] for each in steps]
     blocks = [_offsets(shape, each[: len(shape)]) for each in steps]
-    addresses = array.ctypes.data, out.ctypes.data
+    addresses = address_of(array), address_of(out)
     rest = *blocks, *row_steps, rows, cols * array.itemsize
     loop: Any = partial(_rows_loop, addresses, *rest)
     parallel_for(loop, rows * blocks[0].size, cols, merge=True)

@@ -7,6 +7,7 @@ sums over blocks of the depth: the bits depend on nothing else, and not on the t
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +17,7 @@ import numpy as np
 
 from offgrad.kernels import _array_tables
 from offgrad.kernels._array_tables import array_at
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import Array, address_of
 from offgrad.kernels._jit import inlined, jit, uses_numba
 from offgrad.kernels._product_tiles import (
     VECTORS,
@@ -91,13 +92,18 @@ def tiles_body(
     return partial(
         product_loop,
         (*a.shape[1:], out.shape[3], vector_shape()[1], lanes, *tile),
-        tuple([stride // size for stride in strides]),
-        (a.ctypes.data, b.ctypes.data, out.ctypes.data),
+        _elements(strides, size),
+        (address_of(a), address_of(b), address_of(out)),
         start,
         *_scratch.memory(workers),
         size,
         number(0),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
+    return tuple([stride // size for stride in strides])
 
 
 class _Scratch(threading.local):

@@ -70,6 +70,9 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         elementwise(np.multiply, out, a, b)
     elif is_small or out.dtype not in _DTYPES:
         np.matmul(a, b, out=out)
+    elif out.ndim == 2:
+        _one(a, b, out, bias)
+        return
     elif (count := prod(out.shape[:-2])) == 1:
         _one(a.reshape(a.shape[-2:]), b.reshape(b.shape[-2:]), out.reshape(out.shape[-2:]), bias)
         return
@@ -120,7 +123,6 @@ def tile_shape(
         height, width = (half, width) if height == longer else (height, half)
 
 
-@functools.lru_cache(maxsize=4096)
 def compiled_tile_shape(
     rows: int, columns: int, inner: int, count: int, threads: int, unit: int = 16
 ) -> tuple[int, int]:
@@ -183,14 +185,21 @@ def _in_tiles(a: Array, b: Array, out: Array, bias: Array | None) -> None:
     """Write [outer, inner] products of matrices by a compiled loop."""
     outer, inner, rows, columns = out.shape
     count, depth = outer * inner, a.shape[3]
-    unit = 32 if is_half(out.dtype) else 16
-    height, width = compiled_tile_shape(rows, columns, depth, count, num_workers(), unit)
+    make_body, unit = (bfloat16_tiles_body, 32) if is_half(out.dtype) else (tiles_body, 16)
+    tile, bounds, workers = _tiling(rows, columns, depth, count, num_workers(), unit)
+    in_ranges(make_body(a, b, out, bias, tile, workers), bounds, workers)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tiling(
+    rows: int, columns: int, depth: int, count: int, threads: int, unit: int
+) -> tuple[tuple[int, int], tuple[int, ...], int]:
+    """Return the tiles' shape, the bounds of their ranges, and the threads for these."""
+    height, width = compiled_tile_shape(rows, columns, depth, count, threads, unit)
     tiles = count * -(-rows // height) * -(-columns // width)
-    make_body = bfloat16_tiles_body if is_half(out.dtype) else tiles_body
     step = max(1, _MIN_RANGE // (height * width * depth))
-    bounds = [*range(0, tiles, step), tiles]
-    workers = num_workers(len(bounds) - 1)
-    in_ranges(make_body(a, b, out, bias, (height, width), workers), bounds, workers)
+    bounds = *range(0, tiles, step), tiles
+    return (height, width), bounds, max(1, min(threads, len(bounds) - 1))
 
 
 def _batch(a: Array, b: Array, out: Array, count: int, cost: int) -> None:

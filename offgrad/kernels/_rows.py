@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._along_dim import gather, scatter_add
-from offgrad.kernels._arrays import Array
+from offgrad.kernels._arrays import Array, address_of
 from offgrad.kernels._chunks import in_chunks
 from offgrad.kernels._copy import copy_bytes, register
 from offgrad.kernels._embedding import embedding_backward
@@ -50,7 +50,7 @@ def take_rows(x: Array, index: Array, dim: int, out: Array) -> None:
         np.take(table, flat, axis=1, out=target, mode="wrap")
         return
     register()
-    addresses, nbytes = (table.ctypes.data, target.ctypes.data), inner * x.itemsize
+    addresses, nbytes = (address_of(table), address_of(target)), inner * x.itemsize
     rows = flat.astype(np.int64, copy=False)
     body = partial(_take_rows_loop, addresses, rows, length, nbytes)
     parallel_for(body, planes * flat.size, inner, merge=True)

@@ -159,12 +159,14 @@ class MetaArray(np.ndarray[Any, Any]):
     def copy(self, order: Any = "C") -> "MetaArray":
         return meta_like(self) if order in ("K", "A") else meta_empty(self.shape, self.dtype)
 
-    def reshape(self, *shape: Any, order: Any = "C", **_: Any) -> "MetaArray":
+    def reshape(self, *shape: Any, order: Any = "C", copy: bool | None = None) -> "MetaArray":
         sizes: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
         try:
             view: Any = super().reshape(sizes, order=order, copy=False)
             return as_meta(view)
         except ValueError:
+            if copy is False:
+                raise
             sizes = tuple([int(each) for each in sizes])
             if -1 in sizes:
                 rest = -prod(sizes)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from offgrad import kernels, memory
+from offgrad.autograd.float_errors import ignore_float_errors, restore_float_errors
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.autocast import lower_precision
 from offgrad.ops._core.broadcasting import (
     conj,
@@ -72,8 +73,36 @@ class LinearWithoutBias(Op):
 
     def backward(self, grad: "Tensor") -> Any:
         """dx = G W, dW = G^H x."""
+        if self.is_plain(grad):
+            return self.gradients(grad, False, *self.needs_input_grad)[1:]
         rows = grad.reshape(prod(self.shape[:-1]), self.columns)
         return self.factors(rows, *self.needs_input_grad)
+
+    def gradients(
+        self, grad: "Tensor", need_bias: bool, need_x: bool, need_weight: bool
+    ) -> "tuple[Tensor | None, ...]":
+        """Return the gradients of the bias, x and W without an operation for each of its steps."""
+        rows = self._matrix(grad._array, self.columns)
+        found: list[Tensor | None] = [None, None, None]
+        previous = ignore_float_errors()
+        try:
+            if need_bias:
+                found[0] = wrap(sum_of_rows(rows))
+            if need_weight:
+                x = conj(self.saved(self.rows))
+                found[2] = wrap(product(rows.T, self._matrix(x._array, self.shape[-1])))
+                del x  # perhaps recomputed: it makes room for the next product
+            if need_x:
+                weight = conj(self.saved("mat2"))
+                found[1] = wrap(product(rows, weight._array).reshape(self.shape))
+        finally:
+            restore_float_errors(previous)
+        return tuple(found)
+
+    def _matrix(self, array: Array, columns: int) -> Array:
+        if array.ndim == 2:
+            return array
+        return memory.contiguous(array).reshape(prod(self.shape[:-1]), columns)
 
     def factors(self, rows: "Tensor", need_x: bool, need_weight: bool) -> Any:
         """Return the gradients of x and W from the rows of the incoming gradient."""
@@ -116,11 +145,20 @@ class Linear(LinearWithoutBias):
     def backward(self, grad: "Tensor") -> Any:
         """dx = G W, dW = G^H x, db = sum of G over rows."""
         need_bias, need_x, need_weight = self.needs_input_grad
+        if self.is_plain(grad):
+            return self.gradients(grad, need_bias, need_x, need_weight)
         rows = grad.reshape(prod(self.shape[:-1]), self.columns)
         return (
             SumRows.compute(rows) if need_bias else None,
             *self.factors(rows, need_x, need_weight),
         )
+
+
+def sum_of_rows(x: Array) -> Array:
+    """Return the sum of the rows of a matrix, in tensor memory."""
+    out = memory.empty(x.shape[1], x.dtype)
+    kernels.sum_rows(memory.contiguous(x), out)
+    return out
 
 
 class SumRows(Op):
@@ -130,9 +168,7 @@ class SumRows(Op):
 
     def forward(self, x: Array) -> Array:
         self.self_sym_sizes = x.shape
-        out = memory.empty(x.shape[1], x.dtype)
-        kernels.sum_rows(memory.contiguous(x), out)
-        return out
+        return sum_of_rows(x)
 
     def backward(self, grad: "Tensor") -> Any:
         return grad.expand(self.self_sym_sizes)

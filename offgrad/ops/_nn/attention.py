@@ -202,7 +202,9 @@ def scaled_dot_product_attention(
         )
     if enable_gqa:
         k, v = _repeat_heads(q, k, where), _repeat_heads(q, v, where)
-    batch = np.broadcast_shapes(*(each._array.shape[:-2] for each in (q, k, v)))
+    batch = q._array.shape[:-2]
+    if not batch == k._array.shape[:-2] == v._array.shape[:-2]:
+        batch = np.broadcast_shapes(*(each._array.shape[:-2] for each in (q, k, v)))
     q, k, v = (_heads(each, batch) for each in (q, k, v))
     mask = None if attn_mask is None else _mask(attn_mask, batch, q, k, where)
     # Of heads without width all scores are 0, whatever the factor.

@@ -49,7 +49,7 @@ class View(Op):
 
     def forward(self, x: Array, shape: tuple[int, ...]) -> Array:
         self.self_sym_sizes = x.shape
-        return np.reshape(x, shape, copy=False)
+        return x.reshape(shape, copy=False)
 
     def backward(self, grad: "Tensor") -> Any:
         return grad.reshape(self.self_sym_sizes)
@@ -194,7 +194,7 @@ def _reinterpret(input: "Tensor", dtype: np.dtype[Any]) -> "Tensor":
 def _try_view(input: "Tensor", shape: tuple[int, ...]) -> "Tensor | None":
     if not input._array.flags.c_contiguous:
         try:
-            np.reshape(input._array, shape, copy=False)
+            input._array.reshape(shape, copy=False)
         except ValueError:
             return None
     return View.apply(input, shape=shape)

@@ -1,7 +1,7 @@
 """Splitting tensors: operations with several views as results."""
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,10 +33,12 @@ __all__ = [
 
 
 def _pieces(x: Array, lengths: Sequence[int], dim: int) -> tuple[Array, ...]:
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    before = (slice(None),) * dim
     return tuple(
-        x[index_along(dim, slice(end - length, end))]
-        for end, length in zip(ends, lengths, strict=True)
+        [
+            x[(*before, slice(end - length, end))]
+            for end, length in zip(accumulate(lengths), lengths, strict=True)
+        ]
     )
 
 

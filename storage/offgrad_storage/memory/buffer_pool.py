@@ -126,7 +126,8 @@ class BufferPool:
             MemoryError: the system has no more, or the capacity is reached.
         """
         dtype = np.dtype(dtype)
-        shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(shape)
+        if type(shape) is not tuple:
+            shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
         if dtype.hasobject:
             raise TypeError(f"a buffer takes dtypes without Python objects, got {dtype}")
         nbytes = math.prod(shape) * dtype.itemsize
@@ -220,30 +221,35 @@ class BufferPool:
 
     def _settle(self) -> None:
         """Take back the blocks of arrays that have died."""
-        if not self._dead:
-            return
-        with masked:
-            while self._dead:
-                try:
-                    reference = self._dead.popleft()
-                except IndexError:  # another thread took the last one
-                    return
-                block = self._live.pop(reference, None)
-                if block is not None:  # it is if there was no memory for it
-                    self._returned += 1
-                    block.returned = self._returned
-                    self._free[block.nbytes].append(block)
+        if self._dead:
+            with masked:
+                self._take_back()
+
+    def _take_back(self) -> None:
+        while self._dead:
+            try:
+                reference = self._dead.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            block = self._live.pop(reference, None)
+            if block is not None:  # it is if there was no memory for it
+                self._returned += 1
+                block.returned = self._returned
+                self._free[block.nbytes].append(block)
 
     def _take(self, lease: _Lease, size: int) -> Block:
         """Give ``lease`` a block until it dies."""
-        self._settle()
         reference = DeathRef(lease, self._on_death)
-        free = self._free.get(size)
-        if free is None:
-            free = self._free.setdefault(size, deque())
-        if free:
-            with masked, contextlib.suppress(IndexError):  # another thread took the last one
+        with masked:
+            self._take_back()
+            free = self._free.get(size)
+            if free is None:
+                free = self._free.setdefault(size, deque())
+            try:
                 block = free.pop()
+            except IndexError:  # there is none, or another thread took the last one
+                pass
+            else:
                 self._takes += 1
                 lease.block = self._live[reference] = block
                 block.used_nbytes = lease.nbytes
