@@ -37,7 +37,22 @@ _sequence = itertools.count(1)
 # Two threads must not create two nodes for one leaf, nor two locks for one node. Re-entrant: a
 # garbage collection may run a user's finalizer while it is held.
 _creation_lock = RLock()
-_across_forks = forks.LockOfForks(lambda: _creation_lock)
+
+
+class _Creation:
+    """Renews the lock in a forked child: its holder may not exist there. A fork does not take it,
+    since threads pass it on without a pause.
+    """
+
+    lock = None
+
+    def forget_other_threads(self) -> None:
+        global _creation_lock
+        _creation_lock = RLock()
+
+
+_creation = _Creation()
+forks.forkables.add(_creation)
 
 
 def end_pass() -> None:

@@ -31,7 +31,7 @@ import numpy as np
 from offgrad_storage.interrupts import MaskedLock, interruptible
 
 from offgrad.kernels import _range_driver
-from offgrad.memory.forks import Lock, LockOfForks
+from offgrad.memory.forks import Lock, forkables
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,6 +47,21 @@ _helpers: dict[Callable[..., Any], Callable[..., Any]] = {}
 _registered = 0
 
 
+class _AcrossForks:
+    """A lock that a fork takes, so that no import and no compilation is half done in the child."""
+
+    def __init__(self, lock: Callable[[], Lock]) -> None:
+        self._lock = lock
+
+    @property
+    def lock(self) -> Lock:
+        """The lock."""
+        return self._lock()
+
+    def forget_other_threads(self) -> None:
+        """Nothing: the thread that forked holds the lock."""
+
+
 def _numba_lock() -> Lock:
     """Return the lock that Numba holds while it compiles."""
     module = sys.modules.get("numba.core.compiler_lock")
@@ -54,8 +69,9 @@ def _numba_lock() -> Lock:
     return lock
 
 
-# No import and no compilation is half done in a forked child.
-_across_forks = (LockOfForks(_numba_lock), LockOfForks(lambda: _lock))
+_across_forks = (_AcrossForks(_numba_lock), _AcrossForks(lambda: _lock))
+for _each in _across_forks:
+    forkables.add(_each)
 
 
 def backend() -> str:

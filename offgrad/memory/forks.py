@@ -9,7 +9,6 @@ Attributes:
 
 import os
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 from offgrad_storage.interrupts import masked
@@ -21,7 +20,7 @@ _POLL_SECONDS = 0.0005
 
 
 class Lock(Protocol):
-    """A MaskedLock, or another lock with these methods."""
+    """A MaskedLock, or a lock of another library."""
 
     def acquire(self, *, blocking: bool = True) -> bool:
         """Take the lock; return whether it was taken."""
@@ -46,28 +45,6 @@ class Forkable(Protocol):
 
 count = 0
 forkables: WeakRegistry[Forkable] = WeakRegistry()
-
-
-class LockOfForks:
-    """A lock that forks take, so that what its holders do is not half done in the child.
-
-    Args:
-        lock: returns the lock.
-    """
-
-    def __init__(self, lock: Callable[[], Lock]) -> None:
-        self._lock = lock
-        forkables.add(self)
-
-    @property
-    def lock(self) -> Lock:
-        """The lock."""
-        return self._lock()
-
-    def forget_other_threads(self) -> None:
-        """Nothing: the thread that forked holds the lock."""
-
-
 _taken: list[Lock] = []
 
 
