@@ -149,11 +149,12 @@ def _rows(a: Array, b: Array) -> tuple[Array, Array, int, int, int] | None:
     (columns, *_), (count, of_a, of_b) = merged
     if of_a % a.itemsize or of_b % b.itemsize or columns < _FEW_COLUMNS:
         return None
-    flats = []
-    for array, step in ((a, of_a), (b, of_b)):
-        size = (count - 1) * step // array.itemsize + columns
-        flats.append(as_strided(array, (size,), (array.itemsize,)).view(BITS[array.itemsize]))
-    return *flats, columns, of_a // a.itemsize, of_b // b.itemsize
+    steps_of = of_a // a.itemsize, of_b // b.itemsize
+    x, y = (
+        as_strided(each, ((count - 1) * step + columns,), (each.itemsize,))
+        for each, step in zip((a, b), steps_of, strict=True)
+    )
+    return x.view(BITS[a.itemsize]), y.view(BITS[b.itemsize]), columns, *steps_of
 
 
 @functools.cache

@@ -126,7 +126,7 @@ def tile_shape(
 def compiled_tile_shape(
     rows: int, columns: int, inner: int, count: int, threads: int, unit: int = 16
 ) -> tuple[int, int]:
-    """Return the tiles of `count` products by a compiled loop, so that threads end together.
+    """Return the tiles of `count` products by a compiled loop; threads end at about the same time.
 
     Its bits depend on no tiles, so threads decide; and they share tiles without the GIL. Of all
     grids with up to two tiles for each thread, the shortest time of the slowest thread, with a
@@ -136,9 +136,10 @@ def compiled_tile_shape(
         return rows, columns
     best = rows, columns
     shortest = None
-    for down in range(1, 2 * threads + 1):
+    most = max(1, 2 * threads // count)
+    for down in range(1, most + 1):
         height = _rounded(rows, down, unit)
-        for across in range(1, 2 * threads // down + 1):
+        for across in range(1, most // down + 1):
             width = _rounded(columns, across, unit)
             tiles = count * -(-rows // height) * -(-columns // width)
             if tiles > count and height * width * inner < MIN_COST // 4:

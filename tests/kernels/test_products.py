@@ -7,7 +7,13 @@ import pytest
 
 from offgrad import kernels
 from offgrad.kernels._product_loops import usable
-from offgrad.kernels._products import MAX_SIDE, MIN_COST, matmul, tile_shape
+from offgrad.kernels._products import (
+    MAX_SIDE,
+    MIN_COST,
+    compiled_tile_shape,
+    matmul,
+    tile_shape,
+)
 from tests.forked import run_in_child
 
 SHAPES = [
@@ -20,6 +26,11 @@ SHAPES = [
     (2, 4000, 1500),
     (1500, 4000, 2),
     (70, 9000, 65),
+    (1200, 700, 10),
+    (900, 1300, 6),
+    (8, 600, 900),
+    (4, 500, 600),
+    (3000, 2, 300),
 ]
 
 
@@ -123,6 +134,25 @@ def test_tiles_are_worth_their_distribution(rows: int, columns: int, inner: int)
     assert whole or height * width * inner >= MIN_COST
     too_long = max(height, width) > MAX_SIDE
     assert not too_long or height * width * inner < 2 * MIN_COST
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4, 8, 16, 64])
+@pytest.mark.parametrize("count", [1, 3, 12])
+@pytest.mark.parametrize(
+    "shape",
+    [(2048, 512, 2048), (512, 2048, 2048), (512, 4096, 128), (4160, 192, 768), (100, 30, 50)],
+)
+def test_tiles_keep_all_threads_busy(shape: tuple[int, int, int], count: int, threads: int) -> None:
+    rows, inner, columns = shape
+    height, width = compiled_tile_shape(rows, columns, inner, count, threads)
+    assert height == rows or height % 16 == 0
+    assert width == columns or width % 16 == 0
+    tiles = count * -(-rows // height) * -(-columns // width)
+    assert tiles <= max(2 * threads, count)
+    smallest = MIN_COST // 4
+    if count * rows * inner * columns > 2 * threads * smallest:
+        slowest = -(-tiles // threads) * min(height, rows) * min(width, columns)
+        assert slowest * threads <= 1.5 * count * rows * columns
 
 
 def test_nan_and_infinity_give_no_warning(rng: np.random.Generator) -> None:
