@@ -1,23 +1,24 @@
 """The garbage collector beside a graph that grows.
 
 An operation makes some ten objects or more that the collector walks, though nothing in a graph is
-garbage. Objects that survive two collections are old, and CPython begins a full collection, of
-everything that the program and its libraries have made, whenever a quarter more objects have become
-old: for a model of a few hundred operations, at every third step. So while a graph grows, older
-objects are collected less often, until a backward pass has ended, and with it most of them. New
-objects are collected as often as ever.
+garbage: with the usual thresholds after every few operations. Objects that survive two collections
+are old, and CPython begins a full collection, of everything that the program and its libraries have
+made, whenever a quarter more objects have become old: for a model of a few hundred operations, at
+every third step. So while a graph grows, collections are due less often, until a backward pass has
+ended, and with it most of these objects. Cycles that a program makes meanwhile are collected then.
 """
 
 import gc
 
 NODES = 64
-"""After so many recorded operations without a backward pass, older objects are left alone."""
+"""After so many recorded operations without a backward pass, collections become rarer."""
 
-_RARE = 100  # collections of new objects before one of older ones, ten by default; and so on
+_MANY = 50_000  # objects more than at the last collection before one of new objects, by default 700
+_RARE = 100  # collections of new objects before one of older ones, by default ten; and so on
 
 
 class _Collector:
-    """The thresholds of collections of older objects.
+    """The thresholds of collections.
 
     Attributes:
         usual: all of the program's thresholds while these are raised; None otherwise.
@@ -37,7 +38,7 @@ class _Collector:
         if sequence_nr - self.first_node < NODES or self.usual is not None:
             return
         first, second, third = usual = gc.get_threshold()
-        raised = first, max(second, _RARE), max(third, _RARE)
+        raised = max(first, _MANY), max(second, _RARE), max(third, _RARE)
         if first and raised != usual:
             self.usual, self.raised = usual, raised
             gc.set_threshold(*raised)

@@ -106,6 +106,8 @@ def _unsafe_preserve_version_counter(tensors: "Tensor | tuple[Tensor, ...]") -> 
 
 def _is_expanded(array: Array) -> bool:
     """Return whether a dimension is expanded."""
+    if 0 not in array.strides:
+        return False
     pairs = zip(array.strides, array.shape, strict=True)
     return array.size > 0 and any(stride == 0 and size > 1 for stride, size in pairs)
 

@@ -41,17 +41,20 @@ def take_rows(x: Array, index: Array, dim: int, out: Array) -> None:
     length, inner = x.shape[dim], prod(x.shape[dim + 1 :])
     planes, flat = prod(x.shape[:dim]), np.ascontiguousarray(index).reshape(-1)
     table, target = x.reshape(planes, length, inner), out.reshape(planes, flat.size, inner)
-    if inner * x.itemsize < _MIN_NBYTES and planes > 1:
+    nbytes = inner * x.itemsize
+    if nbytes < _MIN_NBYTES and planes > 1:
         at = np.where(flat < 0, flat + length, flat) if flat.min() < 0 else flat
         gather(table, at, 1, target)
         return
-    if backend() != "numba":
+    if nbytes < _MIN_NBYTES or backend() != "numba" or not length:
         # Not the mode "raise", which makes a second copy; "wrap" counts from the end as NumPy does.
-        np.take(table, flat, axis=1, out=target, mode="wrap")
+        take = partial(np.take, axis=1, mode="wrap")
+        parallel_for(
+            lambda a, b: take(table, flat[a:b], out=target[:, a:b]), flat.size, planes * inner
+        )
         return
     register()
-    addresses, nbytes = (address_of(table), address_of(target)), inner * x.itemsize
-    rows = flat.astype(np.int64, copy=False)
+    addresses, rows = (address_of(table), address_of(target)), flat.astype(np.int64, copy=False)
     body = partial(_take_rows_loop, addresses, rows, length, nbytes)
     parallel_for(body, planes * flat.size, inner, merge=True)
 
@@ -63,7 +66,8 @@ def _take_rows_loop(
     source, target = addresses
     for item in range(start, stop):
         plane, at = item // index.size, index[item % index.size]
-        row = plane * length + (at if at >= 0 else at + length)
+        at = at + length if at < 0 else at
+        row = plane * length + min(max(at, 0), length - 1)  # inside, whatever the index
         copy_bytes(source + row * nbytes, target + item * nbytes, nbytes)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from offgrad._size import Size
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import describe
+from offgrad.autograd.tensor_base import describe, wrap
 from offgrad.ops._core.dims import given_once, integers, is_integer, normalize_dim, sizes
 from offgrad.ops._core.dtypes import check_tensor
 
@@ -53,6 +53,8 @@ class Transpose(Op):
         return x.swapaxes(dim0, dim1) if x.ndim else x[...]
 
     def backward(self, grad: "Tensor") -> Any:
+        if self.is_plain(grad) and grad._array.ndim:
+            return wrap(grad._array.swapaxes(self.dim0, self.dim1), grad._storage)
         return transpose(grad, self.dim0, self.dim1)
 
 

@@ -52,6 +52,8 @@ class View(Op):
         return x.reshape(shape, copy=False)
 
     def backward(self, grad: "Tensor") -> Any:
+        if self.is_plain(grad) and grad._array.flags.c_contiguous:
+            return wrap(grad._array.reshape(self.self_sym_sizes), grad._storage)
         return grad.reshape(self.self_sym_sizes)
 
 
