@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import functools
 from functools import partial
-from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -67,8 +66,6 @@ MIN_OUTPUTS = 16
 
 MIN_TASKS = 16
 """Parts of a group, for the threads of an ordinary machine."""
-
-_LINE = 16  # elements, of a line of the cache
 
 _TASKS_OF_THREAD = 6
 """Parts of a group's transforms for each thread, so that all end at about the same time."""
@@ -175,7 +172,9 @@ def convolve_weight(small: Array, large: Array, out: Array, steps: Steps) -> Non
     line = -(-rows // lanes) * lanes
     scratch = (
         *_planes(workers, number),
-        *_rooms(workers, number, rows * PITCH, 2 * lanes * line, SQUARE * lines * line),
+        memory.empty((workers, rows * PITCH), number),
+        memory.empty((workers, 2 * lanes * line), number),
+        memory.empty((workers, SQUARE * lines * line), number),
     )
     for group, own in zip(groups, tasks, strict=True):
         body = partial(
@@ -213,12 +212,8 @@ def _forward(
     rows = min(OUTPUTS, grid.outputs)
     scratch = (
         *_planes(workers, number),
-        *_rooms(
-            workers,
-            number,
-            SQUARE * rows * (grid.channels + GAP),
-            -(-rows // most) * most * PITCH,
-        ),
+        memory.empty((workers, SQUARE * rows * (grid.channels + GAP)), number),
+        memory.empty((workers, -(-rows // most) * most * PITCH), number),
     )
     for group, own in zip(groups, tasks, strict=True):
         body = partial(
@@ -298,13 +293,6 @@ def _transform_tasks(channels: int, group: range, threads: int) -> Array:
         for block in group
         for at in range(0, channels, step)
     ])  # fmt: skip
-
-
-def _rooms(workers: int, number: Any, *sizes: int) -> list[Array]:
-    """Return arrays [workers, size] of one piece of memory, for each of `sizes`, rounded up."""
-    ends = [*accumulate([-(-size // _LINE) * _LINE * workers for size in sizes], initial=0)]
-    whole = memory.empty(ends[-1], number)
-    return [whole[at:end].reshape(workers, -1) for at, end in pairwise(ends)]
 
 
 def _planes(workers: int, number: Any) -> tuple[Array, Array]:
