@@ -1,5 +1,6 @@
 """Linear layers, and sums of a tensor and a product."""
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -83,21 +84,19 @@ class LinearWithoutBias(Op):
     ) -> "tuple[Tensor | None, ...]":
         """Return the gradients of the bias, x and W without an operation for each of its steps."""
         rows = self._matrix(grad._array, self.columns)
-        found: list[Tensor | None] = [None, None, None]
-        previous = ignore_float_errors()
-        try:
-            if need_bias:
-                found[0] = wrap(sum_of_rows(rows))
-            if need_weight:
-                x = conj(self.saved(self.rows))
-                found[2] = wrap(product(rows.T, self._matrix(x._array, self.shape[-1])))
-                del x  # perhaps recomputed: it makes room for the next product
-            if need_x:
-                weight = conj(self.saved("mat2"))
-                found[1] = wrap(product(rows, weight._array).reshape(self.shape))
-        finally:
-            restore_float_errors(previous)
-        return tuple(found)
+        grad_bias = grad_x = grad_weight = None
+        if need_bias:
+            grad_bias = wrap(_without_warnings(sum_of_rows, rows))
+        if need_weight:
+            x = conj(self.saved(self.rows))
+            factors = rows.T, self._matrix(x._array, self.shape[-1])
+            grad_weight = wrap(_without_warnings(product, *factors))
+            del x, factors  # perhaps recomputed: it makes room for the next product
+        if need_x:
+            weight = conj(self.saved("mat2"))
+            found = _without_warnings(product, rows, weight._array)
+            grad_x = wrap(found.reshape(self.shape))
+        return grad_bias, grad_x, grad_weight
 
     def _matrix(self, array: Array, columns: int) -> Array:
         if array.ndim == 2:
@@ -152,6 +151,15 @@ class Linear(LinearWithoutBias):
             SumRows.compute(rows) if need_bias else None,
             *self.factors(rows, need_x, need_weight),
         )
+
+
+def _without_warnings(function: Callable[..., Array], *arrays: Array) -> Array:
+    """Call `function` as an operation's forward: NumPy warns of no infinities and NaN."""
+    previous = ignore_float_errors()
+    try:
+        return function(*arrays)
+    finally:
+        restore_float_errors(previous)
 
 
 def sum_of_rows(x: Array) -> Array:
