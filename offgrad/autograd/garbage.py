@@ -1,73 +1,50 @@
-"""The garbage collector beside a graph that grows.
+"""The garbage collector beside a large graph.
 
-An operation makes some ten objects or more that the collector walks, though nothing in a graph is
-garbage: with the usual thresholds after every few operations. Objects that survive two collections
-are old, and CPython begins a full collection, of everything that the program and its libraries have
-made, whenever a quarter more objects have become old: for a model of a few hundred operations, at
-every third step. So while a graph grows, collections are due less often, until a backward pass has
-ended, and with it most of these objects. Cycles that a program makes meanwhile are collected then.
-
-A program may record operations and never run backward. So in a graph that has become large, or
-after many small ones without a pass, only full collections are due less often.
+A full collection walks all objects, and CPython begins one whenever a quarter more of them have
+come. A graph that grows by some ten objects with each operation is walked again and again, though
+nothing in it is garbage: at 50,000 operations that takes two thirds of the time of forward. So
+while a graph grows large, full collections are due less often, until a backward pass has ended.
 """
 
 import gc
 
-NODES = 64
-"""After so many recorded operations without a backward pass, collections become rarer."""
+NODES = 4096
+"""After so many recorded operations without a backward pass, full collections become rarer."""
 
-LARGE = 64 * NODES
-"""After so many, full collections alone."""
-
-_MANY = 50_000  # objects more than at the last collection before one of new objects, by default 700
-_RARE = 100  # collections of new objects before one of older ones, by default ten; and so on
-
-Thresholds = tuple[int, int, int]
+_RARE = 100  # collections of the second generation before a full one; ten by default
 
 
 class _Collector:
-    """The thresholds of collections.
+    """The threshold of full collections.
 
     Attributes:
-        usual: the program's thresholds while others are set; None otherwise.
-        raised: the thresholds since then.
-        is_large: whether they are those of a large graph.
+        usual: the program's, while it is raised; None otherwise.
         first_node: the sequence number of the first node after the last backward pass.
     """
 
-    __slots__ = ("first_node", "is_large", "raised", "usual")
+    __slots__ = ("first_node", "usual")
 
     def __init__(self) -> None:
-        self.usual: Thresholds | None = None
-        self.raised: Thresholds = (0, 0, 0)
-        self.is_large = False
+        self.usual: int | None = None
         self.first_node = 0
 
     def note_nodes(self, sequence_nr: int) -> None:
-        """Raise the thresholds if many nodes were recorded; called once for every `NODES`."""
-        grown, now = sequence_nr - self.first_node, gc.get_threshold()
-        usual, is_large = self.usual, grown >= LARGE
-        if usual is None:
-            usual = now
-        elif now != self.raised or self.is_large or not is_large:
+        """Raise the threshold if many nodes were recorded; called once for every `NODES`."""
+        if sequence_nr - self.first_node < NODES or self.usual is not None:
             return
-        first, second, third = usual
-        if grown < NODES or not first:
-            return
-        raised = first, second, max(third, _RARE)
-        if not is_large:
-            raised = max(first, _MANY), max(second, _RARE), raised[2]
-        if raised != now:
-            self.usual, self.raised, self.is_large = usual, raised, is_large
-            gc.set_threshold(*raised)
+        first, second, usual = gc.get_threshold()
+        if first and usual < _RARE:
+            self.usual = usual
+            gc.set_threshold(first, second, _RARE)
 
     def note_pass(self, sequence_nr: int) -> None:
-        """A backward pass has ended: restore the thresholds, unless the program has set some."""
+        """A backward pass has ended: restore the threshold, unless the program has set one."""
         self.first_node = sequence_nr
         usual, self.usual = self.usual, None
-        self.is_large = False
-        if usual is not None and gc.get_threshold() == self.raised:
-            gc.set_threshold(*usual)
+        if usual is not None:
+            first, second, now = gc.get_threshold()
+            if now == _RARE:
+                gc.set_threshold(first, second, usual)
 
 
 collector = _Collector()
