@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from ctypes import addressof, c_char
+from ctypes import addressof
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from offgrad.kernels._arrays import Array, flat, same_shape
+from offgrad.kernels._arrays import Array, flat, from_buffer, same_shape
 from offgrad.kernels._jit import uses_numba
 from offgrad.kernels._parallel import BLOCK, in_ranges
 
 Columns = Mapping[str, Sequence[Array | None]]
 """For each role, the arrays of all rows; only those of the first role are never None."""
 
-_from_buffer = c_char.from_buffer
 _NUMBERS = {np.dtype(each): each(0) for each in (np.float32, np.float64)}
 _NO_DTYPE = np.dtype("V0")
 
@@ -237,7 +236,7 @@ def _addresses(column: Sequence[Array | None], is_written: bool) -> list[int]:
     if all(each is None for each in column):
         return [0] * len(column)
     try:
-        return [addressof(_from_buffer(each)) for each in column]  # type: ignore[arg-type]
+        return [addressof(from_buffer(each)) for each in column]  # type: ignore[arg-type]
     except (TypeError, ValueError):  # an array is read-only, empty, bfloat16 or not contiguous
         return [_address(each, is_written) for each in column]
 

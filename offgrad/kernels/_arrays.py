@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_from_buffer = c_char.from_buffer
+from_buffer = c_char.from_buffer
 
 BITS: dict[int, np.dtype[Any]] = {size: np.dtype(f"u{size}") for size in (2, 4, 8)}
 """By the bytes of an element, the numbers as which loops copy it: bits alone matter."""
@@ -51,7 +51,7 @@ def address_of(array: Array) -> int:
     ``array.ctypes.data`` takes four times as long.
     """
     try:
-        return addressof(_from_buffer(array))  # type: ignore[arg-type]
+        return addressof(from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # not C-contiguous, read-only, or empty
         address: int = array.ctypes.data
         return address

@@ -266,6 +266,13 @@ def block_items(cost: int) -> int:
     return max(1, -(-BLOCK // max(1, cost)))
 
 
+def shared_cost(cost: int) -> int:
+    """Return the cost for which ranges of `parallel_for`, and `block_items`, have `SHARED_BLOCK`
+    instead of `BLOCK` elements: for partial sums in loops that threads share.
+    """
+    return cost * BLOCK // SHARED_BLOCK
+
+
 def parallel_for(
     body: Body, count: int, cost: int = 1, merge: bool = False, workers: int | None = None
 ) -> None:

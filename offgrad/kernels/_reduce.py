@@ -14,7 +14,7 @@ from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, is_half, rows
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
 from offgrad.kernels._halves import as_float, convert, in_float32
 from offgrad.kernels._jit import inlined, jit, uses_numba
-from offgrad.kernels._parallel import BLOCK, SHARED_BLOCK, block_items, parallel_for
+from offgrad.kernels._parallel import BLOCK, block_items, parallel_for, shared_cost
 
 Reduce = Callable[..., Any]
 
@@ -298,7 +298,7 @@ def sum_rows(x: Array, out: Array) -> None:
     if count <= SUM_ROWS:
         parallel_for(partial(_sum_columns_loop, a, out), cols, count, merge=True)
         return
-    cost = cols * BLOCK // SHARED_BLOCK
+    cost = shared_cost(cols)
     step = block_items(cost)
     parts = -(-min(step, count) // SUM_ROWS)
     sums = np.zeros((-(-count // step) * parts, cols), dtype=out.dtype)

@@ -23,7 +23,7 @@ from offgrad.kernels._arrays import (
 )
 from offgrad.kernels._halves import in_float32
 from offgrad.kernels._jit import jit, uses_numba
-from offgrad.kernels._parallel import BLOCK, SHARED_BLOCK, block_items, parallel_for
+from offgrad.kernels._parallel import block_items, parallel_for, shared_cost
 
 
 @in_float32("out", "rstd")
@@ -69,7 +69,7 @@ def rms_norm_backward(
     g, a, r = rows(grad), rows(x), flat(rstd)
     w = or_constant(weight, a.shape[1], a, 1)
     count, cols = a.shape
-    cost = cols * BLOCK // SHARED_BLOCK
+    cost = shared_cost(cols)
     step = block_items(cost)
     none = np.empty((0, cols), dtype=a.dtype)
     d = none if dx is None else rows(dx)

@@ -33,10 +33,9 @@ __all__ = [
 
 
 def _pieces(x: Array, lengths: Sequence[int], dim: int) -> tuple[Array, ...]:
-    before = (slice(None),) * dim
     return tuple(
         [
-            x[(*before, slice(end - length, end))]
+            x[index_along(dim, slice(end - length, end))]
             for end, length in zip(accumulate(lengths), lengths, strict=True)
         ]
     )
