@@ -64,28 +64,29 @@ class BackwardPasses:
 
     Args:
         lock: the session's.
-        budgets: of the session.
         window_nbytes: the maximum that a pass reads ahead; also an attribute.
     """
 
-    def __init__(self, lock: MaskedLock, budgets: Budgets, window_nbytes: int) -> None:
+    def __init__(self, lock: MaskedLock, window_nbytes: int) -> None:
         self._lock = lock
-        self._budgets = budgets
         self.window_nbytes = window_nbytes
         self._running: list[PassRef] = []
         self.dead: deque[ref[Prefetcher]] = deque()
         self.cancelled: deque[Handle] = deque()
 
-    def begin(self, uses: Sequence[SavedArray], planned: Callable[[], None]) -> Callable[[], None]:
+    def begin(
+        self, uses: Sequence[SavedArray], budgets: Budgets, planned: Callable[[], None]
+    ) -> Callable[[], None]:
         """Learn the order of use, and begin to prefetch; return a function for the end.
 
         Call it without the lock.
 
         Args:
             uses: the saved arrays of the pass, in the order of use.
+            budgets: of the session.
             planned: called with the lock held, before the first prefetch.
         """
-        prefetcher = Prefetcher(uses, self.window_nbytes, self._budgets.fit, self.cancelled.append)
+        prefetcher = Prefetcher(uses, self.window_nbytes, budgets.fit, self.cancelled.append)
         order = prefetcher.order()
         handles: dict[AbstractArrayStore, list[Handle]] = {}
         for saved in order:
@@ -97,7 +98,7 @@ class BackwardPasses:
         reference = PassRef.to(prefetcher, self.dead)
         with self._lock:
             self._running.append(reference)
-            for budget in self._budgets:
+            for budget in budgets:
                 reference.budgets.append(budget)
                 budget.plan([saved for saved in order if saved.budget is budget])
             planned()

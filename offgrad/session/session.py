@@ -111,11 +111,9 @@ class OffloadSession(ShownSession):
         self._dedup = DedupIndex()
         self._pending = PendingWrites()
         self._deferred_writes = DeferredWrites(self._lock, self._pending.add)
-        self._budgets = Budgets(
-            self._lock, self._stores.of, lambda: self._passes.prefetched_nbytes()
-        )
-        window_nbytes = memory.parse_nbytes(prefetch_nbytes)
-        self._passes = BackwardPasses(self._lock, self._budgets, window_nbytes)
+        self._passes = BackwardPasses(self._lock, memory.parse_nbytes(prefetch_nbytes))
+        prefetched_nbytes = self._passes.prefetched_nbytes
+        self._budgets = Budgets(self._lock, self._stores.of, prefetched_nbytes)
         memory.register_reclaimable(self)
         forkables.add(self)
 
@@ -352,7 +350,7 @@ class OffloadSession(ShownSession):
                 self._catch_up()
             self._passes.cancel_prefetches()
             uses = [each.saved for each in packed]
-            return self._passes.begin(uses, self._ledger.count_written)
+            return self._passes.begin(uses, self._budgets, self._ledger.count_written)
 
     def unpack(self, packed: PackedTensor) -> "Tensor":
         """Return the saved tensor: from memory if it is there, else recomputed or read."""

@@ -175,3 +175,25 @@ def test_training_with_a_loss_and_a_store_per_step(tmp_path: Path) -> None:
             losses.append(loss.item())
     assert len(set(losses)) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [*NAMES, "recompute,then=disk", "budget:256KiB"])
+def test_a_session_leaves_no_reference_cycles(name: str, named_stores: str) -> None:
+    """Its stores close, and its memory is freed, without a garbage collection."""
+    model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Dropout(0.1), nn.Linear(512, 64))
+    x = offgrad.randn(128, 64)
+
+    def step() -> None:
+        with offgrad.offload(name, directory=named_stores):
+            loss = model(x).square().mean()
+        loss.backward()
+        model.zero_grad()
+
+    step()
+    gc.collect()
+    gc.disable()
+    try:
+        step()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -196,7 +196,9 @@ def test_nothing_leaks_in_thousands_of_steps(opened: Any, named_stores: str) -> 
         train(rounds - rounds // 3 - 1)
         after = footprint(named_stores)
     assert (before.handles, before.stored_nbytes) == (0, 0)
-    grown = after.more_than(before, objects=20, blocks=300)
+    # Weak references that died are dropped by the score; a kind of step that leaked would leave
+    # some hundreds.
+    grown = after.more_than(before, objects=150, blocks=500)
     assert not grown, f"{grown} more in {after} than in {before}"
 
 

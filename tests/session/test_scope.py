@@ -356,6 +356,7 @@ def test_a_session_ended_by_garbage_collection_while_hooks_are_registered() -> N
             gc.enable()
             for handle in [register_module_forward_pre_hook(print) for _ in range(5)]:
                 handle.remove()
+            gc.collect()  # a block ends in the thread that entered it
 
     thresholds = gc.get_threshold()
     thread = threading.Thread(target=work, daemon=True)
