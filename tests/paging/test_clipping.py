@@ -12,6 +12,8 @@ from offgrad.nn import functional as F
 from tests.paging.models import WIDTH, assert_same, batches, mlp, paging, result_of
 from tests.paging.test_faults import faulty
 
+pytestmark = pytest.mark.usefixtures("kind_of_cache")
+
 PAGE = WIDTH * WIDTH * 4
 
 

@@ -19,6 +19,8 @@ from offgrad.nn import functional as F
 from tests.paging.models import WIDTH, assert_same, batches, mlp, result_of
 from tests.session.backends import MemoryBackend
 
+pytestmark = pytest.mark.usefixtures("kind_of_cache")
+
 PAGE = WIDTH * WIDTH * 4
 
 

@@ -13,6 +13,8 @@ import offgrad
 from offgrad import checkpoint, nn, optim
 from tests.paging.test_faults import is_untouched, same, values
 
+pytestmark = pytest.mark.usefixtures("kind_of_cache")
+
 WIDTH = 512
 PAGE = WIDTH * WIDTH * 4  # larger than what stores pack together
 

@@ -22,6 +22,8 @@ from tests.paging.models import WIDTH, assert_same, batches, mlp, paging, result
 from tests.paging.test_faults import OPTIMIZERS, is_untouched, prepared, same, values
 from tests.session.backends import MemoryBackend, memory_store
 
+pytestmark = pytest.mark.usefixtures("kind_of_cache")
+
 PAGE = WIDTH * WIDTH * 4
 
 

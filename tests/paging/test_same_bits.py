@@ -22,6 +22,8 @@ from tests.paging.models import (
     train,
 )
 
+pytestmark = pytest.mark.usefixtures("kind_of_cache")
+
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_training(placement: str) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
     from offgrad.autograd.handles import RemovableHandle
 
+_BATCH_PART = 4  # of a window: what operations over many tensors, as an optimizer's, take at once
+
 
 class Placer(NamedTuple):
     """Places gradients, copies and state of one parameter; `Storage.placer` of its memory."""
@@ -70,7 +72,8 @@ class ModelOffload:
             below ``2**-25``, as Adam's second moments often are.
         directory: where stores write.
         window: the bytes of memory for pages of a policy without a budget of its own: those read
-            ahead and being written included. Operations over many tensors take half of it at once.
+            ahead and being written included. Operations over many tensors take a quarter of it at
+            once.
 
     Attributes:
         policy: of parameters.
@@ -245,11 +248,11 @@ class ModelOffload:
         placement = self._policies.place(tensor, name.role, module, slot)
         if name.role == "parameters":
             storage.placer = Placer(self, name.parameter)
-            storage.max_batch_nbytes = self._window_nbytes // 2  # of its gradient and state
+            storage.max_batch_nbytes = self._window_nbytes // _BATCH_PART  # of its state
         if isinstance(placement, Keep) or not _can_leave(storage):
             return
         cache = self._cache(placement)
-        storage.max_batch_nbytes = cache.bound_nbytes // 2
+        storage.max_batch_nbytes = cache.bound_nbytes // _BATCH_PART
         row_key = self._names.original(name.parameter), name.role
         row = self._rows.get(row_key)
         if row is None:
@@ -353,9 +356,9 @@ class ModelOffload:
         name = ".".join(filter(None, self._names.name(number)))
         text = (
             f"Paged tensors in use hold {memory.format_nbytes(resident)}; operations take them in "
-            f"batches of half of window={memory.format_nbytes(window)!r}. The largest parameter, "
-            f"{name} of {list(largest.shape)}, takes {memory.format_nbytes(at_once)} with its "
-            "gradient and state."
+            f"batches of a quarter of window={memory.format_nbytes(window)!r}. The largest "
+            f"parameter, {name} of {list(largest.shape)}, takes {memory.format_nbytes(at_once)} "
+            "with its gradient and state."
         )
         if at_once <= limit / 2 < window:
             window = max(at_once, int(limit) // 4)

@@ -124,7 +124,6 @@ class Page:
             if self.leaving is not None:
                 self.cache.rescue(self)
             self.is_dirty = True
-            self.cache.changes(self)
             if self._array is not None:
                 self.handle = None
             # The caller may get the array only after this: until then nothing refers to it.

@@ -18,9 +18,11 @@ from offgrad.session.paging.page import Array, Page
 from offgrad.session.paging.page_table import PageTable
 from offgrad.session.paging.page_writer import PageWriter, has_failed
 from offgrad.session.paging.read_ahead import ReadAhead
-from offgrad.session.paging.use_order import UseOrder
+from offgrad.session.paging.use_order import NEVER, UseOrder
 
 _FAR = 3  # a page is evicted for one read ahead if its next use is so many times as far
+_DIRTY_COST = 3  # a clean page is evicted instead of a dirty one that is used so many times later
+_LONG = NEVER // 2  # distances from here on are those of pages without a predicted use
 _MANY = 8  # pages in a window; one of fewer needs each read ahead
 
 
@@ -72,11 +74,11 @@ class PageCache:
         self.order = order
         self.lock = lock
         self.bound_nbytes = bound_nbytes
-        self.table = PageTable()
+        self.table = PageTable(bound_nbytes)
         self.open_store = open_store
         self._is_strict = is_strict
-        self._writer = PageWriter(owner, order, self.table, open_store, bound_nbytes)
-        self._reads = ReadAhead(order, self.table, bound_nbytes, self._begin_to_read)
+        self._writer = PageWriter(owner, self.table, open_store)
+        self._reads = ReadAhead(order, self.table, self._begin_to_read)
 
     def add(self, page: Page) -> None:
         """Count a new page, which is resident; others are evicted to make room.
@@ -87,14 +89,13 @@ class PageCache:
         """
         with self.lock:
             self.table.add(page)
-            self._writer.note_change(page)
             self.order.use(page.name)
             self._make_room(0, page)
 
     # Use
 
     def used(self, page: Page) -> None:
-        """Learn that a resident page is used; write and read others ahead."""
+        """Learn that a resident page is used; read others ahead."""
         with self.lock:
             page.row.hits += 1
             self._follow(page)
@@ -118,10 +119,6 @@ class PageCache:
             self._follow(page)
             return array
 
-    def changes(self, page: Page) -> None:
-        """Note that the content of a page is about to change."""
-        self._writer.note_change(page)
-
     def rescue(self, page: Page) -> None:
         """Make a page resident whose write is pending."""
         self._writer.rescue(page)
@@ -144,9 +141,8 @@ class PageCache:
         self._reads.run()
 
     def _follow(self, page: Page) -> None:
-        """Learn a use; write what it was the last for, and read what comes next."""
+        """Learn a use, and read what comes next."""
         self.order.use(page.name)
-        self._writer.clean_ahead()
         self.read_ahead()
 
     def _read(self, page: Page) -> Array:
@@ -240,7 +236,7 @@ class PageCache:
         """
         held_nbytes = self.held_nbytes
         self._reads.cancel_all()
-        for page in self.table.live():
+        for page in self.table.held():
             self._evict(page)
         while self._writer.leaving_nbytes and not self.owner.is_writing:
             self._wait_for_first()
@@ -283,22 +279,29 @@ class PageCache:
     def _evict_furthest(self, number: int) -> bool:
         """Evict the page with the furthest next use after `number`; return False if there is none.
 
-        If it must be written first, a page that need not, and is half as far, goes instead.
+        If it must be written first, a page that need not, and is a third as far, goes instead.
+        Those that will be evicted next are cleaned.
 
         Raises:
             StoreError: it cannot be written, and stays.
         """
+        order, writer = self.order, self._writer
+        writer.end_cleaning()
         candidates = [
-            (self.order.distance(page.name), page)
-            for page in self.table.live()
-            if (page.is_resident or self._is_cleaned(page))
-            and self.order.next_use(page.name) > number
+            (order.distance(page.name), page)
+            for page in self.table.held()
+            if (page.is_resident or self._is_cleaned(page)) and order.next_use(page.name) > number
         ]
-        far = max((distance for distance, _ in candidates), default=0) / 2
+        far = max((distance for distance, _ in candidates), default=0) / _DIRTY_COST
         candidates.sort(
             key=lambda each: (each[0] >= far and each[1].is_clean, each[0]), reverse=True
         )
-        return any(self._evict(page) for _, page in candidates)
+        for rank, (_, page) in enumerate(candidates, start=1):
+            if self._evict(page):
+                following = candidates[rank:]
+                writer.clean_ahead(each for distance, each in following if far <= distance < _LONG)
+                return True
+        return False
 
     def _is_cleaned(self, page: Page) -> bool:
         return page.leaving is not None and self._writer.is_cleaned(page)

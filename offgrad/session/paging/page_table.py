@@ -6,6 +6,8 @@ from weakref import ref
 
 from offgrad.session.paging.page import Page, PageName
 
+_STREAMING = 8  # times the bound
+
 
 class _PageRef(ref[Page]):
     """A weak reference to a page, and the memory that is counted for it."""
@@ -23,11 +25,16 @@ class PageTable:
     """Finds live pages, and counts the memory they take; that of dead ones ends by itself.
 
     For use with the lock of the cache held.
+
+    Args:
+        bound_nbytes: the maximum of memory that pages take; also an attribute.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bound_nbytes: int) -> None:
+        self.bound_nbytes = bound_nbytes
         self._pages: dict[int, _PageRef] = {}
         self._by_name: dict[PageName, _PageRef] = {}
+        self._held: dict[int, _PageRef] = {}
         self._dead: deque[Any] = deque()  # of weak references, whose callbacks take no lock
         self._total_nbytes = 0
         self._held_nbytes = 0
@@ -41,6 +48,14 @@ class PageTable:
         """The bytes of all pages, wherever they are."""
         self.settle()
         return self._total_nbytes
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether pages take many times the bound, so that hardly any stays for its next use.
+
+        Then room is used for reads and writes in time, else for pages that stay.
+        """
+        return self.total_nbytes > _STREAMING * self.bound_nbytes
 
     @property
     def held_nbytes(self) -> int:
@@ -81,6 +96,10 @@ class PageTable:
         """Return all pages."""
         return [page for each in list(self._pages.values()) if (page := each()) is not None]
 
+    def held(self) -> list[Page]:
+        """Return the pages that take memory."""
+        return [page for each in list(self._held.values()) if (page := each()) is not None]
+
     def settle(self) -> None:
         """Forget pages that have died."""
         while self._dead:
@@ -93,6 +112,10 @@ class PageTable:
                 del self._by_name[reference.name]
 
     def _count(self, reference: _PageRef, held_nbytes: int, ahead_nbytes: int) -> None:
+        if held_nbytes:
+            self._held[reference.key] = reference
+        elif self._held.get(reference.key) is reference:
+            del self._held[reference.key]
         self._held_nbytes += held_nbytes - reference.held_nbytes
         self._ahead_nbytes += ahead_nbytes - reference.ahead_nbytes
         reference.held_nbytes, reference.ahead_nbytes = held_nbytes, ahead_nbytes

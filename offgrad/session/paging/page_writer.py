@@ -2,20 +2,15 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import islice
 from typing import Protocol
 
 from offgrad_storage import AbstractArrayStore, Handle, StoreError
 from offgrad_storage.interrupts import interruptible
 
-from offgrad.session.paging.page import Array, Page, PageName
+from offgrad.session.paging.page import Array, Page
 from offgrad.session.paging.page_table import PageTable
-from offgrad.session.paging.use_order import NEVER, UseOrder
-
-_MAX_LOOKED_AT = 16  # changed pages, at each use
-_MIN_SPAN = 32
 
 
 class Writing(Protocol):
@@ -36,38 +31,28 @@ def has_failed(handle: Handle) -> bool:
 class PageWriter:
     """Writes dirty pages. For use with the lock of the cache held.
 
-    A page whose room is needed *leaves*: its memory is free when the write ends. A changed page
-    whose next use is far away is *cleaned* before that: it is resident again when the write ends,
-    and leaves without a wait.
+    A page whose room is needed *leaves*: its memory is free when the write ends. A dirty page that
+    will be evicted next is *cleaned* before that: it is resident again when the write ends, and
+    leaves without a wait.
 
     Args:
         owner: of the cache.
-        order: of uses.
         table: of the pages.
         open_store: returns the store.
-        bound_nbytes: of the cache.
     """
 
     def __init__(
         self,
         owner: Writing,
-        order: UseOrder,
         table: PageTable,
         open_store: Callable[[], AbstractArrayStore],
-        bound_nbytes: int,
     ) -> None:
         self._owner = owner
-        self._order = order
         self._table = table
         self._open_store = open_store
-        self._bound_nbytes = bound_nbytes
         self._leaving: deque[Page] = deque()
         self._cleaning: deque[Page] = deque()
-        self._changed: dict[PageName, None] = {}
         self._may_clean = True
-        self._near: int | None = None
-        self._rebuilds = -1
-        self._next_horizon = 0
 
     @property
     def leaving_nbytes(self) -> int:
@@ -83,14 +68,6 @@ class PageWriter:
     def last_leaving(self) -> Page | None:
         """The page that has begun to leave last."""
         return self._leaving[-1] if self._leaving else None
-
-    def note_change(self, page: Page) -> None:
-        """The content of a page is about to change."""
-        self._changed.pop(page.name, None)
-        self._changed[page.name] = None
-        if len(self._changed) > 2 * len(self._table):  # most are of pages that have died
-            live = (each for each in self._changed if self._table.find(each) is not None)
-            self._changed = dict.fromkeys(live)
 
     def is_cleaned(self, page: Page) -> bool:
         """Return whether a page stays in memory when its write ends."""
@@ -158,49 +135,23 @@ class PageWriter:
         assert page.handle is not None
         return page.handle
 
-    def clean_ahead(self) -> None:
-        """Begin to write changed pages that will have left memory before their next use.
+    def clean_ahead(self, pages: Iterable[Page]) -> None:
+        """Begin to write those of `pages` that are dirty, so that their room is soon free.
 
-        An error is raised when their room is needed, and they are written again.
+        They are the next to be evicted, of which an eighth of the bound is looked at. An error is
+        raised when their room is needed, and they are written again.
         """
-        self._end_cleaning()
-        if not self._changed or not self._may_clean or self._owner.is_writing:
+        table = self._table
+        if not self._may_clean or self._owner.is_writing or not table.is_streaming:
             return
-        if self._table.total_nbytes <= self._bound_nbytes:
-            return
-        horizon = self._horizon()
-        if horizon is None:
-            return
-        budget = self._bound_nbytes // 4
-        pending = sum(each.nbytes for each in (*self._leaving, *self._cleaning))
-        for name in [*islice(self._changed, _MAX_LOOKED_AT)]:
-            page = self._table.find(name)
-            if page is not None and pending and pending + page.nbytes > budget:
+        nbytes = table.bound_nbytes // 4
+        for page in pages:
+            if nbytes <= 0:
                 return
-            del self._changed[name]
-            if page is None or not page.is_resident or not page.is_dirty:
-                continue
-            is_far = horizon < self._order.next_use(name) < NEVER
-            array = page.take() if is_far else None
-            if array is None:
-                self._changed[name] = None  # the last, so that others are looked at before
-            else:
+            nbytes -= page.nbytes
+            array = page.take() if page.is_dirty else None
+            if array is not None:
                 self._begin_cleaning(page, array)
-                pending += page.nbytes
-
-    def _horizon(self) -> int | None:
-        """Return the use before which all pages together exceed the bound, if it is near.
-
-        It moves with the uses, so it is computed now and then.
-        """
-        order = self._order
-        first, rebuilds = order.first, order.rebuilds
-        if rebuilds != self._rebuilds or first >= self._next_horizon:
-            self._near = order.reach(self._bound_nbytes, self._table.expected_nbytes)
-            self._rebuilds = rebuilds
-            span = _MIN_SPAN if self._near is None else (self._near - first) // 4
-            self._next_horizon = first + span
-        return self._near
 
     def _begin_cleaning(self, page: Page, array: Array) -> None:
         try:
@@ -215,7 +166,7 @@ class PageWriter:
             page.leaving = array
             self._cleaning.append(page)
 
-    def _end_cleaning(self) -> None:
+    def end_cleaning(self) -> None:
         """Make pages resident whose writes have ended."""
         for page in [*self._cleaning]:
             if page.handle is None or not page.handle.is_pending:

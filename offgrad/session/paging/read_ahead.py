@@ -16,7 +16,6 @@ class ReadAhead:
     Args:
         order: of uses.
         table: of the pages.
-        bound_nbytes: of the cache; half of it may be read ahead.
         prepare: called with a page that is not resident, the number of its use, and the bytes of a
             new page that comes before that, such as a gradient; returns whether it may be read now.
     """
@@ -25,12 +24,10 @@ class ReadAhead:
         self,
         order: UseOrder,
         table: PageTable,
-        bound_nbytes: int,
         prepare: Callable[[Page, int, int], bool],
     ) -> None:
         self._order = order
         self._table = table
-        self._max_nbytes = bound_nbytes // 2
         self._prepare = prepare
         self._next_number = 0  # uses before this one have been read ahead
         self._rebuilds = -1
@@ -62,8 +59,9 @@ class ReadAhead:
             return self._prepare(page, number, self._new_nbytes)
         if not handle.store.reads_ahead:
             return True
-        ahead_nbytes = self._table.ahead_nbytes
-        if ahead_nbytes and ahead_nbytes + page.nbytes > self._max_nbytes:
+        table = self._table
+        max_nbytes = table.bound_nbytes // (2 if table.is_streaming else 6)
+        if table.ahead_nbytes and table.ahead_nbytes + page.nbytes > max_nbytes:
             return False
         try:
             if not self._prepare(page, number, self._new_nbytes):

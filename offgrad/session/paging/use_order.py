@@ -1,9 +1,9 @@
 """UseOrder: predicts the order in which pages will be used from the order so far."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 Key: TypeAlias = Hashable
 
@@ -98,21 +98,6 @@ class UseOrder:
         """
         skipped = max(0, begin - self._begin)
         return enumerate(islice(self._plan, skipped, _MAX_AHEAD), self._begin + skipped)
-
-    def reach(self, max_nbytes: int, nbytes_of: Callable[[Any], int]) -> int | None:
-        """Return the number of the first use up to which pages take more than `max_nbytes`.
-
-        None if no such use is predicted, or it is far away.
-        """
-        seen: set[Key] = set()
-        nbytes = 0
-        for number, key in self.upcoming():
-            if key not in seen:
-                seen.add(key)
-                nbytes += nbytes_of(key)
-                if nbytes > max_nbytes:
-                    return number
-        return None
 
     def _skip_to(self, key: Key) -> bool:
         """Drop predictions before the use of `key`, if it is among the next ones."""
