@@ -51,14 +51,14 @@ def sigmoid(x: Array, out: Array) -> None:
 
 
 def quadratic_backward(grad: Array, y: Array, out: Array, a: int, b: int, c: int) -> None:
-    """Write `grad` times a + b y + c y^2 into `out`: the derivatives of sigmoid and tanh.
+    """Write `grad` times a + b y + c y^2 into `out`: the derivatives of sigmoid, tanh and 1/x.
 
     Args:
         grad: the gradient of the results.
         y: the results.
         out: the gradient.
-        a: 1 for tanh, 0 for sigmoid.
-        b: 0 for tanh, 1 for sigmoid.
+        a: 1 for tanh, else 0.
+        b: 1 for sigmoid, else 0.
         c: -1.
     """
     if _is_compiled(out) and out.size > FEW:

@@ -1,4 +1,4 @@
-"""Sums, differences, products and quotients of large arrays, which threads share without the GIL.
+"""Arithmetic and rounding of large arrays, which threads share without the GIL.
 
 The bits are NumPy's, but for `add_scaled`.
 """
@@ -26,11 +26,13 @@ def arithmetic_loop(ufunc: Any, arrays: list[Array], out: Array) -> partial[None
         out: of one dimension.
     """
     loops = LOOPS.get(ufunc)
-    if loops is None or len(arrays) != 2 or not uses_numba(*arrays, out):
+    if loops is None or len(arrays) != ufunc.nin or not uses_numba(*arrays, out):
         return None
-    a, b = arrays
+    a, b = arrays[0], arrays[-1]
     if a.dtype != out.dtype or b.dtype != out.dtype:
         return None
+    if ufunc.nin == 1:
+        return partial(loops[0], a, out) if a.size == out.size else None
     if a.size == b.size == out.size:
         return partial(loops[0], a, b, out)
     if a.size == out.size:
@@ -81,6 +83,41 @@ def in_place(ufunc: Any, out: Array, b: Array, factor: Any = 1) -> None:
 def _quotient(a: Any, b: Any) -> Any:
     """Return a / b, rounded once: a helper's arithmetic is not rearranged."""
     return a / b
+
+
+@inlined
+def _negative(a: Any) -> Any:
+    return -a
+
+
+@inlined
+def _absolute(a: Any) -> Any:
+    return abs(a)
+
+
+@inlined
+def _root(a: Any) -> Any:
+    return np.sqrt(a)
+
+
+@inlined
+def _floor(a: Any) -> Any:
+    return np.floor(a)
+
+
+@inlined
+def _ceil(a: Any) -> Any:
+    return np.ceil(a)
+
+
+@inlined
+def _trunc(a: Any) -> Any:
+    return np.trunc(a)
+
+
+@inlined
+def _rint(a: Any) -> Any:
+    return np.rint(a)
 
 
 @jit
@@ -202,6 +239,69 @@ def _divide_by_number_in_place_loop(out: Any, number: Any, start: int, stop: int
         out[i] = _quotient(out[i], number)
 
 
+@jit
+def _negative_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _negative(a[i])
+
+
+@jit
+def _absolute_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _absolute(a[i])
+
+
+@jit
+def _square_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = a[i] * a[i]
+
+
+@jit
+def _root_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _root(a[i])
+
+
+@jit
+def _reciprocal_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _quotient(out.dtype.type(1), a[i])
+
+
+@jit
+def _floor_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _floor(a[i])
+
+
+@jit
+def _ceil_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _ceil(a[i])
+
+
+@jit
+def _trunc_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _trunc(a[i])
+
+
+@jit
+def _rint_loop(a: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _rint(a[i])
+
+
 _IN_PLACE: dict[Any, tuple[Kernel[..., None], Kernel[..., None]]] = {
     np.add: (_add_in_place_loop, _add_number_in_place_loop),
     np.subtract: (_add_in_place_loop, _add_number_in_place_loop),
@@ -209,10 +309,21 @@ _IN_PLACE: dict[Any, tuple[Kernel[..., None], Kernel[..., None]]] = {
     np.divide: (_divide_in_place_loop, _divide_by_number_in_place_loop),
 }
 
-LOOPS: dict[Any, tuple[Kernel[..., None], Kernel[..., None], Kernel[..., None]]] = {
+LOOPS: dict[Any, tuple[Kernel[..., None], ...]] = {
     np.add: (_add_loop, _add_number_loop, _add_number_loop),
     np.subtract: (_subtract_loop, _subtract_number_loop, _subtract_from_number_loop),
     np.multiply: (_multiply_loop, _multiply_by_number_loop, _multiply_by_number_loop),
     np.divide: (_divide_loop, _divide_by_number_loop, _divide_number_loop),
+    np.negative: (_negative_loop,),
+    np.absolute: (_absolute_loop,),
+    np.square: (_square_loop,),
+    np.sqrt: (_root_loop,),
+    np.reciprocal: (_reciprocal_loop,),
+    np.floor: (_floor_loop,),
+    np.ceil: (_ceil_loop,),
+    np.trunc: (_trunc_loop,),
+    np.rint: (_rint_loop,),
 }
-"""Of each function: the loop of two arrays, of an array and a number, of a number and an array."""
+"""Of each function of two arrays: the loop of two arrays, of an array and a number, of a number and
+an array. Of one of one array: its loop.
+"""

@@ -408,9 +408,14 @@ def _elementary(ufunc: Any) -> Callable[[Array], None]:
     return lambda x: kernels.elementary(ufunc, *([_large(x)] * ufunc.nin), out=_large(x))
 
 
+def _of_two() -> list[Any]:
+    """Return the functions of two arrays among those of arithmetic."""
+    return [each for each in kernels.ARITHMETIC if each.nin == 2]
+
+
 def _in_place(x: Array) -> None:
     kernels.add_scaled(x, x, 2.0, x.copy())
-    for ufunc in kernels.ARITHMETIC:
+    for ufunc in _of_two():
         for other in (x.copy(), x[0, :1]):
             kernels.in_place(ufunc, x.copy(), other)
 
@@ -547,7 +552,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
     **{f"{ufunc.__name__} of many": _elementary(ufunc) for ufunc in LOOPS},
     "in_place": _in_place,
-    **{f"{ufunc.__name__} of two": _arithmetic(ufunc) for ufunc in kernels.ARITHMETIC},
+    **{f"{ufunc.__name__} of two": _arithmetic(ufunc) for ufunc in _of_two()},
+    "arithmetic of one": _all(*[_elementary(each) for each in kernels.ARITHMETIC if each.nin == 1]),
     "reciprocal of the root": _large_elementwise(kernels.rsqrt, 1),
     "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),
     "elements of a rank": lambda x: kernels.sorted_indices(_large(x), False, 4, 5),

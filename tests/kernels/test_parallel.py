@@ -91,6 +91,24 @@ def test_large_arithmetic_has_the_bits_of_one_call_of_numpy(shapes: Any) -> None
                 np.testing.assert_array_equal(mine.numpy(), numpys)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("ufunc", [each for each in kernels.ARITHMETIC if each.nin == 1])
+def test_loops_over_one_array_have_numpys_bits(ufunc: Any, dtype: Any) -> None:
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((401, 500)) * 10.0 ** rng.integers(-30, 30, (401, 500))).astype(dtype)
+    tiny, huge = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+    x[0, :13] = 0.0, -0.0, np.inf, -np.inf, np.nan, tiny, -tiny, huge, -huge, 0.5, -0.5, 1.5, 2.5
+    for threads in (1, 3):
+        kernels.set_num_threads(threads)
+        out = np.empty_like(x)
+        kernels.elementwise(ufunc, out, x)
+        with np.errstate(all="ignore"):
+            expected = ufunc(x)
+        numbers = ~np.isnan(expected)
+        np.testing.assert_array_equal(out, expected)
+        np.testing.assert_array_equal(np.signbit(out[numbers]), np.signbit(expected[numbers]))
+
+
 def test_the_caller_and_the_workers_share() -> None:
     meeting = threading.Barrier(3, timeout=30)
     names = set()

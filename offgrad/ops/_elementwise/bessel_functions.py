@@ -1,9 +1,11 @@
 """Bessel functions and others of `special`."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from offgrad import kernels
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
 from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
@@ -220,7 +222,7 @@ class SpecialZeta(Broadcasting):
 
         self.save(self=x, other=q)
         first, second = self.operands(dtype, x, q)
-        return compute(lambda x, q, out: scipy_zeta(x, q, out=out), first, second)
+        return compute(partial(kernels.elementary, scipy_zeta), first, second)
 
     def backward(self, grad: "Tensor") -> Any:
         """d zeta(x, q)/dq = -x zeta(x + 1, q); that of x is not known in closed form."""

@@ -174,6 +174,10 @@ class Sqrt(Unary):
     ufunc = np.sqrt
     keeps = "result"
 
+    def backward(self, grad: "Tensor") -> Any:
+        """Divide by 2 sqrt x."""
+        return grad / conj(self.saved("result") * 2)
+
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return 1/(2 sqrt x)."""
         return reciprocal(saved * 2)
@@ -195,12 +199,11 @@ class Rsqrt(Unary):
         return saved**3 * -0.5
 
 
-class Reciprocal(Unary):
-    """1/x; keeps the result."""
+class Reciprocal(FusedUnary):
+    """1/x, whose derivative is -1/x^2; keeps the result."""
 
-    backward_takes_arrays = True
     ufunc = np.reciprocal
-    keeps = "result"
+    factors = (0, 0, -1)
 
     def derivative(self, saved: "Tensor") -> "Tensor":
         """Return -1/x^2."""

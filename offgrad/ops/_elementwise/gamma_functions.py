@@ -99,7 +99,7 @@ class Igamma(Broadcasting):
         self.save(self=a, other=x)
         function = gammaincc if upper else gammainc
         first, second = self.operands(dtype, a, x)
-        return compute(lambda a, x, out: function(a, x, out=out), first, second)
+        return compute(partial(kernels.elementary, function), first, second)
 
     def backward(self, grad: "Tensor") -> Any:
         """dP/dx = x^(a - 1) e^-x / gamma(a); that of a is not known in closed form."""
