@@ -80,7 +80,7 @@ def in_place(ufunc: Any, out: Array, b: Array, factor: Any = 1) -> None:
 
 
 @inlined
-def _quotient(a: Any, b: Any) -> Any:
+def quotient(a: Any, b: Any) -> Any:
     """Return a / b, rounded once: a helper's arithmetic is not rearranged."""
     return a / b
 
@@ -145,7 +145,7 @@ def _multiply_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
 def _divide_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
     a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(out.size):
-        out[i] = _quotient(a[i], b[i])
+        out[i] = quotient(a[i], b[i])
 
 
 @jit
@@ -187,14 +187,14 @@ def _multiply_by_number_loop(a: Any, number: Any, out: Any, start: int, stop: in
 def _divide_by_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
     a, out = a[start:stop], out[start:stop]
     for i in range(out.size):
-        out[i] = _quotient(a[i], number)
+        out[i] = quotient(a[i], number)
 
 
 @jit
 def _divide_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
     a, out = a[start:stop], out[start:stop]
     for i in range(out.size):
-        out[i] = _quotient(number, a[i])
+        out[i] = quotient(number, a[i])
 
 
 @jit
@@ -215,7 +215,7 @@ def _multiply_in_place_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> 
 def _divide_in_place_loop(out: Any, _: Any, b: Any, start: int, stop: int) -> None:
     out, b = out[start:stop], b[start:stop]
     for i in range(out.size):
-        out[i] = _quotient(out[i], b[i])
+        out[i] = quotient(out[i], b[i])
 
 
 @jit
@@ -236,7 +236,7 @@ def _multiply_by_number_in_place_loop(out: Any, number: Any, start: int, stop: i
 def _divide_by_number_in_place_loop(out: Any, number: Any, start: int, stop: int) -> None:
     out = out[start:stop]
     for i in range(out.size):
-        out[i] = _quotient(out[i], number)
+        out[i] = quotient(out[i], number)
 
 
 @jit
@@ -271,7 +271,7 @@ def _root_loop(a: Any, out: Any, start: int, stop: int) -> None:
 def _reciprocal_loop(a: Any, out: Any, start: int, stop: int) -> None:
     a, out = a[start:stop], out[start:stop]
     for i in range(out.size):
-        out[i] = _quotient(out.dtype.type(1), a[i])
+        out[i] = quotient(out.dtype.type(1), a[i])
 
 
 @jit

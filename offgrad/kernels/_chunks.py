@@ -11,6 +11,7 @@ import numpy as np
 
 from offgrad.kernels._arithmetic import LOOPS as ARITHMETIC
 from offgrad.kernels._arithmetic import arithmetic_loop
+from offgrad.kernels._arithmetic_rows import broadcasting_loop
 from offgrad.kernels._arrays import BITS, Array, is_half
 from offgrad.kernels._half_loops import loop_of_halves
 from offgrad.kernels._halves import (
@@ -95,6 +96,8 @@ def _elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> No
             function(*[each[start:stop] for each in flats], out=flat[start:stop])
 
         _in_pieces(function, piece, flat.size, 1)
+    elif (rows := broadcasting_loop(function, [*arrays], out)) is not None:
+        parallel_for(*rows, merge=True)
     elif function in ARITHMETIC and out.size < _MIN_THREADED:
         function(*arrays, out=out)
     else:

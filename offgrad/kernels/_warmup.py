@@ -423,8 +423,10 @@ def _in_place(x: Array) -> None:
 def _arithmetic(ufunc: Any) -> Callable[[Array], None]:
     def run(x: Array) -> None:
         many, one = _large(x), _large(x)[0, :1]
-        for each in ((many, many), (many, one), (one, many)):
-            kernels.elementwise(ufunc, many, *each)
+        row, column = _large(x)[0], _large(x)[:, :1].copy()
+        for other in (many, one, row, column):
+            kernels.elementwise(ufunc, _large(x), many, other)
+            kernels.elementwise(ufunc, _large(x), other, many)
 
     return run
 

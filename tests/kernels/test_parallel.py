@@ -109,6 +109,33 @@ def test_loops_over_one_array_have_numpys_bits(ufunc: Any, dtype: Any) -> None:
         np.testing.assert_array_equal(np.signbit(out[numbers]), np.signbit(expected[numbers]))
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3, 401, 500), (500,)), ((3, 401, 500), (401, 500)), ((3, 401, 500), (3, 401, 1)),
+        ((3, 401, 500), (401, 1)), ((3, 401, 500), (3, 1, 1)), ((2003, 1), (300,)),
+        ((1, 300), (2003, 1)), ((4, 1, 33), (5000, 33)), ((4, 5000, 1), (33,)),
+        # These are left to NumPy.
+        ((40, 5000, 31), (31,)), ((40, 500, 31), (500, 1)), ((3, 401, 500), (3, 1, 500)),
+        ((3, 1, 500), (1, 401, 1)), ((3, 401, 1), (3, 1, 500)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("ufunc", [np.add, np.subtract, np.multiply, np.divide])
+def test_broadcasting_has_numpys_bits(ufunc: Any, dtype: Any, shapes: Any) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    a.flat[:5] = b.flat[:5] = 0, np.inf, -np.inf, np.nan, -0.0
+    for threads in (1, 3):
+        kernels.set_num_threads(threads)
+        for x, y in ((a, b), (b, a)):
+            with np.errstate(all="ignore"):
+                expected = ufunc(x, y)
+                out = np.empty_like(expected)
+                kernels.elementwise(ufunc, out, x, y)
+            np.testing.assert_array_equal(out, expected)
+
+
 def test_the_caller_and_the_workers_share() -> None:
     meeting = threading.Barrier(3, timeout=30)
     names = set()
