@@ -55,6 +55,23 @@ def add_scaled(a: Array, b: Array, factor: Any, out: Array) -> None:
         np.add(a, b * out.dtype.type(factor), out=out)
 
 
+def add_product(a: Array, b: Array, c: Array, factor: Any, out: Array) -> None:
+    """Write ``a + (factor * b) * c`` into `out`; the arrays broadcast.
+
+    Float32 and float64 of one shape and memory order are computed in one pass, in which the last
+    product is not rounded where the CPU can.
+    """
+    arrays = (a, b, c, out)
+    is_flat = all(each.shape == out.shape and each.flags.c_contiguous for each in arrays)
+    if is_flat and len({each.dtype for each in arrays}) == 1 and uses_numba(*arrays):
+        flats = a.reshape(-1), b.reshape(-1), c.reshape(-1), out.reshape(-1)
+        parallel_for(
+            partial(_add_product_loop, out.dtype.type(factor), *flats), out.size, merge=True
+        )
+    else:
+        np.add(a, (b if factor == 1 else b * out.dtype.type(factor)) * c, out=out)
+
+
 @np.errstate(all="ignore")
 def in_place(ufunc: Any, out: Array, b: Array, factor: Any = 1) -> None:
     """Write ``ufunc(out, factor * b)`` into `out`, rounded as by `add_scaled`.
@@ -83,6 +100,11 @@ def in_place(ufunc: Any, out: Array, b: Array, factor: Any = 1) -> None:
 def quotient(a: Any, b: Any) -> Any:
     """Return a / b, rounded once: a helper's arithmetic is not rearranged."""
     return a / b
+
+
+@inlined
+def _sum_with_product(a: Any, b: Any, c: Any, factor: Any) -> Any:
+    return a + factor * b * c
 
 
 @inlined
@@ -153,6 +175,13 @@ def _add_scaled_loop(a: Any, b: Any, factor: Any, out: Any, start: int, stop: in
     a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(out.size):
         out[i] = a[i] + factor * b[i]
+
+
+@jit
+def _add_product_loop(factor: Any, a: Any, b: Any, c: Any, out: Any, start: int, stop: int) -> None:
+    a, b, c, out = a[start:stop], b[start:stop], c[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _sum_with_product(a[i], b[i], c[i], factor)
 
 
 @jit

@@ -415,6 +415,7 @@ def _of_two() -> list[Any]:
 
 def _in_place(x: Array) -> None:
     kernels.add_scaled(x, x, 2.0, x.copy())
+    kernels.add_product(x, x, x, 2.0, x.copy())
     for ufunc in _of_two():
         for other in (x.copy(), x[0, :1]):
             kernels.in_place(ufunc, x.copy(), other)

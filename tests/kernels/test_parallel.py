@@ -136,6 +136,28 @@ def test_broadcasting_has_numpys_bits(ufunc: Any, dtype: Any, shapes: Any) -> No
             np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("value", [1, -0.5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sum_with_a_product_is_rounded_less_often_than_numpys(dtype: Any, value: float) -> None:
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((401, 500)).astype(dtype) for _ in range(3)]
+    exact = [each.astype(np.longdouble) for each in arrays]
+    expected = exact[0] + value * exact[1] * exact[2]
+    size = np.abs(exact[0]) + np.abs(exact[1] * exact[2])
+    results = []
+    for threads in (1, 3):
+        kernels.set_num_threads(threads)
+        tensors = [offgrad.tensor(each) for each in arrays]
+        results.append(offgrad.addcmul(*tensors, value=value).numpy())
+        assert (np.abs(results[-1] - expected) <= 1.5 * np.finfo(dtype).eps * size).all()
+    np.testing.assert_array_equal(results[0], results[1])
+    large, row = offgrad.tensor(arrays[0]), offgrad.tensor(arrays[1][0])
+    broadcast = offgrad.addcmul(large, row, large, value=value).numpy()
+    np.testing.assert_allclose(
+        broadcast, arrays[0] + value * arrays[1][0] * arrays[0], rtol=1e-4, atol=1e-6
+    )
+
+
 def test_the_caller_and_the_workers_share() -> None:
     meeting = threading.Barrier(3, timeout=30)
     names = set()

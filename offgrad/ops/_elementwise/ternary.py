@@ -1,6 +1,7 @@
 """Operations on three tensors: interpolation, addition of products and quotients."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,12 +96,22 @@ def _by_pieces(function: Callable[..., None], *arrays: Array) -> Array:
     return out
 
 
+def _add_product(a: Array, b: Array, c: Array, out: Array, value: Any) -> None:
+    kernels.add_product(a, b, c, value, out)
+
+
 def _added(ufunc: np.ufunc, a: Array, b: Array, c: Array, value: Any) -> Array:
     """Return ``a + ufunc(value * b, c)``, in the order of PyTorch."""
     if not kernels.is_half(a.dtype):
+        if ufunc is np.multiply and kernels.is_large(a.size):
+            return compute(partial(_add_product, value=value), a, b, c)
         return compute(np.add, a, ufunc(b if value == 1 else b * a.dtype.type(value), c))
     factor = np.float32(value)
     return rounded_once(lambda a, b, c, out: np.add(a, ufunc(b * factor, c), out), a.dtype, a, b, c)
+
+
+def _scaled(tensor: "Tensor", factor: Any) -> "Tensor":
+    return tensor if factor == 1 else tensor * factor
 
 
 class AddProduct(Broadcasting):
@@ -121,8 +132,8 @@ class AddProduct(Broadcasting):
         factor = self.value.conjugate()
         return self.reduced(
             grad if need_a else None,
-            grad * (conj(self.saved("tensor2")) * factor) if need_b else None,
-            grad * (conj(self.saved("tensor1")) * factor) if need_c else None,
+            grad * _scaled(conj(self.saved("tensor2")), factor) if need_b else None,
+            grad * _scaled(conj(self.saved("tensor1")), factor) if need_c else None,
         )
 
 
