@@ -46,7 +46,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
         scatter_reduce,
     )
     from offgrad.kernels._arithmetic import LOOPS as ARITHMETIC
-    from offgrad.kernels._arithmetic import add_product, add_scaled, in_place
+    from offgrad.kernels._arithmetic import add_product, add_scaled, in_place, may_be_in_place
     from offgrad.kernels._arrays import is_half
     from offgrad.kernels._attention import attention, attention_backward
     from offgrad.kernels._batch_norm import batch_norm, batch_norm_backward
@@ -293,6 +293,7 @@ __all__ = [
     "i1e",
     "i1e_backward",
     "in_place",
+    "may_be_in_place",
     "is_half",
     "is_large",
     "in_chunks",

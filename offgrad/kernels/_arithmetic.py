@@ -72,6 +72,19 @@ def add_product(a: Array, b: Array, c: Array, factor: Any, out: Array) -> None:
         np.add(a, (b if factor == 1 else b * out.dtype.type(factor)) * c, out=out)
 
 
+def may_be_in_place(out: Array, b: Array) -> bool:
+    """Whether `in_place` takes an array `b` for `out`."""
+    return (
+        type(out) is type(b) is np.ndarray
+        and out.dtype.char in "fd"
+        and out.dtype == b.dtype
+        and out.shape == b.shape
+        and out.flags.c_contiguous
+        and b.flags.c_contiguous
+        and not np.may_share_memory(out, b)
+    )
+
+
 @np.errstate(all="ignore")
 def in_place(ufunc: Any, out: Array, b: Array, factor: Any = 1) -> None:
     """Write ``ufunc(out, factor * b)`` into `out`, rounded as by `add_scaled`.

@@ -158,6 +158,17 @@ def test_a_sum_with_a_product_is_rounded_less_often_than_numpys(dtype: Any, valu
     )
 
 
+@pytest.mark.parametrize("beta", [1, 0.5])
+def test_a_large_matrix_is_added_to_a_product(beta: float) -> None:
+    rng = np.random.default_rng(1)
+    x, a, b = (rng.standard_normal(size) for size in ((401, 500), (401, 20), (20, 500)))
+    found = offgrad.addmm(*map(offgrad.tensor, (x, a, b)), beta=beta, alpha=2)
+    np.testing.assert_allclose(found.numpy(), beta * x + 2 * (a @ b), rtol=1e-12, atol=1e-12)
+    vectors = offgrad.tensor(a[:, 0]), offgrad.tensor(b[0])
+    found = offgrad.addr(offgrad.tensor(x), *vectors, beta=beta)
+    np.testing.assert_allclose(found.numpy(), beta * x + np.outer(a[:, 0], b[0]), rtol=1e-12)
+
+
 def test_the_caller_and_the_workers_share() -> None:
     meeting = threading.Barrier(3, timeout=30)
     names = set()

@@ -91,12 +91,8 @@ def _compute_directly(
         target._requires_grad or base_of(target)._requires_grad or value._requires_grad
     ):
         return False
-    if type(values) is not np.ndarray or values.dtype != array.dtype:
+    if not is_number and not kernels.may_be_in_place(array, values):
         return False
-    if not is_number:
-        is_like = values.shape == array.shape and values.flags.c_contiguous
-        if not is_like or np.may_share_memory(values, array):
-            return False
     target._storage.write(name)  # which may move the memory into pages
     array, values = target._array, value._array
     kernels.in_place(ufunc, array, values, alpha)

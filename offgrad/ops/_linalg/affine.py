@@ -195,7 +195,11 @@ class _AddProduct(Op):
         out = self.times(a, b)
         if alpha != 1:
             np.multiply(out, np.asarray(alpha, out.dtype), out=out)
-        if beta != 0:
+        if beta == 0:
+            return out
+        if kernels.is_large(out.size) and kernels.may_be_in_place(out, x):
+            kernels.in_place(np.add, out, x, beta)
+        else:
             np.add(out, x if beta == 1 else x * np.asarray(beta, x.dtype), out=out)
         return out
 
