@@ -136,6 +136,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._products import matmul
     from offgrad.kernels._rectifiers import (
         angle,
+        clip,
         hardsigmoid,
         hardswish,
         hardswish_backward,
@@ -234,6 +235,7 @@ __all__ = [
     "batch_norm_backward",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "clip",
     "columns",
     "convert",
     "convolve",

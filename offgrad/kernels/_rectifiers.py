@@ -32,6 +32,14 @@ def relu_backward(grad: Array, result: Array, out: Array) -> None:
     )
 
 
+def clip(x: Array, out: Array, low: Any, high: Any) -> None:
+    """Write x, limited to numbers of its dtype, into `out`; `high` where that is below `low`."""
+    if out.size > CHUNK and out.dtype == np.float32 and _is_compiled(out):
+        by_loop(_clip_loop, out, x, numbers=(np.float32(low), np.float32(high)))
+    else:
+        elementwise(lambda x, out: np.clip(x, low, high, out=out), out, x)
+
+
 def hardsigmoid(x: Array, out: Array) -> None:
     """Write (x + 3) / 6, limited to 0 and 1, into `out`."""
     _run(_hardsigmoid_loop, lambda x, out: np.copyto(out, np.clip(x + 3, 0, 6) / 6), out, x)
@@ -124,6 +132,15 @@ def _run(
         by_loop(loop, out, *arrays, numbers=numbers)
     else:
         elementwise_flat(with_numpy, out, *arrays)
+
+
+@jit
+def _clip_loop(x: Any, out: Any, low: Any, high: Any, start: int, stop: int) -> None:
+    x, out = x[start:stop], out[start:stop]
+    for i in range(x.size):
+        a = x[i]
+        a = low if a < low else a
+        out[i] = high if a > high else a
 
 
 @jit

@@ -544,6 +544,7 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "GLU backward": _glu_backward,
     "PReLU": _all(_prelu, lambda x: _prelu(x.T[..., None].copy())),
     "PReLU backward": _all(_prelu_backward, lambda x: _prelu_backward(x.T[..., None].copy())),
+    "clip": lambda x: kernels.clip(_large(x), _large(x), x.dtype.type(0), x.dtype.type(1)),
     "sign": _large_elementwise(kernels.sign, 1),
     "angle": _large_elementwise(kernels.angle, 1),
     "logit backward": _large_elementwise(kernels.logit_backward, 2, 0, 0),

@@ -164,6 +164,8 @@ def test_a_large_matrix_is_added_to_a_product(beta: float) -> None:
     x, a, b = (rng.standard_normal(size) for size in ((401, 500), (401, 20), (20, 500)))
     found = offgrad.addmm(*map(offgrad.tensor, (x, a, b)), beta=beta, alpha=2)
     np.testing.assert_allclose(found.numpy(), beta * x + 2 * (a @ b), rtol=1e-12, atol=1e-12)
+    row = offgrad.addmm(*map(offgrad.tensor, (x[0], a, b)))
+    np.testing.assert_allclose(row.numpy(), x[0] + a @ b, rtol=1e-12, atol=1e-12)
     vectors = offgrad.tensor(a[:, 0]), offgrad.tensor(b[0])
     found = offgrad.addr(offgrad.tensor(x), *vectors, beta=beta)
     np.testing.assert_allclose(found.numpy(), beta * x + np.outer(a[:, 0], b[0]), rtol=1e-12)

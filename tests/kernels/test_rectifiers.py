@@ -17,6 +17,10 @@ def _clip(x: Array) -> Array:
 
 ONE: dict[str, Any] = {
     "relu": (lambda x, out: kernels.relu(x, out), lambda x: np.maximum(x, 0)),
+    "clip": (
+        lambda x, out: kernels.clip(x, out, x.dtype.type(-0.5), x.dtype.type(1)),
+        lambda x: np.clip(x, -0.5, 1),
+    ),
     "hardsigmoid": (lambda x, out: kernels.hardsigmoid(x, out), _clip),
     "hardswish": (
         lambda x, out: kernels.hardswish(x, out),

@@ -192,6 +192,8 @@ class _AddProduct(Op):
         first, second = self.slots
         self.save(**{first: a if need_b else None, second: b if need_a else None})
         self.shape, self.beta, self.alpha = x.shape, beta, alpha
+        if b.ndim == 2 and x.shape == b.shape[1:] and beta == alpha == 1:
+            return product(a, b, memory.contiguous(x))
         out = self.times(a, b)
         if alpha != 1:
             np.multiply(out, np.asarray(alpha, out.dtype), out=out)

@@ -58,15 +58,18 @@ def for_blas(array: Array) -> Array:
     return memory.copy(array)
 
 
-def product(a: Array, b: Array) -> Array:
-    """Return ``a @ b`` of arrays of at least two dimensions, in tensor memory."""
+def product(a: Array, b: Array, bias: Array | None = None) -> Array:
+    """Return ``a @ b`` of arrays of at least two dimensions, in tensor memory.
+
+    Each row of a product of two matrices has the `bias` added.
+    """
     if a.ndim == b.ndim == 2:
         shape: tuple[int, ...] = (a.shape[0], b.shape[1])
     else:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         shape = (*batch, a.shape[-2], b.shape[-1])
     out = memory.empty(shape, a.dtype)
-    kernels.matmul(for_blas(a), for_blas(b), out)
+    kernels.matmul(for_blas(a), for_blas(b), out, bias)
     return out
 
 
