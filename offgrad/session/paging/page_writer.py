@@ -138,7 +138,7 @@ class PageWriter:
     def clean_ahead(self, pages: Iterable[Page]) -> None:
         """Begin to write those of `pages` that are dirty, so that their room is soon free.
 
-        They are the next to be evicted, of which an eighth of the bound is looked at. An error is
+        They are the next to be evicted, of which a quarter of the bound is looked at. An error is
         raised when their room is needed, and they are written again.
         """
         table = self._table
