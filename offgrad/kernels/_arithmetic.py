@@ -116,6 +116,16 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 @inlined
+def _larger(a: Any, b: Any) -> Any:
+    return a if (a > b) | (a != a) else b
+
+
+@inlined
+def _smaller(a: Any, b: Any) -> Any:
+    return a if (a < b) | (a != a) else b
+
+
+@inlined
 def _sum_with_product(a: Any, b: Any, c: Any, factor: Any) -> Any:
     return a + factor * b * c
 
@@ -282,6 +292,34 @@ def _divide_by_number_in_place_loop(out: Any, number: Any, start: int, stop: int
 
 
 @jit
+def _maximum_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _larger(a[i], b[i])
+
+
+@jit
+def _maximum_with_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _larger(a[i], number)
+
+
+@jit
+def _minimum_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
+    a, b, out = a[start:stop], b[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _smaller(a[i], b[i])
+
+
+@jit
+def _minimum_with_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
+    a, out = a[start:stop], out[start:stop]
+    for i in range(out.size):
+        out[i] = _smaller(a[i], number)
+
+
+@jit
 def _negative_loop(a: Any, out: Any, start: int, stop: int) -> None:
     a, out = a[start:stop], out[start:stop]
     for i in range(out.size):
@@ -356,6 +394,8 @@ LOOPS: dict[Any, tuple[Kernel[..., None], ...]] = {
     np.subtract: (_subtract_loop, _subtract_number_loop, _subtract_from_number_loop),
     np.multiply: (_multiply_loop, _multiply_by_number_loop, _multiply_by_number_loop),
     np.divide: (_divide_loop, _divide_by_number_loop, _divide_number_loop),
+    np.maximum: (_maximum_loop, _maximum_with_number_loop, _maximum_with_number_loop),
+    np.minimum: (_minimum_loop, _minimum_with_number_loop, _minimum_with_number_loop),
     np.negative: (_negative_loop,),
     np.absolute: (_absolute_loop,),
     np.square: (_square_loop,),

@@ -408,15 +408,10 @@ def _elementary(ufunc: Any) -> Callable[[Array], None]:
     return lambda x: kernels.elementary(ufunc, *([_large(x)] * ufunc.nin), out=_large(x))
 
 
-def _of_two() -> list[Any]:
-    """Return the functions of two arrays among those of arithmetic."""
-    return [each for each in kernels.ARITHMETIC if each.nin == 2]
-
-
 def _in_place(x: Array) -> None:
     kernels.add_scaled(x, x, 2.0, x.copy())
     kernels.add_product(x, x, x, 2.0, x.copy())
-    for ufunc in _of_two():
+    for ufunc in (np.add, np.subtract, np.multiply, np.divide):
         for other in (x.copy(), x[0, :1]):
             kernels.in_place(ufunc, x.copy(), other)
 
@@ -556,7 +551,11 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "two slopes, backward": _elementwise(kernels.two_slopes_backward, 2, 0, 6, 1, 0, 1),
     **{f"{ufunc.__name__} of many": _elementary(ufunc) for ufunc in LOOPS},
     "in_place": _in_place,
-    **{f"{ufunc.__name__} of two": _arithmetic(ufunc) for ufunc in _of_two()},
+    **{
+        f"{ufunc.__name__} of two": _arithmetic(ufunc)
+        for ufunc in kernels.ARITHMETIC
+        if ufunc.nin == 2
+    },
     "arithmetic of one": _all(*[_elementary(each) for each in kernels.ARITHMETIC if each.nin == 1]),
     "reciprocal of the root": _large_elementwise(kernels.rsqrt, 1),
     "first elements in order": lambda x: kernels.sorted_indices(_large(x), True, 0, 4),

@@ -78,13 +78,16 @@ def test_merged_ranges_cover_each_item_once_and_begin_at_whole_steps(
 def test_large_arithmetic_has_the_bits_of_one_call_of_numpy(shapes: Any) -> None:
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    a, b = arrays[0], arrays[-1]
+    a, b = arrays[0], arrays[-1].copy()
+    a.flat[5], b.flat[7] = np.nan, np.nan
     tensors = offgrad.tensor(a), offgrad.tensor(b)
     for threads in (1, 3):
         kernels.set_num_threads(threads)
         x, y = tensors
         with np.errstate(all="ignore"):
             for mine, numpys in (
+                (offgrad.maximum(x, y), np.maximum(a, b)), (x.clamp(min=y), np.maximum(a, b)),
+                (offgrad.minimum(x, y), np.minimum(a, b)),
                 (x + y, a + b), (x * y, a * b), (x / y, a / b), (x > y, a > b),
                 (x.abs().sqrt(), np.sqrt(np.abs(a))), (x.mT * 2, np.swapaxes(a, -1, -2) * 2),
             ):  # fmt: skip

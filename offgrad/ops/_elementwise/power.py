@@ -97,6 +97,8 @@ def _inverse_root(x: Array, out: Array) -> None:
 _STEPS: dict[Any, Any] = {
     0: lambda x, out: out.fill(1),
     1: np.positive,
+    2: np.square,
+    0.5: np.sqrt,
     3: _cube,
     -1: np.reciprocal,
     -2: _inverse_square,
@@ -106,6 +108,19 @@ _STEPS: dict[Any, Any] = {
 
 def _in_steps(steps: Any, x: Array, out: Array) -> None:
     kernels.elementwise(steps, out, x)
+
+
+def _times_slope(grad: Array, x: Array, out: Array, exponent: Any) -> None:
+    """Write grad n x^(n-1) into `out`, in one pass over the memory."""
+    steps = _STEPS[exponent - 1]
+
+    def write(grad: Array, x: Array, out: Array) -> None:
+        steps(x, out)
+        np.multiply(out, exponent, out=out)
+        np.multiply(grad, out, out=out)
+
+    with np.errstate(all="ignore"):
+        kernels.elementwise(write, out, grad, x)
 
 
 class Pow(Broadcasting):
@@ -178,6 +193,15 @@ class PowScalar(Op):
         if n == 1 and not is_recorded:
             return cast_gradient(grad, self.dtype)
         x = self.saved("self")
+        base = x._array
+        if (
+            n - 1 in _STEPS
+            and self.is_plain(grad)
+            and kernels.is_large(base.size)
+            and base.dtype.char in "fd"
+            and grad._array.dtype == base.dtype
+        ):
+            return wrap(compute(partial(_times_slope, exponent=n), grad._array, base))
         slope = x * n if n == 2 and not is_recorded else x ** (n - 1) * n
         return cast_gradient(grad * conj(slope), self.dtype)
 

@@ -105,7 +105,8 @@ def _added(ufunc: np.ufunc, a: Array, b: Array, c: Array, value: Any) -> Array:
     if not kernels.is_half(a.dtype):
         if ufunc is np.multiply and kernels.is_large(a.size):
             return compute(partial(_add_product, value=value), a, b, c)
-        return compute(np.add, a, ufunc(b if value == 1 else b * a.dtype.type(value), c))
+        scaled = b if value == 1 else compute(np.multiply, b, np.asarray(a.dtype.type(value)))
+        return compute(np.add, a, compute(ufunc, scaled, c))
     factor = np.float32(value)
     return rounded_once(lambda a, b, c, out: np.add(a, ufunc(b * factor, c), out), a.dtype, a, b, c)
 
