@@ -1,6 +1,7 @@
 """Arithmetic and rounding of large arrays, which threads share without the GIL.
 
-The bits are NumPy's, but for `add_scaled`.
+The bits are NumPy's, but for `add_scaled`, `add_product`, and the sign of the larger or smaller of
+two zeros.
 """
 
 from __future__ import annotations
