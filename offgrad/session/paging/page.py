@@ -116,7 +116,10 @@ class Page:
         """The purpose of memory that is on its way from or to the store."""
         if self._array is not None or not self.resident_nbytes:
             return ""
-        return "pages read ahead" if self.leaving is None else "pages being written"
+        if self.leaving is None:
+            return "pages read ahead"
+        is_written = self.handle is not None and not self.handle.is_pending
+        return "" if is_written else "pages being written"
 
     def will_change(self) -> None:
         """The memory is about to be changed."""
