@@ -191,14 +191,13 @@ def test_nothing_leaks_in_thousands_of_steps(opened: Any, named_stores: str) -> 
         training.end()
 
     with opened(training) as session:
-        train(rounds // 3 + 1)
+        for _ in range(2):  # the second run adds to Python's caches of abstract classes
+            train(rounds // 3 + 1)
         before = footprint(named_stores)
-        train(rounds - rounds // 3 - 1)
+        train(max(1, rounds - 2 * (rounds // 3 + 1)))
         after = footprint(named_stores)
     assert (before.handles, before.stored_nbytes) == (0, 0)
-    # Weak references that died are dropped by the score; a kind of step that leaked would leave
-    # some hundreds.
-    grown = after.more_than(before, objects=150, blocks=500)
+    grown = after.more_than(before, objects=20, blocks=300)
     assert not grown, f"{grown} more in {after} than in {before}"
 
 
