@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.kernels._arrays import Array
+from offgrad.kernels._elementary_math import larger, smaller
 from offgrad.kernels._jit import Kernel, inlined, jit, uses_numba
 from offgrad.kernels._parallel import parallel_for
 
@@ -114,16 +115,6 @@ def in_place(ufunc: Any, out: Array, b: Array, factor: Any = 1) -> None:
 def quotient(a: Any, b: Any) -> Any:
     """Return a / b, rounded once: a helper's arithmetic is not rearranged."""
     return a / b
-
-
-@inlined
-def _larger(a: Any, b: Any) -> Any:
-    return a if (a > b) | (a != a) else b
-
-
-@inlined
-def _smaller(a: Any, b: Any) -> Any:
-    return a if (a < b) | (a != a) else b
 
 
 @inlined
@@ -296,28 +287,28 @@ def _divide_by_number_in_place_loop(out: Any, number: Any, start: int, stop: int
 def _maximum_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
     a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(out.size):
-        out[i] = _larger(a[i], b[i])
+        out[i] = larger(a[i], b[i])
 
 
 @jit
 def _maximum_with_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
     a, out = a[start:stop], out[start:stop]
     for i in range(out.size):
-        out[i] = _larger(a[i], number)
+        out[i] = larger(a[i], number)
 
 
 @jit
 def _minimum_loop(a: Any, b: Any, out: Any, start: int, stop: int) -> None:
     a, b, out = a[start:stop], b[start:stop], out[start:stop]
     for i in range(out.size):
-        out[i] = _smaller(a[i], b[i])
+        out[i] = smaller(a[i], b[i])
 
 
 @jit
 def _minimum_with_number_loop(a: Any, number: Any, out: Any, start: int, stop: int) -> None:
     a, out = a[start:stop], out[start:stop]
     for i in range(out.size):
-        out[i] = _smaller(a[i], number)
+        out[i] = smaller(a[i], number)
 
 
 @jit

@@ -258,6 +258,12 @@ def larger(a: Any, b: Any) -> Any:
 
 
 @inlined
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller number, NaN if one is."""
+    return b if (a > b) | (b != b) else a
+
+
+@inlined
 def negative_distance(a: Any, b: Any) -> Any:
     """-|a - b|, and 0 for equal infinities."""
     return 0.0 if a == b else -abs(a - b)
