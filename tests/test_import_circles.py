@@ -19,6 +19,7 @@ LAZY = {
     "offgrad._checkpoint.writer",
     "offgrad.cli.compare.curve",
     "offgrad.cli.compare.plot",
+    "offgrad.kernels._compilers",
     "offgrad.kernels._meta",
     "offgrad.policies",
     "offgrad.policies.base",
@@ -28,8 +29,8 @@ LAZY = {
     "offgrad_storage.testing.machine",
     "offgrad_storage.zarr.codec",
 }
-"""Imported in functions, so that Matplotlib, Rich, hypothesis, zipfile and others, and the modules
-of sessions and stores, are loaded when first needed.
+"""Imported in functions, so that Matplotlib, Numba, Rich, hypothesis, zipfile and others, and the
+modules of sessions and stores, are loaded when first needed.
 """
 
 

@@ -52,7 +52,9 @@ def arrays_at(table: Array, row: int, numbers: tuple[Any, ...]) -> tuple[Any, ..
 def register() -> None:
     """Register both functions with Numba; comes before loops that call them."""
     from numba import carray, types
-    from numba.extending import intrinsic, overload
+    from numba.extending import intrinsic
+
+    from offgrad.kernels._compilers import overload
 
     @intrinsic  # type: ignore[untyped-decorator]
     def pointer(_: Any, address: Any) -> Any:
@@ -72,8 +74,8 @@ def register() -> None:
         ]
         return eval(f"lambda table, row, numbers: ({', '.join(arrays)},)", {"array_at": array_at})
 
-    overload(array_at, strict=False)(lambda *_: array)
-    overload(arrays_at, strict=False)(choose)
+    overload(array_at, lambda *_: array)
+    overload(arrays_at, choose)
 
 
 def batches(

@@ -44,43 +44,16 @@ def call(function: int, a: int, b: int, c: int, d: int) -> int:
 def register() -> None:
     """Register the functions above with Numba; comes before loops that call them."""
     from numba import types
-    from numba.extending import intrinsic, overload
+
+    from offgrad.kernels._compilers import intrinsic
 
     whole = types.int64
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def loading(_: Any, address: Any) -> Any:
-        return whole(whole), _emit_load
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def storing(_: Any, address: Any, value: Any) -> Any:
-        return types.void(whole, whole), _emit_store
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def adding(_: Any, address: Any, value: Any) -> Any:
-        return whole(whole, whole), _emit_add
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def exchanging(_: Any, address: Any, expected: Any, value: Any) -> Any:
-        return types.boolean(whole, whole, whole), _emit_exchange
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def pausing(_: Any) -> Any:
-        return types.void(), _emit_pause
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def calling(_: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-        return whole(whole, whole, whole, whole, whole), _emit_call
-
-    define = functools.partial(overload, strict=False)
-    define(load)(lambda _: lambda address: loading(address))
-    define(store)(lambda *_: lambda address, value: storing(address, value))
-    define(fetch_add)(lambda *_: lambda address, value: adding(address, value))
-    define(compare_exchange)(
-        lambda *_: lambda address, expected, value: exchanging(address, expected, value)
-    )
-    define(pause)(lambda: lambda: pausing())
-    define(call)(lambda *_: lambda function, a, b, c, d: calling(function, a, b, c, d))
+    intrinsic(load, whole(whole), _emit_load)
+    intrinsic(store, types.void(whole, whole), _emit_store)
+    intrinsic(fetch_add, whole(whole, whole), _emit_add)
+    intrinsic(compare_exchange, types.boolean(whole, whole, whole), _emit_exchange)
+    intrinsic(pause, types.void(), _emit_pause)
+    intrinsic(call, whole(whole, whole, whole, whole, whole), _emit_call)
 
 
 def _cell(builder: Any, address: Any) -> Any:

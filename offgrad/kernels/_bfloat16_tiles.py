@@ -149,7 +149,9 @@ def multiply_pairs(kind: Any, a: int, a_stride: int, panel: int, pairs: int, out
 def register() -> None:
     """Register the functions above with Numba; comes before loops that call them."""
     from numba import types
-    from numba.extending import intrinsic, overload
+    from numba.extending import intrinsic
+
+    from offgrad.kernels._compilers import overload
 
     register_arrays()
     register_tiles()
@@ -186,9 +188,7 @@ def register() -> None:
         (end, amx_end, avx_end),
         (multiply_pairs, amx_multiply, avx_multiply),
     ):
-        overload(function, strict=False)(
-            lambda kind, *_, amx=amx, avx=avx: amx if kind == types.uint8 else avx
-        )
+        overload(function, lambda kind, *_, amx=amx, avx=avx: amx if kind == types.uint8 else avx)
 
 
 def _unpacked(emit: Any, context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -116,23 +116,17 @@ def register() -> None:
     """Register `copy_bytes` with Numba; comes before loops that call it."""
     from numba import types
     from numba.core import cgutils
-    from numba.extending import intrinsic, overload
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def copied(_: Any, source: Any, target: Any, nbytes: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            from_, to = (
-                builder.inttoptr(each, context.get_value_type(types.voidptr)) for each in values[:2]
-            )
-            cgutils.raw_memcpy(builder, to, from_, values[2], 1)
-            return context.get_dummy_value()
+    from offgrad.kernels._compilers import intrinsic
 
-        return types.void(types.intp, types.intp, types.intp), codegen
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        from_, to = (
+            builder.inttoptr(each, context.get_value_type(types.voidptr)) for each in values[:2]
+        )
+        cgutils.raw_memcpy(builder, to, from_, values[2], 1)
+        return context.get_dummy_value()
 
-    def copy(source: Any, target: Any, nbytes: Any) -> None:
-        copied(source, target, nbytes)
-
-    overload(copy_bytes, strict=False)(lambda *_: copy)
+    intrinsic(copy_bytes, types.void(types.intp, types.intp, types.intp), emit)
 
 
 @jit

@@ -47,7 +47,9 @@ def register() -> None:
     """Register `strided_gemm` with Numba."""
     from llvmlite import ir  # type: ignore[import-untyped]
     from numba import types
-    from numba.extending import intrinsic, overload
+    from numba.extending import intrinsic
+
+    from offgrad.kernels._compilers import overload
 
     @intrinsic  # type: ignore[untyped-decorator]
     def call(_: Any, arguments: Any) -> Any:
@@ -100,4 +102,4 @@ def register() -> None:
             )
         )
 
-    overload(strided_gemm, strict=False)(lambda *_: implementation)
+    overload(strided_gemm, lambda *_: implementation)

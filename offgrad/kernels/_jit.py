@@ -38,7 +38,6 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAST = frozenset({"reassoc", "contract", "nsz", "arcp", "afn"})
-EXACT = frozenset({"contract"})
 BACKENDS = ("numba", "numpy")
 
 _lock = MaskedLock(reentrant=True)
@@ -244,17 +243,23 @@ def inlined(function: F) -> F:
 
 
 def _njit(has_ranges: bool) -> Callable[..., Any]:
-    """Return Numba's decorator; with `has_ranges`, threads may share calls."""
+    """Return Numba's decorator of loops; with `has_ranges`, threads may share calls."""
+    from offgrad.kernels import _compilers
+
+    return _decorator(_compilers.DRIVEN if has_ranges else _compilers.LOOP)
+
+
+def _decorator(compiler: Any) -> Callable[..., Any]:
+    """Return Numba's decorator of loops that a compiler of `_compilers` compiles."""
     import numba
 
-    options: dict[str, Any] = {"pipeline_class": _range_driver.pipeline()} if has_ranges else {}
     return functools.partial(
         numba.njit,
         nogil=True,
         fastmath=set(FAST),
         error_model="numpy",
         no_cfunc_wrapper=True,  # no C code calls loops: less to compile
-        **options,
+        pipeline_class=compiler,
     )
 
 
@@ -274,10 +279,13 @@ def compile_c_function(function: Callable[..., int], parameters: int) -> int:
     """Compile a C function of 64-bit integers, which returns one; return its address."""
     import numba
 
+    from offgrad.kernels import _compilers
+
     with _lock, interruptible:
         _register_helpers()
     signature = numba.int64(*[numba.int64] * parameters)
-    compile_ = functools.partial(numba.cfunc, signature, nopython=True, error_model="numpy")
+    options = {"error_model": "numpy", "pipeline_class": _compilers.LOOP}
+    compile_ = functools.partial(numba.cfunc, signature, nopython=True, **options)
     with _collector_paused():
         compiled = _cached(compile_)(_named_after_helpers(function))
     _c_functions.append(compiled)
@@ -294,9 +302,9 @@ def _register_helpers() -> None:
     if _registered == len(_helpers):
         return
     import numba
-    from numba.extending import overload
 
-    options = {"fastmath": set(EXACT), "error_model": "numpy"}
+    from offgrad.kernels import _compilers
+
     for function, float32 in list(_helpers.items())[_registered:]:
 
         def choose(
@@ -306,7 +314,7 @@ def _register_helpers() -> None:
         ) -> Callable[..., Any]:
             return float32 if getattr(args[0], "dtype", args[0]) == numba.float32 else float64
 
-        overload(function, jit_options=options, strict=False)(choose)
+        _compilers.overload(function, choose)
     _registered = len(_helpers)
 
 
@@ -324,7 +332,10 @@ def _named_after_helpers(
     called: dict[str, Any] = {name: each.function for name, each in (calls or {}).items()}
     names = function.__globals__
     if called:
-        names = {**names, **{name: _njit(False)(each) for name, each in called.items()}}
+        from offgrad.kernels import _compilers
+
+        compile_ = _decorator(_compilers.HELPER)
+        names = {**names, **{name: compile_(each) for name, each in called.items()}}
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     copy.__module__ = function.__module__
     parts = [each.__qualname__ for each in (function, *called.values())]

@@ -96,7 +96,9 @@ def add_product(
 def register() -> None:
     """Register `add_product` with Numba."""
     from numba import types
-    from numba.extending import intrinsic, overload
+    from numba.extending import intrinsic
+
+    from offgrad.kernels._compilers import overload
 
     nbytes, most = vector_shape()
 
@@ -157,7 +159,7 @@ def register() -> None:
 
         return implementation
 
-    overload(add_product, strict=False)(choose)
+    overload(add_product, choose)
 
 
 def _emit_tile(

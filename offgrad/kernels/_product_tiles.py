@@ -80,7 +80,9 @@ def copy_turned(source: int, stride: int, target: int, target_stride: int, numbe
 def register() -> None:
     """Register the functions above with Numba; comes before loops that call them."""
     from numba import types
-    from numba.extending import intrinsic, overload
+    from numba.extending import intrinsic
+
+    from offgrad.kernels._compilers import overload
 
     def emitted(emit: Any, count: int) -> Any:
         def typed(_: Any, arguments: Any) -> Any:
@@ -112,7 +114,7 @@ def register() -> None:
         turned((source, stride, target, target_stride, number))
 
     for function, body in ((multiply, multiply_), (copy_vector, copy_), (copy_turned, turned_)):
-        overload(function, strict=False)(lambda *_, body=body: body)
+        overload(function, lambda *_, body=body: body)
 
 
 class _Emitter:

@@ -12,11 +12,11 @@ one range of them.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-VERSION = b"3"
-"""Part of the names of compiled loops in the cache: a change here makes it another one."""
+VERSION = b"4"
+"""Part of the names of compiled loops in the cache: a change here or of `_compilers` makes it
+another one."""
 
 LEAD = 2
 """The pool's cell with the address of the function that leads a call; see `_shared_ranges`."""
@@ -35,41 +35,7 @@ def has_ranges(names: tuple[str, ...]) -> bool:
     return names[-2:] == _PARAMETERS[:2] or names[-3:] == _PARAMETERS
 
 
-@functools.cache
-def pipeline() -> Any:
-    """Return Numba's compiler of loops with a driver."""
-    from numba.core.compiler import CompilerBase, DefaultPassBuilder
-    from numba.core.compiler_machinery import register_pass
-    from numba.core.lowering import Lower
-    from numba.core.typed_passes import BaseNativeLowering, NativeLowering
-
-    class DrivenLower(Lower):  # type: ignore[misc]
-        def create_cpython_wrapper(self, release_gil: bool = False) -> None:
-            _create_wrapper(self, release_gil)
-
-    @register_pass(mutates_CFG=True, analysis_only=False)
-    class DrivenLowering(BaseNativeLowering):  # type: ignore[misc]
-        _name = "driven_native_lowering"
-
-        @property
-        def lowering_class(self) -> Any:
-            return DrivenLower
-
-    class Compiler(CompilerBase):  # type: ignore[misc]
-        def define_pipelines(self) -> list[Any]:
-            manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
-            manager.passes = [
-                (DrivenLowering if each is NativeLowering else each, description)
-                for each, description in manager.passes
-            ]
-            manager._finalized = False
-            manager.finalize()
-            return [manager]
-
-    return Compiler
-
-
-def _create_wrapper(lower: Any, release_gil: bool) -> None:
+def create_wrapper(lower: Any, release_gil: bool) -> None:
     """Add the function that Python calls to a loop's library: it calls the driver."""
     from llvmlite import ir  # type: ignore[import-untyped]
     from numba.core.callwrapper import PyCallWrapper

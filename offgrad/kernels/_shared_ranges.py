@@ -16,7 +16,7 @@ wakes two, and each of these two more.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import CDLL, addressof, c_int64, c_void_p, memset, sizeof
 from typing import Any
 
@@ -258,51 +258,36 @@ def serve(counted: int, pool: int, target: int, rounds: int, delay: int) -> None
         pause()
 
 
-def _calling(function: Any) -> Callable[..., Any]:
-    """Return what Numba asks for the code of a call with an address."""
-
-    def choose(_: Any) -> Any:
-        def implementation(address: int) -> None:
-            function(address)
-
-        return implementation
-
-    return choose
-
-
 @functools.cache
 def register() -> None:
     """Register what these loops call with Numba."""
     from numba import types
-    from numba.extending import overload
+
+    from offgrad.kernels._compilers import intrinsic
 
     _atomics.register()
-    code, address = types.int32, types.int64
-    sched_yield = types.ExternalFunction("sched_yield", code())
-    define = functools.partial(overload, strict=False)
-
-    def choose_yield() -> Any:
-        def implementation() -> None:
-            sched_yield()
-
-        return implementation
-
-    define(yield_core)(choose_yield)
-    for function, name in (
-        (lock, "pthread_mutex_lock"),
-        (unlock, "pthread_mutex_unlock"),
-        (signal, "pthread_cond_signal"),
+    address = types.int64
+    for function, name, parameters in (
+        (yield_core, "sched_yield", 0),
+        (lock, "pthread_mutex_lock", 1),
+        (unlock, "pthread_mutex_unlock", 1),
+        (signal, "pthread_cond_signal", 1),
+        (wait, "pthread_cond_wait", 2),
     ):
-        define(function)(_calling(types.ExternalFunction(name, code(address))))
-    cond_wait = types.ExternalFunction("pthread_cond_wait", code(address, address))
+        intrinsic(
+            function, types.void(*[address] * parameters), functools.partial(_emit_call, name)
+        )
 
-    def choose_wait(*_: Any) -> Any:
-        def implementation(condition: int, mutex: int) -> None:
-            cond_wait(condition, mutex)
 
-        return implementation
+def _emit_call(name: str, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Call a function of the C library, and drop the code that it returns."""
+    from llvmlite import ir  # type: ignore[import-untyped]
 
-    define(wait)(choose_wait)
+    kind = ir.FunctionType(ir.IntType(32), [each.type for each in arguments])
+    module = builder.module
+    function = module.globals.get(name) or ir.Function(module, kind, name)
+    builder.call(function, arguments)
+    return context.get_dummy_value()
 
 
 @functools.cache

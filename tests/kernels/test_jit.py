@@ -174,3 +174,43 @@ def test_a_helpers_name_tells_which_functions_it_calls() -> None:
         digests.add(_jit._helpers_digest(names["loop"], names["loop"]))
         assert _jit._helpers_digest(names["loop"], names["loop"]) in digests
     assert len(digests) == 2
+
+
+HELPER = """
+def helper(x):
+    return x * x + 3
+def square(x):
+    return helper(x)
+def cube(x):
+    return helper(helper(x)) * x
+"""
+
+
+def test_a_helper_has_machine_code_only_within_the_loops_that_call_it() -> None:
+    pytest.importorskip("numba")
+    from offgrad.kernels import _compilers
+
+    if not _jit.compiles():
+        pytest.skip("nothing is compiled")
+    names: dict[str, Any] = {}
+    exec(HELPER, names)
+    _compilers.overload(names["helper"], lambda _: names["helper"])
+    for name in ("square", "cube"):
+        kernel = _jit.Kernel(names[name])
+        _jit.loops.remove(kernel)
+        assert kernel(2.0) == names[name](2.0)
+        compiled: Any = kernel._compiled
+        (overload,) = compiled.overloads.values()
+        library = overload.library
+        helpers = [
+            function.name
+            for linked in library._linking_libraries
+            for function in linked.get_defined_functions()
+            if "helper" in function.name
+        ]
+        assert helpers
+        assert not any(map(library.codegen._engine.is_symbol_defined, helpers))
+        functions = library.get_defined_functions()
+        shared = [each.name for each in functions if each.linkage.name != "internal"]
+        assert shared
+        assert all(name in each for each in shared), "no loop uses another's copy of a helper"

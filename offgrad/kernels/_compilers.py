@@ -1,0 +1,172 @@
+"""How Numba compiles loops and their helpers: LLVM sees each body once, in the loop that calls it.
+
+By itself Numba optimises each helper, makes machine code of it, and then does both again in every
+loop that calls it. Here a helper is kept as it was typed, and linked into its callers. In a loop's
+library helpers are internal: LLVM drops what it inlined, and no other loop's copy of a helper can
+take its place, so a loop has the same bits whether it was just compiled or loaded from the cache.
+
+Importing this module imports numba; `_jit` imports it with the first loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from numba import _dynfunc, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, Flags, _LowerResult
+from numba.core.compiler_machinery import register_pass
+from numba.core.lowering import Lower
+from numba.core.targetconfig import ConfigStack
+from numba.core.typed_passes import BaseNativeLowering, NativeLowering
+from numba.core.typing.templates import (
+    _OverloadFunctionTemplate,
+    infer_global,
+    make_intrinsic_template,
+    make_overload_template,
+)
+
+from offgrad.kernels import _range_driver
+
+EXACT = frozenset({"contract"})
+"""Fast arithmetic of helpers; see `_jit`."""
+
+
+class _LoopLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The code of a loop, with that of its helpers."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Only set the layout: passes over single functions repeat what those over all do."""
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        for function in self._final_module.functions:
+            if function.linkage.name == "linkonce_odr" and not function.is_declaration:
+                function.linkage = "internal"
+        super()._optimize_final_module()
+
+
+class _HelperLibrary(_LoopLibrary):
+    """The code of a helper, as it was typed; only other libraries link it."""
+
+    def _optimize_final_module(self) -> None:
+        """Nothing: the caller's passes optimise it."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LoopLowering(BaseNativeLowering):  # type: ignore[misc]
+    _name = "loop_native_lowering"
+
+    @property
+    def lowering_class(self) -> Any:
+        return Lower
+
+    def run_pass(self, state: Any) -> bool:
+        if state.library is None:
+            state.library = _LoopLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+            state.library.enable_object_caching()
+        return bool(super().run_pass(state))
+
+
+class _DrivenLower(Lower):  # type: ignore[misc]
+    def create_cpython_wrapper(self, release_gil: bool = False) -> None:
+        _range_driver.create_wrapper(self, release_gil)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _DrivenLowering(_LoopLowering):
+    _name = "driven_native_lowering"
+
+    @property
+    def lowering_class(self) -> Any:
+        return _DrivenLower
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _HelperLowering(_LoopLowering):
+    _name = "helper_native_lowering"
+
+    def run_pass(self, state: Any) -> bool:
+        library = _HelperLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        flags, state.library, state.flags = state.flags, library, state.flags.copy()
+        state.flags.no_compile = state.flags.no_cpython_wrapper = True
+        state.flags.no_cfunc_wrapper = True
+        try:
+            super().run_pass(state)
+        finally:
+            state.flags = flags
+        compiled = state["cr"]
+        fndesc, env = compiled.fndesc, compiled.env
+        # Numba's key of the code in a table; without an address, as only compiled code calls it.
+        key = _dynfunc.make_function(
+            fndesc.lookup_module(), fndesc.qualname.split(".")[-1], "", 0, env, (library,)
+        )
+        state.targetctx.insert_user_function(key, fndesc, [library])
+        state["cr"] = _LowerResult(fndesc, compiled.call_helper, cfunc=key, env=env)
+        return True
+
+
+def _compiler(lowering: type[_LoopLowering]) -> Any:
+    """Return Numba's compiler with a last pass of ours."""
+
+    class Compiler(CompilerBase):  # type: ignore[misc]
+        def define_pipelines(self) -> list[Any]:
+            manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+            manager.passes = [
+                (lowering if each is NativeLowering else each, description)
+                for each, description in manager.passes
+            ]
+            manager._finalized = False
+            manager.finalize()
+            return [manager]
+
+    return Compiler
+
+
+LOOP, DRIVEN, HELPER = map(_compiler, (_LoopLowering, _DrivenLowering, _HelperLowering))
+"""Compilers of loops, of loops whose calls threads share (see `_range_driver`), and of helpers."""
+
+_OPTIONS = {"fastmath": set(EXACT), "error_model": "numpy", "pipeline_class": HELPER}
+
+
+class _Helper(_OverloadFunctionTemplate):  # type: ignore[misc]
+    """A helper, compiled once for types of arguments: it has flags of its own, not its callers'."""
+
+    def _get_impl(self, args: Any, kws: Any) -> Any:
+        flags = Flags()
+        flags.nrt = True  # arrays have counts
+        with ConfigStack().enter(flags):
+            return super()._get_impl(args, kws)
+
+
+def overload(function: Callable[..., Any], choose: Callable[..., Any]) -> None:
+    """Let loops call what `choose` returns for the types of arguments by the name of `function`."""
+    template = make_overload_template(function, choose, _OPTIONS, False, "never")
+    infer_global(function, types.Function(type(template.__name__, (_Helper, template), {})))
+
+
+def intrinsic(function: Callable[..., Any], signature: Any, emit: Callable[..., Any]) -> None:
+    """Let loops call what `emit` builds by the name of `function`.
+
+    Args:
+        function: only its name and parameters count.
+        signature: Numba's, of the result and the arguments.
+        emit: called with Numba's context, LLVM's builder, the signature and the values; returns
+            the result.
+    """
+
+    def define(*_: Any) -> Any:
+        return signature, emit
+
+    own = inspect.Parameter("typing_context", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = inspect.signature(function).parameters.values()
+    define.__signature__ = inspect.Signature([own, *parameters])  # type: ignore[attr-defined]
+    template = make_intrinsic_template(function, define, function.__name__)
+    infer_global(function, types.Function(template))
