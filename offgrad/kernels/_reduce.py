@@ -14,11 +14,12 @@ from offgrad.kernels._arrays import SUM_BLOCK, SUM_ROWS, Array, is_half, rows
 from offgrad.kernels._chunks import CHUNK, in_chunks, scratch
 from offgrad.kernels._halves import as_float, convert, in_float32
 from offgrad.kernels._jit import inlined, jit, uses_numba
-from offgrad.kernels._parallel import BLOCK, block_items, parallel_for, shared_cost
+from offgrad.kernels._parallel import BLOCK, parallel_for
 
 Reduce = Callable[..., Any]
 
 _MIN_COLUMNS = 64
+_BLOCK_ROWS, _BLOCK_COLUMNS = 128, 256  # of the sums of columns that a thread adds up at once
 _PART = 4 * BLOCK
 
 
@@ -283,8 +284,8 @@ def _of_columns(write: Any, row: Array, result: Array, grad: Array, out: Array) 
 def sum_rows(x: Array, out: Array) -> None:
     """Write the sum of x's rows into `out`: x [..., C], out [C]; 0 without rows.
 
-    Partial sums of fixed blocks of rows: the bits do not depend on the number of threads, nor on
-    BLAS, whose `ones @ x` is as fast.
+    Sums of fixed blocks of rows and columns, and then of the blocks: the bits do not depend on the
+    number of threads, nor on BLAS, whose `ones @ x` is as fast.
     """
     a = rows(x)
     count, cols = a.shape
@@ -295,15 +296,21 @@ def sum_rows(x: Array, out: Array) -> None:
     if not uses_numba(a, out):
         _sum_rows_numpy(a, out)
         return
-    if count <= SUM_ROWS:
-        parallel_for(partial(_sum_columns_loop, a, out), cols, count, merge=True)
+    turns = _BLOCK_COLUMNS // max(1, cols)
+    if turns > 1 and count >= 4 * turns:  # several narrow rows as one
+        whole = count // turns * turns
+        sums = np.empty((turns + count - whole, cols), out.dtype)
+        sum_rows(a[:whole].reshape(-1, turns * cols), sums[:turns].reshape(-1))
+        sums[turns:] = a[whole:]
+        sum_rows(sums, out)
         return
-    cost = shared_cost(cols)
-    step = block_items(cost)
-    parts = -(-min(step, count) // SUM_ROWS)
-    sums = np.zeros((-(-count // step) * parts, cols), dtype=out.dtype)
-    parallel_for(partial(_sum_rows_loop, a, sums, step, parts), count, cost)
-    _arrays.sum_axes(sums, (0,), out=out)
+    width = max(1, min(cols, _BLOCK_COLUMNS))
+    down, across = max(1, -(-count // _BLOCK_ROWS)), -(-cols // width)
+    sums = out.reshape(1, cols) if down == 1 else np.empty((down, cols), out.dtype)
+    loop: Any = partial(_block_sums_loop, a, sums, width)
+    parallel_for(loop, down * across, min(count, _BLOCK_ROWS) * width, merge=True)
+    if down > 1:
+        sum_rows(sums, out)
 
 
 @np.errstate(all="ignore")
@@ -311,40 +318,39 @@ def _sum_rows_numpy(x: Array, out: Array) -> None:
     out[...] = _arrays.sum_axes(x, (0,))
 
 
-@jit
-def _sum_columns_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    total = out[start:stop]
-    total[:] = 0
-    for i in range(x.shape[0]):
-        row = x[i, start:stop]
-        for j in range(row.size):
-            total[j] += row[j]
+@inlined
+def _add_rows(x: Any, top: int, bottom: int, left: int, total: Any) -> None:
+    """Add rows of x from a column on to `total`, four at a time: sums are loaded as often."""
+    right, first = left + total.size, top
+    while first + 4 <= bottom:
+        a, b = x[first, left:right], x[first + 1, left:right]
+        c, d = x[first + 2, left:right], x[first + 3, left:right]
+        for j in range(total.size):
+            total[j] += (a[j] + b[j]) + (c[j] + d[j])
+        first += 4
+    for last in range(first, bottom):
+        a = x[last, left:right]
+        for j in range(total.size):
+            total[j] += a[j]
 
 
 @jit
-def _sum_rows_loop(x: Any, sums: Any, step: int, parts: int, start: int, stop: int) -> None:
-    first_sum = start // step * parts
-    for i in range(start, stop):
-        row = x[i]
-        total = sums[first_sum + (i - start) // SUM_ROWS]
-        for j in range(row.size):
-            total[j] += row[j]
+def _block_sums_loop(x: Any, sums: Any, width: int, start: int, stop: int) -> None:
+    across = (x.shape[1] + width - 1) // width
+    for item in range(start, stop):
+        block, left = item // across, item % across * width
+        total = sums[block, left : left + width]
+        total[:] = 0
+        top = block * _BLOCK_ROWS
+        _add_rows(x, top, min(top + _BLOCK_ROWS, x.shape[0]), left, total)
 
 
 @jit
 def _plane_sums_loop(x: Any, out: Any, start: int, stop: int) -> None:
-    whole = x.shape[1] // 4 * 4  # four rows at a time: sums are loaded and stored as often
     for i in range(start, stop):
         total = out[i]
         total[:] = 0
-        for first in range(0, whole, 4):
-            a, b, c, d = x[i, first], x[i, first + 1], x[i, first + 2], x[i, first + 3]
-            for j in range(total.size):
-                total[j] += (a[j] + b[j]) + (c[j] + d[j])
-        for last in range(whole, x.shape[1]):
-            a = x[i, last]
-            for j in range(total.size):
-                total[j] += a[j]
+        _add_rows(x[i], 0, x.shape[1], 0, total)
 
 
 @jit

@@ -56,7 +56,10 @@ def test_embedding_errors(backend: str) -> None:
         kernels.embedding_backward(grad, np.array([0, 1]), out)
 
 
-@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 1), (7, 3), (2, 5, 33), (3000, 257)])
+@pytest.mark.parametrize(
+    "shape",
+    [(0, 4), (4, 0), (1, 1), (7, 3), (2, 5, 33), (130, 700), (1023, 64), (3000, 257), (40001, 3)],
+)
 def test_sum_rows(
     shape: tuple[int, ...], dtype: Any, rng: np.random.Generator, agree: Agree, backend: str
 ) -> None:
