@@ -24,6 +24,13 @@ SUM_BLOCK = 4096
 sum of millions keeps the digits of float32. Rows of a usual length are one block."""
 
 
+def unexpanded(x: Array) -> Array:
+    """Return a view of `x` with one element in each dimension along which it repeats one."""
+    if 0 not in x.strides:
+        return x
+    return x[tuple([slice(1 if stride == 0 else None) for stride in x.strides])]
+
+
 def is_half(dtype: np.dtype[Any]) -> bool:
     """Whether `dtype` is float16 or bfloat16."""
     return dtype.itemsize == 2 and dtype.kind not in "iu"

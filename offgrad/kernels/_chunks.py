@@ -12,7 +12,7 @@ import numpy as np
 from offgrad.kernels._arithmetic import LOOPS as ARITHMETIC
 from offgrad.kernels._arithmetic import arithmetic_loop
 from offgrad.kernels._arithmetic_rows import broadcasting_loop
-from offgrad.kernels._arrays import BITS, Array, is_half
+from offgrad.kernels._arrays import BITS, Array, is_half, unexpanded
 from offgrad.kernels._half_loops import loop_of_halves
 from offgrad.kernels._halves import (
     FEW,
@@ -84,7 +84,9 @@ def _least_size(function: Callable[..., Any]) -> int:
 def _elementwise(function: Callable[..., Any], out: Array, *arrays: Array) -> None:
     if out.size <= _least_size(function) or not out.flags.c_contiguous:
         function(*arrays, out=out)
-    elif _are_flat(out, *[each for each in arrays if each.size > 1]):
+        return
+    arrays = tuple(map(unexpanded, arrays))
+    if _are_flat(out, *[each for each in arrays if each.size > 1]):
         flat, flats = out.reshape(-1), [each.reshape(-1) for each in arrays]
         loop = arithmetic_loop(function, flats, flat)
         if loop is not None:

@@ -129,9 +129,11 @@ def test_broadcasting_has_numpys_bits(ufunc: Any, dtype: Any, shapes: Any) -> No
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
     a.flat[:5] = b.flat[:5] = 0, np.inf, -np.inf, np.nan, -0.0
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    wide_a, wide_b = np.broadcast_to(a, shape), np.broadcast_to(b, shape)
     for threads in (1, 3):
         kernels.set_num_threads(threads)
-        for x, y in ((a, b), (b, a)):
+        for x, y in ((a, b), (b, a), (a, wide_b), (wide_b, wide_a), (wide_a, b)):
             with np.errstate(all="ignore"):
                 expected = ufunc(x, y)
                 out = np.empty_like(expected)
