@@ -101,8 +101,14 @@ def angle(x: Array, out: Array) -> None:
     _run_many(_angle_loop, with_numpy, out, x)
 
 
-def lerp(start: Array, end: Array, weight: Array, out: Array) -> None:
-    """Write start + weight (end - start) into `out`, from the nearer end: exact at both."""
+def lerp(start: Array, end: Array, weight: Any, out: Array) -> None:
+    """Write start + weight (end - start) into `out`, from the nearer end: exact at both.
+
+    The weight is an array, or one of NumPy's numbers.
+    """
+    if isinstance(weight, np.generic):
+        _lerp_by(start, end, weight, out)
+        return
 
     def with_numpy(start: Array, end: Array, weight: Array, out: Array) -> None:
         near_start = np.abs(weight) < 0.5
@@ -113,10 +119,28 @@ def lerp(start: Array, end: Array, weight: Array, out: Array) -> None:
     _run_many(_lerp_loop, with_numpy, out, start, end, weight)
 
 
-def _run_many(loop: Kernel[..., None], with_numpy: Any, out: Array, *arrays: Array) -> None:
+def _lerp_by(start: Array, end: Array, weight: Any, out: Array) -> None:
+    is_near = bool(abs(weight) < 0.5)
+    factor = weight if is_near else weight - type(weight)(1)
+
+    def with_numpy(start: Array, end: Array, out: Array) -> None:
+        np.subtract(end, start, out=out)
+        np.multiply(out, factor, out=out)
+        np.add(out, start if is_near else end, out=out)
+
+    _run_many(_lerp_by_loop, with_numpy, out, start, end, numbers=(factor, is_near))
+
+
+def _run_many(
+    loop: Kernel[..., None],
+    with_numpy: Any,
+    out: Array,
+    *arrays: Array,
+    numbers: tuple[Any, ...] = (),
+) -> None:
     """As `_run`, but few elements are not worth the compilation of a loop."""
     if out.size > CHUNK and out.dtype == np.float32 and _is_compiled(out):
-        by_loop(loop, out, *arrays)
+        by_loop(loop, out, *arrays, numbers=numbers)
     else:
         elementwise(with_numpy, out, *arrays)
 
@@ -248,3 +272,13 @@ def _lerp_loop(first: Any, end: Any, weight: Any, out: Any, start: int, stop: in
         factor = weight[i] - (number(0) if near else number(1))
         distance = b - a
         out[i] = (a if near else b) + distance * factor
+
+
+@jit
+def _lerp_by_loop(
+    first: Any, end: Any, out: Any, factor: Any, is_near: bool, start: int, stop: int
+) -> None:
+    first, end, out = first[start:stop], end[start:stop], out[start:stop]
+    for i in range(first.size):
+        a, b = first[i], end[i]
+        out[i] = (a if is_near else b) + (b - a) * factor

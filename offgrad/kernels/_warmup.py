@@ -542,7 +542,10 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "sign": _large_elementwise(kernels.sign, 1),
     "angle": _large_elementwise(kernels.angle, 1),
     "logit backward": _large_elementwise(kernels.logit_backward, 2, 0, 0),
-    "interpolation": _large_elementwise(kernels.lerp, 3),
+    "interpolation": _all(
+        _large_elementwise(kernels.lerp, 3),
+        lambda x: kernels.lerp(_large(x), _large(x), x.dtype.type(0.25), _large(x)),
+    ),
     "triangles": lambda x: kernels.triangle(_large(x), _large(x), 0, upper=True),
     "products of rows": lambda x: kernels.prod_axes(_large(x), (1,), False, np.ones(600, x.dtype)),
     "cumulative product": lambda x: kernels.cumprod(_large(x), _large(x)),

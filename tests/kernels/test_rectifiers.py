@@ -73,14 +73,15 @@ def test_sign_and_angle(size: int, dtype: Any, backend: str) -> None:
 @pytest.mark.parametrize("size", [20, 300_000])
 def test_lerp_is_exact_at_both_ends(size: int, dtype: Any, backend: str) -> None:
     start, end = np.random.default_rng(0).standard_normal((2, size)).astype(dtype)
-    out, zero = np.empty_like(start), np.zeros(size, dtype)
-    kernels.lerp(start, end, zero, out)
-    np.testing.assert_array_equal(out, start)
-    kernels.lerp(start, end, zero + 1, out)
-    np.testing.assert_array_equal(out, end)
-    weight = np.linspace(-1, 2, size).astype(dtype)
-    kernels.lerp(start, end, weight, out)
-    np.testing.assert_allclose(out, start * (1 - weight) + end * weight, 1e-4, 1e-5)
+    out, zero, number = np.empty_like(start), np.zeros(size, dtype), start.dtype.type
+    for zeros in (zero, number(0)):
+        kernels.lerp(start, end, zeros, out)
+        np.testing.assert_array_equal(out, start)
+        kernels.lerp(start, end, zeros + number(1), out)
+        np.testing.assert_array_equal(out, end)
+    for weight in (np.linspace(-1, 2, size).astype(dtype), number(0.25), number(0.75), number(-1)):
+        kernels.lerp(start, end, weight, out)
+        np.testing.assert_allclose(out, start * (1 - weight) + end * weight, 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("size", [20, 300_000])

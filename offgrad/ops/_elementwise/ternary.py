@@ -1,6 +1,5 @@
 """Operations on three tensors: interpolation, addition of products and quotients."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,18 +36,9 @@ class Lerp(Broadcasting):
         self.weight = weight
         start, end = self.operands(start.dtype, start, end)
         number_type = np.float32 if kernels.is_half(start.dtype) else start.dtype.type
-        number = number_type(weight)
-        near_start = abs(number) < 0.5
-        factor = number if near_start else number - number_type(1)
-
-        def interpolate(start: Array, end: Array, out: Array) -> None:
-            np.subtract(end, start, out=out)
-            np.multiply(out, factor, out=out)
-            np.add(out, start if near_start else end, out=out)
-
-        if kernels.is_half(start.dtype):
-            return rounded_once(interpolate, start.dtype, start, end)
-        return _by_pieces(interpolate, start, end)
+        out = memory.empty(np.broadcast_shapes(start.shape, end.shape), start.dtype)
+        kernels.lerp(start, end, number_type(weight), out)
+        return out
 
     def backward(self, grad: "Tensor") -> Any:
         """Split the gradient by the weight."""
@@ -88,12 +78,6 @@ class LerpTensor(Broadcasting):
         return self.reduced(
             grad_start if need_start else None, grad_end if need_end else None, grad_weight
         )
-
-
-def _by_pieces(function: Callable[..., None], *arrays: Array) -> Array:
-    out = memory.empty(np.broadcast_shapes(*[each.shape for each in arrays]), arrays[0].dtype)
-    kernels.elementwise(function, out, *arrays)
-    return out
 
 
 def _add_product(a: Array, b: Array, c: Array, out: Array, value: Any) -> None:
