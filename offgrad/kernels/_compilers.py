@@ -49,7 +49,13 @@ class _LoopLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 class _HelperLibrary(_LoopLibrary):
-    """The code of a helper, as it was typed; only other libraries link it."""
+    """The code of a helper, as it was typed; only other libraries link it.
+
+    Attributes:
+        environment: the name in the code, and the object, with which a helper raises exceptions.
+    """
+
+    environment: tuple[str, Any]
 
     def _optimize_final_module(self) -> None:
         """Nothing: the caller's passes optimise it."""
@@ -72,7 +78,21 @@ class _LoopLowering(BaseNativeLowering):  # type: ignore[misc]
         if state.library is None:
             state.library = _LoopLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
             state.library.enable_object_caching()
-        return bool(super().run_pass(state))
+        changed = bool(super().run_pass(state))
+        if not state.flags.no_compile:
+            _set_environments(state.library)
+        return changed
+
+
+def _set_environments(library: Any) -> None:
+    """Set the environments of a compiled library's helpers."""
+    codegen = library.codegen
+    for each in library._linking_libraries:
+        if isinstance(each, _HelperLibrary):
+            name, environment = each.environment
+            if codegen._engine.is_symbol_defined(name):
+                codegen.set_env(name, environment)
+            _set_environments(each)
 
 
 class _DrivenLower(Lower):  # type: ignore[misc]
@@ -104,6 +124,7 @@ class _HelperLowering(_LoopLowering):
             state.flags = flags
         compiled = state["cr"]
         fndesc, env = compiled.fndesc, compiled.env
+        library.environment = state.targetctx.get_env_name(fndesc), env
         # Numba's key of the code in a table; without an address, as only compiled code calls it.
         key = _dynfunc.make_function(
             fndesc.lookup_module(), fndesc.qualname.split(".")[-1], "", 0, env, (library,)

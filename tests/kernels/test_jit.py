@@ -178,6 +178,8 @@ def test_a_helpers_name_tells_which_functions_it_calls() -> None:
 
 HELPER = """
 def helper(x):
+    if x < 0:
+        raise ValueError("negative", x)
     return x * x + 3
 def square(x):
     return helper(x)
@@ -214,3 +216,6 @@ def test_a_helper_has_machine_code_only_within_the_loops_that_call_it() -> None:
         shared = [each.name for each in functions if each.linkage.name != "internal"]
         assert shared
         assert all(name in each for each in shared), "no loop uses another's copy of a helper"
+        with pytest.raises(ValueError, match="negative") as raised:
+            kernel(-1.0)
+        assert raised.value.args == ("negative", -1.0)
