@@ -14,8 +14,11 @@ from offgrad.ops._core.dtypes import (
     TensorLike,
     as_tensor_of,
     cast_gradient,
+    category,
     check_operand,
+    check_ordered,
     common_dtype,
+    default_dtype,
     not_broadcastable,
 )
 
@@ -238,6 +241,26 @@ def factors(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor, 
         dtype = common_dtype(a, check_operand(b, where))
         return a, as_tensor_of(b, wide_dtype(dtype), where), dtype
     return operands(where, a, b)
+
+
+def floats(where: str, a: TensorLike, b: TensorLike) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
+    """Return what `operands` returns, with the default dtype and numbers of it for integers."""
+    x, y, dtype = operands(where, a, b)
+    if category(dtype) < 2:
+        dtype = default_dtype()
+        x = x if isinstance(a, TensorBase) else as_tensor_of(a, dtype, where)
+        y = y if isinstance(b, TensorBase) else as_tensor_of(b, dtype, where)
+    return x, y, dtype
+
+
+def ordered_floats(
+    where: str, a: TensorLike, b: TensorLike
+) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
+    """Return what `floats` returns; raise NotImplementedError for complex numbers."""
+    x, y, dtype = floats(where, a, b)
+    check_ordered(x, where)
+    check_ordered(y, where)
+    return x, y, dtype
 
 
 def no_bools(where: str, *operands: TensorLike) -> None:

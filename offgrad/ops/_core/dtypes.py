@@ -142,7 +142,7 @@ def as_tensor_of(value: TensorLike, dtype: np.dtype[Any], where: str) -> "Tensor
             return value
         return Cast.apply(value, dtype=dtype)
     if isinstance(value, int) and dtype.kind in "iu":
-        value = _wrap_around(value, dtype)
+        value = _wrap_around(check_operand(value, where), dtype)
     elif isinstance(value, complex) and dtype.kind not in "cb":
         value = real_part(np.asarray(value)).item()
     if isinstance(value, int | float) and -_ALWAYS_FITS <= value <= _ALWAYS_FITS:
@@ -194,7 +194,13 @@ def check_operand(value: Any, where: str) -> Any:
 
     Raises:
         TypeError: for all else.
+        OverflowError: for an int that is neither an int64 nor a uint64.
     """
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise OverflowError(
+            f"{where}: int too big to convert, the number must fit into 64 bits, got {value}; "
+            "pass a float"
+        )
     if not isinstance(value, TensorBase | bool | int | float | complex | np.generic):
         raise TypeError(
             f"{where} takes tensors and numbers, got {type(value).__name__}; convert it with "

@@ -13,6 +13,7 @@ from offgrad.ops._core.broadcasting import (
     compute,
     conj,
     factors,
+    floats,
     no_bools,
     operands,
     rounded_once,
@@ -20,7 +21,6 @@ from offgrad.ops._core.broadcasting import (
 from offgrad.ops._core.dtypes import (
     TensorLike,
     category,
-    default_dtype,
 )
 from offgrad.ops._core.inplace_forms import direct_ufuncs
 from offgrad.ops._core.sparse_data import SparseRefusalError, of_sparse
@@ -232,7 +232,7 @@ def div(input: TensorLike, other: TensorLike, *, rounding_mode: str | None = Non
         return mul(other.reciprocal(), input)  # as PyTorch, to the last bit
     a, b, dtype = factors("div", input, other)
     if category(dtype) < 2:
-        dtype = default_dtype()
+        a, b, dtype = floats("div", input, other)
     return Div.apply(a, b, dtype=dtype)
 
 

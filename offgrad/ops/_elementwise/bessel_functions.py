@@ -8,8 +8,8 @@ import numpy as np
 from offgrad import kernels
 from offgrad.autograd.op import Array
 from offgrad.autograd.tensor_base import wrap
-from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
-from offgrad.ops._core.dtypes import TensorLike, category, check_ordered, default_dtype
+from offgrad.ops._core.broadcasting import Broadcasting, compute, ordered_floats
+from offgrad.ops._core.dtypes import TensorLike
 from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._elementwise.comparison import compare, where
 from offgrad.ops._elementwise.gamma_functions import _real, scipy_function
@@ -311,22 +311,15 @@ def spherical_bessel_j0(input: "Tensor") -> "Tensor":
     return where(is_small, series, sin(far) / far).masked_fill(is_infinite, 0)
 
 
-def _two(name: str, input: TensorLike, other: TensorLike) -> Any:
-    a, b, dtype = operands(name, input, other)
-    check_ordered(a, name)
-    check_ordered(b, name)
-    return a, b, default_dtype() if category(dtype) < 2 else dtype
-
-
 def xlog1py(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * log1p(other)``, 0 where `input` is 0."""
-    a, b, dtype = _two("xlog1py", input, other)
+    a, b, dtype = ordered_floats("xlog1py", input, other)
     return SpecialXlog1Py.apply(a, b, dtype=dtype)
 
 
 def zeta(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return Hurwitz's zeta function; the gradient of `input` raises."""
-    a, b, dtype = _two("zeta", input, other)
+    a, b, dtype = ordered_floats("zeta", input, other)
     return SpecialZeta.apply(a, b, dtype=dtype)
 
 

@@ -8,13 +8,11 @@ import numpy as np
 
 from offgrad import kernels
 from offgrad.autograd.op import Array, Op
-from offgrad.ops._core.broadcasting import Broadcasting, compute, operands
+from offgrad.ops._core.broadcasting import Broadcasting, compute, ordered_floats
 from offgrad.ops._core.dtypes import (
     TensorLike,
-    category,
     check_ordered,
     check_tensor,
-    default_dtype,
     floating,
 )
 from offgrad.ops._elementwise.exponential import exp
@@ -160,13 +158,8 @@ def mvlgamma(input: "Tensor", p: int) -> "Tensor":
 
 
 def _incomplete(where: str, input: TensorLike, other: TensorLike, upper: bool) -> "Tensor":
-    a, b, dtype = operands(where, input, other)
-    check_ordered(a, where)
-    check_ordered(b, where)
-    dtype = default_dtype() if category(dtype) < 2 else dtype
-    return Igamma.named(f"{where.capitalize()}Backward0").apply(
-        a, b, dtype=np.dtype(dtype), upper=upper
-    )
+    a, b, dtype = ordered_floats(where, input, other)
+    return Igamma.named(f"{where.capitalize()}Backward0").apply(a, b, dtype=dtype, upper=upper)
 
 
 def igamma(input: "Tensor", other: "Tensor") -> "Tensor":

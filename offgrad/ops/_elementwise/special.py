@@ -16,13 +16,13 @@ from offgrad.ops._core.broadcasting import (
     compute,
     conj,
     operands,
+    ordered_floats,
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
     category,
     check_ordered,
     check_tensor,
-    default_dtype,
     floating,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
@@ -194,16 +194,6 @@ def erfinv(input: "Tensor") -> "Tensor":
     return Erfinv.apply(floating(input, "erfinv"))
 
 
-def _floats(
-    where: str, input: TensorLike, other: TensorLike
-) -> "tuple[Tensor, Tensor, np.dtype[Any]]":
-    """Return the operands and their dtype, the default dtype for integers."""
-    a, b, dtype = operands(where, input, other)
-    check_ordered(a, where)
-    check_ordered(b, where)
-    return a, b, default_dtype() if category(dtype) < 2 else dtype
-
-
 def logaddexp(input: "Tensor", other: "Tensor") -> "Tensor":
     """Return ``log(exp(input) + exp(other))`` without overflow, for floating point tensors."""
     where = "logaddexp"
@@ -228,14 +218,14 @@ def logaddexp2(input: "Tensor", other: "Tensor") -> "Tensor":
 
 def xlogy(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return ``input * log(other)``, 0 where `input` is 0."""
-    a, b, dtype = _floats("xlogy", input, other)
+    a, b, dtype = ordered_floats("xlogy", input, other)
     number = 1 if not isinstance(input, TensorBase) else 0 if isinstance(other, TensorBase) else 2
     return Xlogy.named(f"XlogyBackward{number}").apply(a, b, dtype=dtype)
 
 
 def copysign(input: "Tensor", other: TensorLike) -> "Tensor":
     """Return the magnitude of `input` with the sign of `other`, also that of a zero."""
-    a, b, dtype = _floats("copysign", check_tensor(input, "copysign"), other)
+    a, b, dtype = ordered_floats("copysign", check_tensor(input, "copysign"), other)
     number = 0 if isinstance(other, TensorBase) else 1
     return Copysign.named(f"CopysignBackward{number}").apply(a, b, dtype=dtype)
 

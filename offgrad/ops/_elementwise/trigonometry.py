@@ -14,13 +14,13 @@ from offgrad.ops._core.broadcasting import (
     are_large,
     compute,
     operands,
+    ordered_floats,
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
     category,
     check_ordered,
     check_tensor,
-    default_dtype,
     floating,
 )
 from offgrad.ops._core.inplace_forms import inplace_form
@@ -339,11 +339,8 @@ def sinc(input: "Tensor") -> "Tensor":
 
 def atan2(input: TensorLike, other: TensorLike) -> "Tensor":
     """Return the angle between the first axis and the point (`other`, `input`), from -pi to pi."""
-    a, b, dtype = operands("atan2", check_tensor(input, "atan2"), check_tensor(other, "atan2"))
-    check_ordered(a, "atan2")
-    check_ordered(b, "atan2")
-    if category(dtype) < 2:
-        dtype = default_dtype()
+    check_tensor(input, "atan2"), check_tensor(other, "atan2")
+    a, b, dtype = ordered_floats("atan2", input, other)
     return Atan2.apply(a, b, dtype=dtype)
 
 
