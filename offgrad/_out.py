@@ -41,6 +41,10 @@ NAMES = """
     index_reduce isin mode nanmedian nanquantile narrow_copy nonzero_static permute_copy quantile
     renorm scatter_reduce select_copy slice_copy squeeze_copy t_copy transpose_copy unfold_copy
     unsqueeze_copy view_copy
+    absolute arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort bernoulli cholesky
+    cholesky_inverse cholesky_solve digamma geqrf hardshrink i0 igamma igammac inverse lgamma
+    logspace lu_solve lu_unpack orgqr ormqr qr slice_scatter slogdet svd triangular_solve
+    true_divide
 """
 """The functions that take ``out=``, as in PyTorch."""
 

@@ -10,7 +10,6 @@ from offgrad.autograd import grad_mode
 from offgrad.autograd.node import gradient_edge
 from offgrad.autograd.tensor_base import TensorBase
 from offgrad.ops._core.device import check_device
-from offgrad.ops._core.inplace_forms import inplace_form
 from offgrad.ops._core.sparse_data import sparse_module
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class RareMethods(TensorBase):
     sparse_resize_, resize_as_sparse_ = map(_of_sparse, ("sparse_resize_", "resize_as_sparse_"))
     sparse_resize_and_clear_ = _of_sparse("sparse_resize_and_clear_")
     eig, lstsq, solve, symeig = eig, lstsq, solve, symeig
-    float_power_ = inplace_form(ops.float_power)
+    float_power_ = ops.float_power_
 
     @staticmethod
     def _sparse(index: Any, values: Any, shape: Any, is_coalesced: bool = False) -> Any:

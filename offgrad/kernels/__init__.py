@@ -81,6 +81,7 @@ if _typing.TYPE_CHECKING or not _lazy(__name__):
     from offgrad.kernels._ctc import ctc_loss, ctc_loss_backward
     from offgrad.kernels._ctc import states as ctc_states
     from offgrad.kernels._cumsum import cumsum
+    from offgrad.kernels._distances import distances, distances_backward, euclidean_distances
     from offgrad.kernels._dropout import dropout, dropout_mask
     from offgrad.kernels._elementary import elementary, rsqrt
     from offgrad.kernels._embedding import embedding_backward
@@ -252,6 +253,8 @@ __all__ = [
     "cumprod",
     "cumsum",
     "digamma",
+    "distances",
+    "distances_backward",
     "dropout",
     "dropout_mask",
     "elementary",
@@ -267,6 +270,7 @@ __all__ = [
     "erfcx",
     "erfcx_backward",
     "erfinv",
+    "euclidean_distances",
     "gather",
     "gelu",
     "gelu_backward",

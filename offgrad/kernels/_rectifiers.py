@@ -33,8 +33,13 @@ def relu_backward(grad: Array, result: Array, out: Array) -> None:
 
 
 def clip(x: Array, out: Array, low: Any, high: Any) -> None:
-    """Write x, limited to numbers of its dtype, into `out`; `high` where that is below `low`."""
-    if out.size > CHUNK and out.dtype == np.float32 and _is_compiled(out):
+    """Write x, limited to numbers of its dtype, into `out`; `high` where that is below `low`.
+
+    All elements are NaN if one of the numbers is.
+    """
+    if low != low or high != high:
+        out.fill(np.nan)
+    elif out.size > CHUNK and out.dtype == np.float32 and _is_compiled(out):
         by_loop(_clip_loop, out, x, numbers=(np.float32(low), np.float32(high)))
     else:
         elementwise(lambda x, out: np.clip(x, low, high, out=out), out, x)

@@ -243,6 +243,17 @@ def _ctc_backward(x: Array) -> None:
     kernels.ctc_loss_backward(np.ones(1, x.dtype), *_ctc(x), x[:, None].copy())
 
 
+def _distances(x: Array) -> None:
+    rows, square = x[None], np.ones((1, 4, 4), x.dtype)
+    kernels.distances(rows, rows, 2, square)
+    kernels.euclidean_distances(rows, rows, square)
+
+
+def _distances_backward(x: Array) -> None:
+    rows, square = x[None], np.ones((1, 4, 4), x.dtype)
+    kernels.distances_backward(square, rows, rows, square, 2, rows.copy())
+
+
 def _cross_entropy(x: Array) -> None:
     kernels.cross_entropy(x, _target(x), _statistics(x), _statistics(x))
 
@@ -463,6 +474,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "batch norm backward": _batch_norm_backward,
     "CTC": lambda x: kernels.ctc_loss(*_ctc(x)),
     "CTC backward": _ctc_backward,
+    "distances": _distances,
+    "distances backward": _distances_backward,
     "group norm": _group_norm,
     "group norm backward": _group_norm_backward,
     "GELU backward": _elementwise(kernels.gelu_backward, 2),

@@ -43,6 +43,7 @@ from offgrad.ops._indexing.view_scatter import *
 from offgrad.ops._linalg.affine import *
 from offgrad.ops._linalg.contraction import *
 from offgrad.ops._linalg.determinants import *
+from offgrad.ops._linalg.distances import *
 from offgrad.ops._linalg.einstein import *
 from offgrad.ops._linalg.factorizations import *
 from offgrad.ops._linalg.least_squares import *

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from offgrad.ops._linalg import affine, contraction, products
+from offgrad.ops._linalg import affine, contraction, distances, products
 from tests.ops.calls import call
 from tests.ops.opspec import OpSpec, apart
 
@@ -29,6 +29,7 @@ SINGLE: list[tuple[str, list[tuple[Any, ...]]]] = [
     ("ba", [((2, 3),)]),
     ("...i->i...", [((2, 3, 2),)]),
 ]
+BATCHES = ((2, 1, 2, 3), (3, 2, 3))
 
 
 def _name(equation: str) -> str:
@@ -83,11 +84,19 @@ SPECS = [
     OpSpec("chain_matmul", (products.Mm,),
            lambda m, a, b: call(m, "linalg.multi_dot", (a, b)), [((2, 3), (3, 2))], np.matmul),
     *(
-        OpSpec(f"cdist_{p}", (), lambda m, a, b, p=p: m.cdist(a, b, p), [((2, 3), (4, 3))],
-               lambda a, b, p=p: np.linalg.norm(a[:, None] - b, p, -1), domain=apart,
+        OpSpec(f"cdist_{p}", (distances.Cdist, distances.CdistBackward),
+               lambda m, a, b, p=p: m.cdist(a, b, p),
+               [((2, 3), (4, 3)), ((0, 3), (2, 3)), *([BATCHES] if p > 1 else [])],
+               lambda a, b, p=p: np.linalg.norm(a[..., :, None, :] - b[..., None, :, :], p, -1),
+               domain=apart,
                twin=lambda m, a, b, p=p: (a.unsqueeze(-2) - b.unsqueeze(-3)).norm(p, -1))
         for p in (2.0, 1.0, 3.0)
     ),
+    OpSpec("cdist_by_product", (distances.EuclideanDist,),
+           lambda m, a, b: m.cdist(a, b, compute_mode="use_mm_for_euclid_dist"),
+           [((2, 3), (4, 3)), ((0, 3), (2, 3)), BATCHES],
+           lambda a, b: np.linalg.norm(a[..., :, None, :] - b[..., None, :, :], 2, -1),
+           domain=apart, twin=lambda m, a, b: (a.unsqueeze(-2) - b.unsqueeze(-3)).norm(2, -1)),
     *(
         OpSpec(_name(equation), (), lambda m, a, b, e=equation: m.einsum(e, a, b), samples,
                lambda a, b, e=equation: np.einsum(e, a, b), complex=nr < 3)

@@ -242,7 +242,6 @@ OTHER_NAMES = {
     "batch @ batch": ("BmmBackward0", "one node; PyTorch ends with a view of the product"),
     "vector @ matrix": ("SqueezeBackward1", "PyTorch squeezes in place"),
     "linear over a batch": ("AddmmBackward0", "one node; PyTorch ends with a view"),
-    "cdist": ("LinalgVectorNormBackward0", "composed of a difference and a norm"),
     "dropout": ("NativeDropoutBackward0", "PyTorch multiplies by a mask on CPUs"),
 }
 """Snippets whose node has another name than torch's: the name, and why."""

@@ -106,5 +106,6 @@ def argument_lists(lib: Any, target: Any) -> Iterator[tuple[Any, ...]]:
         (lib.ones(2, 2, dtype=target.dtype), numbers), (0.0, 1.0, "fan_in"),
         (lib.ones(1, 2, 2, dtype=target.dtype), target), ((2,), (1,)), (0, index, other, "amax"),
         (0, indices, other, "amax"), (lambda x: -x,), (other, max), (other, other, max),
-        (0, 0, 2),
+        (0, 0, 2), (2 * lib.eye(2, dtype=target.dtype),),
+        (other, lib.eye(2, dtype=target.dtype), lib.tensor([1, 2], dtype=lib.int32)),
     ]  # fmt: skip

@@ -183,6 +183,11 @@ def element(value: Any, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     return np.asarray(real).astype(dtype)
 
 
+def as_factor(value: Any, dtype: np.dtype[Any], where: str) -> Any:
+    """Return a factor of elements of `dtype`; of integers as `element` returns it."""
+    return element(value, dtype, where).item() if dtype.kind in "iu" else value
+
+
 def _wrap_around(value: int, dtype: np.dtype[Any]) -> int:
     """Return `value` wrapped around into the range of an integer dtype, as in PyTorch."""
     low, bits = int(np.iinfo(dtype).min), 8 * dtype.itemsize

@@ -20,6 +20,7 @@ from offgrad.ops._core.broadcasting import (
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
+    as_factor,
     category,
 )
 from offgrad.ops._core.inplace_forms import direct_ufuncs
@@ -160,20 +161,21 @@ class Div(Broadcasting):
         return self.reduced(quotient if need_a else None, grad_b)
 
 
-def _check_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> None:
+def _checked_alpha(alpha: Any, dtype: np.dtype[Any], where: str) -> Any:
     if category(dtype) < 2 and not isinstance(alpha, int | np.integer):
         raise RuntimeError(f"{where}: for {dtype.name} alpha must be an integer, got {alpha}")
     if isinstance(alpha, bool) and category(dtype) > 0:
         raise RuntimeError(f"{where}: alpha may be a bool for bools only, got {alpha}")
     if isinstance(alpha, complex) and category(dtype) != 3:
         raise RuntimeError(f"{where}: for {dtype.name} alpha must be real, got {alpha}")
+    return as_factor(alpha, dtype, where)
 
 
 def add(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     """Return ``input + alpha * other``."""
     a, b, dtype = operands("add", input, other)
-    if type(alpha) is not int:
-        _check_alpha(alpha, dtype, "add")
+    if type(alpha) is not int or alpha != 1:
+        alpha = _checked_alpha(alpha, dtype, "add")
     try:
         return Add.apply(a, b, dtype=dtype, alpha=alpha)
     except SparseRefusalError:
@@ -190,8 +192,8 @@ def sub(input: TensorLike, other: TensorLike, *, alpha: Any = 1) -> "Tensor":
         return rsub(other, input)
     no_bools("sub", input, other)
     a, b, dtype = operands("sub", input, other)
-    if type(alpha) is not int:
-        _check_alpha(alpha, dtype, "sub")
+    if type(alpha) is not int or alpha != 1:
+        alpha = _checked_alpha(alpha, dtype, "sub")
     try:
         return Sub.apply(a, b, dtype=dtype, alpha=alpha)
     except SparseRefusalError:
@@ -206,8 +208,8 @@ def rsub(input: "Tensor", other: TensorLike, *, alpha: Any = 1) -> "Tensor":
     """
     no_bools("rsub", input, other)
     a, b, dtype = operands("rsub", input, other)
-    if type(alpha) is not int:
-        _check_alpha(alpha, dtype, "rsub")
+    if type(alpha) is not int or alpha != 1:
+        alpha = _checked_alpha(alpha, dtype, "rsub")
     number = 0 if isinstance(other, TensorBase) else 1
     return Rsub.named(f"RsubBackward{number}").apply(a, b, dtype=dtype, alpha=alpha)
 
@@ -274,7 +276,7 @@ def _real_numbers(
     a, b, dtype = factors(where, input, other)
     if category(dtype) in (0, 3):
         raise NotImplementedError(f"{where} is not defined for {dtype.name}; convert the operands")
-    if category(dtype) == 1 and not b._array.all():
+    if category(dtype) == 1 and a._array.size and not b._array.all():
         raise RuntimeError(f"{where}: an integer was divided by zero; mask the zeros or use floats")
     return a, b, dtype
 

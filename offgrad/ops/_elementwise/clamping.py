@@ -180,14 +180,17 @@ class NanToNum(Op):
 
     def forward(self, x: Array, nan: float, posinf: float | None, neginf: float | None) -> Array:
         self.save(self=x)
-        out = memory.copy(x)
+        result = out = memory.copy(x)
+        if x.dtype.kind == "c":  # each part by itself
+            out = result.view(result.real.dtype)
+            x = out.copy()
         np.copyto(out, x.dtype.type(nan), where=np.isnan(x))
         limits = None if x.dtype.kind in "biu" else _finite_limits(x.dtype)
         if limits is not None:
             low, high = limits
             np.copyto(out, x.dtype.type(high if posinf is None else posinf), where=x == np.inf)
             np.copyto(out, x.dtype.type(low if neginf is None else neginf), where=x == -np.inf)
-        return out
+        return result
 
     def backward(self, grad: "Tensor") -> Any:
         return grad.masked_fill(wrap(~np.isfinite(self.saved("self")._array)), 0)
@@ -283,10 +286,15 @@ def nan_to_num(
 ) -> "Tensor":
     """Return `input` with NaN replaced by `nan`, and infinities by `posinf` and `neginf`.
 
-    These default to the largest and lowest finite number of the dtype.
+    These default to the largest and lowest finite number of the dtype. The parts of complex numbers
+    are replaced one by one.
     """
-    check_ordered(check_tensor(input, "nan_to_num"), "nan_to_num")
-    return NanToNum.apply(input, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
+    return NanToNum.apply(
+        check_tensor(input, "nan_to_num"),
+        nan=0.0 if nan is None else nan,
+        posinf=posinf,
+        neginf=neginf,
+    )
 
 
 clip = clamp

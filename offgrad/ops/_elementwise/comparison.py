@@ -17,6 +17,7 @@ from offgrad.ops._core.broadcasting import (
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
+    as_factor,
     as_tensor_of,
     category,
     check_broadcastable,
@@ -307,6 +308,9 @@ def where(condition: "Tensor", input: Any = None, other: Any = None) -> Any:
     else:
         dtype = common_dtype(input, other)
         a, b = as_tensor_of(input, dtype, "where"), as_tensor_of(other, dtype, "where")
+    for each in (input, other):
+        if not isinstance(each, TensorBase):
+            as_factor(each, dtype, "where")  # raises if it does not fit
     check_broadcastable("where", condition, a, b)
     return Where.apply(condition, a, b, dtype=dtype)
 

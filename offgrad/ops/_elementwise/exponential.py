@@ -136,10 +136,22 @@ class Log(_Logarithm):
         return x
 
 
+def _log1p(x: Array, out: Array) -> None:
+    if x.dtype.kind != "c":
+        kernels.elementary(np.log1p, x, out=out)
+        return
+    # NumPy's loses small numbers beside 1. Here the square of |1 + x| less 1 keeps them.
+    a, b = x.real.astype(np.float64), x.imag.astype(np.float64)
+    square = a * (2 + a) + b * b
+    out.real = np.where(np.abs(square) < 0.5, np.log1p(square) / 2, np.log(np.hypot(1 + a, b)))
+    out.imag = np.arctan2(b, 1 + a)
+
+
 class Log1p(_Logarithm):
     """log(1 + x); keeps x."""
 
-    ufunc = np.log1p
+    ufunc = _log1p
+    is_on_threads = True
 
     torch_name = "Log1PBackward0"
 

@@ -8,7 +8,7 @@ import numpy as np
 from offgrad import kernels
 from offgrad.autograd import grad_mode
 from offgrad.autograd.op import Array, Op
-from offgrad.autograd.tensor_base import TensorBase, wrap
+from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.broadcasting import (
     Broadcasting,
     are_large,
@@ -19,6 +19,7 @@ from offgrad.ops._core.broadcasting import (
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
+    as_factor,
     as_tensor_of,
     cast,
     cast_gradient,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "float_power",
+    "float_power_",
     "pow",
     "square",
     "square_",
@@ -253,6 +255,7 @@ def pow(input: TensorLike, exponent: TensorLike) -> "Tensor":
         )
     if dtype == np.bool_:
         return wrap(_integer_power(base._array, number._array))
+    as_factor(exponent, dtype, "pow")  # raises if it does not fit
     return PowScalar.apply(base, exponent=exponent, dtype=dtype)
 
 
@@ -260,7 +263,8 @@ def _integer_power(base: Array, exponent: Array) -> Array:
     """Return a power of integers or bools: with a negative exponent 0, except of 1 and -1."""
     if base.dtype == np.bool_:
         return np.asarray(base | ~exponent.astype(np.bool_))
-    magnitude = np.power(base, np.abs(exponent))
+    # With a negative exponent only its parity counts: the bases left are 1 and -1.
+    magnitude = np.power(base, np.where(exponent < 0, exponent & 1, exponent))
     return np.asarray(np.where((exponent >= 0) | (np.abs(base) == 1), magnitude, 0)).astype(
         base.dtype
     )
@@ -273,12 +277,34 @@ def square(input: "Tensor") -> "Tensor":
 
 def float_power(input: TensorLike, exponent: TensorLike) -> "Tensor":
     """Return ``input ** exponent`` computed in float64, or in complex128 if one is complex."""
-    dtype = np.dtype(np.complex128 if category(common_dtype(input, exponent)) == 3 else np.float64)
+    dtype = _float_power_dtype(input, exponent)
     a, b = (
-        cast(each, dtype) if isinstance(each, TensorBase) else dtype.type(each).item()  # type: ignore[arg-type]
+        cast(each, dtype) if isinstance(each, TensorBase) else dtype.type(each).item()
         for each in (input, exponent)
     )
     return pow(a, b)
+
+
+def _float_power_dtype(input: TensorLike, exponent: TensorLike) -> np.dtype[Any]:
+    return np.dtype(np.complex128 if category(common_dtype(input, exponent)) == 3 else np.float64)
+
+
+_float_power_in_place = inplace_form(float_power)
+
+
+def float_power_(input: "Tensor", exponent: TensorLike) -> "Tensor":
+    """Replace `input` by what `float_power` returns.
+
+    Raises:
+        RuntimeError: if `input` does not have the dtype of that.
+    """
+    dtype = _float_power_dtype(input, exponent)
+    if input._array.dtype != dtype:
+        raise RuntimeError(
+            f"float_power_: the result has dtype {dtype.name}, which a {describe(input)} cannot "
+            "hold; use float_power"
+        )
+    return _float_power_in_place(input, exponent)
 
 
 square_ = inplace_form(square)

@@ -16,6 +16,7 @@ from offgrad.ops._core.broadcasting import (
 )
 from offgrad.ops._core.dtypes import (
     TensorLike,
+    as_factor,
     category,
     check_broadcastable,
     check_tensor,
@@ -175,7 +176,9 @@ def addcmul(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any
     """Return ``input + value * tensor1 * tensor2``."""
     tensors = [check_tensor(each, "addcmul") for each in (input, tensor1, tensor2)]
     check_broadcastable("addcmul", *tensors)
-    return AddProduct.apply(*tensors, dtype=common_dtype(*tensors), value=value)
+    dtype = common_dtype(*tensors)
+    value = as_factor(value, dtype, "addcmul")
+    return AddProduct.apply(*tensors, dtype=dtype, value=value)
 
 
 def addcdiv(input: "Tensor", tensor1: "Tensor", tensor2: "Tensor", *, value: Any = 1) -> "Tensor":

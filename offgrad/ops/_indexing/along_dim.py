@@ -10,7 +10,14 @@ from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import (
     normalize_dim,
 )
-from offgrad.ops._core.dtypes import as_tensor_of, category, check_tensor, element, shape_error
+from offgrad.ops._core.dtypes import (
+    as_factor,
+    as_tensor_of,
+    category,
+    check_tensor,
+    element,
+    shape_error,
+)
 
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
@@ -218,7 +225,8 @@ def index_add(
     """
     axis = _along(input, dim, index, "index_add")
     values = _check_source(input, axis, index, source, "index_add")
-    return IndexAdd.apply(input, index, values, dim=axis, alpha=alpha)
+    factor = as_factor(alpha, values._array.dtype, "index_add")
+    return IndexAdd.apply(input, index, values, dim=axis, alpha=factor)
 
 
 def index_copy(input: "Tensor", dim: int, index: "Tensor", source: "Tensor") -> "Tensor":

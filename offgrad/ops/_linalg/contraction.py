@@ -28,7 +28,7 @@ from offgrad.ops._shape.reshaping import UnsafeView
 if TYPE_CHECKING:
     from offgrad._tensor.tensor import Tensor
 
-__all__ = ["cdist", "chain_matmul", "cross", "inner", "kron", "tensordot"]
+__all__ = ["chain_matmul", "cross", "inner", "kron", "tensordot"]
 
 
 class LinalgCross(Op):
@@ -219,23 +219,3 @@ def chain_matmul(*matrices: "Tensor") -> "Tensor":
         if check_tensor(each, "chain_matmul")._array.ndim != 2:
             raise RuntimeError(f"chain_matmul: matrices are needed, got a {describe(each)}")
     return matrices[0] if len(matrices) == 1 else multi_dot(matrices)
-
-
-def cdist(x1: "Tensor", x2: "Tensor", p: float = 2.0) -> "Tensor":
-    """Return the p-norm distances between rows: [..., P, M] and [..., R, M] to [..., P, R].
-
-    A distance of 0 has gradient 0.
-
-    Raises:
-        RuntimeError: if the rows differ in size, or are not real floating point numbers.
-    """
-    for each in (x1, x2):
-        if check_tensor(each, "cdist")._array.ndim < 2 or not each.is_floating_point():
-            raise RuntimeError(
-                f"cdist: real floating point matrices are needed, got a {describe(each)}"
-            )
-    if x1._array.shape[-1] != x2._array.shape[-1]:
-        raise shape_error("cdist", "rows must have the same size", x1, x2)
-    if p < 0:
-        raise RuntimeError(f"cdist: p must not be negative, got {p}")
-    return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)

@@ -6,7 +6,7 @@ import numpy as np
 
 from offgrad.autograd.tensor_base import TensorBase, describe, wrap
 from offgrad.ops._core.dims import integer, normalize_dim, normalize_dims
-from offgrad.ops._core.dtypes import check_tensor, floating, real_floating
+from offgrad.ops._core.dtypes import check_tensor, floating
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._shape.joining import cat
 
@@ -18,7 +18,6 @@ __all__ = [
     "cov",
     "cumulative_trapezoid",
     "gradient",
-    "pdist",
     "renorm",
     "trapezoid",
     "trapz",
@@ -98,21 +97,6 @@ def corrcoef(input: "Tensor") -> "Tensor":
     return result.clamp(-1, 1)
 
 
-def pdist(input: "Tensor", p: float = 2.0) -> "Tensor":
-    """Return the distances of all pairs of rows [N, M] by the norm `p`, as [N (N - 1) / 2].
-
-    Raises:
-        RuntimeError: for other shapes, or a negative `p`.
-    """
-    x = real_floating(input, "pdist")
-    if x._array.ndim != 2:
-        raise RuntimeError(f"pdist: the input must be 2D, got a {describe(x)}")
-    if p < 0:
-        raise RuntimeError(f"pdist: p must not be negative, got {p}")
-    first, second = np.triu_indices(x._array.shape[0], 1)
-    return (x[wrap(first)] - x[wrap(second)]).norm(p, 1)
-
-
 def renorm(input: "Tensor", p: float, dim: int, maxnorm: float) -> "Tensor":
     """Return `input` with entries along `dim` scaled so that no norm `p` exceeds `maxnorm`.
 
@@ -122,7 +106,7 @@ def renorm(input: "Tensor", p: float, dim: int, maxnorm: float) -> "Tensor":
     x = check_tensor(input, "renorm")
     if x._array.ndim < 2:
         raise RuntimeError(f"renorm: the input must have 2 or more dimensions, got a {describe(x)}")
-    if p <= 0 or maxnorm < 0:
+    if not (p > 0 and maxnorm >= 0):
         raise RuntimeError(
             f"renorm: non-positive-norm not supported, got p={p} and maxnorm={maxnorm}"
         )

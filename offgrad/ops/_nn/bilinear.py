@@ -1,5 +1,6 @@
 """Bilinear functions of two vectors."""
 
+import math
 from typing import TYPE_CHECKING
 
 from offgrad.ops._core.dtypes import check_tensor, real_floating, shape_error
@@ -35,7 +36,8 @@ def bilinear(
     if bias is not None and bias._array.shape != shape[:1]:
         raise shape_error("bilinear", f"the bias must have {shape[0]} elements", bias)
     outputs, width1, width2 = shape
-    rows = x1.reshape(-1, width1) @ weight.permute(1, 0, 2).reshape(width1, outputs * width2)
-    products = rows.reshape(-1, outputs, width2) @ x2.reshape(-1, width2, 1)
+    count = math.prod(before)
+    rows = x1.reshape(count, width1) @ weight.permute(1, 0, 2).reshape(width1, outputs * width2)
+    products = rows.reshape(count, outputs, width2) @ x2.reshape(count, width2, 1)
     result = products.reshape(*before, outputs)
     return result if bias is None else result + bias

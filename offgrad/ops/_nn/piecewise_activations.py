@@ -355,10 +355,10 @@ def softshrink(input: "Tensor", lambd: float = 0.5) -> "Tensor":
     """Return `input` moved towards 0 by `lambd`, and 0 within ``[-lambd, lambd]``.
 
     Raises:
-        RuntimeError: if `lambd` is negative.
+        RuntimeError: if `lambd` is negative, infinite or NaN.
     """
-    if lambd < 0:
-        raise RuntimeError(f"softshrink: lambd must not be negative, got {lambd}")
+    if not 0 <= lambd < inf:
+        raise RuntimeError(f"softshrink: lambd must be finite and not negative, got {lambd}")
     return Softshrink.apply(real_floating(input, "softshrink"), lambd=float(lambd))
 
 
