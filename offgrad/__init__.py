@@ -17,6 +17,7 @@ from offgrad_storage._imports import lazy as _lazy
 
 from offgrad import (
     _dtype,
+    _foreach,
     _missing,
     _out,
     _pickling,
@@ -134,6 +135,7 @@ detach_, fill_, zero_ = Tensor.detach_, Tensor.fill_, Tensor.zero_
 adaptive_max_pool1d = nn.functional.adaptive_max_pool1d_with_indices
 globals().update(_out.functions)
 globals().update(_legacy.TYPES)
+globals().update(_foreach.functions)
 
 _MODULES = (
     "_C",

@@ -51,6 +51,8 @@ class _NoAttribute(AttributeError):
         where, name = self.args
         start = f"{where} has no attribute {name!r}"
         namespace = "torch" + where.removeprefix("offgrad") if where != "Tensor" else "torch.Tensor"
+        if name.startswith("_"):
+            return f"{start}; names with a leading underscore are internal to PyTorch"
         listed = pytorch_names().get(namespace)
         if listed is None:
             return f"{start}; if PyTorch has, it is not supported yet"

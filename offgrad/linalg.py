@@ -9,7 +9,8 @@ from offgrad import _missing, _out
 from offgrad._pickling import name_functions as _name_functions
 from offgrad.ops._linalg.contraction import linalg_cross as cross
 from offgrad.ops._linalg.contraction import multi_dot
-from offgrad.ops._linalg.determinants import det, slogdet
+from offgrad.ops._linalg.determinants import linalg_det as det
+from offgrad.ops._linalg.determinants import linalg_slogdet_of as slogdet
 from offgrad.ops._linalg.factorizations import (
     cholesky_ex,
     householder_product,

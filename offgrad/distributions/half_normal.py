@@ -56,9 +56,9 @@ class HalfNormal(TransformedDistribution):
         cdf: Tensor = 2 * self.base_dist.cdf(self._checked(value)) - 1
         return cdf
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Return the value at which `cdf` has a value."""
-        icdf: Tensor = self.base_dist.icdf((value + 1) / 2)
+    def icdf(self, prob: Tensor) -> Tensor:
+        """Return the value at which `cdf` is `prob`."""
+        icdf: Tensor = self.base_dist.icdf((prob + 1) / 2)
         return icdf
 
     def entropy(self) -> Tensor:

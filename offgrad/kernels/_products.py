@@ -5,6 +5,8 @@ with BLAS on one thread. The loop's bits depend on no tiles, and the shapes alon
 BLAS: so bits depend on no number of threads, as those of OpenBLAS's own threads do. And there is
 one pool: no second set of threads waits in a loop for cores that kernels use.
 
+Integers that float64 can hold are multiplied as such: NumPy has no fast loop for integers.
+
 Products of bfloat16 use the CPU's instructions for them (`_bfloat16_products`). Without these, and
 for float16, both factors become float32, and the result is rounded once.
 """
@@ -68,6 +70,10 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         return
     if inner == 1 and out.size > BLOCK:
         elementwise(np.multiply, out, a, b)
+    elif not is_small and out.dtype.kind in "iu" and _is_exact_in_float64(a, b):
+        wide = np.empty(out.shape)
+        matmul(a.astype(wide.dtype), b.astype(wide.dtype), wide)
+        np.copyto(out, wide.astype(np.int64), casting="unsafe")
     elif is_small or out.dtype not in _DTYPES:
         np.matmul(a, b, out=out)
     elif out.ndim == 2:
@@ -80,6 +86,12 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
         _batch(a, b, out, count, out.shape[-2] * out.shape[-1] * inner)
     if bias is not None:
         np.add(out, bias, out=out)
+
+
+def _is_exact_in_float64(a: Array, b: Array) -> bool:
+    """Return whether all sums of products of integers are numbers that float64 has."""
+    largest = [max(abs(int(each.min())), abs(int(each.max()))) for each in (a, b)]
+    return prod(largest) * a.shape[-1] < 2**53
 
 
 def is_converted(a: Array, b: Array, out: Array) -> bool:

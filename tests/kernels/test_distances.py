@@ -37,13 +37,14 @@ def test_distances(
     shape: tuple[int, ...], p: float, dtype: Any, rng: np.random.Generator, agree: Any, backend: str
 ) -> None:
     x, y = _rows(shape, dtype, rng)
-    out = np.full((*x.shape[:2], y.shape[1]), np.nan, dtype)
+    out: Array = np.full((*x.shape[:2], y.shape[1]), np.nan, dtype)
     kernels.distances(x, y, p, out)
     agree(out, _norms(_differences(x, y), p), 20)
     grad, dx = rng.normal(size=out.shape).astype(dtype), np.full_like(x, np.nan)
     kernels.distances_backward(grad, x, y, out, p, dx)
     with np.errstate(all="ignore"):
-        difference, distance = _differences(x, y), out[..., None].astype(np.float64)
+        difference: Array = _differences(x, y)
+        distance: Array = out[..., None].astype(np.float64)
         size = np.abs(difference)
         if p == np.inf:
             slope = np.sign(difference) * (size == size.max(-1, keepdims=True, initial=0))
@@ -58,7 +59,7 @@ def test_euclidean_distances(
     shape: tuple[int, ...], dtype: Any, rng: np.random.Generator, backend: str
 ) -> None:
     x, y = _rows(shape, dtype, rng)
-    out = np.full((*x.shape[:2], y.shape[1]), np.nan, dtype)
+    out: Array = np.full((*x.shape[:2], y.shape[1]), np.nan, dtype)
     kernels.euclidean_distances(x, y, out)
     expected = _norms(_differences(x, y), 2)
     # The error of a square is some units of the norms' squares.

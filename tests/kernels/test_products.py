@@ -180,3 +180,18 @@ def test_a_forked_child_multiplies(dtype: Any, rng: np.random.Generator) -> None
     run_in_child(in_child)
     matmul(a, a, out := np.empty_like(a))
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("size", [3, 40, 10**9, None])
+def test_integers_have_numpys_products(kind: Any, size: int | None, rng: Any) -> None:
+    """They wrap around, and those too large for float64 are exact as well."""
+    info = np.iinfo(kind)
+    low, high = (info.min, info.max) if size is None else (max(info.min, -size), size)
+    high = min(high, info.max)
+    a = rng.integers(low, high, (2, 130, 120), kind, endpoint=True)
+    b = rng.integers(low, high, (120, 140), kind, endpoint=True)
+    a[0, 0, 0], b[0, 0] = low, high
+    out = np.empty((2, 130, 140), kind)
+    kernels.matmul(a, b, out)
+    np.testing.assert_array_equal(out, a @ b)

@@ -61,6 +61,11 @@ def det(input: "Tensor") -> "Tensor":
     return LinalgDet.apply(check_matrices(input, "linalg.det", square=True))
 
 
+def linalg_det(A: "Tensor") -> "Tensor":
+    """Return the determinants [...] of square matrices [..., n, n]."""
+    return det(A)
+
+
 class LinalgSlogdet(Op):
     """Sign and logarithm of the determinant; keeps the matrices and the sign."""
 
@@ -86,6 +91,11 @@ def slogdet(input: "Tensor") -> linalg_slogdet:
     """Return the sign of determinants [...] and the logarithm of their absolute values, real."""
     check_matrices(input, "linalg.slogdet", square=True)
     return linalg_slogdet(*LinalgSlogdet.apply_all(input))
+
+
+def linalg_slogdet_of(A: "Tensor") -> linalg_slogdet:
+    """Return the sign of determinants [...] and the logarithm of their absolute values, real."""
+    return slogdet(A)
 
 
 def logdet(input: "Tensor") -> "Tensor":

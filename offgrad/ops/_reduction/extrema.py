@@ -248,15 +248,19 @@ def _max_or_min(input: "Tensor", dim: Any, keepdim: bool, where: str) -> "Tensor
 
 
 @with_numpy_names
-def max(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
+def max(
+    input: "Tensor", dim: Any = None, keepdim: bool = False, *, other: "Tensor | None" = None
+) -> Any:
     """Return the maximum; along `dim` ``(values, indices)``; of two tensors the elementwise one."""
-    return _max_or_min(input, dim, keepdim, "max")
+    return _max_or_min(input, dim if other is None else other, keepdim, "max")
 
 
 @with_numpy_names
-def min(input: "Tensor", dim: Any = None, keepdim: bool = False) -> Any:
+def min(
+    input: "Tensor", dim: Any = None, keepdim: bool = False, *, other: "Tensor | None" = None
+) -> Any:
     """Return the minimum; along `dim` ``(values, indices)``; of two tensors the elementwise one."""
-    return _max_or_min(input, dim, keepdim, "min")
+    return _max_or_min(input, dim if other is None else other, keepdim, "min")
 
 
 def _arg_extreme(

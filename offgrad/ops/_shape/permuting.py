@@ -191,9 +191,10 @@ def expand_to(input: "Tensor", requested: Sequence[int], where: str) -> "Tensor"
     return Expand.apply(input, shape=tuple(target))
 
 
-def broadcast_to(input: "Tensor", size: Sequence[int]) -> "Tensor":
+def broadcast_to(input: "Tensor", *shape: Any, size: Any = None) -> "Tensor":
     """Return a view broadcast to the shape `size`."""
-    return expand_to(input, sizes((size,), "broadcast_to"), "broadcast_to")
+    given = given_once(shape, size, "broadcast_to", "size")
+    return expand_to(input, sizes(given, "broadcast_to"), "broadcast_to")
 
 
 def broadcast_shapes(*shapes: int | Sequence[int]) -> Size:

@@ -204,12 +204,14 @@ def _check_output_size(output_size: int | None, size: int) -> None:
 
 def repeat_interleave(
     input: "Tensor",
-    repeats: Any,
+    repeats: Any = None,
     dim: int | None = None,
     *,
     output_size: int | None = None,
 ) -> "Tensor":
     """Return each element along `dim` repeated; without `dim`, of the flattened tensor.
+
+    Without `repeats`, `input` has them, and the indices 0, 1, ... are repeated.
 
     Args:
         input: the tensor.
@@ -222,6 +224,10 @@ def repeat_interleave(
             is not their sum.
     """
     x = check_tensor(input, "repeat_interleave")
+    if repeats is None:
+        if x._array.ndim != 1:
+            raise RuntimeError(f"repeat_interleave: repeats must be 1D, got a {describe(x)}")
+        x, repeats = wrap(np.arange(x._array.size)), x
     if dim is None:
         x, dim = reshape(x, x._array.size), 0
     axis = normalize_dim(dim, x._array.ndim, "repeat_interleave")

@@ -227,11 +227,25 @@ def unsafe_chunk(input: "Tensor", chunks: int, dim: int = 0) -> "tuple[Tensor, .
     return unsafe_split(input, size, axis)
 
 
-def tensor_split(input: "Tensor", indices_or_sections: Any, dim: int = 0) -> "tuple[Tensor, ...]":
+def tensor_split(
+    input: "Tensor",
+    indices_or_sections: Any = None,
+    dim: int = 0,
+    *,
+    indices: Sequence[int] | None = None,
+    sections: int | None = None,
+) -> "tuple[Tensor, ...]":
     """Return views of consecutive pieces along `dim`: nearly equal ones, or cut at indices.
 
     Each is a separate slice, so that it may be changed in place.
     """
+    given = [each for each in (indices_or_sections, indices, sections) if each is not None]
+    if len(given) != 1:
+        raise TypeError(
+            "tensor_split takes either the number of pieces, sections=, or where to cut, indices=, "
+            f"got {len(given)} of them"
+        )
+    (indices_or_sections,) = given
     axis = _axis(input, dim, "tensor_split")
     length = input._array.shape[axis]
     if isinstance(indices_or_sections, TensorBase):
