@@ -91,7 +91,7 @@ def matmul(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
 def _is_exact_in_float64(a: Array, b: Array) -> bool:
     """Return whether all sums of products of integers are numbers that float64 has."""
     largest = [max(abs(int(each.min())), abs(int(each.max()))) for each in (a, b)]
-    return prod(largest) * a.shape[-1] < 2**53
+    return bool(prod(largest) * a.shape[-1] < 2**53)
 
 
 def is_converted(a: Array, b: Array, out: Array) -> bool:

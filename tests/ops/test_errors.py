@@ -76,6 +76,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "unsqueeze range": lambda m: m.ones(2, 3).unsqueeze(4),
     "flatten order": lambda m: m.ones(2, 3).flatten(1, 0),
     "cat dims": lambda m: m.cat([m.ones(2, 3), m.ones(2)]),
+    "cat dims, the last": lambda m: m.cat([m.ones(2, 3, 4), m.ones(2, 3)], 2),
     "cat sizes": lambda m: m.cat([m.ones(2, 3), m.ones(2, 4)]),
     "cat 0-dim": lambda m: m.cat([m.tensor(1.0), m.tensor(2.0)]),
     "cat number": lambda m: m.cat([m.ones(2), 1]),

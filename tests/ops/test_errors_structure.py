@@ -140,6 +140,8 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "cdist columns": lambda m: m.cdist(ones(m, 2, 3), ones(m, 2, 4)),
     "cdist complex": lambda m: m.cdist(*[ones(m, 2, 3, dtype="complex64")] * 2),
     "cdist negative": lambda m: m.cdist(ones(m, 2, 3), ones(m, 2, 3), -1.0),
+    "cdist mode": lambda m: m.cdist(ones(m, 2, 3), ones(m, 2, 3), 2.0, "fast"),
+    "cdist batches": lambda m: m.cdist(ones(m, 2, 2, 3), ones(m, 3, 2, 3)),
     "softmax complex": lambda m: m.softmax(ones(m, 2, dtype="complex64"), 0),
     "softmax integers": lambda m: m.softmax(ones(m, 2, dtype="int64"), 0),
     "layer_norm complex": lambda m: call(m, "F.layer_norm", ones(m, 2, dtype="complex64"), (2,)),

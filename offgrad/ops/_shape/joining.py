@@ -11,7 +11,7 @@ from offgrad._warning import warn_program
 from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe
 from offgrad.ops._core.dims import normalize_dim
-from offgrad.ops._core.dtypes import check_tensor, common_dtype
+from offgrad.ops._core.dtypes import cast, check_tensor, common_dtype
 from offgrad.ops._core.numpy_names import with_numpy_names
 from offgrad.ops._shape.permuting import broadcast_to
 from offgrad.ops._shape.reshaping import (
@@ -153,14 +153,13 @@ def _cat(tensors: "Sequence[Tensor]", dim: int, where: str) -> "Tensor":
     axis = normalize_dim(dim, len(first), where)
     for index, each in enumerate(tensors):
         shape = each._array.shape
-        if len(shape) != len(first) or any(
-            m != n for at, (m, n) in enumerate(zip(shape, first, strict=True)) if at != axis
-        ):
+        alike = shape[:axis] + first[axis : axis + 1] + shape[axis + 1 :]
+        if len(shape) != len(first) or alike != first:
             raise RuntimeError(
                 f"{where}: Sizes of tensors must match except in dimension {axis}, but tensor "
                 f"{index} is a {describe(each)} and tensor 0 a {describe(tensors[0])}"
             )
-    return Cat.apply(*(each.to(dtype) for each in tensors), dim=axis)
+    return Cat.apply(*[cast(each, dtype) for each in tensors], dim=axis)
 
 
 @with_numpy_names
@@ -187,7 +186,7 @@ def stack(tensors: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
             )
     axis = normalize_dim(dim, tensors[0]._array.ndim + 1, "stack")
     dtype = common_dtype(*tensors)
-    return Stack.apply(*(each.to(dtype) for each in tensors), dim=axis)
+    return Stack.apply(*[cast(each, dtype) for each in tensors], dim=axis)
 
 
 def hstack(tensors: "Sequence[Tensor]") -> "Tensor":
