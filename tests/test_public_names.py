@@ -79,6 +79,7 @@ FACES = (
     "offgrad.utils.collect_env",
     "offgrad.utils.data",
     "offgrad.utils.dlpack",
+    "offgrad.utils.einops",
     "offgrad.utils.hooks",
     "offgrad.utils.model_zoo",
     "offgrad.utils.safetensors",
