@@ -4,6 +4,7 @@ Internal: the modules in this folder other than `constraints` and `transforms`.
 """
 
 from offgrad._missing import missing as _missing
+from offgrad.distributions import _kl_of_families as _kl_of_families
 from offgrad.distributions import constraints, transforms
 from offgrad.distributions.bernoulli import Bernoulli
 from offgrad.distributions.beta import Beta

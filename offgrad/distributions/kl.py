@@ -64,7 +64,7 @@ def kl_divergence(p: Any, q: Any) -> Tensor:
     formula = _find(type(p), type(q))
     if formula is None:
         raise NotImplementedError(
-            f"kl_divergence from a {type(p).__name__} to a {type(q).__name__} is not known; "
+            f"kl_divergence from {type(p).__name__} to {type(q).__name__} is not known; "
             "register_kl adds it"
         )
     result: Tensor = formula(p, q)

@@ -1,9 +1,10 @@
-"""How Numba compiles loops and their helpers: LLVM sees each body once, in the loop that calls it.
+"""How Numba compiles loops and their helpers: a helper has machine code only within the loops.
 
 By itself Numba optimises each helper, makes machine code of it, and then does both again in every
-loop that calls it. Here a helper is kept as it was typed, and linked into its callers. In a loop's
-library helpers are internal: LLVM drops what it inlined, and no other loop's copy of a helper can
-take its place, so a loop has the same bits whether it was just compiled or loaded from the cache.
+loop that calls it. Here a helper is only simplified, so that LLVM sees how small it is when it
+inlines, and linked into its callers. In a loop's library helpers are internal: LLVM drops what it
+inlined, and no other loop's copy of a helper can take its place, so a loop has the same bits
+whether it was just compiled or loaded from the cache.
 
 Importing this module imports numba; `_jit` imports it with the first loop.
 """
@@ -38,7 +39,7 @@ class _LoopLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The code of a loop, with that of its helpers."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """Only set the layout: passes over single functions repeat what those over all do."""
+        """Only set the layout: what passes over the loop's function do, those over all repeat."""
         ll_module.data_layout = self._codegen._data_layout
 
     def _optimize_final_module(self) -> None:
@@ -48,8 +49,8 @@ class _LoopLibrary(JITCodeLibrary):  # type: ignore[misc]
         super()._optimize_final_module()
 
 
-class _HelperLibrary(_LoopLibrary):
-    """The code of a helper, as it was typed; only other libraries link it.
+class _HelperLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The code of a helper, which only other libraries link.
 
     Attributes:
         environment: the name in the code, and the object, with which a helper raises exceptions.

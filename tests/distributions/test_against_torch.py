@@ -297,6 +297,17 @@ PAIRS += [
         ("LowRankMultivariateNormal", "covariance"),
     )
 ]
+FAMILIES = """
+    Bernoulli Beta Binomial Chi2 ContinuousBernoulli Exponential Gamma Gumbel Laplace Normal Pareto
+    Poisson Uniform
+"""
+_known = {name for name, *_ in PAIRS}
+PAIRS += [
+    (f"{a} {b}", CASES[a][0], CASES[b][0])
+    for a in FAMILIES.split()
+    for b in FAMILIES.split()
+    if a != b and f"{a} {b}" not in _known
+]
 
 
 def divergence(m: Any, case: tuple[str, Make, Make]) -> Any:
@@ -314,6 +325,24 @@ def test_divergences(case: Any) -> None:
         assert mine is None
     else:
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), 1e-6, 1e-9)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda d: d.Beta(2.0, 3.0), lambda d: d.ContinuousBernoulli(0.3),
+        lambda d: d.Pareto(0.1, 2.0), lambda d: d.Exponential(1.5), lambda d: d.Gamma(2.0, 0.5),
+        lambda d: d.Gumbel(0.5, 2.0), lambda d: d.Uniform(-1.0, 1.5), lambda d: d.Uniform(0.3, 1.5),
+    ],
+)  # fmt: skip
+def test_divergences_of_a_uniform(other: Any) -> None:
+    """Infinite where the other has no density."""
+    found: list[Any] = []
+    for m in (offgrad, torch):
+        d = m.distributions
+        low, high = m.tensor([0.2, -0.5, 0.2]), m.tensor([0.7, 0.5, 1.4])
+        found.append(d.kl_divergence(d.Uniform(low, high), other(d)).numpy())
+    np.testing.assert_allclose(found[0], found[1], 1e-5, 1e-6)
 
 
 def test_divergences_of_users() -> None:
