@@ -254,6 +254,17 @@ def _distances_backward(x: Array) -> None:
     kernels.distances_backward(square, rows, rows, square, 2, rows.copy())
 
 
+def _grid_sample(x: Array) -> None:
+    images, places, values = x[None, None], x.reshape(1, -1, 2), x.reshape(1, 1, -1)[..., :16]
+    kernels.grid_sample(images, places, "zeros", False, values.copy())
+
+
+def _grid_sample_backward(x: Array) -> None:
+    images, places, grad = x[None, None], x.reshape(1, -1, 2), x.reshape(1, 1, -1)[..., :16].copy()
+    gradients = images.copy(), places.copy()
+    kernels.grid_sample_backward(grad, images, places, "zeros", False, *gradients)
+
+
 def _cross_entropy(x: Array) -> None:
     kernels.cross_entropy(x, _target(x), _statistics(x), _statistics(x))
 
@@ -474,6 +485,8 @@ UNITS: dict[str, Callable[[Array], object]] = {
     "batch norm backward": _batch_norm_backward,
     "CTC": lambda x: kernels.ctc_loss(*_ctc(x)),
     "CTC backward": _ctc_backward,
+    "grid sampling": _grid_sample,
+    "grid sampling backward": _grid_sample_backward,
     "distances": _distances,
     "distances backward": _distances_backward,
     "group norm": _group_norm,

@@ -147,6 +147,23 @@ def all_calls() -> Calls:
         kernels.sum_rows(x, out)
         return [out]
 
+    def distances() -> list[Array]:
+        rows, others = x[None, :300], x[None, 300:]
+        outs = [new(1, len(rows[0]), len(others[0])) for _ in range(2)]
+        gradient = new(*rows.shape)
+        kernels.distances(rows, others, 1.5, outs[0])
+        kernels.euclidean_distances(rows, others, outs[1])
+        kernels.distances_backward(outs[1], rows, others, outs[0], 1.5, gradient)
+        return [*outs, gradient]
+
+    def grid_sample() -> list[Array]:
+        images, places = x[:320, :384].reshape(2, 3, 160, 128), np.tanh(x[:400, :400])
+        grid = places.reshape(2, -1, 2)
+        out, dx, dgrid = new(2, 3, grid.shape[1]), new(*images.shape), new(*grid.shape)
+        kernels.grid_sample(images, grid, "reflection", False, out)
+        kernels.grid_sample_backward(out, images, grid, "reflection", False, dx, dgrid)
+        return [out, dx, dgrid]
+
     picks = rng.integers(0, 700, x.shape)
 
     def along_dims() -> list[Array]:
@@ -286,6 +303,8 @@ def all_calls() -> Calls:
         "attention": attention,
         "embedding": embedding,
         "sum_rows": sum_rows,
+        "distances": distances,
+        "grid_sample": grid_sample,
     }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from offgrad.ops._nn.channel_shuffling import Rearrange
+from offgrad.ops._nn.grid_sampling import GridSampler2D, GridSampler2DBackward
 from offgrad.ops._nn.max_pooling import MaxPool, MaxPoolBackward, MaxPoolDoubleBackward
 from offgrad.ops._nn.padding import ConstantPadNd
 from offgrad.ops._nn.resampling import Resample
@@ -92,7 +93,8 @@ SPECS = [
            lambda m, x: m.nn.functional.interpolate(
                x, scale_factor=2, mode="trilinear", align_corners=True), [((1, 1, 2, 1, 2),)]),
     *(
-        OpSpec(f"grid_sample_{mode}_{padding}", (),
+        OpSpec(f"grid_sample_{mode}_{padding}",
+               (GridSampler2D, GridSampler2DBackward) if mode == "bilinear" else (),
                lambda m, x, g, mode=mode, padding=padding: _sampled(
                    m, x, g, mode=mode, padding_mode=padding),
                [((1, 2, 3, 4), (1, 2, 2, 2))], domain=lambda v: np.round(v, 1) + 0.037)

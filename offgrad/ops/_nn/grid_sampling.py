@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offgrad import kernels, memory
+from offgrad.autograd.op import Array, Op
 from offgrad.autograd.tensor_base import describe, wrap
+from offgrad.ops._core.derivatives import differentiate
 from offgrad.ops._core.dtypes import real_floating, shape_error
 from offgrad.ops._elementwise.comparison import where
 from offgrad.ops._nn.interpolation import cubic_weights
@@ -20,6 +23,75 @@ __all__ = ["affine_grid_generator", "grid_sampler", "grid_sampler_2d", "grid_sam
 
 MODES = ("bilinear", "nearest", "bicubic")
 PADDINGS = ("zeros", "border", "reflection")
+
+
+class GridSampler2D(Op):
+    """Values of images between the four elements around each place; keeps images and places.
+
+    Images [N, C, H, W] and places [N, *sizes, 2] of two sizes to [N, C, *sizes].
+    """
+
+    def forward(self, x: Array, grid: Array, padding: str, align_corners: bool) -> Array:
+        self.padding, self.align_corners = padding, align_corners
+        self.save(input=x, grid=grid)
+        out = memory.empty((*x.shape[:2], *grid.shape[1:3]), x.dtype)
+        images, places = memory.contiguous(x), memory.contiguous(grid)
+        kernels.grid_sample(images, _flat(places, 1, 3), padding, align_corners, _flat(out, 2, 4))
+        return out
+
+    def backward(self, grad: "Tensor") -> Any:
+        """See `GridSampler2DBackward`."""
+        options = {"padding": self.padding, "align_corners": self.align_corners}
+        x, grid = self.saved("input"), self.saved("grid")
+        return GridSampler2DBackward.apply_all(
+            grad, x, grid, needs=self.needs_input_grad, **options
+        )
+
+
+class GridSampler2DBackward(Op):
+    """The gradients of images and places from that of the values; keeps all three."""
+
+    torch_name = "GridSampler2DBackwardBackward0"
+
+    def forward(
+        self,
+        grad: Array,
+        x: Array,
+        grid: Array,
+        padding: str,
+        align_corners: bool,
+        needs: tuple[bool, bool],
+    ) -> tuple[Array | None, Array | None]:
+        self.padding, self.align_corners, self.needs = padding, align_corners, needs
+        self.save(grad=grad, input=x, grid=grid)
+        dx = memory.empty(x.shape, x.dtype) if needs[0] else None
+        dgrid = memory.empty(grid.shape, grid.dtype) if needs[1] else None
+        kernels.grid_sample_backward(
+            _flat(memory.contiguous(grad), 2, 4),
+            memory.contiguous(x),
+            _flat(memory.contiguous(grid), 1, 3),
+            padding,
+            align_corners,
+            dx,
+            None if dgrid is None else _flat(dgrid, 1, 3),
+        )
+        return dx, dgrid
+
+    def backward(self, *grads: "Tensor | None") -> Any:
+        inputs = [self.saved(slot) for slot in ("grad", "input", "grid")]
+        return differentiate(self._reference, inputs, grads, self.needs_input_grad)
+
+    def _reference(self, grad: "Tensor", x: "Tensor", grid: "Tensor") -> Any:
+        def values(x: "Tensor", grid: "Tensor") -> "Tensor":
+            return _composed(x, grid, "bilinear", self.padding, self.align_corners)
+
+        return differentiate(values, (x, grid), (grad,), self.needs)
+
+
+def _flat(array: Array, begin: int, end: int) -> Array:
+    """Return an array with the dimensions `begin` to ``end - 1`` as one."""
+    shape = array.shape
+    return array.reshape(*shape[:begin], prod(shape[begin:end]), *shape[end:])
 
 
 def grid_sample(
@@ -82,6 +154,14 @@ def _sampled(
     input: "Tensor", grid: "Tensor", mode: str, padding: str, align_corners: bool
 ) -> "Tensor":
     x, places = _checked(input, grid, mode)
+    if mode == "bilinear" and x._array.ndim == 4:
+        return GridSampler2D.apply(x, places, padding=padding, align_corners=align_corners)
+    return _composed(x, places, mode, padding, align_corners)
+
+
+def _composed(
+    x: "Tensor", places: "Tensor", mode: str, padding: str, align_corners: bool
+) -> "Tensor":
     n, channels, *sizes = x._array.shape
     ndim, out_sizes = len(sizes), places._array.shape[1:-1]
     flat = x.reshape(n, channels, prod(sizes))
