@@ -34,6 +34,10 @@ from offgrad.kernels import _range_driver
 EXACT = frozenset({"contract"})
 """Fast arithmetic of helpers; see `_jit`."""
 
+# Numba registers no second pass of a name, and an import that Ctrl-C ends leaves its passes behind.
+_import = object()
+_SUFFIX = f"native_lowering_{id(_import):x}"
+
 
 class _LoopLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The code of a loop, with that of its helpers."""
@@ -69,7 +73,7 @@ class _HelperLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LoopLowering(BaseNativeLowering):  # type: ignore[misc]
-    _name = "loop_native_lowering"
+    _name = f"loop_{_SUFFIX}"
 
     @property
     def lowering_class(self) -> Any:
@@ -103,7 +107,7 @@ class _DrivenLower(Lower):  # type: ignore[misc]
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _DrivenLowering(_LoopLowering):
-    _name = "driven_native_lowering"
+    _name = f"driven_{_SUFFIX}"
 
     @property
     def lowering_class(self) -> Any:
@@ -112,7 +116,7 @@ class _DrivenLowering(_LoopLowering):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _HelperLowering(_LoopLowering):
-    _name = "helper_native_lowering"
+    _name = f"helper_{_SUFFIX}"
 
     def run_pass(self, state: Any) -> bool:
         library = _HelperLibrary(state.targetctx.codegen(), state.func_id.func_qualname)

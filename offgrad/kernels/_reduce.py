@@ -320,7 +320,7 @@ def _sum_rows_numpy(x: Array, out: Array) -> None:
 
 @inlined
 def _add_rows(x: Any, top: int, bottom: int, left: int, total: Any) -> None:
-    """Add rows of x from a column on to `total`, four at a time: sums are loaded as often."""
+    """Add rows of x, from the column `left` on, to `total`: four for each time it is loaded."""
     right, first = left + total.size, top
     while first + 4 <= bottom:
         a, b = x[first, left:right], x[first + 1, left:right]

@@ -81,8 +81,8 @@ def profile(
         use_spill_directory(directory)
     except ValueError as error:
         raise BadValue(str(error)) from None
-    folder = _made(output)
     file = None if saves is None else _writable(saves)
+    folder = _made(output)
 
     def start() -> int:
         try:

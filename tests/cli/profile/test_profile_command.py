@@ -96,6 +96,7 @@ def test_ctrl_c_ends_the_script_as_under_python(run: Run, tmp_path: Path) -> Non
         (("missing.py",), "there is no script missing.py"),
         (("-o", "train.py", "train.py"), "--output train.py cannot be written to"),
         (("-m", "no such", "train.py"), "-m takes a module"),
+        (("--saves", "no/run.offgrad", "train.py"), "--saves no/run.offgrad cannot be written"),
     ],
 )
 def test_wrong_arguments(
@@ -106,6 +107,7 @@ def test_wrong_arguments(
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+    assert {each.name for each in tmp_path.iterdir()} == {"spill", "train.py"}
 
 
 @pytest.mark.slow

@@ -624,5 +624,5 @@ def test_an_unknown_name_lists_the_codecs(wrong: str, meant: str) -> None:
     for name in ("none", "sparse", "int4", "blosc-NAME", "bitshuffle"):
         assert name in str(caught.value)
     for other in ("", "blosc", "blosc-snappy", "int16"):
-        with pytest.raises(ValueError, match="There are none, auto"):
+        with pytest.raises(ValueError, match="the names are none, auto"):
             codec(other)
