@@ -249,9 +249,11 @@ class _Report:
         if self.has_failed:
             pass  # it may never have come to train
         elif self._session is not None and not self._session.ledger.saves:
-            unused = (
-                "; the policy got no tensor: the script does not train with offgrad, or in "
-                "sessions of its own, which come first"
+            unused = "; the policy got no tensor: " + (
+                "these are the bytes of the script's own sessions, which come first"
+                if figures.traffic.written_nbytes
+                else "the script does not train with offgrad, or in sessions of its own, which "
+                "come first"
             )
         elif self._pages is not None and not self._pages.ledger.saves:
             unused = (

@@ -195,8 +195,10 @@ def test_a_folder_in_memory_is_told(run: Run, tmp_path: Path) -> None:
 def test_policy_that_got_nothing_is_told(run: Run, tmp_path: Path) -> None:
     write(tmp_path, "empty.py", "")
     write(tmp_path, "own.py", TRAINING + "with torch.offload('disk,min=0'):\n    train()\n")
-    for script in ("empty.py", "own.py"):
-        assert "the policy got no tensor" in run("run", "--policy", "disk", script).stderr
+    for script, reason in (("empty.py", "the script does not train"), ("own.py", "own sessions")):
+        message = run("run", "--policy", "disk", script).stderr
+        assert "the policy got no tensor" in message
+        assert reason in message
     assert run("run", "--quiet", "--policy", "disk", "empty.py").stderr == ""
 
 
