@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import offgrad
@@ -164,3 +165,22 @@ def test_values_are_torchs(case: str) -> None:
         assert tuple(have.shape) == tuple(want.shape)
         assert str(have.dtype) == str(want.dtype)
         assert str(have.tolist()) == str(want.tolist())
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+@pytest.mark.parametrize("classes", [1, 7, 30_000])
+def test_multinomial_draws_in_proportion(rows: int, classes: int) -> None:
+    offgrad.manual_seed(2)
+    weights = offgrad.rand(rows, classes)
+    weights[:, 0] = 2 * weights[:, 1:].sum(1) + 1  # more than two thirds
+    weights[:, classes // 2 + 1 :] = 0
+    sample = offgrad.multinomial(weights, 300, replacement=True).numpy()
+    assert sample.shape == (rows, 300)
+    assert sample.dtype == np.int64
+    assert not (sample > classes // 2).any()
+    assert ((sample == 0).mean(1) > 0.55).all()
+    once = offgrad.multinomial(weights, 1).numpy()
+    assert once.shape == (rows, 1)
+    assert not (once > classes // 2).any()
+    few = min(2, classes // 2 + 1)
+    assert all(len({*row}) == few for row in offgrad.multinomial(weights, few).tolist())

@@ -200,6 +200,10 @@ def binomial(count: "Tensor", prob: "Tensor", generator: Generator | None = None
     return Binomial.apply(count, prob, sample=stream.binomial(*pairs))
 
 
+_FEW_COMPARED = 1 << 16
+"""Comparisons that take less time than a search for each row."""
+
+
 def multinomial(
     input: "Tensor",
     num_samples: int,
@@ -230,7 +234,20 @@ def multinomial(
             f"{drawable} weights that are not zero, got {num_samples}"
         )
     stream = (generator or default_generator).stream(weights.shape[0] * num_samples)
-    samples = np.stack(
-        [stream.choice(row.size, num_samples, replacement, row / row.sum()) for row in weights]
-    )
+    shares = weights / weights.sum(1, keepdims=True)
+    if replacement or num_samples == 1:
+        samples = _drawn(shares, stream.random((len(weights), num_samples)))
+    else:
+        drawn = [stream.choice(row.size, num_samples, False, row) for row in shares]
+        samples = np.array(drawn, np.int64).reshape(len(shares), num_samples)
     return wrap(samples if input._array.ndim == 2 else samples[0])
+
+
+def _drawn(shares: Array, uniform: Array) -> Array:
+    """Return the indices [N, S] at which sums of shares [N, C] exceed uniform numbers [N, S]."""
+    sums = shares.cumsum(1)
+    sums /= sums[:, -1:]
+    if uniform.size * shares.shape[1] <= _FEW_COMPARED:
+        return np.asarray((sums[:, None] <= uniform[..., None]).sum(-1))
+    rows = zip(sums, uniform, strict=True)
+    return np.stack([row.searchsorted(numbers, side="right") for row, numbers in rows])
