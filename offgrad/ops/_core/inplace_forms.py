@@ -207,7 +207,8 @@ def copy_(
     """
     value = as_tensor_of(source, target._array.dtype, name)
     try:
-        np.broadcast_to(value._array, target._array.shape)
+        if value._array.shape != target._array.shape:
+            np.broadcast_to(value._array, target._array.shape)
     except ValueError:
         raise RuntimeError(
             f"{name}: the source must broadcast to the target, got a {describe(value)} for a "
